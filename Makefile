@@ -17,14 +17,16 @@ DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference,browser
 # Of what pip says, the large downloads and the outcome; errors go another way and are all shown.
 BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
 APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0
-FAST := not slow and not gpu and not timing
-# How many processes share the tests that judge no times, each with some 3 GB of frameworks; 0: they run in this one.
+FAST := not slow and not gpu
+# How many processes share the tests, each with some 3 GB of frameworks; 0: they run in this one.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist worksteal
+# `make test-all` runs these folders of tests/ one after another.
+PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py))))))
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help run venv browser test test-all coverage lint constraints clean
+.PHONY: help run venv browser test test-all bench bench-smoke overhead coverage lint constraints clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -48,18 +50,32 @@ browser: ## Chromium for the tests of the report, where it is missing: from the 
 		> "$$log" 2>&1; then tail -n 20 "$$log" >&2; rm -f "$$log"; exit 1; fi; \
 	rm -f "$$log"
 
-test: $(VENV)/.complete ## The fast suite, then the tests that judge times, alone
+test: $(VENV)/.complete ## The fast suite: a sample of every function's cases
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL)
-	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "timing and not slow and not gpu"
 
-test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md, what takes long to tests/long_tests.txt
+test-all: $(VENV)/.complete ## Every test, or PART=networks: one folder; counts in tests/counts.md, long tests in tests/long_tests.txt
 	@status=0; \
 	export DEEP5_REQUIRE=$(DEEP5_REQUIRE); \
-	$(BIN)/python -m pytest -m "not timing" $(PARALLEL) --junitxml=$(VENV)/all.xml || status=$$?; \
-	$(BIN)/python -m pytest -m timing --junitxml=$(VENV)/timing.xml || status=$$?; \
-	$(BIN)/python tests/support/counts.py docs/test-counts.md --tests $(VENV)/all.xml --times $(VENV)/timing.xml; \
-	$(BIN)/python tests/support/longest.py tests/long_tests.txt $(VENV)/all.xml $(VENV)/timing.xml; \
+	mkdir -p $(VENV)/test-all; \
+	for part in $(or $(PART),$(PARTS)); do \
+		echo "tests/$$part"; \
+		xml=$(VENV)/test-all/$${part//\//-}.xml; \
+		rm -f "$$xml"; \
+		$(BIN)/python -m pytest tests/$$part $(PARALLEL) --junitxml="$$xml" || status=$$?; \
+		[ -f "$$xml" ] || continue; \
+		$(BIN)/python tests/support/counts.py tests/counts.md "$$xml"; \
+		$(BIN)/python tests/support/longest.py tests/long_tests.txt "$$xml"; \
+	done; \
 	exit $$status
+
+bench: $(VENV)/.complete ## HEAD against the merge base: slower, faster or no difference; FULL=1, ONLY=part,of,names, BASE=commit
+	$(BIN)/python tests/benchmarks/bench.py $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) $(if $(BASE),--base $(BASE))
+
+bench-smoke: $(VENV)/.complete ## Each benchmark of the quick run once, without a comparison
+	$(BIN)/python tests/benchmarks/bench.py --smoke
+
+overhead: $(VENV)/.complete ## Run the recipes of docs/overhead.md and write its tables: an hour; ONLY=part,of,names
+	$(BIN)/python tests/benchmarks/overhead_tables.py docs/overhead.md results/overhead --run $(if $(ONLY),--only $(ONLY))
 
 coverage: $(VENV)/.complete ## The fast suite once more, with what of the code it ran; a third slower
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL) --cov --cov-report=term:skip-covered

@@ -1,4 +1,4 @@
-"""What every test starts from: a kernel cache of its own, and back-ends that must be there."""
+"""What every test starts from: caches, the daily sample, and back-ends that must be there."""
 
 from __future__ import annotations
 
@@ -15,36 +15,55 @@ import numpy as np
 import pytest
 
 import browser
+import kept
 import processors
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
 # From how many cases on a function is drawn from for every day, and what draws.
 _FAMILY, _SEED = 12, 0
+# Of a function that takes long as many drawn cases run every day as fit into so many seconds, and at least one.
+_DAILY_S = 12.0
 # What tests share to draw numbers.
 _DRAWING = ("operator_cases", "operators_right", "tracing_cases")
 
 # Some frameworks fix their threads when they start, once a process: one thread, here and in processes that tests start.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PJRT_NPROC"):
     os.environ.setdefault(_name, "1")
+# Hundreds of processes that tests start import deep5: its byte code is kept, also where the environment keeps none.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+sys.dont_write_bytecode = False
 # On a graphics processor the tests run three frameworks in one process: none may take all of its memory at its start.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session a kernel cache, and refuse to start where what `DEEP5_REQUIRE` lists is missing.
+    """Give the session a cache of its own, and refuse to start where what `DEEP5_REQUIRE` lists is missing.
 
-    The cache also serves the processes that tests start: no kernel left on the machine by an older run can pass a test.
+    The cache also serves the processes that tests start. Compiled kernels in it are shared with other workers and with
+    later runs, since their names hold a hash of all that they depend on; `DEEP5_FRESH=1` compiles all of them again.
     A required back-end that is missing ends the session here, so that no test can skip for want of it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts what runs in the background so, and the processes that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_CACHE] = os.environ["DEEP5_CACHE"] = tempfile.mkdtemp(prefix="deep5-cache-")
+    if kept.keeps():
+        _share_kernels(Path(config.stash[_CACHE]))
     for name in (word.strip() for word in os.environ.get("DEEP5_REQUIRE", "").split(",")):
         if name:
             _require(name)
+
+
+def _share_kernels(cache: Path) -> None:
+    for name in ("kernels", "torchinductor"):
+        shared = kept.FOLDER / name
+        try:
+            shared.mkdir(parents=True, exist_ok=True)
+            (cache / name).symlink_to(shared)
+        except OSError:  # an environment that cannot be written to: they are compiled again
+            return
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -54,38 +73,30 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave a sample of large families to every day's suite, and let tests of times try again."""
-    _sample(items)
-    _try_again(items)
+    """Mark all but a sample slow of the functions that take long, and of those with at least `_FAMILY` cases.
 
-
-def _sample(items: list[pytest.Item]) -> None:
-    """Mark all but a sample slow of the functions that take their time, and of those with at least `_FAMILY` cases.
-
-    Three of four are left to `make test-all`, drawn by their names; what is marked `daily` is not.
+    Three of four cases are left to `make test-all`, drawn by their names, and of functions that take long more where
+    the drawn ones take more than `_DAILY_S`. What is marked `daily` runs every day.
     """
-    long = set((Path(__file__).parent / "long_tests.txt").read_text().split())
+    long = _long_tests()
     families: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if not any(map(item.get_closest_marker, ("slow", "gpu", "daily"))):
             families[item.nodeid.partition("[")[0]].append(item)
     for name, cases in families.items():
         if len(cases) >= _FAMILY or name in long:
+            numbers = {item.nodeid: zlib.crc32(f"{_SEED} {item.nodeid}".encode()) for item in cases}
+            drawn = sorted(number for number in numbers.values() if number % 4 == 0)
+            daily = set(drawn[: max(1, int(_DAILY_S / long[name])) if name in long else None])
             for item in cases:
-                if zlib.crc32(f"{_SEED} {item.nodeid}".encode()) % 4:
+                if numbers[item.nodeid] not in daily:
                     item.add_marker(pytest.mark.slow)
 
 
-def _try_again(items: list[pytest.Item]) -> None:
-    """Let a test of the shorter suite that judges a time try three times before it fails; `-rR` shows each failed try.
-
-    Processors of shared machines were seen to change their speed by half from one second to the next: what is timed
-    before such a change cannot be held against what is timed behind it. A defect fails every time. Slow tests
-    have one try: that of the overhead recipes repeats its runs by itself, and says of how many a goal is kept.
-    """
-    for item in items:
-        if item.get_closest_marker("timing") and not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
+def _long_tests() -> dict[str, float]:
+    """Seconds of the longest case of each function that takes long, as the last complete run measured it."""
+    lines = (Path(__file__).parent / "long_tests.txt").read_text().splitlines()
+    return {name: float(seconds) for seconds, name in (line.split() for line in lines)}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

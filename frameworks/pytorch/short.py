@@ -20,7 +20,8 @@ _BYTES = {1: np.uint8, 2: np.uint16}
 
 def from_numpy(array: np.ndarray) -> Any:
     """`torch.from_numpy`, of the types that NumPy has from another library too."""
-    if array.dtype.kind == "V" or array.dtype.name == "bfloat16" or array.dtype.name.startswith("float8"):
+    named = array.dtype.kind == "V" and array.dtype.names is None  # not a record of several fields
+    if named or array.dtype.name == "bfloat16" or array.dtype.name.startswith("float8"):
         return torch.from_numpy(array.view(_BYTES[array.itemsize])).view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array)
 

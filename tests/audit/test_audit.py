@@ -10,135 +10,50 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import honest_results
 import pytest
+from honest_results import LEVEL0, QUICK, RECIPE, RIGOROUS, RUN, SET, STUDY
 
+import deep5
 import deep5 as d5
-import deep5.measuring.calibration
+import kept
 from deep5.audit import audit
 from deep5.audit.finding import Ledger
 from deep5.audit.settings import check_set
 from deep5.audit.turns import _is_in_turn
 from deep5.bench.summary import rates_of, roofline_of
-from deep5.compare.driver import run_comparison
 from deep5.core.canonical import canonical_hash
 from deep5.core.errors import RunFailed, UsageError
 from deep5.measuring.calibration import Calibration
-from deep5.measuring.environment import default_threads, environment_hash
+from deep5.measuring.environment import environment_hash
 from deep5.recipe.recipe import load_recipe
 from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from deep5.run.execute import execute
-from deep5.study.study import run_study
 from deep5.training.checkpointer import Checkpointer
+from staging import ROOMS
 
 Doctor = Callable[[Path], None]
-
-RECIPE = """
-import deep5 as d5
-
-FIXED = {"model": "lenet", "dataset": "digits", "dataset_kwargs": {"limit": 96}, "epochs": 3}
-MUTABLE = {"batch_size": 32, "optimizer": "sgd", "optimizer_kwargs": {"lr": 0.05}, "framework": "reference", "seed": 0}
-METRICS = [
-    (d5.TestAccuracy(), ">= 1 %"),
-    (d5.TestLoss(), None),
-    (d5.TrainingLoss(), None),
-    (d5.WallClockTime(), "< 600 s"),
-    (d5.TimeToAccuracy(1), None),
-    (d5.EpochsToAccuracy(1), None),
-    (d5.Throughput(), None),
-    (d5.StepLatency(), None),
-    (d5.PeakMemory(), None),
-    (d5.Utilisation(), None),
-]
-"""
-PRODUCT = """
-import deep5 as d5
-
-FIXED = {"operator": "MatMul", "shapes": [[64, 64], [64, 64]]}
-MUTABLE = {"frameworks": "reference", "threads": 1, "rounds": 8, "pictures": False}
-METRICS = [(d5.OperatorTime(), None), (d5.OperatorCoverage(), None)]
-"""
-RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0 = "run", "set", "study", "quick", "rigorous", "level0"
 
 
 @pytest.fixture(scope="session")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder a kind of result, made by deep5 as it is."""
-    out = tmp_path_factory.mktemp("honest")
-    made = Calibration(
-        machine=deep5.measuring.calibration.machine_id(),
-        threads=default_threads("") or 1,
-        processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
-        when=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        others_share=1.0,  # as while these tests run
+    """A folder per kind of result, made once by the deep5 of these sources; read only."""
+    package = Path(deep5.__file__).parent
+    sources = [Path(honest_results.__file__), *package.rglob("*.py")]
+    sources += [path for room in ROOMS for path in (package.parent / room).rglob("*.py")]
+    return kept.folder(
+        "honest",
+        honest_results.make,
+        tmp_path_factory.mktemp("honest"),
+        sources=sorted(sources),
+        packages=("numpy", "onnx", "onnxruntime"),
     )
-    path = deep5.measuring.calibration._file(made.machine, made.threads)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made.document()))
-    file, product = out / "small.py", out / "product.py"
-    file.write_text(RECIPE)
-    product.write_text(PRODUCT)
-    recipe = load_recipe(file)
-    one = execute(recipe, out=out / "runs", quiet=True).folder
-    one.rename(out / RUN)
-    execute(recipe.with_settings({"seed": 1}), out=out / SET, quiet=True)
-    execute(recipe.with_settings({"seed": 2}), out=out / SET, quiet=True)
-    settings = {"slow": {"optimizer_kwargs": {"lr": 0.01}}, "fast": {"optimizer_kwargs": {"lr": 0.1}}}
-    run_study(file, settings, seeds=(0, 1), out=out / "studies").folder.rename(out / STUDY)
-    options: dict[str, Any] = {"frameworks": ["reference", "onnxruntime"], "size": "smoke", "steps": 6}
-    run_comparison("digits_lenet", out=out / "c", **options).folder.rename(out / QUICK)
-    (out / RIGOROUS).mkdir()
-    many_rounds(out / QUICK, out / RIGOROUS)
-    execute(load_recipe(product), out=out / "operators", quiet=True).folder.rename(out / LEVEL0)
-    path.unlink()
-    return out
-
-
-def many_rounds(one: Path, path: Path) -> None:
-    """The rigorous comparison that the quick one would have been with two processes a candidate: as deep5 derives."""
-    document = json.loads((one / "comparison.json").read_text())
-    samples = read_round_samples(one / "samples.csv")
-    processes = [row for row in document["processes"] if row["job"] != "time"]
-    timed = {row["candidate"]: row for row in document["processes"] if row["job"] == "time"}
-    labels, made = [row["label"] for row in document["candidates"]], list[RoundSample]()
-    begin = max(row["begin_s"] + row["wall_s"] for row in document["processes"]) + 1
-    for number in range(8):
-        for place in order_of_round(document["seed"], number, len(labels)):
-            own = timed[labels[place]]
-            factor = 1 + 1e-6 * len(processes)
-            processes.append({**own, "round": number, "begin_s": begin, "wall_s": own["wall_s"] * factor + 0.1})
-            begin += processes[-1]["wall_s"] + 0.1
-            made += [
-                sample._replace(
-                    round=number,
-                    process=len(processes) - 1,
-                    seconds=sample.seconds * factor,
-                    time_s=sample.time_s * factor,
-                )
-                for sample in samples
-                if sample.candidate == labels[place]
-            ]
-    document |= {"mode": "rigorous", "processes": processes}
-    document["measurement"]["most_processes"] = 8
-    lived = sum(row["wall_s"] for row in processes)
-    own = begin - lived
-    document["resources"] |= {"wall_s": begin, "processes_s": lived, "harness_s": own, "harness_share": own / begin}
-    told = document["calibration"]
-    calibration = Calibration(
-        machine="", threads=1, processes={k: tuple(v) for k, v in told["processes"].items()}, when=""
-    )
-    sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
-    document["results"] = results_of(made, sizes)
-    document["verdicts"] = verdicts_of(made, document["baseline"], {8: calibration.floor(8)})
-    document["warnings"] = warnings_in(document, made)
-    shutil.copy(one / "recipe.py", path / "recipe.py")
-    (path / "comparison.json").write_text(json.dumps(document))
-    (path / "samples.csv").write_text(round_samples_text(made))
 
 
 # How a result is doctored --------------------------------------------------------------------------------------------

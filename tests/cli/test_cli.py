@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -25,7 +24,6 @@ from deep5.recipe.registered import recipe_names
 from deep5.results.result import load
 from deep5.results.schema import schema
 from deep5.results.store import result_folders
-from pace import slowness
 
 COMMAND = str(Path(sys.executable).parent / "deep5")
 SMOKE = ("digits_lenet", "--size", "smoke", "--framework", "reference")
@@ -558,20 +556,6 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}}), file=sys.stde
     assert not loaded & heavy
     if arguments[0].startswith("--"):
         assert "numpy" not in loaded
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("arguments", [("--help",), ("check", "digits_lenet")])
-def test_answers_within_three_tenths_of_a_second(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    seconds = []
-    # Byte code is there, as pip leaves it: where the environment says that none is to be written, it is kept here.
-    kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode")}
-    assert process(*arguments, cwd=tmp_path, **kept).returncode == 0
-    for _ in range(7):
-        begin = time.perf_counter()
-        assert process(*arguments, cwd=tmp_path, **kept).returncode == 0
-        seconds.append(time.perf_counter() - begin)
-    assert statistics.median(seconds) <= 0.3 * slowness(), seconds
 
 
 # -- what a newcomer met ----------------------------------------------------------------------------------------------

@@ -417,8 +417,11 @@ def test_what_is_sent_follows_the_formula() -> None:
     assert run_in_threads(size, run) == [(said * block, said), (root * block, root), (said * block, said)]
 
 
-def paced(size: int, scheme: Any, steps: list[int], delays_s: list[float]) -> list[Any]:
-    """Steps of ranks of unlike speed: seconds that each took for all of its steps, and its scheme."""
+def paced(size: int, scheme: Any, steps: list[int], delays_s: list[float], ended: list[int] | None = None) -> list[Any]:
+    """Steps of ranks of unlike speed: seconds that each took for all of its steps, and its scheme.
+
+    `ended` gets the ranks in the order in which they end their steps.
+    """
 
     def run(own: Any) -> Any:
         made = scheme().wrap(d5.Momentum(lr=0.01), own)
@@ -429,35 +432,33 @@ def paced(size: int, scheme: Any, steps: list[int], delays_s: list[float]) -> li
             time.sleep(delays_s[own.rank])
             made.step(small(step, own.rank), d5.StepInfo(step, 0, 4))
         taken_s = time.perf_counter() - begin
+        if ended is not None:
+            ended.append(own.rank)
         made.settle()
         return taken_s, made
 
     return run_in_threads(size, run)
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("slow", [0, 2])
 def test_a_slow_rank_holds_up_nobody(slow: int) -> None:
+    """The others end their steps while it has not begun its last one: nobody waits for it."""
+    ended: list[int] = []
     delays_s = [0.1 if rank == slow else 0.0 for rank in range(3)]
-    found = paced(3, AsynchronousParameterServer, [12] * 3, delays_s)
+    found = paced(3, AsynchronousParameterServer, [12] * 3, delays_s, ended)
     assert found[slow][0] > 1.2
-    # Twelve steps take a few milliseconds each, a hundred times less than the slow rank's.
-    assert max(taken_s for rank, (taken_s, _) in enumerate(found) if rank != slow) < 0.6
-    assert all(scheme.held_s < 0.1 for _, scheme in found)
+    assert ended[-1] == slow
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("slow", [0, 2])
 def test_a_slow_rank_holds_up_the_others_beyond_the_bound(slow: int) -> None:
     delays_s = [0.1 if rank == slow else 0.0 for rank in range(3)]
     found = paced(3, lambda: StaleSynchronous(3), [12] * 3, delays_s)
     for rank, (taken_s, scheme) in enumerate(found):
-        if rank == slow:
-            assert scheme.held_s < 0.3
-        else:
+        if rank != slow:
             # After its 12th step it waits for the slow one's ninth.
             assert taken_s > 0.8
-            assert 0.5 < scheme.held_s < taken_s + 0.1
+            assert scheme.held_s > 0.5
         assert max(scheme.staleness) <= 2 * (2 * 3 + 1)
 
 

@@ -7,7 +7,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from deep5.networks.labels import Labels
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.training.dataset import ArrayDataset
 from operator_cases import I7, RNG, cases, named, normal, runtime, single
-from pace import slowness
 
 SMALL: dict[str, Any] = {"features": 4, "hidden": 3, "classes": 2}
 TORCH = PyTorch()
@@ -451,14 +449,9 @@ def test_what_is_not_differentiated_by_costs_nothing() -> None:
     assert changed == {"fc.weight", "fc.bias"}
 
 
-@pytest.mark.timing
-def test_an_executor_is_built_fast_and_keeps_one_copy_of_the_weights() -> None:
-    network = resnet18_small()
-    begin = time.perf_counter()
-    run = executor(network)
+def test_an_executor_keeps_one_copy_of_the_weights() -> None:
+    run = executor(resnet18_small())
     assert len(run.source) > 1000
-    # It takes 0.2 s on an idle core; a machine that is shared may need five times that.
-    assert time.perf_counter() - begin < 1 * slowness()
     run.inference_and_backprop({"input": normal(1, 3, 32, 32), "label": np.zeros(1, np.int64)})
     live = {id(value) for value in (*run.leaves().values(), *run.buffers().values())}
     held = [value for value in vars(run)["_known"].values() if value.numel() > 100]

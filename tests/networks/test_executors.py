@@ -6,10 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ import pytest
 
 import deep5 as d5
 from deep5.core.errors import Deep5Error, NetworkError, RuleError, ShapeError, Unsupported
-from pace import slowness
 from poison import MESSAGE, WAYS, native, poisoned
 from trajectory_cases import FRAMEWORKS, NETWORKS, batches
 
@@ -435,39 +434,40 @@ def test_an_index_outside_its_axis_is_never_a_number(framework: str, index: int)
 
 BUILD = """
 import ctypes, gc, sys
-from time import perf_counter
 import deep5 as d5, psutil
 framework = d5.framework(sys.argv[1])
 framework.executor(d5.networks.mlp(features=3, hidden=2, classes=2)).synchronize()
 network = d5.networks.resnet18_small()
 process, trim = psutil.Process(), ctypes.CDLL("libc.so.6").malloc_trim
 gc.collect(), trim(0)
-before, begin = process.memory_info().rss, perf_counter()
+before = process.memory_info().rss
 executor = framework.executor(network)
-took = perf_counter() - begin
 gc.collect(), trim(0)  # what the allocator keeps of the draws is no copy
 grown = process.memory_info().rss - before
-print(took, grown)
+print(grown)
 """
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_an_executor_of_resnet18_is_built_in_a_second_with_one_copy_of_the_weights(framework: str) -> None:
+def test_an_executor_of_resnet18_has_one_copy_of_the_weights(framework: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", BUILD, framework], capture_output=True, text=True, timeout=120, check=True
     )
-    took, grown = map(float, done.stdout.split())
-    assert took <= 1.0 * slowness()
     weights = sum(spec.size for spec in d5.networks.resnet18_small().parameter_specs.values()) * 4
     assert weights > 44e6
     # Code and graphs take some; a second copy would take 2.
-    assert grown < 1.5 * weights
+    assert float(done.stdout) < 1.5 * weights
 
 
-@pytest.mark.timing
+def processor_times() -> dict[int, int]:
+    """Nanoseconds that each thread of this process has computed."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(task.name): int((task / "schedstat").read_text().split()[0]) for task in tasks}
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_thread_is_one_thread(framework: str) -> None:
+    """Beside the thread that calls, at most one does a fifth of the work or more."""
     found = d5.framework(framework)
     before = found.executor(d5.networks.mlp(features=2, hidden=2, classes=2)).settings()["threads"]
     found.set_threads(1)
@@ -487,25 +487,11 @@ def test_one_thread_is_one_thread(framework: str) -> None:
             executor.synchronize()
 
         work()
-        wall, used = perf_counter(), process_time()
+        earlier = processor_times()
         work()
-        wall, used = perf_counter() - wall, process_time() - used
-        assert used / wall <= 1.15, used / wall  # spinning or a second worker shows as 1.5 to 2
+        each = {task: time - earlier.get(task, 0) for task, time in processor_times().items()}
+        caller = threading.get_native_id()
+        assert sum(time > 0.2 * sum(each.values()) for task, time in each.items() if task != caller) <= 1, each
     finally:
         if before != 1:
             found.set_threads(before)
-
-
-@pytest.mark.timing
-def test_the_reference_trains_an_epoch_of_digits_lenet_in_a_minute() -> None:
-    from deep5.recipes import digits_lenet
-    from deep5.training.datasets.uci_digits import digits
-
-    splits = digits(**digits_lenet.FIXED["dataset_kwargs"])  # type: ignore[arg-type]
-    made: Callable[..., Any] = d5.networks.lenet
-    executor = d5.framework("reference").executor(made(**digits_lenet.FIXED["model_kwargs"]))
-    batch_size: Any = digits_lenet.MUTABLE["batch_size"]
-    trainer = d5.Trainer(executor, d5.Adam(), d5.ShuffleSampler(splits.train, batch_size))
-    begin = perf_counter()
-    trainer.train(1)
-    assert perf_counter() - begin <= 60

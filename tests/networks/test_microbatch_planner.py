@@ -275,13 +275,6 @@ def test_algorithm_and_parts_together_are_one_transformation() -> None:
     assert [node.op_type for node in made.nodes].count("ConvFFT") >= 3
 
 
-@pytest.mark.timing
-def test_the_frameworks_own_convolutions_are_left_whole(engine: d5.Framework) -> None:
-    plan = plan_microbatches(alexnet(width=16, image=63, classes=5), 32, framework=engine, sizes=[8, 16])
-    assert plan.whole, str(plan)
-    assert "leave it whole" in str(plan)
-
-
 @pytest.mark.slow
 def test_workspace_that_nobody_counts_is_read_from_resident_memory() -> None:
     """The output of a local normalisation takes squares and sums beside; a ReLU's takes nothing of the sort."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import statistics
 import threading
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.registry import registered_operators
 from memory_cases import Where, addresses
-from pace import slowness
 
 DOMAIN = "test.engines"
 RNG = np.random.default_rng(11)
@@ -794,34 +791,23 @@ def test_discarding_programs_keeps_results() -> None:
         assert made.settings()["threads"] == 2
 
 
-def _fastest(call: Any, repeat: int = 1000) -> float:
-    best = float("inf")
-    for _ in range(15):
-        start = time.perf_counter()
-        for _ in range(repeat):
-            call()
-        best = min(best, (time.perf_counter() - start) / repeat)
-    return best
+def test_a_call_on_numpy_converts_nothing_and_a_session_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator gets the caller's own array, and a second call of an executor finds its session and its binding."""
+    x, seen = np.ones(1, np.float32), []
 
+    class Looks(PyPow):
+        def forward(self, *inputs: Any) -> Any:
+            seen.append(inputs[0])
+            return super().forward(*inputs)
 
-@pytest.mark.timing
-def test_what_deep5_adds_to_a_call() -> None:
-    """Of one element, the fastest of some runs: on NumPy 10 µs beyond the arithmetic, C++ 8 times the arithmetic, which
-    is 2 µs where that takes 0.25; in a session 5 µs beyond a native node, of which a tenth is used."""
-    x = np.ones(1, np.float32)
-    python = NUMPY.operator(PyPow(2))
-    slower = slowness()
-    assert _fastest(lambda: python(x)) - _fastest(lambda: x**2) < 10e-6 * slower
-    compiled = NUMPY.operator(CppPow(2))
-    rounds = [(_fastest(lambda: compiled(x), 200), _fastest(lambda: x**2, 200)) for _ in range(15)]
-    assert statistics.median(ours / plain for ours, plain in rounds) < 8
-    times = []
+    NUMPY.operator(Looks(2))(x)
+    assert np.shares_memory(seen[0], x)
     for operator, inputs in ((CppPow(2), (x,)), (ONNXOperator("Mul"), (x, x))):
         made = executor("onnxruntime", operator)
         made.inference(*inputs)
         program = made._last
-        times.append(_fastest(lambda program=program: program.session.run_with_iobinding(program._binding)))
-    assert times[0] - times[1] < 5e-6 * slower
+        made.inference(*inputs)
+        assert made._last is program
 
 
 @pytest.mark.parametrize("name", ENGINES)

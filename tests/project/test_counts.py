@@ -19,7 +19,7 @@ def junit(folder: Path, name: str, *cases: tuple[str, str, float, str]) -> Path:
     return path
 
 
-def test_a_part_takes_the_place_of_its_own_rows_alone(tmp_path: Path) -> None:
+def test_a_part_replaces_its_own_rows_only(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").touch()
     (tmp_path / "test_b.py").touch()
     whole = junit(
@@ -30,35 +30,39 @@ def test_a_part_takes_the_place_of_its_own_rows_alone(tmp_path: Path) -> None:
         ("test_b", "test_y", 3.0, FAILED),
         ("test_gone", "test_z", 1.0, ""),
     )
-    first = counts.page({"tests": counts.ran([whole], "aaaa"), "times": {}})
+    first = counts.page(counts.ran([whole], "aaaa"))
     assert "4 tests, of which 2 passed, 1 failed, 1 skipped, 0 xfailed" in first
     again = junit(tmp_path, "again.xml", ("test_b", "test_y", 2.0, ""))
-    sections = counts.read(first, tmp_path)
-    sections["tests"] |= counts.ran([junit(tmp_path, "b.xml", ("test_b", "test_y", 3.0, FAILED)), again], "bbbb")
-    sections["times"] |= counts.ran([junit(tmp_path, "t.xml", *[("test_a", "test_t", 1.0, "")] * 2)], "bbbb")
-    second = counts.page(sections)
-    assert "4 tests, of which 3 passed, 0 failed, 1 skipped, 0 xfailed" in second
+    rows = counts.read(first, tmp_path)
+    rows |= counts.ran([junit(tmp_path, "b.xml", ("test_b", "test_y", 3.0, FAILED)), again], "bbbb")
+    second = counts.page(rows)
+    assert "3 tests, of which 2 passed, 0 failed, 1 skipped, 0 xfailed" in second
     for line in (
         "| test_a.py | 1 | 0 | 1 | 0 | 3 | aaaa |",
         "| test_b.py | 1 | 0 | 0 | 0 | 5 | bbbb |",
-        "| test_a.py | 1 | 0 | 0 | 0 | 2 | bbbb |",
         "- test_a.py: left out 1 × no such machine",
         "- test_b.py: `test_y`: failed, run again by itself: passed",
-        "- test_a.py: `test_t`: failed 1 of its tries before it ended so",
     ):
         assert line in second.splitlines()
     assert "test_gone.py" not in second
     assert counts.page(counts.read(second, tmp_path)) == second
 
 
-def test_what_took_its_time_before_is_listed_until_it_runs_again_or_is_gone(tmp_path: Path) -> None:
+def test_the_committed_page_has_no_failures() -> None:
+    folder = Path(__file__).parents[1]
+    rows = counts.read((folder / "counts.md").read_text(encoding="utf-8"), folder)
+    assert rows
+    assert [name for name, row in rows.items() if row.counts["failed"]] == []
+
+
+def test_a_long_function_stays_listed_until_it_runs_again_or_is_gone(tmp_path: Path) -> None:
     file = junit(tmp_path, "all.xml", ("test_counts", "test_quick[1]", 0.1, ""), ("test_a", "test_slow[2]", 3.5, ""))
     here = f"tests/project/{Path(__file__).name}"
+    kept = f"{here}::test_a_part_replaces_its_own_rows_only"
     before = [
-        f"{here}::test_quick",
-        f"{here}::test_a_part_takes_the_place_of_its_own_rows_alone",
-        f"{here}::test_that_is_no_more",
-        "tests/test_gone.py::test_x",
+        f"4.0 {here}::test_quick",
+        f"5.0 {kept}",
+        f"9.0 {here}::test_that_is_no_more",
+        "7.0 tests/test_gone.py::test_x",
     ]
-    expected = [f"{here}::test_a_part_takes_the_place_of_its_own_rows_alone", "tests/test_a.py::test_slow"]
-    assert longest.longest([file], before) == sorted(expected)
+    assert longest.longest([file], before) == [f"5.0 {kept}", "3.5 tests/test_a.py::test_slow"]

@@ -8,8 +8,6 @@ import pkgutil
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 
 import deep5
+import forked
 from comparison_cases import written_comparison
 
 ROOT = Path(__file__).parents[2]
@@ -48,14 +47,7 @@ def test_python_blocks_run(page: str, code: str, tmp_path: Path, request: pytest
     script.write_text(code)
     if '"results"' in code:
         shutil.copytree(request.getfixturevalue("finished").parent, tmp_path / "results")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = forked.run(["-W", "error", str(script)], cwd=tmp_path)
     assert done.returncode == 0, f"{page}: {done.stderr}"
 
 
@@ -172,14 +164,7 @@ def test_commands_are_understood(
         (tmp_path / "rules.py").write_text(rule)
     if "weights.safetensors" in words:
         deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
-    done = subprocess.run(
-        [sys.executable, *program, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = forked.run([*program, *words], cwd=tmp_path)
     assert done.returncode == 0, f"{page}: {line}: {done.stderr}"
 
 

@@ -181,7 +181,11 @@ def test_make_without_a_python_says_what_to_do(tmp_path: Path) -> None:
 def test_continuous_integration_runs_tests_and_lint() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert re.findall(r"^make .*", script.read_text(encoding="utf-8"), re.MULTILINE) == ["make test", "make lint"]
+    assert re.findall(r"^make .*", script.read_text(encoding="utf-8"), re.MULTILINE) == [
+        "make test",
+        "make lint",
+        "make bench-smoke",
+    ]
 
 
 # The wheel

@@ -201,7 +201,6 @@ def test_a_smoke_run_draws_every_candidate(name: str, tmp_path: Path, quick_peak
 
 
 @pytest.mark.slow
-@pytest.mark.timing
 def test_products_of_every_batch_size_run_at_their_full_size(tmp_path: Path, quick_peaks: None) -> None:
     recipe = load_recipe("matmul_batches").with_settings({"frameworks": "pytorch", "rounds": 1})
     assert plan_of(recipe).limit_gflop is None

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
 import pytest
 
 from deep5.core.events import StepInfo
 from deep5.distributed.communicators.threads import run_in_threads
-from deep5.measuring.timing import time_rounds
+from deep5.measuring.timing import Rounds, time_rounds
 from deep5.recipe.components import make_candidate
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipe.registered import recipe_names
 from deep5.results.result import Result, load
 from deep5.run.execute import execute, execute_as_rank
-from pace import slowness
 
 RECIPES = recipe_names()
 OVERHEAD = [name for name in RECIPES if name.startswith("overhead_")]
@@ -44,7 +40,7 @@ OTHERS = {*WITH_TRAINER, *OF_OPERATORS, *OF_DATA, *OF_RANKS}
 OF_RULES = [name for name in OVERHEAD if name.split("_")[1] not in ENGINES and name not in OTHERS] + OF_NATIVE_RULES
 # Of the recipes whose wait is in the executor, those that the shorter suite has; their steps are of one sample.
 QUICK = ("lenet_1", "mlp", "pytorch_groups", "tensorflow_modifier", "jax_training_1")
-# A wait is to be seen that makes deep5 slower than allowed by this share of the opponent's time.
+# A goal is missed where deep5 is slower than allowed by this share of the opponent's time.
 SEEN = 0.25
 
 
@@ -132,39 +128,49 @@ class Wait:
     """What is planted into deep5's code: nothing, until somebody says for how long."""
 
     microseconds = 0.0
+    calls = 0
 
     def __call__(self) -> None:
+        self.calls += 1
         busy(self.microseconds)
 
 
-def turns_red(name: str, wait: Wait, *, steps: int, rounds: int, size: str = "full") -> bool:
-    """Whether a recipe is red once a wait in every step uses up deep5's lead, what the goal allows, and `SEEN`.
+def sees_the_wait(name: str, wait: Wait, *, steps: int, size: str = "full") -> bool:
+    """Whether a recipe measures a wait of a millisecond in every step on deep5's side, and on that side only.
 
-    The lead is measured first, on the same instances: two of one opponent may differ by a third, by where their memory
-    lies. Others' load on a shared machine may cover a measurement whole, so there are three; a recipe that cannot turn
-    red does so in none.
+    Its goal is missed by times that are longer by what the goal allows and `SEEN`, and met by equal ones.
     """
     full = load_recipe(name)
     # A smoke size has no goals: its problem with the full one's.
     recipe = replace(full.at_size(size), metrics=full.metrics)
-    recipe = replace(recipe, fixed={**recipe.fixed, "steps": steps, "rounds": rounds}, published=False)
+    recipe = replace(recipe, fixed={**recipe.fixed, "steps": steps, "rounds": 2}, published=False)
     ((metric, goal),) = recipe.metrics
     assert goal is not None
     sides = [make_candidate(recipe, key) for key in ("candidate", "baseline", "baseline")]
-    for _ in range(3):
-        wait.microseconds = 0.0
-        before = time_rounds(*sides, rounds=rounds, steps=steps)
-        ours, theirs = (np.median(times) / steps * 1e6 for times in (before.candidate, before.baseline))
-        allowed = goal.bound if metric.unit == "us" else (goal.bound - 1) * theirs
-        wait.microseconds = max(theirs - ours, 0.0) + allowed + SEEN * theirs
-        after = time_rounds(*sides, rounds=rounds, steps=steps)
-        ratios = [np.median(rounds.candidate) / np.median(rounds.baseline) for rounds in (before, after)]
-        observer = metric.observer()
-        observer.after_timing(after)
-        # It is the wait that is seen: a third of it at least, since a shared machine does not keep its speed.
-        if (ratios[1] - ratios[0]) * theirs > wait.microseconds / 3 and not goal.met(observer.value()):
-            return True
-    return False
+    wait.microseconds = 1000.0
+    before = wait.calls
+    sides[1]()
+    assert wait.calls == before, "the opponent waits too"
+    found = time_rounds(*sides, rounds=2, steps=steps)
+    counted = found.warmups + len(found.candidate) + 1
+    waits = wait.calls - before
+    wait.microseconds = 0.0
+    # A step may make several batches or updates; each round and each warm-up has its steps.
+    assert waits >= counted * steps, (waits, counted, steps)
+    assert min(found.candidate) >= 1000e-6 * steps
+    theirs = steps * 1e-3
+    allowed = goal.bound * steps * 1e-6 if metric.unit == "us" else (goal.bound - 1) * theirs
+    return not met(metric, goal, found, theirs + allowed + SEEN * theirs, theirs) and met(
+        metric, goal, found, theirs * (0.9 if metric.unit != "us" else 1.0), theirs
+    )
+
+
+def met(metric: Any, goal: Any, like: Any, ours: float, theirs: float) -> bool:
+    """Whether rounds of these seconds meet a goal."""
+    times = {"candidate": (ours,) * 12, "baseline": (theirs,) * 12, "baseline_again": (theirs,) * 12}
+    observer = metric.observer()
+    observer.after_timing(replace(like, **times))
+    return bool(goal.met(observer.value()))
 
 
 @pytest.fixture
@@ -179,13 +185,11 @@ def wait_in_the_trainer(monkeypatch: pytest.MonkeyPatch) -> Wait:
     return wait
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("name", WITH_TRAINER)
-def test_a_wait_planted_in_the_trainer_turns_the_recipe_red(name: str, wait_in_the_trainer: Wait) -> None:
-    assert turns_red(name, wait_in_the_trainer, steps=100 if "trainer" in name else 20, rounds=12)
+def test_a_wait_planted_in_the_trainer_is_seen_by_the_recipe(name: str, wait_in_the_trainer: Wait) -> None:
+    assert sees_the_wait(name, wait_in_the_trainer, steps=2)
 
 
-@pytest.mark.timing
 def test_a_run_of_a_recipe_that_is_red_is_not_accepted(wait_in_the_trainer: Wait, tmp_path: Path) -> None:
     wait_in_the_trainer.microseconds = 300
     result = execute(shortened("overhead_trainer", steps=100, rounds=12), out=tmp_path)
@@ -193,9 +197,8 @@ def test_a_run_of_a_recipe_that_is_red_is_not_accepted(wait_in_the_trainer: Wait
     assert result.accepted is False
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("name", OF_RULES)
-def test_a_wait_planted_in_the_kernel_turns_the_recipe_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_planted_in_the_kernel_is_seen_by_the_recipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from deep5.training.kernel import RuleKernel
 
     wait, update = Wait(), RuleKernel.update_from
@@ -205,10 +208,9 @@ def test_a_wait_planted_in_the_kernel_turns_the_recipe_red(name: str, monkeypatc
         update(self, addresses, info)
 
     monkeypatch.setattr(RuleKernel, "update_from", slow)
-    assert turns_red(name, wait, steps=2 if name.endswith("large") else 20, rounds=12)
+    assert sees_the_wait(name, wait, steps=2)
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(
     "name",
     [
@@ -216,7 +218,7 @@ def test_a_wait_planted_in_the_kernel_turns_the_recipe_red(name: str, monkeypatc
         for name in WITH_EXECUTOR
     ],
 )
-def test_a_wait_planted_in_the_executor_turns_the_recipe_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_planted_in_the_executor_is_seen_by_the_recipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from deep5.networks.executor import NetworkExecutor
 
     wait, feed = Wait(), NetworkExecutor._feed
@@ -228,12 +230,11 @@ def test_a_wait_planted_in_the_executor_turns_the_recipe_red(name: str, monkeypa
         return feed(self, inputs, **options)
 
     monkeypatch.setattr(NetworkExecutor, "_feed", slow)
-    assert turns_red(name, wait, steps=1 if "resnet18" in name else 20, rounds=8)
+    assert sees_the_wait(name, wait, steps=1)
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("name", OF_DATA)
-def test_a_wait_planted_in_the_data_turns_the_recipe_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_planted_in_the_data_is_seen_by_the_recipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from deep5.training import checkpointer
     from deep5.training.dataset import ArrayDataset
 
@@ -251,58 +252,63 @@ def test_a_wait_planted_in_the_data_turns_the_recipe_red(name: str, monkeypatch:
     monkeypatch.setattr(ArrayDataset, "in_batches", slow_batches)
     monkeypatch.setattr(checkpointer, "write_checkpoint", slow_write)
     saves = name == "overhead_checkpoint"
-    assert turns_red(name, wait, steps=1 if saves else 40, rounds=8 if saves else 12, size="smoke" if saves else "full")
+    assert sees_the_wait(name, wait, steps=1 if saves else 2, size="smoke" if saves else "full")
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("name", OF_OPERATORS)
-def test_a_wait_planted_in_the_operator_turns_the_recipe_red(
+def test_a_wait_planted_in_the_operator_is_seen_by_the_recipe(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from deep5.recipes.overhead import operators
 
-    # Twice what the most lenient goal allows: 1.3 of a call of TensorFlow's, which takes up to 100 us.
-    spin = "auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(60);"
+    spin = "auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);"
     source = operators.Square.source.replace(
         "for (int64_t i", f"{spin} while (std::chrono::steady_clock::now() < end) {{}} for (int64_t i", 1
     )
     monkeypatch.setattr(operators.Square, "source", f"#include <chrono>\n{source}")
 
     def slow(self: Any, x: Any) -> Any:
-        busy(60)
+        busy(300)
         return x * x
 
     monkeypatch.setattr(operators.PythonSquare, "forward", slow)
-    result = execute(shortened(name, steps=200, rounds=12), out=tmp_path)
-    assert result.status == "success"
-    assert result.accepted is False
+    recipe = shortened(name, steps=10, rounds=2)
+    sides = [make_candidate(recipe, key) for key in ("candidate", "baseline", "baseline")]
+    found = time_rounds(*sides, rounds=2, steps=10)
+    assert min(found.candidate) >= 10 * 300e-6
 
 
-# What a side becomes: twice as slow on the last rank, and by twice what a goal in microseconds allows.
+# A recipe whose candidate is late by two milliseconds a call on the last rank.
 LATE = """
 import functools
 from time import perf_counter_ns
 
+from deep5.recipe.recipe import load_recipe
 
-@functools.wraps({side})
+OWN = load_recipe({name!r})
+
+
+@functools.wraps(OWN.fixed["candidate"])
 def late(**given):
-    work, ranks = {side}(**given), given.get("communicator")
+    work, ranks = OWN.fixed["candidate"](**given), given.get("communicator")
 
     def waits():
-        begin = perf_counter_ns()
         work()
-        taken = perf_counter_ns() - begin
+        end = perf_counter_ns() + 2_000_000
         if ranks is None or ranks.rank == ranks.size - 1:
-            while perf_counter_ns() < begin + 2 * taken + 10_000 * given["steps"]:
+            while perf_counter_ns() < end:
                 pass
 
     return waits
 
 
-FIXED"""
+FIXED = {{**OWN.fixed, "candidate": late}}
+MUTABLE = {{**OWN.mutable}}
+METRICS = [(metric, None) for metric, _ in OWN.metrics]
+(FIXED if "rounds" in FIXED else MUTABLE)["rounds"] = 8
+"""
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(
     "name",
     [
@@ -310,47 +316,26 @@ FIXED"""
         for name in OF_RANKS
     ],
 )
-def test_a_wait_planted_on_one_rank_turns_the_recipe_red(name: str, tmp_path: Path) -> None:
+def test_a_wait_planted_on_one_rank_is_seen_by_the_recipe(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
-    assert recipe.source is not None
-    side = f"{recipe.fixed['candidate'].__module__.rpartition('.')[2]}.{recipe.fixed['candidate'].__name__}"
-    text = recipe.source.decode().replace(f'"candidate": {side}', '"candidate": late')
-    text = re.sub(r'"rounds": \d+', '"rounds": 12', text).replace("\nFIXED", LATE.format(side=side), 1)
-    (tmp_path / "planted.py").write_text(text)
+    (tmp_path / "planted.py").write_text(LATE.format(name=name))
     result = by_command(tmp_path / "planted.py", tmp_path / "out")
     assert result.status == "success"
-    assert result.accepted is False
-
-
-def kept(name: str, out: Path) -> bool:
-    """Whether a run of a recipe keeps its goal; one in microseconds, on a machine as slow as this is."""
-    recipe, slower = load_recipe(name), slowness()
-    out = Path(tempfile.mkdtemp(dir=out))
-    result = execute(recipe, out=out) if recipe.ranks is None else by_command(name, out)
-    ((metric, goal),) = recipe.metrics
-    assert result.status == "success"
-    if result.accepted or metric.unit != "us":
-        return bool(result.accepted)
-    (verdict,) = result.verdicts
-    return goal is not None and goal.met(verdict.value / max(slower, slowness()))
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("name", ["overhead_trainer", "overhead_trainer_logging"])
-def test_the_trainer_adds_little(name: str, tmp_path: Path) -> None:
-    # Less than half of the limit is used on a machine like those that run this.
-    assert kept(name, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timing
-@pytest.mark.parametrize("name", [name for name in OVERHEAD if name != "overhead_onnxruntime_matmul"])
-def test_every_overhead_recipe_is_accepted(name: str, tmp_path: Path) -> None:
-    """At once, or in two further runs: of 52 recipes one or two miss by chance a goal that they keep."""
-    runs = [kept(name, tmp_path)]
-    while runs.count(True) < 2 and runs.count(False) < 2 and runs != [True]:
-        runs.append(kept(name, tmp_path))
-    assert runs.count(True) > runs.count(False), runs
+    ranks = [result.samples(rank=rank) for rank in range(result.rank_count)]
+    assert min(row.value for row in ranks[-1]["candidate_time"]) >= 2e-3
+    # A round takes as long as its slowest rank.
+    slowest = {
+        side: [
+            max(values) for values in zip(*([row.value for row in rank[f"{side}_time"]] for rank in ranks), strict=True)
+        ]
+        for side in ("candidate", "baseline", "baseline_again")
+    }
+    ((metric, _),) = recipe.metrics
+    observer = metric.observer()
+    counted: Any = {side: tuple(values) for side, values in slowest.items()}
+    observer.after_timing(Rounds(**counted, steps=recipe.value("steps"), warmups=0, first_call_s=0.0))
+    expected = [sample.value for sample in observer.samples()]
+    assert [row.value for row in result.samples()[metric.name]] == pytest.approx(expected)
 
 
 def test_rounds_keep_every_sample_and_alternate() -> None:
@@ -365,9 +350,7 @@ def test_rounds_keep_every_sample_and_alternate() -> None:
     assert len(set(turns)) == 6, "each of the six orders comes up within fifty rounds"
 
 
-@pytest.mark.timing
 def test_a_known_wait_is_measured_as_it_is() -> None:
     rounds = time_rounds(lambda: busy(2000), lambda: busy(1000), lambda: busy(1000), rounds=20, steps=1)
-    # The clock is read at the start and the end of the wait: 1 % is ten times what those readings take.
-    assert np.median(rounds.candidate) == pytest.approx(2000e-6, rel=0.01)
-    assert np.median(rounds.baseline) == pytest.approx(1000e-6, rel=0.01)
+    assert min(rounds.candidate) >= 2000e-6
+    assert min(rounds.baseline) >= 1000e-6

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import forked
 from command import Command
 from deep5.audit import audit
 from deep5.results.result import load
@@ -35,7 +36,7 @@ def command(*words: str) -> list[str]:
 
 
 def finished(*words: str) -> str:
-    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=300, check=False)
+    done = forked.run(command(*words)[1:], timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -433,7 +434,7 @@ def killed_at(*steps: int, words: tuple[str, ...], out: str = "results") -> Path
     own: tuple[str, ...] = (*words, "--quiet", "--out", out)
     for step in steps:
         Path("end-at").write_text(str(step))
-        done = subprocess.run((sys.executable, "-m", "deep5", "run", "own.py", *own), check=False, timeout=120)
+        done = forked.run(["-m", "deep5", "run", "own.py", *own])
         assert done.returncode != 0
         own = (*words, "--quiet", "--resume", str(only(Path(out))))
     Path("end-at").unlink()

@@ -1,9 +1,8 @@
-"""Sum up JUnit files in one Markdown page: `python tests/support/counts.py OUT.md --tests all.xml --times times.xml`.
+"""Sum up JUnit files in one Markdown page: `python tests/support/counts.py tests/counts.md networks.xml`.
 
-What a file of tests counted before stays until that file runs again, with the commit it ran at: the whole suite takes
-hours, and may be run a part at a time. A test that a later JUnit file has again (`again.xml`, of those that failed)
-counts as it ended there, and is named. So is a test of time that failed and was tried again: pytest writes a case for
-each try.
+The row of a test file stays until that file runs again, with the commit it ran at: the whole suite takes hours, and
+runs a part at a time. A test that a later JUnit file holds again (`again.xml`, of those that failed) counts with its
+last outcome, and the page names it.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ import re
 import subprocess
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 OUTCOMES = ("passed", "failed", "skipped", "xfailed")
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "onnxruntime", "jax")
-SECTIONS = {"tests": "Tests", "times": "Tests that judge times"}
-"""What the page has a table of, and its heading."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +62,6 @@ def ran(files: Iterable[Path], commit: str) -> dict[str, Row]:
             here[key] += 1
             seconds[name] += float(case.get("time", 0))
             last[key] = found
-        for (name, test), tries in here.items():
-            if tries > 1:
-                notes.setdefault(name, []).append(f"`{test}`: failed {tries - 1} of its tries before it ended so")
     counts: dict[str, Counter[str]] = {}
     reasons: dict[str, Counter[str]] = {}
     for (name, _), (what, why) in last.items():
@@ -82,46 +76,40 @@ def ran(files: Iterable[Path], commit: str) -> dict[str, Row]:
     }
 
 
-def read(page: str, folder: Path) -> dict[str, dict[str, Row]]:
-    """The rows of an earlier page, a dict a section; those of files that are no more are left out."""
-    found: dict[str, dict[str, Row]] = {name: {} for name in SECTIONS}
-    parts = re.split(r"^## (.*)\n", page, flags=re.MULTILINE)
-    for heading, text in zip(parts[1::2], parts[2::2], strict=True):
-        rows = found[next(name for name, title in SECTIONS.items() if title == heading)]
-        for line in re.findall(r"^\| ([\w/]*test_\w+\.py \|.*) \|$", text, flags=re.MULTILINE):
-            name, *numbers, seconds, commit = line.split(" | ")
-            counts = Counter({what: int(number) for what, number in zip(OUTCOMES, numbers, strict=True)})
-            if (folder / name).is_file():
-                rows[name] = Row(counts=counts, seconds=float(seconds), commit=commit)
-        for name, note in re.findall(r"^- ([\w/]*test_\w+\.py): (.*)$", text, flags=re.MULTILINE):
-            if name in rows:
-                rows[name].notes.append(note)
+def read(page: str, folder: Path) -> dict[str, Row]:
+    """The rows of an earlier page, without those of files that no longer exist."""
+    found: dict[str, Row] = {}
+    for line in re.findall(r"^\| ([\w/]*test_\w+\.py \|.*) \|$", page, flags=re.MULTILINE):
+        name, *numbers, seconds, commit = line.split(" | ")
+        counts = Counter({what: int(number) for what, number in zip(OUTCOMES, numbers, strict=True)})
+        if (folder / name).is_file():
+            found[name] = Row(counts=counts, seconds=float(seconds), commit=commit)
+    for name, note in re.findall(r"^- ([\w/]*test_\w+\.py): (.*)$", page, flags=re.MULTILINE):
+        if name in found:
+            found[name].notes.append(note)
     return found
 
 
-def page(sections: dict[str, dict[str, Row]]) -> str:
+def page(rows: Mapping[str, Row]) -> str:
     """The page, as Markdown."""
-    every = [row for rows in sections.values() for row in rows.values()]
-    total: Counter[str] = sum((row.counts for row in every), Counter())
+    total: Counter[str] = sum((row.counts for row in rows.values()), Counter())
     lines = [
         "# Test counts",
         "",
         f"`make test-all`, last on Python {platform.python_version()}, {platform.machine()}, {_versions()}: "
-        f"{total.total()} tests, of which {', '.join(f'{total[what]} {what}' for what in OUTCOMES)}. Seconds are those "
-        "that the tests themselves took; the commit is the one that they ran at.",
+        f"{total.total()} tests, of which {', '.join(f'{total[what]} {what}' for what in OUTCOMES)}. Seconds are the "
+        "sum over the tests; the commit is the one that they ran at.",
+        "",
+        f"| file | {' | '.join(OUTCOMES)} | seconds | commit |",
+        f"|---|{'---:|' * (len(OUTCOMES) + 1)}---|",
     ]
-    for section, title in SECTIONS.items():
-        rows = sorted(sections[section].items())
-        lines += ["", f"## {title}", "", f"| file | {' | '.join(OUTCOMES)} | seconds | commit |"]
-        lines += [f"|---|{'---:|' * (len(OUTCOMES) + 1)}---|"]
-        for name, row in rows:
-            numbers = " | ".join(str(row.counts[what]) for what in OUTCOMES)
-            lines += [f"| {name} | {numbers} | {row.seconds:.0f} | {row.commit} |"]
-        summed = sum((row.counts for _, row in rows), Counter())
-        numbers = " | ".join(f"**{summed[what]}**" for what in OUTCOMES)
-        lines += [f"| **all** | {numbers} | **{sum(row.seconds for _, row in rows):.0f}** | |"]
-        notes = [f"- {name}: {note}" for name, row in rows for note in row.notes]
-        lines += ["", *notes] if notes else []
+    for name, row in sorted(rows.items()):
+        numbers = " | ".join(str(row.counts[what]) for what in OUTCOMES)
+        lines += [f"| {name} | {numbers} | {row.seconds:.0f} | {row.commit} |"]
+    numbers = " | ".join(f"**{total[what]}**" for what in OUTCOMES)
+    lines += [f"| **all** | {numbers} | **{sum(row.seconds for row in rows.values()):.0f}** | |"]
+    notes = [f"- {name}: {note}" for name, row in sorted(rows.items()) for note in row.notes]
+    lines += ["", *notes] if notes else []
     return "\n".join(lines) + "\n"
 
 
@@ -139,21 +127,18 @@ def main() -> None:
     """Read the page, put in what ran, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    for section in SECTIONS:
-        parser.add_argument(f"--{section}", type=Path, nargs="*", default=[])
+    parser.add_argument("junit", type=Path, nargs="+")
     given = parser.parse_args()
-    here = Path(__file__).parents[1]
+    tests = Path(__file__).parents[1]
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - the git of whoever develops
-        cwd=here,
+        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - the developer's git
+        cwd=tests,
         capture_output=True,
         text=True,
         check=True,
     ).stdout.strip()
-    sections = read(given.out.read_text(encoding="utf-8") if given.out.is_file() else "", here)
-    for section in SECTIONS:
-        sections[section] |= ran(getattr(given, section), commit)
-    given.out.write_text(page(sections), encoding="utf-8")
+    rows = read(given.out.read_text(encoding="utf-8") if given.out.is_file() else "", tests)
+    given.out.write_text(page({**rows, **ran(given.junit, commit)}), encoding="utf-8")
 
 
 if __name__ == "__main__":

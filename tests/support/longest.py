@@ -1,6 +1,7 @@
-"""List the slow test functions: `python tests/support/longest.py OUT.txt all.xml timing.xml` (JUnit files).
+"""List the long test functions: `python tests/support/longest.py OUT.txt all.xml` (JUnit files).
 
-conftest.py draws from them for every day's suite. What the list says of functions that did not run stays.
+A line holds the seconds of the function's longest case, and its name. conftest.py draws the daily sample from these
+functions. The lines of functions that did not run stay.
 """
 
 from __future__ import annotations
@@ -8,24 +9,27 @@ from __future__ import annotations
 import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 SECONDS = 3
 """A function is listed if one of its cases took that long."""
 
 
-def longest(files: list[Path], before: list[str]) -> list[str]:
-    """The functions as `tests/test_x.py::test_name`, sorted."""
+def longest(files: Sequence[Path], before: Sequence[str]) -> list[str]:
+    """The lines, such as `3.5 tests/test_x.py::test_name`, sorted by name."""
     took: dict[str, float] = defaultdict(float)
     for file in files:
         for case in ET.parse(file).getroot().iter("testcase"):  # noqa: S314 - pytest wrote them a moment ago
-            # The class name of a test in a class goes on after the file's: tests.test_x.TestY.
+            # The class name of a test in a class follows the file's: tests.test_x.TestY.
             place, _, group = (case.get("classname") or "").partition(".Test")
             inside = f"Test{group}::" if group else ""
             name = f"{place.replace('.', '/')}.py::{inside}{(case.get('name') or '').partition('[')[0]}"
             took[name] = max(took[name], float(case.get("time", 0)))
-    kept = [name for name in before if name not in took and _is_there(name)]
-    return sorted([*kept, *(name for name, seconds in took.items() if seconds >= SECONDS)])
+    earlier = {name: float(seconds) for seconds, name in (line.split() for line in before)}
+    listed = {name: seconds for name, seconds in earlier.items() if name not in took and _is_there(name)}
+    listed |= {name: seconds for name, seconds in took.items() if seconds >= SECONDS}
+    return [f"{seconds:.1f} {name}" for name, seconds in sorted(listed.items())]
 
 
 def _is_there(name: str) -> bool:
@@ -36,5 +40,5 @@ def _is_there(name: str) -> bool:
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
-    names = longest([Path(name) for name in sys.argv[2:]], out.read_text().split() if out.is_file() else [])
-    out.write_text("".join(f"{name}\n" for name in names))
+    lines = longest([Path(name) for name in sys.argv[2:]], out.read_text().splitlines() if out.is_file() else [])
+    out.write_text("".join(f"{line}\n" for line in lines))

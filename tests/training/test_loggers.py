@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import timeit
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -27,7 +26,6 @@ from deep5.core.errors import MissingDependency, OutputError, UnknownName, Usage
 from deep5.core.plugins import install_command, load
 from deep5.training import loggers, tensorboard_logger
 from deep5.training.datasets.class_templates import synthetic
-from pace import slowness
 
 SCHEDULES = {"lr": d5.Polynomial(0.5), "momentum": 0.5}
 EPOCHS, STEPS = 3, 4
@@ -481,21 +479,6 @@ def test_a_bar_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     run.train(2, [bar])
     steps = re.findall(r"step (\d)/8", out.getvalue())
     assert list(dict.fromkeys(steps)) == list("2345678")
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize(("kind", "limit_us"), [("csv", 8), ("board", 60)])
-def test_what_logging_takes(kind: str, limit_us: float, tmp_path: Path) -> None:
-    """Microseconds a step, the writing included, by the processor's clock: what others do beside it does not count."""
-    log: Any = d5.CSVLogger(tmp_path / "log.csv") if kind == "csv" else d5.TensorBoardLogger(tmp_path / "board")
-
-    def seconds(event: d5.Event) -> float:
-        def epoch() -> None:
-            fixed(Stream((5000,), known=True)).train(1, [event])
-
-        return min(timeit.repeat(epoch, timer=time.process_time, number=1, repeat=5))
-
-    assert (seconds(log) - seconds(d5.Event())) / 5000 * 1e6 <= limit_us * slowness()
 
 
 RECIPE = """

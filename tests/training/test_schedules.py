@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
-import timeit
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +21,6 @@ from deep5.core.plugins import load, registered
 from deep5.training.batch_sizes import GrowingBatches
 from deep5.training.hyper import hyper_reader, hyper_setter, hyper_value
 from deep5.training.schedules import plan_of
-from pace import slowness
 
 # A few operations in float64 on numbers of about 1.
 ROUNDING = 1e-15
@@ -648,29 +645,3 @@ def test_what_is_read_is_what_is_in_force() -> None:
     assert read() == (0.5, 0.75)
     native.set_hyper("lr", 0.25)
     assert (read(), native.hyper["lr"], native.hyper_now["lr"]) == ((0.25, 0.75), 0.5, 0.25)
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize(
-    "schedule", [*EVERY, d5.Cosine(0.1, steps=100), d5.WarmUp(d5.LinearScaling(d5.Cosine(0.1)), epochs=7)], ids=repr
-)
-def test_a_schedule_takes_less_than_a_microsecond_a_step(schedule: d5.Schedule) -> None:
-    """The least of many rounds, by the processor's clock: what other processes take is not the schedule's."""
-    rule = d5.Momentum()
-    sampler = SimpleNamespace(steps=lambda epoch: 100, batch_size=32)
-    trainer: Any = SimpleNamespace(
-        step=0, epoch=0, epochs=10, accumulate=1, optimizer=SimpleNamespace(rule=rule), train_sampler=sampler
-    )
-    event, infos = d5.Scheduled({"lr": schedule}), [StepInfo(500 + step, 5, 32) for step in range(100)]
-    event.before_training(trainer)
-
-    def epoch() -> None:
-        before_step = event.before_step
-        for info in infos:
-            before_step(trainer, info)
-
-    # What neighbours do to the caches may last longer than sixty rounds; what the schedule takes is in all of them.
-    least, end = math.inf, time.monotonic() + 10
-    while least / 2000 > 1e-6 * slowness() and time.monotonic() < end:
-        least = min(least, *timeit.repeat(epoch, timer=time.process_time, number=20, repeat=60))
-    assert least / 2000 <= 1e-6 * slowness()

@@ -518,7 +518,7 @@ def test_the_bar_reads_the_loss_that_the_trainer_minimises() -> None:
 
 CHILD = """
 import sys, time, numpy as np
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 import deep5 as d5
 from test_trainer import At, Batches, Fixed
 fake = Fixed(0.02)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -495,24 +494,11 @@ def test_transforms_are_values() -> None:
         transform.mean = 3  # type: ignore[misc]
 
 
-@pytest.mark.timing
-def test_the_augmentation_of_cifar_is_near_the_speed_of_memory() -> None:
-    """Crop, flip and normalise a batch of 128, against writing it once: three passes, draws and calls."""
+def test_the_augmentation_of_cifar_leaves_its_input_as_it_is() -> None:
     pixels, ids = RNG.integers(0, 256, (128, 3, 32, 32), np.uint8), np.arange(128)
-    pipeline = [d5.RandomCrop(32, padding=4), d5.Flip(), d5.Normalise((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))]
-    floats = pixels.astype(np.float32)
-
-    def ours() -> None:
-        batch: Any = {"input": pixels}
-        for transform in pipeline:
-            batch = transform(batch, ids, 0)
-
-    def seconds(work: Callable[[], Any]) -> float:
-        begin = time.perf_counter()
-        for _ in range(10):
-            work()
-        return time.perf_counter() - begin
-
-    ratios = [seconds(ours) / seconds(floats.copy) for _ in range(41)]
-    # Measured: 3.7 (and 17 without a compiler). Room for a busy machine.
-    assert np.median(ratios) < 8
+    kept = pixels.copy()
+    batch: Any = {"input": pixels}
+    for transform in (d5.RandomCrop(32, padding=4), d5.Flip(), d5.Normalise((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))):
+        batch = transform(batch, ids, 0)
+    assert batch["input"].dtype == np.float32
+    assert np.array_equal(pixels, kept)

@@ -10,7 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import conformance
 import deep5 as d5
+import fuzzing_models
+import kept
 from deep5.core.errors import MissingDependency, NetworkError, Unsupported
 from fuzzing import fuzz
 from fuzzing_models import write_models
@@ -23,11 +26,16 @@ FRAMEWORKS = sorted(DAILY)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the suite's and the exporter's own, on what their next versions will do
-        assert len(write_models(folder)) > 1900
-    return folder
+    def make(folder: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the suite's and the exporter's own, on what their next versions will do
+            assert len(write_models(folder)) > 1900
+
+    # The models are ONNX's own, and some that deep5 writes.
+    writers = Path(d5.networks.__file__).parent.rglob("*.py")
+    sources = [Path(fuzzing_models.__file__), Path(conformance.__file__), *sorted(writers)]
+    packages = ("onnx", "torch", "numpy")
+    return kept.folder("models", make, tmp_path_factory.mktemp("models"), sources=sources, packages=packages)
 
 
 def run(framework: str, models: Path, numbers: range) -> None:

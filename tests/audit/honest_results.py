@@ -1,0 +1,132 @@
+"""The honest folders that the tests of `deep5 audit` start from: one per kind of result, made by deep5."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import deep5.measuring.calibration
+from deep5.compare.driver import run_comparison
+from deep5.measuring.calibration import Calibration
+from deep5.measuring.environment import default_threads
+from deep5.recipe.recipe import load_recipe
+from deep5.results.comparison_summary import results_of, verdicts_of, warnings_in
+from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
+from deep5.run.execute import execute
+from deep5.study.study import run_study
+
+RECIPE = """
+import deep5 as d5
+
+FIXED = {"model": "lenet", "dataset": "digits", "dataset_kwargs": {"limit": 96}, "epochs": 3}
+MUTABLE = {"batch_size": 32, "optimizer": "sgd", "optimizer_kwargs": {"lr": 0.05}, "framework": "reference", "seed": 0}
+METRICS = [
+    (d5.TestAccuracy(), ">= 1 %"),
+    (d5.TestLoss(), None),
+    (d5.TrainingLoss(), None),
+    (d5.WallClockTime(), "< 600 s"),
+    (d5.TimeToAccuracy(1), None),
+    (d5.EpochsToAccuracy(1), None),
+    (d5.Throughput(), None),
+    (d5.StepLatency(), None),
+    (d5.PeakMemory(), None),
+    (d5.Utilisation(), None),
+]
+"""
+PRODUCT = """
+import deep5 as d5
+
+FIXED = {"operator": "MatMul", "shapes": [[64, 64], [64, 64]]}
+MUTABLE = {"frameworks": "reference", "threads": 1, "rounds": 8, "pictures": False}
+METRICS = [(d5.OperatorTime(), None), (d5.OperatorCoverage(), None)]
+"""
+RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0 = "run", "set", "study", "quick", "rigorous", "level0"
+
+
+def make(out: Path) -> None:
+    """Make a folder of each kind below `out`, with a cache of its own."""
+    kept = os.environ.get("DEEP5_CACHE")
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["DEEP5_CACHE"] = str(Path(scratch, "cache"))
+        try:
+            _make(out, Path(scratch))
+        finally:
+            if kept is None:
+                del os.environ["DEEP5_CACHE"]
+            else:
+                os.environ["DEEP5_CACHE"] = kept
+
+
+def _make(out: Path, scratch: Path) -> None:
+    made = Calibration(
+        machine=deep5.measuring.calibration.machine_id(),
+        threads=default_threads("") or 1,
+        processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
+        when=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        others_share=1.0,  # as while these tests run
+    )
+    path = deep5.measuring.calibration._file(made.machine, made.threads)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made.document()))
+    file, product = scratch / "small.py", scratch / "product.py"
+    file.write_text(RECIPE)
+    product.write_text(PRODUCT)
+    recipe = load_recipe(file)
+    shutil.move(execute(recipe, out=scratch / "runs", quiet=True).folder, out / RUN)
+    execute(recipe.with_settings({"seed": 1}), out=out / SET, quiet=True)
+    execute(recipe.with_settings({"seed": 2}), out=out / SET, quiet=True)
+    settings = {"slow": {"optimizer_kwargs": {"lr": 0.01}}, "fast": {"optimizer_kwargs": {"lr": 0.1}}}
+    shutil.move(run_study(file, settings, seeds=(0, 1), out=scratch / "studies").folder, out / STUDY)
+    options: dict[str, Any] = {"frameworks": ["reference", "onnxruntime"], "size": "smoke", "steps": 6}
+    shutil.move(run_comparison("digits_lenet", out=scratch / "c", **options).folder, out / QUICK)
+    (out / RIGOROUS).mkdir()
+    many_rounds(out / QUICK, out / RIGOROUS)
+    shutil.move(execute(load_recipe(product), out=scratch / "operators", quiet=True).folder, out / LEVEL0)
+    path.unlink()
+
+
+def many_rounds(one: Path, path: Path) -> None:
+    """The rigorous comparison that the quick one would have been with two processes a candidate: as deep5 derives."""
+    document = json.loads((one / "comparison.json").read_text())
+    samples = read_round_samples(one / "samples.csv")
+    processes = [row for row in document["processes"] if row["job"] != "time"]
+    timed = {row["candidate"]: row for row in document["processes"] if row["job"] == "time"}
+    labels, made = [row["label"] for row in document["candidates"]], list[RoundSample]()
+    begin = max(row["begin_s"] + row["wall_s"] for row in document["processes"]) + 1
+    for number in range(8):
+        for place in order_of_round(document["seed"], number, len(labels)):
+            own = timed[labels[place]]
+            factor = 1 + 1e-6 * len(processes)
+            processes.append({**own, "round": number, "begin_s": begin, "wall_s": own["wall_s"] * factor + 0.1})
+            begin += processes[-1]["wall_s"] + 0.1
+            made += [
+                sample._replace(
+                    round=number,
+                    process=len(processes) - 1,
+                    seconds=sample.seconds * factor,
+                    time_s=sample.time_s * factor,
+                )
+                for sample in samples
+                if sample.candidate == labels[place]
+            ]
+    document |= {"mode": "rigorous", "processes": processes}
+    document["measurement"]["most_processes"] = 8
+    lived = sum(row["wall_s"] for row in processes)
+    own = begin - lived
+    document["resources"] |= {"wall_s": begin, "processes_s": lived, "harness_s": own, "harness_share": own / begin}
+    told = document["calibration"]
+    calibration = Calibration(
+        machine="", threads=1, processes={k: tuple(v) for k, v in told["processes"].items()}, when=""
+    )
+    sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+    document["results"] = results_of(made, sizes)
+    document["verdicts"] = verdicts_of(made, document["baseline"], {8: calibration.floor(8)})
+    document["warnings"] = warnings_in(document, made)
+    shutil.copy(one / "recipe.py", path / "recipe.py")
+    (path / "comparison.json").write_text(json.dumps(document))
+    (path / "samples.csv").write_text(round_samples_text(made))

@@ -1,0 +1,127 @@
+"""Measure both sides: fresh processes each round, one of each side, which take turns sample by sample."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+
+from registry import Benchmark
+from sides import Side
+
+TURNS = 5
+"""Samples of each side a round; a benchmark that is measured once has one."""
+
+
+@dataclass(kw_only=True)
+class Samples:
+    """What was measured of one benchmark.
+
+    Attributes:
+        base: Seconds a unit: a list a round, of its samples in their order.
+        head: The same of the other side.
+        error: Why a side has none.
+    """
+
+    base: list[list[float]] = field(default_factory=list)
+    head: list[list[float]] = field(default_factory=list)
+    error: str = ""
+
+
+class Worker:
+    """A process of one side, for a group of benchmarks."""
+
+    def __init__(self, side: Side) -> None:
+        self.label = side.label
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("worker.py"))],
+            env=side.environment(),
+            cwd=side.layout,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def sample(self, name: str) -> float | str:
+        """Seconds a unit, or why there is no sample."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"{name}\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            return "its process ended"
+        line = process.stdout.readline()
+        if not line:
+            return "its process ended"
+        answer = json.loads(line)
+        return float(answer["seconds"]) if "seconds" in answer else str(answer["error"])
+
+
+def measure(
+    sides: Sequence[Side],
+    chosen: Sequence[Benchmark],
+    *,
+    rounds: int,
+    turns: int = TURNS,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Samples]:
+    """Samples of each benchmark, by its name.
+
+    Every round starts a process of each side anew, so that rounds are independent; within a round the sides take turns
+    sample by sample, and who comes first changes every turn, so that both meet what else the machine does.
+    """
+    found = {each.name: Samples() for each in chosen}
+    ordered = sorted(chosen, key=lambda each: each.group)
+    for number in range(rounds):
+        for group, members in groupby(ordered, key=lambda each: each.group):
+            report(f"round {number + 1} of {rounds}: {group}")
+            _round(sides, list(members), found, number, turns)
+    return found
+
+
+def _round(sides: Sequence[Side], members: list[Benchmark], found: dict[str, Samples], number: int, turns: int) -> None:
+    workers = [Worker(side) for side in sides]
+    try:
+        for benchmark in members:
+            samples = found[benchmark.name]
+            if samples.error:
+                continue
+            taken: dict[str, list[float]] = {side.label: [] for side in sides}
+            for turn in range(1 if benchmark.once else turns):
+                order = workers if (number + turn) % 2 == 0 else workers[::-1]
+                for worker in order:
+                    answer = worker.sample(benchmark.name)
+                    if isinstance(answer, str):
+                        samples.error = f"{worker.label}: {answer}"
+                        break
+                    taken[worker.label].append(answer)
+                if samples.error:
+                    break
+            if not samples.error:
+                samples.base.append(taken.get("base", []))
+                samples.head.append(taken["head"])
+    finally:
+        for worker in workers:
+            worker.__exit__(None, None, None)

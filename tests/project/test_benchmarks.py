@@ -1,0 +1,167 @@
+"""The benchmarks of `make bench`: names, verdicts and files, the packages of both sides, and the page's tables."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import overhead_tables
+import pytest
+import sides
+import verdicts
+from measure import Samples
+from registry import Benchmark, selected
+
+import daily
+from deep5.measuring.samples import ratio_interval
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def benchmark(name: str = "core.one") -> Benchmark:
+    return Benchmark(name=name, group="core", setup=lambda folder: lambda: None, unit="call")
+
+
+def samples(factor: float) -> Samples:
+    """Eight rounds of five samples whose noise is one in a hundred."""
+    base = [[1e-3 * (1 + 0.01 * ((round_ + turn) % 3)) for turn in range(5)] for round_ in range(8)]
+    head = [[seconds * factor * (1 + 0.001 * (number % 2)) for seconds in rounds] for number, rounds in enumerate(base)]
+    return Samples(base=base, head=head)
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.5, "slower"), (0.6, "faster"), (0.9995, "no difference shown")])
+def test_a_verdict_is_that_of_the_statistics(factor: float, word: str) -> None:
+    found = verdicts.outcome(benchmark(), samples(factor))
+    assert found.verdict is not None
+    assert found.verdict.word == word
+    assert found.verdict.ratio == pytest.approx(factor, rel=0.01)
+    assert word in verdicts.line(found)
+    assert "1.01 ms -> " in verdicts.line(found)
+
+
+def test_a_side_without_samples_has_no_verdict() -> None:
+    found = verdicts.outcome(benchmark(), Samples(error="base: ImportError: no such name"))
+    assert found.verdict is None
+    assert "not measured: base: ImportError: no such name" in verdicts.line(found)
+
+
+def test_a_run_keeps_every_sample(tmp_path: Path) -> None:
+    taken = samples(1.5)
+    path = tmp_path / "new" / "run.json"
+    verdicts.write(path, [verdicts.outcome(benchmark(), taken)], {"core.one": taken}, {"base": "a", "head": "b"})
+    document = json.loads(path.read_text())
+    assert (document["base"], document["head"]) == ("a", "b")
+    assert document["samples"]["core.one"]["head"] == taken.head
+    assert document["outcomes"][0]["verdict"]["word"] == "slower"
+
+
+def test_benchmarks_are_selected_by_parts_of_their_names() -> None:
+    quick, full = selected(full=False), selected(full=True)
+    assert {each.name for each in quick} < {each.name for each in full}
+    assert len({each.name for each in full}) == len(full) > 60
+    assert {each.name for each in selected(full=False, only="help, results_of")} == {
+        "commands.help",
+        "commands.results_of_10000",
+    }
+    with pytest.raises(ValueError, match="no benchmark is called like nothing; allowed: parts of commands"):
+        selected(full=False, only="nothing")
+
+
+def test_a_side_runs_its_own_package(tmp_path: Path) -> None:
+    """Another tree's package is imported, with its entry points, although deep5 is installed."""
+    tree = tmp_path / "tree"
+    (tree / "deep5").mkdir(parents=True)
+    (tree / "recipes").mkdir()
+    (tree / "deep5" / "__init__.py").write_text("NAME = 'the other'\n")
+    (tree / "pyproject.toml").write_text(
+        '[project]\nname = "deep5"\nversion = "9.9"\n[project.entry-points."deep5.metrics"]\nown = "deep5:NAME"\n'
+    )
+    side = sides.Side(label="base", commit="a", layout=sides.lay_out(tree, tmp_path / "layout"))
+    program = (
+        "import deep5, importlib.metadata as m; "
+        "print(deep5.NAME, m.version('deep5'), [p.name for p in m.entry_points(group='deep5.metrics')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=side.environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "the other 9.9 ['own']\n"
+
+
+def result(metric: str, unit: str, value: float, interval: tuple[float, float]) -> Any:
+    """A result of 12 rounds of 10 steps: 2 ms of ours, 4 ms of theirs."""
+    ours, theirs = [0.02 + 1e-4 * number for number in range(12)], [0.04] * 12
+    times = {"candidate_time": ours, "baseline_time": theirs, "baseline_again_time": [0.0404] * 12}
+    return SimpleNamespace(
+        samples=lambda: {name: [SimpleNamespace(value=value) for value in values] for name, values in times.items()},
+        verdicts=(SimpleNamespace(name=metric, value=value, interval=interval, unit=unit),),
+        document={"recipe": {"name": "overhead_x", "fixed": {"steps": 10}}},
+        folder=Path("overhead_x-1"),
+    )
+
+
+PAGE = f"""# Page
+
+| recipe | what | deep5 / PyTorch, a step | ratio | interval | A/A ± | slowdown | goal |
+|---|---|---|---|---|---|---|---|
+| `overhead_x` | outside | 1 / 2 µs | 1 | 1 | 1 | 1 | <= 1 |
+
+{overhead_tables.BEGIN}
+
+| recipe | what | deep5 / PyTorch, a step | ratio | interval | A/A ± | slowdown | goal |
+|---|---|---|---|---|---|---|---|
+| `overhead_x` | LeNet, batch 64 | 1 / 2 µs | 0.5 | 0.4 … 0.6 | 0.1 | 0.5 | <= 1.01 |
+| `overhead_y` | the same, batch 1 | 3 / 4 µs | 0.75 | 0.7 … 0.8 | 0.1 | 0.8 | <= 1.01 |
+
+{overhead_tables.END}
+"""
+
+
+def test_the_tables_of_the_page_are_written_from_results() -> None:
+    found = overhead_tables.figures(result("slowdown", "ratio", 0.525, (0.5, 0.54)))
+    assert found.ratio == ratio_interval([0.02 + 1e-4 * number for number in range(12)], [0.04] * 12)
+    page = overhead_tables.write_tables(PAGE, {"overhead_x": found})
+    changed = [line for line, before in zip(page.split("\n"), PAGE.split("\n"), strict=True) if line != before]
+    interval = f"{found.ratio.low:.3f} … {found.ratio.high:.3f}"
+    assert changed == [
+        f"| `overhead_x` | LeNet, batch 64 | 2,055 / 4,000 µs | 0.514 | {interval} | 0.000 | 0.525 | <= 1.01 |"
+    ]
+
+
+def test_a_row_in_microseconds_has_the_metrics_interval() -> None:
+    found = overhead_tables.figures(result("overhead", "us", 1.84, (1.77, 1.84)))
+    made = overhead_tables.cells(found)
+    assert (made["overhead"], made["interval"]) == ("1.8 µs", "1.77 … 1.84 µs")
+
+
+def test_every_table_of_the_page_can_be_written() -> None:
+    """The recipes of its tables exist, and each of their columns but the first ones and the goal is known."""
+    page = (ROOT / "docs" / "overhead.md").read_text(encoding="utf-8")
+    names = overhead_tables.recipes(page)
+    assert len(names) > 60
+    assert page.count(overhead_tables.BEGIN) == page.count(overhead_tables.END) >= 8
+    found = overhead_tables.figures(result("slowdown", "ratio", 0.525, (0.5, 0.54)))
+    written = overhead_tables.write_tables(page, dict.fromkeys(names, found))
+    assert written.count("0.525") >= len(names) - 10
+    assert overhead_tables.recipes(written) == names
+    assert overhead_tables.write_tables(page, {}) == page
+
+
+def test_a_lost_daily_function_is_named() -> None:
+    before = [
+        "tests/a/test_a.py::test_x[1]",
+        "tests/a/test_a.py::test_y",
+        "tests/a/test_a.py::TestZ::test_z",
+        "3 tests",
+    ]
+    after = ["tests/b/test_b.py::test_x[2]", "tests/a/test_a.py::TestZ::test_z"]
+    assert daily.lost(before, after) == ["tests/a/test_a.py::test_y"]
