@@ -25,7 +25,7 @@ _FAMILY, _SEED = 12, 0
 # Of a function that takes long as many drawn cases run every day as fit into so many seconds, and at least one.
 _DAILY_S = 12.0
 # What tests share to draw numbers.
-_DRAWING = ("operator_cases", "operators_right", "tracing_cases")
+_DRAWING = ("executor_cases", "operator_cases", "operators_right", "tracing_cases")
 
 # Some frameworks fix their threads when they start, once a process: one thread, here and in processes that tests start.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PJRT_NPROC"):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from test_tensorflow import TF, XLA, executor, normal
 
 import deep5 as d5
+from backends import BACKENDS
 from control_flow_cases import GRAPHS, HEAD, X
 from deep5.core.errors import NetworkError, Unsupported
 from deep5.networks import Network, NetworkBuilder
+from executor_cases import executor as shared_executor
+from executor_cases import normal
+
+TF: Any = d5.framework("tensorflow")
+XLA: Any = d5.framework("tensorflow:xla")
+executor = functools.partial(shared_executor, BACKENDS["tensorflow"])
 
 COMPUTED = {
     "axes": "g (float[2,3] x, int64[1] a) => (float[2,1] y) { y = ReduceSum(x, a) }",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import deep5 as d5
-from deep5.core.errors import OperatorError, ShapeError
+from deep5.core.errors import ShapeError
 from deep5.operators.registry import forget_operator
 
 TORCH, NUMPY = d5.framework("pytorch"), d5.framework("reference")
@@ -110,34 +110,6 @@ def test_the_reference_gives_the_same_values_and_gradients(operator: d5.Operator
         assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(float((ours[index] * direction).sum()), rel=1e-6, abs=1e-8)
 
 
-def test_only_the_gradients_that_are_needed_are_asked_for() -> None:
-    operator = Polar()
-    x, y = (torch.from_numpy(value) for value in values(2, 3))
-    radius, _ = TORCH.operator(operator)(x.requires_grad_(), y)
-    radius.sum().backward()  # the angle was not used: its gradient is zero, not None
-    assert operator.asked == (True, False)
-    torch.testing.assert_close(x.grad, x.detach() / radius.detach())
-
-
-def test_an_operator_takes_part_in_a_larger_graph() -> None:
-    x = torch.tensor([1.0, 2.0], requires_grad=True)
-    square = TORCH.operator(Square())
-    square(square(x)).sum().backward()
-    torch.testing.assert_close(x.grad, 4 * x.detach() ** 3)
-    with torch.no_grad():
-        assert not square(x).requires_grad
-
-
-def test_a_wrong_number_of_gradients_is_named() -> None:
-    class Short(Square):
-        def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
-            return ()
-
-    x = torch.ones(2, requires_grad=True)
-    with pytest.raises(OperatorError, match=r"Short\.backward returned 0 gradients; allowed: one an input, 1"):
-        TORCH.operator(Short())(x).sum().backward()
-
-
 def test_a_wrong_gradient_is_caught() -> None:
     class Wrong(Square):
         def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
@@ -174,27 +146,6 @@ def test_the_tutorials_operator_is_ten_lines_and_right() -> None:
         d5.check_gradient(names["IPow"](3), [x], strict=True)
     finally:
         forget_operator("IPow", domain="org.example")
-
-
-@pytest.mark.parametrize("name", ["pytorch", "reference"])
-def test_a_native_function_gets_the_frameworks_own_memory(name: str) -> None:
-    """What is timed is the function alone: nothing is converted or copied on the way in or out."""
-    seen: list[tuple[Any, Any]] = []
-
-    def twice(x: Any) -> Any:
-        seen.append((x, x + x))
-        return seen[-1][1]
-
-    executor = d5.framework(name).operator_executor(d5.NativeOperator(twice, framework=name))
-    (x,) = executor.arrays(np.ones((2, 3), np.float32))
-    (y,) = executor.inference(x)
-
-    def place(value: Any) -> int:
-        return int(value.data_ptr() if name == "pytorch" else value.ctypes.data)
-
-    got, made = seen[-1]
-    assert type(got) is type(x) is type(y)
-    assert (place(got), place(made)) == (place(x), place(y))
 
 
 def test_a_masked_array_is_refused_after_a_plain_one_of_its_shape() -> None:
