@@ -69,12 +69,7 @@ class ReferenceExecutor(GradientExecutor):
 
     def settings(self) -> dict[str, Any]:
         """Threads of the BLAS library as read back from it, dtype, TF32 and determinism."""
-        live = self._values.values()
-        return {
-            **settings_of(self.device),
-            "dtype": self._float_dtype(live),
-            **self._compute_dtype(live, lambda _: "float32"),
-        }
+        return {**settings_of(self.device), **self._dtype_settings(list(self._values.values()))}
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
         return compiled(network, self._values, self._scratch, announced, self._ranks, self._stamps)
