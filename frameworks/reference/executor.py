@@ -67,6 +67,9 @@ class ReferenceExecutor(GradientExecutor):
             raise ShapeError(f"input {name!r}: got {type(wrong).__name__} among its elements, expected texts")
         return array
 
+    def _product_kernels(self, dtype: str) -> str:
+        return "float32"
+
     def settings(self) -> dict[str, Any]:
         """Threads of the BLAS library as read back from it, dtype, TF32 and determinism."""
         return {**settings_of(self.device), **self._dtype_settings(list(self._values.values()))}
