@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from deep5.operators.cpp import CppOperator as CppOperator
     from deep5.operators.native import NativeOperator as NativeOperator
     from deep5.operators.registry import register_operator as register_operator
-    from deep5.run.execute import run_recipe as run_recipe
+    from deep5.run.program import run_recipe as run_recipe
     from deep5.training import datasets as datasets
     from deep5.training.batch_sizes import GrowingBatches as GrowingBatches
     from deep5.training.batch_source import BatchSource as BatchSource
@@ -211,7 +211,7 @@ _CORE = {
     "Sample": "core.metric",
     "framework": "core.plugins",
     "results": "results",
-    "run_recipe": "run.execute",
+    "run_recipe": "run.program",
     "run_comparison": "compare.driver",
     "CPUDevice": "core.tensors",
     "Device": "core.tensors",

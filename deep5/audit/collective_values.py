@@ -50,10 +50,10 @@ def asked(document: Mapping[str, Any], key: str) -> Any:
         document: result.json of a run of collectives.
         key: Of its recipe.
     """
-    from deep5.recipe.keys import keys_of
+    from deep5.recipe.keys import kind_of
 
     parts = parts_of(document)
-    return parts.get(key, keys_of(parts)[key].default)
+    return parts.get(key, kind_of(parts).keys[key].default)
 
 
 def plan_asked(document: Mapping[str, Any]) -> CollectivePlan:

@@ -115,12 +115,13 @@ def _check_peak(ledger: Ledger, roofline: Mapping[str, Any]) -> None:
 def _check_work(ledger: Ledger, rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> None:
     """How many operations a problem has follows from it, for recipes of deep5's own."""
     from deep5.bench.plan import workloads
-    from deep5.bench.record import plan_of
+    from deep5.bench.recipe import plan_of
+    from deep5.recipe.experiment import recipe_parts
 
     told = document["recipe"]
     try:
         recipe = own_recipe(str(told["name"]), str(told["size"]), str(told["hash"]))
-        works, _ = workloads(replace(plan_of(recipe), take=None))
+        works, _ = workloads(replace(plan_of(recipe_parts(recipe)), take=None))
     except Deep5Error as error:
         ledger.skip(f"how many operations an operator has: {str(error).splitlines()[0][:100]}")
         return

@@ -76,9 +76,10 @@ def _flops(document: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     recipe = own_recipe(str(told["name"]), str(told["size"]), str(told["hash"]))
     if document["kind"] == "operators":
         from deep5.bench.plan import workloads
-        from deep5.bench.record import plan_of
+        from deep5.bench.recipe import plan_of
+        from deep5.recipe.experiment import recipe_parts
 
-        works, _ = workloads(replace(plan_of(recipe), take=None))
+        works, _ = workloads(replace(plan_of(recipe_parts(recipe)), take=None))
         return {
             work.problem.name: float(work.flops)
             for work in works

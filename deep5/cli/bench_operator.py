@@ -125,10 +125,12 @@ def bench_command(errors: Errors) -> click.Group:
         A NAME in a file is a class of d5.Operator, an operator (a d5.NativeOperator, say), or a function of arrays.
         """
         with errors(debug, as_json) as show:
-            from deep5.bench.record import OPERATORS, time_operators
+            from deep5.bench.record import OPERATORS
+            from deep5.recipe.experiment import Experiment
+            from deep5.run.operators import time_operators
 
             recipe = ready_recipe(name, rigorous=not quick, **chosen)
-            result = time_operators(recipe, out, quiet=as_json)
+            result = time_operators(Experiment.of(recipe), out, quiet=as_json)
             if as_json:
                 show((result.folder / OPERATORS).read_text("utf-8").rstrip("\n"))
             else:

@@ -34,7 +34,7 @@ def optimizer_command(errors: Errors) -> click.Command:
         load_state_dict. NAME is a registered one, or native:NAME with --framework.
         """
         with errors(debug, as_json) as show:
-            from deep5.cli.optimizer_check import check_optimizer
+            from deep5.run.check_optimizer import check_optimizer
 
             report = check_optimizer(optimizer, **chosen)
             if as_json:

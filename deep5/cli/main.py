@@ -7,14 +7,14 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
-from deep5.cli.errors import discard, errors, fail, told
-from deep5.core.errors import UsageError
+from deep5.cli.errors import errors, fail, told
+from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
 
 __all__ = ["main"]
 
@@ -27,21 +27,6 @@ Exit status:
   130  interrupted
 """
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
-def _whole_number(least: int) -> Callable[[str], int]:
-    """Reads an option's value."""
-
-    def read(value: str) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise click.BadParameter(f"{value!r}; allowed: a whole number of at least {least}")
-        return number
-
-    return read
 
 
 class _Late(click.Group):
@@ -70,13 +55,14 @@ class _Late(click.Group):
     late={
         "audit": ("deep5.cli.audit", "audit_command"),
         "bench": ("deep5.cli.bench_operator", "bench_command"),
-        "calibrate": ("deep5.measuring.calibration", "calibrate_command"),
+        "calibrate": ("deep5.cli.calibrate", "calibrate_command"),
         "clean": ("deep5.cli.clean", "clean_command"),
         "compare": ("deep5.cli.compare", "compare_command"),
-        "evaluate": ("deep5.trained.evaluate", "evaluate_command"),
+        "evaluate": ("deep5.cli.evaluate", "evaluate_command"),
         "export": ("deep5.cli.export", "export_command"),
-        "predict": ("deep5.trained.predict", "predict_command"),
+        "predict": ("deep5.cli.predict", "predict_command"),
         "report": ("deep5.cli.report", "report_command"),
+        "run": ("deep5.cli.run", "run_command"),
         "results": ("deep5.cli.results", "results_command"),
         "profile": ("deep5.cli.profile", "profile_command"),
         "show": ("deep5.cli.show", "show_command"),
@@ -88,163 +74,6 @@ class _Late(click.Group):
 @click.version_option(package_name="deep5", message="deep5 %(version)s")
 def _cli() -> None:
     """Run deep-learning recipes, check them, and see what there is to build them from."""
-
-
-def _recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = [
-        click.argument("recipe"),
-        click.option("--framework", metavar="NAME", help="Run on this framework."),
-        click.option(
-            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; may be repeated."
-        ),
-        click.option("--seed", type=_whole_number(0), metavar="N", help="Seed of weights, order and noise."),
-        click.option("--device", metavar="D", help="cpu, cuda or cuda:N."),
-        click.option("--threads", type=_whole_number(1), metavar="N", help="Threads within an operator."),
-        click.option("--init", metavar="FILE", help="Start from these weights: a .safetensors or .onnx file."),
-        click.option("--size", metavar="NAME", default="full", help="A size of the recipe, such as smoke."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _debug_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--debug", is_flag=True, help="On an error, show the traceback.")(command)
-
-
-def _configured(
-    recipe: str,
-    framework: str | None,
-    settings: tuple[str, ...],
-    seed: int | None,
-    device: str | None,
-    threads: int | None,
-    init: str | None,
-    size: str,
-) -> Any:
-    from deep5.recipe.recipe import load_recipe
-    from deep5.recipe.settings import parse_setting
-
-    changes: dict[str, Any] = {}
-    for text in settings:
-        key, value = parse_setting(text)
-        if key in changes:
-            raise UsageError(f"--set {key} is given twice; allowed: once")
-        changes[key] = value
-    options = {"framework": framework, "seed": seed, "device": device, "threads": threads, "init": init}
-    for key, given in options.items():
-        if given is not None:
-            if key in changes:
-                raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
-            changes[key] = given
-    return load_recipe(recipe).at_size(size).with_settings(changes)
-
-
-@_cli.command()
-@_recipe_options
-@click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the result folder goes.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, to standard output.")
-@click.option("--quiet", is_flag=True, help="No progress bar, no warnings and no table.")
-@click.option("--resume", metavar="FOLDER", help="Go on in the result folder of a run that was ended before its time.")
-@click.option(
-    "--checkpoint-every",
-    "every",
-    metavar="N|Ts|never",
-    help="Checkpoint after every N steps or T seconds (500, 60s). Default: 30s; deleted when the run is done.",
-)
-@click.option(
-    "--ranks",
-    type=_whole_number(1),
-    metavar="N",
-    help="Train with N processes that share every batch; in place of the recipe's number.",
-)
-@click.option(
-    "--launcher",
-    type=click.Choice(["mpiexec", "torchrun", "threads"]),
-    help="What starts them: mpiexec (the default where the recipe names none) for MPI, torchrun for PyTorch's process "
-    "groups with gloo or NCCL, or threads of this process.",
-)
-@_debug_option
-def run(
-    out: str,
-    as_json: bool,
-    quiet: bool,
-    resume: str | None,
-    every: str | None,
-    ranks: int | None,
-    launcher: Any,
-    debug: bool,
-    **chosen: Any,
-) -> NoReturn:
-    """Run RECIPE, a name or a file, and judge it by its metrics.
-
-    A run that was ended goes on by the same command and --resume FOLDER, to the same bits as without the end.
-
-    With --ranks, or under mpiexec, torchrun or srun, several processes train together, by the recipe's scheme; where
-    the recipe itself asks for ranks, they are started without it.
-    """
-    out_stream = sys.stdout  # with --json, what is printed within goes elsewhere
-    with errors(debug, as_json) as show:
-        from deep5.distributed.launch.launcher import launched
-
-        for key, given in (("ranks", ranks), ("launcher", launcher)):
-            if given is not None and any(text.partition("=")[0].strip() == key for text in chosen["settings"]):
-                raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
-        recipe = _configured(**chosen)
-        options = {} if every is None else {"checkpointer": _checkpointer(every)}
-        how = {"out": out, "quiet": quiet, "resume": resume, **options}
-        if any(asked is not None for asked in (ranks, launcher, recipe.ranks, launched())):
-            from deep5.run.ranks import run_with_ranks
-
-            result, status = run_with_ranks(recipe, ranks, launcher, sys.argv[1:], stdout=out_stream, **how)
-        else:
-            from deep5.run.execute import execute, progress
-
-            result = execute(recipe, events=() if quiet else progress(recipe), **how)
-            status = 0 if result else 1
-        if result is not None and (as_json or not quiet):
-            try:
-                show(_shown(result, as_json))
-                sys.stdout.flush()
-            except OSError:
-                # Nobody can be told any more, but the run is done and judged, and its folder written.
-                discard(sys.stdout)
-    sys.exit(status)
-
-
-def _checkpointer(every: str) -> Any:
-    """What `--checkpoint-every` asks for: a number of steps, of seconds with an s behind it, or never."""
-    from deep5.training.checkpointer import Checkpointer
-
-    if every == "never":
-        return None
-    try:
-        if every.endswith("s"):
-            return Checkpointer(every_s=float(every[:-1]))
-        return Checkpointer(every_steps=int(every))
-    except (ValueError, UsageError):
-        raise UsageError(
-            f"--checkpoint-every {every!r}; allowed: a whole number of steps such as 500, seconds such as 60s, or never"
-        ) from None
-
-
-def _shown(result: Any, as_json: bool) -> str:
-    """The result as JSON, or as the table, with colours where the output is a terminal."""
-    from deep5.results.table import to_json, verdict_table
-
-    if as_json:
-        return to_json(result)
-    return _printed(lambda console: verdict_table(result, console))
-
-
-def _printed(write: Callable[[Any], None]) -> str:
-    """What is written to a console, as a text."""
-    from rich.console import Console
-
-    console = Console()
-    with console.capture() as text:
-        write(console)
-    return text.get().rstrip("\n")
 
 
 class _OrRecipe(_Late):
@@ -271,16 +100,16 @@ def check() -> None:
 
 
 @check.command("recipe")
-@_recipe_options
+@recipe_options
 @click.option("--json", "as_json", is_flag=True, help="Print what the recipe holds as JSON.")
 @click.option("--quiet", is_flag=True, help="Print nothing where the recipe is valid.")
-@_debug_option
+@debug_option
 def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
     """Validate RECIPE without running it."""
     with errors(debug, as_json) as show:
         from deep5.run import check as checks
 
-        recipe = _configured(**chosen)
+        recipe = configured(**chosen)
         notes = checks.check_recipe(recipe)
         if as_json:
             about = {"hash": recipe.fixed_hash(), "size": recipe.size, "division": recipe.division}
@@ -305,7 +134,7 @@ def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None
     "--dtype", "dtypes", metavar="TYPE", multiple=True, help="Element type of the inputs, or of each in turn."
 )
 @click.option("--range", "bounds", metavar="LOW HIGH", nargs=2, type=float, help="Draw inputs between these.")
-@click.option("--seed", type=_whole_number(0), metavar="N", default=0, help="Seed of the inputs.")
+@click.option("--seed", type=whole_number(0), metavar="N", default=0, help="Seed of the inputs.")
 @click.option("--framework", metavar="NAME", help="Run the operator on this framework.")
 @click.option("--against", metavar="NAME|FILE:FUNCTION", help="What is right: a framework, or a function in float64.")
 @click.option("--strict/--no-strict", default=True, help="Whether it has to run under array_api_strict.")
@@ -313,7 +142,7 @@ def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None
 @click.option("--out", metavar="DIR", help="Where pictures of differences go.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", is_flag=True, help="Print nothing where all is right, else what is not.")
-@_debug_option
+@debug_option
 def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
     """Check an operator: values, gradients, memory, element types, layouts, empty inputs, NaN.
 
@@ -327,7 +156,7 @@ def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **cho
         if as_json:
             show(json.dumps(report.document(), indent=2, allow_nan=False))
         elif not quiet:
-            show(_printed(report.print))
+            show(printed(report.print))
         elif report.failures or not report.values:
             show(report.story())
         status = 0 if report and report.values else 1
@@ -338,7 +167,7 @@ def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **cho
 @click.argument("kind", required=False)
 @click.option("--all", "everything", is_flag=True, help="Show the recipes that measure deep5 itself, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON; `internal` marks what needs --all.")
-@_debug_option
+@debug_option
 def list_(kind: str | None, everything: bool, as_json: bool, debug: bool) -> None:
     """Show what is registered: recipes, frameworks, metrics, networks, datasets, samplers, optimizers, events.
 
@@ -366,7 +195,7 @@ def list_(kind: str | None, everything: bool, as_json: bool, debug: bool) -> Non
 
 @_cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-@_debug_option
+@debug_option
 def info(as_json: bool, debug: bool) -> None:
     """Show machine and versions, for a bug report."""
     with errors(debug, as_json) as show:

@@ -7,15 +7,17 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from deep5.compare.plan import Candidate, Plan, request_of
+from deep5.compare.candidate import Candidate, Plan
 from deep5.compare.processes import run_process
+from deep5.compare.request import request_of
 from deep5.compare.training import of_reference
 from deep5.core.errors import Deep5Error, OutputError, RecipeError
 from deep5.core.plugins import load, missing_dependency
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe
 from deep5.recipe.registered import registered_recipe
-from deep5.run.assemble import make_optimizer
 from deep5.run.assemble_executor import executor_factory
+from deep5.run.assemble_optimizer import make_optimizer
 from deep5.run.check import check_recipe
 
 __all__ = ["check_able", "check_candidate"]
@@ -54,7 +56,7 @@ def check_candidate(recipe: Recipe, kind: str, framework: str) -> None:
 
     Args:
         recipe: As a candidate runs it.
-        kind: One of `deep5.compare.plan.KINDS`.
+        kind: One of `deep5.compare.candidate.KINDS`.
         framework: The candidate's, mode included.
 
     Raises:
@@ -62,7 +64,9 @@ def check_candidate(recipe: Recipe, kind: str, framework: str) -> None:
     """
     check_recipe(recipe)
     if kind == "training":
-        make_optimizer(of_reference(recipe), "reference")  # what the proof holds the candidate's own against
+        make_optimizer(
+            recipe_parts(of_reference(recipe)), "reference"
+        )  # what the proof holds the candidate's own against
     if ".py:" in framework:
         _check_file(recipe, framework)
         return
@@ -93,7 +97,7 @@ def _check_apart(plan: Plan, recipe: Recipe, candidate: Candidate) -> float:
 
 def _check_file(recipe: Recipe, name: str) -> None:
     try:
-        executor_factory(recipe)
+        executor_factory(recipe_parts(recipe))
     except Deep5Error:
         raise
     except Exception as error:  # whatever a user's own class raises

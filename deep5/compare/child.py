@@ -9,12 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from deep5.recipe.recipe import Recipe
-
-__all__ = ["ARRAYS", "main", "recipe_of"]
+__all__ = ["ARRAYS", "main"]
 
 Job = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 
@@ -67,7 +64,8 @@ def _job(
     """What is found, in JSON's types, and arrays by name."""
     from deep5.compare import inference, operators, training, whole_run
     from deep5.compare.availability import check_candidate
-    from deep5.compare.plan import content_hash
+    from deep5.compare.candidate import content_hash
+    from deep5.compare.request import recipe_of
     from deep5.core.errors import RecipeError
 
     recipe = recipe_of(request)
@@ -83,21 +81,6 @@ def _job(
     }  # fmt: skip
     job: Job = kinds[request["kind"]].JOBS[request["job"]]
     return job(recipe, request, tell, begin)
-
-
-def recipe_of(request: Mapping[str, Any]) -> Recipe:
-    """What is run: a candidate of a study is one of its file's where it is not given, for it may hold any object.
-
-    Args:
-        request: Of the parent.
-    """
-    from deep5.recipe.candidates import load_study
-    from deep5.recipe.recipe import load_recipe
-
-    if request["kind"] != "study":
-        return load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])
-    recipe, candidates = load_study(request["recipe"], request["size"], request["varied"])
-    return recipe.with_settings({**request["settings"], **candidates[request["candidate"]]})
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:

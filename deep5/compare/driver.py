@@ -11,12 +11,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from deep5.compare.availability import check_able
+from deep5.compare.candidate import Candidate, Plan
 from deep5.compare.child import ARRAYS
 from deep5.compare.options import given_options
-from deep5.compare.plan import Candidate, Plan, make_plan, request_of
+from deep5.compare.plan import make_plan
 from deep5.compare.processes import Outcome, run_process
 from deep5.compare.proof import ProofRow, inference_rows, is_of_an_update, operator_rows, training_rows
 from deep5.compare.record import ComparisonRecord
+from deep5.compare.request import request_of
 from deep5.compare.resumed import options_left
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.measuring.calibration import Calibration, calibrate, calibration_of_this_machine, kept_calibration, said_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.compare.readings import framework_of, observed, peaks_of, provenance_of
+from deep5.compare.settings_check import framework_of, observed, peaks_of, provenance_of
 from deep5.compare.training import (
     assembled,
     executors_of,

@@ -12,12 +12,13 @@ from deep5.bench.agreement import tolerances, wrong_dtypes
 from deep5.bench.candidates import Candidate, prepare, random_values, read, reason_of, set_numerics
 from deep5.bench.measure import SCOPE, measure_series
 from deep5.bench.plan import Plan, Workload, workloads
-from deep5.bench.record import plan_of
-from deep5.compare.readings import observed, peaks_of
+from deep5.bench.recipe import plan_of
+from deep5.compare.settings_check import observed, peaks_of
 from deep5.core.errors import Deep5Error
 from deep5.core.plugins import framework
 from deep5.core.tensors import TensorSpec
 from deep5.measuring.machine_load import machine_between, machine_state
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe
 
 __all__ = ["JOBS", "SCOPE", "workload_name"]
@@ -98,7 +99,9 @@ def _prove(
 
 
 def _plan(recipe: Recipe, request: Mapping[str, Any]) -> Plan:
-    return replace(plan_of(recipe), bare=None, mode=request["mode"], threads=request["threads"], cold=False)
+    return replace(
+        plan_of(recipe_parts(recipe)), bare=None, mode=request["mode"], threads=request["threads"], cold=False
+    )
 
 
 def _provenance(recipe: Recipe) -> dict[str, Any]:

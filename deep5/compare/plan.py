@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from deep5.compare.candidate import MODES, Candidate, Plan, check_plain, content_hash, settings_of
 from deep5.compare.processes import check_limits
-from deep5.core.canonical import canonical_hash
-from deep5.core.errors import RecipeError, UsageError
+from deep5.core.errors import UsageError
 from deep5.core.plugins import load, mode_fault
 from deep5.measuring.pinning import processors
+from deep5.recipe.experiment import Experiment
 from deep5.recipe.keys import base
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
+from deep5.run.choice import workload_of
+from deep5.run.workload import Workload
 
-__all__ = [
-    "KINDS",
-    "MODES",
-    "Candidate",
-    "Plan",
-    "candidates_of",
-    "check_plain",
-    "content_hash",
-    "kind_of",
-    "make_plan",
-    "request_of",
-    "settings_of",
-]
-
-KINDS = ("training", "inference", "operators")
-"""What can be compared: whole training steps, the forward pass in evaluation, single operators."""
-
-MODES = ("quick", "rigorous")
-"""One fresh process a candidate, or eight to thirty."""
-
+__all__ = ["candidates_of", "kind_of", "make_plan"]
 
 _LEAST_STEPS = 2
 # What a comparison says itself, and with which option.
@@ -62,98 +44,21 @@ _WITHOUT_EFFECT = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One of those that are compared.
-
-    Attributes:
-        label: What it is called.
-        framework: Its name, mode included.
-        settings: What is set of the recipe beside the framework, in JSON's types.
-    """
-
-    label: str
-    framework: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def group(self) -> str:
-        """What candidates have in common that have to compute the same: all settings but the framework."""
-        return json.dumps(self.settings, sort_keys=True)
-
-    @property
-    def texts(self) -> list[str]:
-        """All texts in what it names, keys left out: any may be the name of a file."""
-        return _texts([self.framework, self.settings])
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return [text for each in inner for text in _texts(each)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A comparison as declared.
-
-    Attributes:
-        recipe: Its name or path.
-        size: Of the recipe.
-        kind: One of `KINDS`.
-        mode: One of `MODES`.
-        candidates: In the order in which they were named.
-        baseline: Label of the one that the others are held against.
-        threads: Within an operator.
-        seed: Of the order in which processes run.
-        steps: Of the proof's trajectory.
-        most: Processes a candidate, at most.
-        time_limit_s: Of one process.
-        memory_limit_bytes: Of one process.
-        contents: By label, `content_hash` of what was declared: a file that changes while the comparison runs is no
-            part of it.
-    """
-
-    recipe: str
-    size: str
-    kind: str
-    mode: str
-    candidates: Sequence[Candidate]
-    baseline: str
-    threads: int
-    seed: int
-    steps: int
-    most: int
-    time_limit_s: float
-    memory_limit_bytes: int
-    contents: Mapping[str, str]
-
-    def candidate(self, label: str) -> Candidate:
-        """The candidate of a label."""
-        return next(candidate for candidate in self.candidates if candidate.label == label)
-
-
-def kind_of(recipe: Recipe, asked: str | None) -> str:
+def kind_of(workload: Workload, asked: str | None) -> str:
     """What is compared of a recipe.
 
     Raises:
         UsageError: It has nothing of that kind.
     """
-    if recipe.timing:
+    name, allowed = workload.experiment.name, workload.compared
+    if not allowed:
         raise UsageError(
-            f"{recipe.name} times two pieces of code against each other already; allowed: a recipe that trains a "
-            "network, or one of operators; remedy: deep5 run"
+            f"{name} times {workload.compares} already; allowed: a recipe that trains a network, or one of operators; "
+            "remedy: deep5 run"
         )
-    if recipe.collectives:
-        raise UsageError(
-            f"{recipe.name} times collectives, every algorithm in turn already; allowed: a recipe that trains a "
-            "network, or one of operators; remedy: deep5 run"
-        )
-    kind = asked or ("operators" if recipe.operators else "training")
-    if kind not in KINDS or (kind == "operators") != recipe.operators:
-        allowed = "operators" if recipe.operators else "training, inference"
-        raise UsageError(f"got {kind!r} as what is compared of {recipe.name}; allowed: {allowed}")
+    kind = asked or allowed[0]
+    if kind not in allowed:
+        raise UsageError(f"got {kind!r} as what is compared of {name}; allowed: {', '.join(allowed)}")
     return kind
 
 
@@ -225,9 +130,10 @@ def make_plan(
     from deep5.measuring.statistics import LOOKS
 
     loaded = load_recipe(recipe).at_size(size)
-    kind = kind_of(loaded, kind)
+    workload = workload_of(Experiment.of(loaded))
+    kind = kind_of(workload, kind)
     _check_names(frameworks)
-    names = list(frameworks) or _own(loaded)
+    names = list(frameworks) or workload.frameworks()
     for key, values in (vary or {}).items():
         if not values:
             raise UsageError(f"--vary {key} has no value; allowed: at least one")
@@ -290,46 +196,6 @@ def make_plan(
     ), recipes
 
 
-def settings_of(candidate: Candidate, kind: str) -> dict[str, Any]:
-    """What is set of the recipe for a candidate, its framework among it, in JSON's types."""
-    framework = {"frameworks": [candidate.framework]} if kind == "operators" else {"framework": candidate.framework}
-    return {**candidate.settings, **framework}
-
-
-def request_of(plan: Plan, recipe: Recipe, candidate: Candidate, job: str, **more: Any) -> dict[str, Any]:
-    """What a process of a candidate is asked for, in JSON's types.
-
-    Args:
-        plan: The comparison as declared.
-        recipe: As the candidate runs it.
-        candidate: One of the plan's.
-        job: What the process is to do.
-        more: Whatever the job needs beside.
-    """
-    settings = settings_of(candidate, plan.kind)
-    if "threads" not in recipe.fixed:  # what is fixed cannot be set, and is the plan's number already
-        settings["threads"] = plan.threads
-    return {
-        "job": job,
-        "kind": plan.kind,
-        "mode": plan.mode,
-        "recipe": plan.recipe,
-        "size": plan.size,
-        "settings": settings,
-        "content": plan.contents[candidate.label],
-        "threads": plan.threads,
-        "steps": plan.steps,
-        **more,
-    }
-
-
-def content_hash(recipe: Recipe) -> str:
-    """Of all that a candidate is made of, what files hold that it names included; but for the number of threads."""
-    told = recipe.describe()
-    mutable = {key: value for key, value in told["mutable"].items() if key != "threads"}
-    return canonical_hash([told["fixed"], mutable, recipe.source_hash()])
-
-
 def _check_effect(kind: str, key: str) -> None:
     """Refuse a setting that would do nothing: two candidates of the same code would be called different ones."""
     name = base(key.partition(".")[0])
@@ -366,42 +232,3 @@ def _check_names(frameworks: Sequence[str]) -> None:
             raise UsageError(fault)
     if len(set(frameworks)) < len(frameworks):
         raise UsageError(f"--frameworks {','.join(frameworks)} names one twice; allowed: each once")
-
-
-def _own(recipe: Recipe) -> list[str]:
-    if recipe.operators:
-        value = recipe.value("frameworks")
-        return list(value.split(",") if isinstance(value, str) else value)
-    value = recipe.value("framework")
-    if not isinstance(value, str):
-        raise UsageError(f"{recipe.name} names no framework; remedy: --frameworks pytorch,jax, say")
-    return [value]
-
-
-def check_plain(settings: Any, what: str) -> None:
-    """Refuse settings that another process would get otherwise than they are: they go there as JSON.
-
-    Args:
-        settings: Of candidates.
-        what: How they are told of.
-
-    Raises:
-        RecipeError: With what is allowed.
-    """
-    try:
-        json.dumps(settings, allow_nan=False)
-        fault = "a key is no text" if _has_other_key(settings) else None
-    except (TypeError, ValueError) as error:
-        fault = str(error)
-    if fault is not None:
-        raise RecipeError(
-            f"{what} cannot be handed to another process ({fault}); allowed: numbers, texts, lists and dicts of them "
-            "by texts; remedy: FILE.py:NAME for an object"
-        )
-
-
-def _has_other_key(value: Any) -> bool:
-    # JSON would make a text of it, unsaid.
-    if isinstance(value, Mapping):
-        return any(not isinstance(key, str) or _has_other_key(inner) for key, inner in value.items())
-    return isinstance(value, (list, tuple)) and any(map(_has_other_key, value))

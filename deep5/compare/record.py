@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.compare.plan import Plan
+from deep5.compare.candidate import Plan
 from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
-from deep5.compare.read_back import fault_of
 from deep5.compare.resumption import refuse_another
+from deep5.compare.settings_check import fault_of
 from deep5.core.errors import OutputError
 from deep5.measuring.pinning import processors
 from deep5.measuring.statistics import LOOKS, STATED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deep5.compare.plan import MODES, Candidate
+from deep5.compare.candidate import MODES, Candidate
 from deep5.core.errors import UsageError
 from deep5.results.comparison import ComparisonResult
 

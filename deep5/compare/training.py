@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.compare.readings import framework_of, observed, peaks_of, provenance_of
+from deep5.compare.settings_check import framework_of, observed, peaks_of, provenance_of
 from deep5.compare.step_clock import StepClock, timed_read, unfinished
 from deep5.core.errors import RecipeError, Unsupported, UsageError
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor
 from deep5.measuring.machine_load import machine_between, machine_state
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def assembled(recipe: Recipe) -> Any:
     from deep5.networks.network import Network
     from deep5.run.assemble import assemble
 
-    parts = assemble(recipe)
+    parts = assemble(recipe_parts(recipe))
     if not isinstance(parts.executor.network, Network):
         raise UsageError(
             f"the network of {recipe.name} is native code; allowed: a network of ONNX's operators, which the reference "
@@ -197,9 +198,10 @@ def in_types_of(
 
 def _maker(recipe: Recipe, framework: str) -> Callable[[], Any]:
     """Makes the recipe's optimizer for a framework."""
-    from deep5.run.assemble import make_optimizer
+    from deep5.run.assemble_optimizer import make_optimizer
 
-    return lambda: make_optimizer(recipe, framework)
+    parts = recipe_parts(recipe)
+    return lambda: make_optimizer(parts, framework)
 
 
 def _schedules(recipe: Recipe, parts: Any) -> Schedules:
@@ -246,7 +248,7 @@ def executors_of(recipe: Recipe, parts: Any) -> Callable[[Any], GraphExecutor]:
     """Makes executors of other networks as the recipe's own is made: what is proved is what is timed."""
     from deep5.run.assemble_executor import executor_factory
 
-    _, _, build = executor_factory(recipe)
+    _, _, build = executor_factory(recipe_parts(recipe))
 
     def made(network: Any) -> GraphExecutor:
         try:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     Args:
         arguments: The folder of the job.
     """
-    from deep5.compare.child import recipe_of
+    from deep5.compare.request import recipe_of
     from deep5.run.ranks import run_with_ranks
 
     request = json.loads((Path(arguments[0]) / "request.json").read_text())

@@ -1,4 +1,4 @@
-"""`deep5 calibrate`: how far apart identical code is on this machine, from fresh processes; one file a machine."""
+"""Calibration: how far apart identical code is on this machine, from fresh processes; one file a machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import click
-
-from deep5.core.errors import Errors, RunFailed, UsageError
+from deep5.core.errors import RunFailed
 from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
 from deep5.measuring.pinning import environment, processors
 
 __all__ = [
     "Calibration",
     "calibrate",
-    "calibrate_command",
     "calibration_of_this_machine",
     "clear_calibrations",
     "kept_calibration",
@@ -269,45 +266,3 @@ def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Cali
     except OSError as error:
         raise OutputError(f"cannot keep the calibration in {path}: {error.strerror or error}") from error
     return made
-
-
-def calibrate_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told."""
-
-    @click.command("calibrate")
-    @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
-    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-    @click.option(
-        "--clear",
-        is_flag=True,
-        help="Forget what was measured of this machine (with N threads, if given), and measure nothing.",
-    )
-    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
-    def command(threads: int | None, as_json: bool, clear: bool, debug: bool) -> None:
-        """Measure this machine's noise floor: how far apart identical code is in 32 fresh processes. Under a minute.
-
-        A difference that 'deep5 compare' finds counts only where it is larger.
-        """
-        with errors(debug, as_json) as show:
-            from deep5.measuring.environment import default_threads
-
-            if clear:
-                clear_calibrations(threads)
-                return
-            count = threads or default_threads("") or 1
-            here = len(processors(count))
-            if count > here:
-                raise UsageError(f"{count} threads; allowed: at most {here}, the processors of this process")
-            before, made = kept_calibration(count), calibrate(count)
-            if as_json:
-                for line in said_of(made, before):
-                    click.echo(line, err=True)
-                floors = {rounds: made.floor(rounds) for rounds in (1, 8, 16, 24, 30)}
-                show(json.dumps({**made.document(), "floors": floors}, indent=2))
-                return
-            for rounds, what in ((1, "one process each (--quick)"), (8, "8 processes each"), (30, "30 processes each")):
-                show(f"{what}: differences up to {made.floor(rounds) - 1:.1%} are noise")
-            for line in said_of(made, before):
-                show(line)
-
-    return command

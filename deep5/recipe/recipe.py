@@ -14,13 +14,13 @@ from deep5.core.errors import RecipeError, UsageError, suggestion
 from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import registered
 from deep5.recipe.file import read_recipe_file
-from deep5.recipe.keys import STUDIED, WORKLOAD, base, check_parts, keys_of
+from deep5.recipe.keys import Kind, base, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
 from deep5.recipe.registered import family_of, recipe_names, registered_recipe
 from deep5.recipe.settings import changed_by_settings, without_old_arguments
 
-__all__ = ["FULL", "Recipe", "defaults", "load_recipe"]
+__all__ = ["FULL", "Recipe", "load_recipe"]
 
 FULL = "full"
 """The size that a recipe has without `--size`."""
@@ -95,42 +95,24 @@ class Recipe:
             recipe.at_size(size)
         return recipe
 
-    @property
-    def timing(self) -> bool:
-        """Whether the recipe times two candidates against each other instead of training a network."""
-        return "candidate" in self.fixed or "candidate" in self.mutable
-
-    @property
-    def operators(self) -> bool:
-        """Whether the recipe times operators (level 0) instead of training a network."""
-        return not self.timing and any("operator" in part or "problems" in part for part in (self.fixed, self.mutable))
-
-    @property
-    def collectives(self) -> bool:
-        """Whether the recipe times a collective among ranks instead of training a network."""
-        other = self.timing or self.operators
-        return not other and any("collective" in part for part in (self.fixed, self.mutable))
-
-    @property
-    def trains(self) -> bool:
-        """Whether the recipe trains a network."""
-        return not (self.timing or self.operators or self.collectives)
+    @cached_property
+    def kind(self) -> Kind:
+        """What the recipe trains or times, with the keys that it may hold."""
+        return kind_of(self.fixed, self.mutable)
 
     @property
     def ranks(self) -> int | None:
-        """How many ranks the recipe asks for; None: it runs without, as one process."""
-        ranks: int | None = None if self.operators else self.value("ranks")
+        """The requested number of ranks; None: the recipe runs without ranks, as one process."""
+        ranks: int | None = self.value("ranks") if "ranks" in self.kind.keys else None
         return ranks
 
     @property
     def division(self) -> str:
         """Either "closed", where two results of one hash may be compared, or "open".
 
-        A workload of operators or of collectives that stands in MUTABLE, by the recipe or by a setting, is not in the
-        hash.
+        Keys that say what is measured and stand in MUTABLE, by the recipe or by a setting, are not in the hash.
         """
-        workload = WORKLOAD if self.operators else STUDIED if self.collectives else frozenset[str]()
-        return "closed" if self.published and not workload & self.mutable.keys() else "open"
+        return "closed" if self.published and not self.kind.measured & self.mutable.keys() else "open"
 
     def value(self, key: str) -> Any:
         """What a key holds, or its default; dicts and lists are fresh copies."""
@@ -141,7 +123,7 @@ class Recipe:
             return ()
         if key.endswith("_kwargs"):
             return {}
-        return keys_of(self.fixed, self.mutable)[key].default
+        return self.kind.keys[key].default
 
     @cached_property
     def _lines(self) -> RecipeLines:
@@ -266,12 +248,6 @@ def _sizes(sizes: Any, lines: RecipeLines) -> dict[str, Mapping[str, Any]]:
         if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
             raise RecipeError(f"{at}the size {name!r} is {changes!r}; allowed: a dict such as {{'epochs': 1}}")
     return {name: copied(changes) for name, changes in sizes.items()}
-
-
-def defaults(recipe: Recipe) -> dict[str, Any]:
-    """What stands under each key that a recipe may leave out, in JSON's types."""
-    keys = keys_of(recipe.fixed, recipe.mutable)
-    return {name: canonical(key.default, name, strict=False) for name, key in keys.items() if not key.required}
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:

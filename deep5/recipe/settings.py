@@ -8,7 +8,7 @@ from typing import Any
 
 from deep5.core.canonical import copied
 from deep5.core.errors import UsageError, suggestion
-from deep5.recipe.keys import allowed_keys, base, keys_of
+from deep5.recipe.keys import allowed_keys, base, kind_of
 
 __all__ = ["changed_by_settings", "parse_setting", "without_old_arguments"]
 
@@ -93,7 +93,7 @@ def without_old_arguments(part: Mapping[str, Any], changes: Mapping[str, Any]) -
 
 def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str) -> None:
     name, dot, entry = key.partition(".")
-    allowed = allowed_keys(keys_of(fixed, mutable))
+    allowed = allowed_keys(kind_of(fixed, mutable).keys)
     settable = [known for known in allowed if not _is_fixed(fixed, mutable, known)]
     if _is_fixed(fixed, mutable, name):
         raise UsageError(

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deep5.run.execute import execute_as_rank as execute_as_rank
-    from deep5.run.execute import run_recipe as run_recipe
+    from deep5.run.program import run_recipe as run_recipe
 
 _HOME = {
     "execute_as_rank": "execute",
-    "run_recipe": "execute",
+    "run_recipe": "program",
 }
 __all__ = list(_HOME)
 

@@ -12,8 +12,7 @@ from deep5.core.plugins import framework, missing_dependency, registered
 from deep5.core.tensors import device
 from deep5.distributed.launch.device import rank_device
 from deep5.measuring.environment import default_threads
-from deep5.recipe.components import component, make, not_a
-from deep5.recipe.recipe import Recipe
+from deep5.recipe.part import Parts
 
 __all__ = [
     "executor_factory",
@@ -26,17 +25,17 @@ __all__ = [
 ]
 
 
-def executor_factory(recipe: Recipe) -> tuple[str, Framework | None, Callable[[Any, int], Any]]:
+def executor_factory(parts: Parts) -> tuple[str, Framework | None, Callable[[Any, int], Any]]:
     """Name, framework (None for a function of the recipe's own), and what makes an executor of a network and a seed."""
-    place = rank_device(recipe.value("device"))
-    if recipe.value("framework") is not None:
-        found = _framework(recipe)
+    place = rank_device(parts["device"].value)
+    if parts["framework"].value is not None:
+        found = _framework(parts)
         return (
             found.name,
             found,
-            lambda network, seed: make(recipe, "framework", found.executor, network, device=place, seed=seed),
+            lambda network, seed: parts["framework"].make(found.executor, network, device=place, seed=seed),
         )
-    given = component(recipe, "executor", "frameworks")
+    given = parts["executor"].component()
     if isinstance(given, type) and issubclass(given, Framework):
         given = given()
     made = given.executor if isinstance(given, Framework) else given
@@ -46,13 +45,13 @@ def executor_factory(recipe: Recipe) -> tuple[str, Framework | None, Callable[[A
         name = known.name
     elif module[:2] == ["deep5", "frameworks"] and len(module) > 2:
         name = module[2]
-        known = _registered(recipe, "executor", name)
+        known = _registered(parts["executor"].where, name)
     else:
         name = str(getattr(made, "__qualname__", type(made).__name__))
-    return name, known, lambda network, seed: make(recipe, "executor", made, network, device=place, seed=seed)
+    return name, known, lambda network, seed: parts["executor"].make(made, network, device=place, seed=seed)
 
 
-def made_executor(recipe: Recipe, build: Callable[[Any, int], Any], network: Any, seed: int) -> GraphExecutor:
+def made_executor(parts: Parts, build: Callable[[Any, int], Any], network: Any, seed: int) -> GraphExecutor:
     """What runs the network.
 
     Raises:
@@ -60,57 +59,57 @@ def made_executor(recipe: Recipe, build: Callable[[Any, int], Any], network: Any
     """
     executor = build(network, seed)
     if not isinstance(executor, GraphExecutor):
-        key = "framework" if recipe.value("executor") is None else "executor"
-        raise not_a(recipe, key, executor, "what gives a d5.GraphExecutor")
+        key = "framework" if parts["executor"].value is None else "executor"
+        raise parts[key].not_a(executor, "what gives a d5.GraphExecutor")
     return executor
 
 
-def framework_of(recipe: Recipe, executor: GraphExecutor, key: str) -> Framework:
+def framework_of(parts: Parts, executor: GraphExecutor, key: str) -> Framework:
     """The framework behind an executor that the recipe's own function made, as the executor names it."""
     name = executor.settings().get("framework")
     if isinstance(name, str) and name.partition(":")[0] in registered("frameworks"):
         return framework(name)
     raise RecipeError(
-        f"{recipe.where(key)}{key!r} cannot be set for the executor of {recipe.value('executor')!r}; "
+        f"{parts[key].where}{key!r} cannot be set for the executor of {parts['executor'].value!r}; "
         "remedy: set it in the function under 'executor'"
     )
 
 
-def _framework(recipe: Recipe) -> Framework:
-    value = recipe.value("framework")
+def _framework(parts: Parts) -> Framework:
+    value = parts["framework"].value
     if isinstance(value, str) and ".py:" not in value:
-        return _registered(recipe, "framework", value)
-    made = component(recipe, "framework", "frameworks")
+        return _registered(parts["framework"].where, value)
+    made = parts["framework"].component()
     try:
         made = made() if isinstance(made, type) else made
     except ModuleNotFoundError as error:
-        raise missing_dependency(f"{recipe.where('framework')}framework {value!r}", error) from error
+        raise missing_dependency(f"{parts['framework'].where}framework {value!r}", error) from error
     if not isinstance(made, Framework):
-        raise not_a(recipe, "framework", made, "the name of a framework, or a d5.Framework or its class")
+        raise parts["framework"].not_a(made, "the name of a framework, or a d5.Framework or its class")
     return made
 
 
-def _registered(recipe: Recipe, key: str, name: str) -> Framework:
+def _registered(where: str, name: str) -> Framework:
     try:
         return framework(name)
     except MissingDependency as error:
-        raise MissingDependency(f"{recipe.where(key)}{error}") from error
+        raise MissingDependency(f"{where}{error}") from error
     except UsageError as error:
-        raise RecipeError(f"{recipe.where(key)}{error}") from error
+        raise RecipeError(f"{where}{error}") from error
 
 
-def set_threads(recipe: Recipe, known: Framework, *, ranks: int = 1) -> tuple[int | None, list[str]]:
+def set_threads(parts: Parts, known: Framework, *, ranks: int = 1) -> tuple[int | None, list[str]]:
     """Give the framework the recipe's threads, or those that every framework gets where the recipe does not say.
 
     Args:
-        recipe: Says how many.
+        parts: Of the recipe, by key; they say how many.
         known: The framework.
         ranks: Processes on this machine that train together.
 
     Returns:
         The number asked for, None where the framework was left alone; and what is to be known of it.
     """
-    asked = recipe.value("threads")
+    asked = parts["threads"].value
     threads = default_threads(known.thread_variable, ranks=ranks) if asked is None else asked
     if threads is None:
         return None, []
@@ -118,51 +117,51 @@ def set_threads(recipe: Recipe, known: Framework, *, ranks: int = 1) -> tuple[in
         known.set_threads(threads)
     except Deep5Error as error:
         if asked is not None:
-            raise RecipeError(f"{recipe.where('threads')}'threads': {error}") from error
+            raise RecipeError(f"{parts['threads'].where}'threads': {error}") from error
         # Another run of this process, or its own code, was first; nobody asked for a number.
         return threads, [f"the number of threads is not the default: {error}"]
     return threads, []
 
 
-def set_numerics(recipe: Recipe, known: Framework) -> list[str]:
+def set_numerics(parts: Parts, known: Framework) -> list[str]:
     """Give an accelerator's framework the recipe's numerics; on the host there is nothing to set.
 
     Returns:
         What is to be known of it.
     """
-    if _on_host(recipe):
+    if _on_host(parts):
         return []
     try:
-        known.set_numerics(deterministic=recipe.value("deterministic"), tf32=recipe.value("tf32"))
+        known.set_numerics(deterministic=parts["deterministic"].value, tf32=parts["tf32"].value)
     except Deep5Error as error:
-        for key in written_numerics(recipe):
-            raise RecipeError(f"{recipe.where(key)}{key!r}: {error}") from error
+        for key in written_numerics(parts):
+            raise RecipeError(f"{parts[key].where}{key!r}: {error}") from error
         # As with threads: another run of this process was first, and nobody asked.
         return [f"the numerics are not the default: {error}"]
     return []
 
 
-def written_numerics(recipe: Recipe) -> list[str]:
+def written_numerics(parts: Parts) -> list[str]:
     """The first of the keys of numerics that the recipe itself has; none where they are not set."""
-    keys = () if _on_host(recipe) else ("deterministic", "tf32")
-    return [key for key in keys if key in recipe.fixed or key in recipe.mutable][:1]
+    keys = () if _on_host(parts) else ("deterministic", "tf32")
+    return [key for key in keys if parts[key].stated][:1]
 
 
-def _on_host(recipe: Recipe) -> bool:
+def _on_host(parts: Parts) -> bool:
     # The tutorial's recipes hand the device over with the executor.
-    own = [recipe.value(f"{key}_kwargs").get("device") for key in ("framework", "executor")]
-    place = next((found for found in own if found is not None), recipe.value("device"))
+    own = [parts[key].kwargs.get("device") for key in ("framework", "executor")]
+    place = next((found for found in own if found is not None), parts["device"].value)
     return device(place).kind == "cpu"
 
 
-def numerics_warnings(recipe: Recipe, name: str, found: Mapping[str, Any]) -> list[str]:
+def numerics_warnings(parts: Parts, name: str, found: Mapping[str, Any]) -> list[str]:
     """What the framework does to the bits that the recipe does not let it; what it lets it, it need not do."""
     warnings = []
-    if recipe.value("deterministic") and found.get("deterministic") is False:
+    if parts["deterministic"].value and found.get("deterministic") is False:
         warnings.append(
             f"the run asked for the same bits again and {name} does not promise them; remedy: set deterministic=False, "
             "and judge several seeds"
         )
-    if found.get("tf32") is True and not recipe.value("tf32"):
+    if found.get("tf32") is True and not parts["tf32"].value:
         warnings.append(f"the run asked for float32 and {name} rounds products to TF32; remedy: set tf32=True")
     return warnings

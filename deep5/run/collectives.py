@@ -1,22 +1,21 @@
-"""A recipe of collectives to a result: every algorithm at every size in turn, by ranks, and every result looked at."""
+"""The workload of a recipe of collectives: every algorithm at every size in turn, by ranks, and each result checked."""
 
 from __future__ import annotations
 
 import json
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.bench.collective.recipe import plan_of
-from deep5.core.communicator import Communicator
+from deep5.bench.collective.recipe import check_collectives, collective_plan
+from deep5.core.communicator import Communicator, SingleRank
 from deep5.core.errors import MissingDependency
 from deep5.core.metric import Sample
 from deep5.distributed.launch.launcher import launched
 from deep5.distributed.texts import gather_texts
-from deep5.recipe.recipe import Recipe
 from deep5.run.rank_files import name_folder, write_ranks
 from deep5.run.rank_record import RankRecord
 from deep5.run.record import CLOCK, RunRecord, thread_pools
+from deep5.run.workload import Options, Timed
 
 if TYPE_CHECKING:
     from deep5.bench.collective.measure import CollectiveTimes
@@ -25,71 +24,89 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.results.samples_file import SampleRow
 
-__all__ = ["time_collectives"]
+__all__ = ["Collectives"]
 
 
-def time_collectives(
-    recipe: Recipe, out: str | Path, communicator: Communicator, *, quiet: bool = False
-) -> Result | None:
-    """Time as a recipe says; arguments and errors as for `deep5.run.execute.execute_as_rank`.
+class Collectives(Timed):
+    """Every algorithm of a collective at every size, timed in turn."""
 
-    A call's time is that of the slowest rank. The first rank writes; samples.csv holds its own times, those of the
-    others are in files beside, and what the model is fitted to is in the first.
+    compared = ()
+    compares = "collectives, every algorithm in turn"
 
-    Returns:
-        The result; None on a rank other than the first.
-    """
-    from deep5.bench.collective.measure import measure_collectives
+    def check(self) -> list[str]:
+        """The plan can be read."""
+        return [*check_collectives(self.plan()), *self._ranks_note()]
 
-    plan = plan_of(recipe)
-    if communicator.rank:
-        path = name_folder(communicator, None)
-        other = RankRecord(recipe, path, path.name)
-        with other.guarded():
+    def check_shares(self) -> None:
+        """The plan can be read, which all ranks share."""
+        self.plan()
+
+    def plan(self) -> CollectivePlan:
+        """What the recipe requests.
+
+        Raises:
+            RecipeError: A value cannot be read.
+        """
+        parts = self.experiment.parts
+        return collective_plan(self.experiment.values.__getitem__, lambda key: parts[key].where)
+
+    def time(self, options: Options, communicator: Communicator | None) -> Result | None:
+        """Time as the plan says.
+
+        A call's time is that of the slowest rank. The first rank writes; samples.csv holds its own times, those of the
+        others are in files beside, and what the model is fitted to is in the first.
+        """
+        from deep5.bench.collective.measure import measure_collectives
+
+        communicator = SingleRank() if communicator is None else communicator
+        plan = self.plan()
+        if communicator.rank:
+            path = name_folder(communicator, None)
+            other = RankRecord(self.experiment, path, path.name)
+            with other.guarded():
+                times = measure_collectives(communicator, plan)
+                gather_texts(communicator, platform.node())
+                write_ranks(communicator, _own_rows(times, communicator.rank), _about(plan), other)
+            return None
+        run = self._record(plan, options, communicator.size)
+        name_folder(communicator, run.folder.path)
+        with run.guarded():
             times = measure_collectives(communicator, plan)
-            gather_texts(communicator, platform.node())
-            write_ranks(communicator, _own_rows(times, communicator.rank), _about(plan), other)
-        return None
-    run = _record(recipe, plan, out, communicator.size)
-    name_folder(communicator, run.folder.path)
-    with run.guarded():
-        times = measure_collectives(communicator, plan)
-        _warn(run, gather_texts(communicator, platform.node()), times)
-        run.extra_rows += [*_own_rows(times, 0), *_machine_rows(times)]
-        for name, content in write_ranks(communicator, [], _about(plan), run).items():
-            run.folder.write_file(name, content)
-        summary = _write(run, times)
-        result = run.finish()
-    if not quiet:
-        from rich.console import Console
+            _warn(run, gather_texts(communicator, platform.node()), times)
+            run.extra_rows += [*_own_rows(times, 0), *_machine_rows(times)]
+            for name, content in write_ranks(communicator, [], _about(plan), run).items():
+                run.folder.write_file(name, content)
+            summary = _write(run, times)
+            result = run.finish()
+        if not options.quiet:
+            from rich.console import Console
 
-        from deep5.bench.collective.report import collective_table
-        from deep5.core.terminal import styled_where_fit
+            from deep5.bench.collective.report import collective_table
+            from deep5.core.terminal import styled_where_fit
 
-        collective_table(summary, styled_where_fit(Console()))
-    return result
+            collective_table(summary, styled_where_fit(Console()))
+        return result
 
-
-def _record(recipe: Recipe, plan: CollectivePlan, out: str | Path, ranks: int) -> RunRecord:
-    return RunRecord(
-        recipe,
-        out,
-        level=3,
-        numerics={"dtype": plan.dtype},
-        threads={"asked": None, "framework": None, "pools": thread_pools()},
-        measurement={
-            "mode": "quick",
-            "clock": CLOCK,
-            "scope": "whole calls behind a barrier, their buffers filled before it; the slowest rank's",
-            "loops": 1,
-            "processes": 1,
-            "order": "all algorithms in a new random order every two rounds, turned in the second; size after size",
-            "cache_state": "warm",
-            "warmups": plan.warm_up,
-        },
-        seeds={"run": recipe.value("seed")},
-        ranks=ranks,
-    )
+    def _record(self, plan: CollectivePlan, options: Options, ranks: int) -> RunRecord:
+        return RunRecord(
+            self.experiment,
+            options.out,
+            level=3,
+            numerics={"dtype": plan.dtype},
+            threads={"asked": None, "framework": None, "pools": thread_pools()},
+            measurement={
+                "mode": "quick",
+                "clock": CLOCK,
+                "scope": "whole calls behind a barrier, their buffers filled before it; the slowest rank's",
+                "loops": 1,
+                "processes": 1,
+                "order": "all algorithms in a new random order every two rounds, turned in the second; size after size",
+                "cache_state": "warm",
+                "warmups": plan.warm_up,
+            },
+            seeds={"run": self.experiment.values["seed"]},
+            ranks=ranks,
+        )
 
 
 def _warn(run: RunRecord, hosts: list[str], times: CollectiveTimes) -> None:

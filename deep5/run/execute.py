@@ -1,108 +1,26 @@
-"""`run_recipe` and `execute`: a recipe to a result."""
+"""`execute` and `execute_as_rank`: a recipe to a result."""
 
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
-from deep5.core.errors import Deep5Error, RecipeError, UsageError
+from deep5.core.errors import RecipeError, UsageError
 from deep5.core.events import Event
-from deep5.recipe.recipe import FULL, Recipe, defaults
+from deep5.recipe.experiment import Experiment
+from deep5.recipe.recipe import Recipe
+from deep5.run.choice import workload_of
+from deep5.run.workload import Options, Workload
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
     from deep5.results.result import Result
     from deep5.training.checkpointer import Checkpointer
 
-__all__ = ["check_shares", "execute", "execute_as_rank", "progress", "run_recipe"]
-
-
-def run_recipe(
-    fixed: Mapping[str, Any],
-    mutable: Mapping[str, Any],
-    metrics: Sequence[tuple[Any, Any]],
-    *,
-    sizes: Mapping[str, Mapping[str, Any]] | None = None,
-    size: str = FULL,
-    settings: Mapping[str, Any] | None = None,
-    out: str | Path = "results",
-    quiet: bool = False,
-) -> Result:
-    """Run a recipe and print its table.
-
-    Called from a recipe's own `if __name__ == "__main__":`, it ends a program that cannot go on with a message and
-    an exit status, as `deep5 run` does; called from other code it raises. A recipe with ranks has the program started
-    once for each of them; those other than the first end here.
-
-    Args:
-        fixed: Components that must not change.
-        mutable: Components that may.
-        metrics: Pairs of metric and goal. None of the three is changed.
-        sizes: Changes by name of size.
-        size: Which of them is run.
-        settings: Mutable parts set anew, by key.
-        out: Where the result folder goes.
-        quiet: Print nothing.
-
-    Returns:
-        The result; true where the run succeeded and met every goal.
-
-    Raises:
-        RecipeError: The recipe is not valid.
-        UsageError: It asks for ranks that only a program of its own could start.
-        RunFailed: The run started and could not be completed.
-    """
-    caller = sys._getframe(1).f_globals
-    script = caller.get("__name__") == "__main__"
-    path = Path(str(caller["__file__"])) if script and "__file__" in caller else None
-    path = path if path is not None and path.is_file() else None  # a script may come from standard input
-    try:
-        recipe = Recipe.make(
-            fixed,
-            mutable,
-            metrics,
-            name=path.stem if path else "recipe",
-            sizes=caller.get("SIZES") if sizes is None and script else sizes,
-            path=path,
-            source=path.read_bytes() if path else None,
-        )
-        recipe = recipe.at_size(size).with_settings(settings or {})
-        result, shown = _run(recipe, path if script else None, script=script, out=out, quiet=quiet)
-    except (Deep5Error, KeyboardInterrupt) as error:
-        if not script:
-            raise
-        print(f"deep5: {str(error) or 'interrupted'}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
-        sys.exit(error.exit_status if isinstance(error, Deep5Error) else 130)
-    if not quiet and not shown:
-        from rich.console import Console
-
-        from deep5.results.table import verdict_table
-
-        verdict_table(result, Console())
-    return result
-
-
-def _run(recipe: Recipe, program: Path | None, *, script: bool, **options: Any) -> tuple[Result, bool]:
-    """The result, and whether it was shown: as one process, or by the ranks that the recipe or a launcher asks for."""
-    if not recipe.operators:
-        from deep5.distributed.launch.launcher import launched
-
-        if recipe.ranks is not None or (script and launched() is not None):
-            from deep5.run.ranks import run_program
-
-            return run_program(recipe, program, **options)
-    return execute(recipe, events=() if options["quiet"] else progress(recipe), **options), False
-
-
-def progress(recipe: Recipe) -> tuple[Event, ...]:
-    """The listeners that show a run on a terminal."""
-    from deep5.training.progress import ProgressBar
-
-    return (ProgressBar(),) if recipe.trains else ()
+__all__ = ["execute", "execute_as_rank", "run_alone", "run_as_rank"]
 
 
 def execute(
@@ -136,34 +54,30 @@ def execute(
             is left behind.
         RunFailed: The run started and could not be completed; its folder is named, marked and readable.
     """
-    recipe.describe()  # what cannot be hashed is refused before anything is loaded or built
-    if (ranks := recipe.ranks) is not None:
-        if ranks > 1:
-            raise UsageError(
-                f"{recipe.name} asks for {ranks} ranks, and this is one process; allowed: deep5.run.execute_as_rank in "
-                "every rank, or deep5 run; remedy: with_settings({'ranks': None}) for a single process"
-            )
-        from deep5.core.communicator import SingleRank
+    options = Options(out=out, events=tuple(events), quiet=quiet, checkpointer=checkpointer)
+    # What cannot be hashed is refused before anything is loaded or built.
+    return run_alone(workload_of(Experiment.of(recipe)), options, resume)
 
-        single: Any = execute_as_rank(
-            recipe, SingleRank(), out=out, events=events, quiet=quiet, resume=resume, checkpointer=checkpointer
+
+def run_alone(workload: Workload, options: Options, resume: str | Path | None = None) -> Result:
+    """Run a workload in this process; as `execute`.
+
+    Args:
+        workload: What to run.
+        options: How.
+        resume: The folder to resume in.
+    """
+    name, ranks = workload.experiment.name, workload.experiment.ranks
+    if ranks is None:
+        return cast("Result", _carried_out(workload, options, resume, None))
+    if ranks > 1:
+        raise UsageError(
+            f"{name} asks for {ranks} ranks, and this is one process; allowed: deep5.run.execute_as_rank in "
+            "every rank, or deep5 run; remedy: with_settings({'ranks': None}) for a single process"
         )
-        return cast("Result", single)
-    if recipe.operators or recipe.timing:
-        _check_trains(recipe, resume, checkpointer)
-        if recipe.timing:
-            from deep5.run.timing import time_code
+    from deep5.core.communicator import SingleRank
 
-            return cast("Result", time_code(recipe, out))
-        from deep5.bench.record import time_operators
-
-        return time_operators(recipe, out, quiet=quiet, judged=True)
-    if resume is not None and (left := _finished(recipe, resume, quiet=quiet)) is not None:
-        return left
-    from deep5.run.training import train
-
-    folder = None if resume is None else Path(resume)
-    return cast("Result", train(recipe, out, tuple(events), quiet, folder, checkpointer))
+    return cast("Result", run_as_rank(workload, SingleRank(), options, resume))
 
 
 def execute_as_rank(
@@ -198,33 +112,41 @@ def execute_as_rank(
         CheckpointError: As `execute`.
         RunFailed: The run started and could not be completed.
     """
-    recipe.describe()
-    check_shares(recipe)
-    recipe = _own_objects(recipe, communicator)
-    if recipe.timing:
-        _check_trains(recipe, resume, checkpointer)
-        from deep5.run.timing import time_code
+    options = Options(out=out, events=tuple(events), quiet=quiet, checkpointer=checkpointer)
+    return run_as_rank(workload_of(Experiment.of(recipe)), communicator, options, resume)
 
-        return time_code(recipe, out, communicator)
-    if recipe.collectives:
-        _check_trains(recipe, resume, checkpointer)
-        from deep5.run.collectives import time_collectives
 
-        return time_collectives(recipe, out, communicator, quiet=quiet)
-    if resume is not None and (left := _finished(recipe, resume, quiet=quiet or communicator.rank > 0)) is not None:
-        return left if communicator.rank == 0 else None
-    from deep5.run.training import train
+def run_as_rank(
+    workload: Workload, communicator: Communicator, options: Options, resume: str | Path | None = None
+) -> Result | None:
+    """Run a workload as one of several ranks; as `execute_as_rank`.
 
-    folder, listening = None if resume is None else Path(resume), tuple(events) if communicator.rank == 0 else ()
-    return train(recipe, out, listening, quiet or communicator.rank > 0, folder, checkpointer, communicator)
+    Args:
+        workload: What to run.
+        communicator: Of all ranks.
+        options: How the first rank runs.
+        resume: The folder to resume in.
+    """
+    workload.check_shares()
+    if communicator.rank:
+        options = replace(options, events=(), quiet=True)
+    return _carried_out(_with_own_objects(workload, communicator), options, resume, communicator)
+
+
+def _carried_out(
+    workload: Workload, options: Options, resume: str | Path | None, communicator: Communicator | None
+) -> Result | None:
+    if resume is None:
+        return workload.run(options, communicator)
+    return workload.resume(Path(resume), options, communicator)
 
 
 # Objects that a run changes: what listens, and what may own its step. Of update rules, copies are made in any case.
 _CHANGED = ("events", "optimizer")
 
 
-def _own_objects(recipe: Recipe, communicator: Communicator) -> Recipe:
-    """The recipe with objects of this rank's own, where ranks are threads and would share them; the first keeps the
+def _with_own_objects(workload: Workload, communicator: Communicator) -> Workload:
+    """The workload with objects of this rank's own, where ranks are threads and would share them; the first keeps the
     given ones, which its caller may look at.
 
     Raises:
@@ -233,65 +155,25 @@ def _own_objects(recipe: Recipe, communicator: Communicator) -> Recipe:
     from deep5.distributed.communicators.threads import ThreadCommunicator
 
     if not isinstance(communicator, ThreadCommunicator) or communicator.size == 1:
-        return recipe
+        return workload
     try:
-        parts = [_with_copies(recipe, part) if communicator.rank else part for part in (recipe.fixed, recipe.mutable)]
+        return workload if communicator.rank == 0 else workload_of(_with_copies(workload.experiment))
     finally:
         # Nobody changes what others still copy.
         communicator.barrier()
-    return replace(recipe, fixed=parts[0], mutable=parts[1])
 
 
-def _with_copies(recipe: Recipe, part: Mapping[str, Any]) -> dict[str, Any]:
-    copies = {}
+def _with_copies(experiment: Experiment) -> Experiment:
+    parts = dict(experiment.parts)
     for key in _CHANGED:
-        if key in part:
+        part = parts.get(key)
+        if part is not None and part.stated:
             try:
-                copies[key] = copy.deepcopy(part[key])
+                parts[key] = replace(part, value=copy.deepcopy(part.value))
             except Exception as error:
                 raise RecipeError(
-                    f"{recipe.where(key)}{key!r} holds an object that ranks which are threads would share, and that "
+                    f"{part.where}{key!r} holds an object that ranks which are threads would share, and that "
                     f"cannot be copied ({type(error).__name__}: {error}); remedy: its class or name with {key}_kwargs, "
                     "or --launcher mpiexec"
                 ) from error
-    return {**part, **copies}
-
-
-def check_shares(recipe: Recipe) -> None:
-    """Refuse a recipe that ranks have nothing to share of.
-
-    Raises:
-        RecipeError: It times collectives, and a part of it cannot be read.
-        UsageError: It times operators; or code that takes no communicator.
-    """
-    if recipe.operators:
-        raise UsageError(f"{recipe.name} times operators and trains nothing; allowed: one process; remedy: no --ranks")
-    if recipe.timing:
-        from deep5.recipe.components import check_candidates
-
-        check_candidates(recipe, ranks=True)
-    if recipe.collectives:
-        from deep5.bench.collective.recipe import plan_of
-
-        plan_of(recipe)
-
-
-def _check_trains(recipe: Recipe, resume: str | Path | None, checkpointer: Any) -> None:
-    if resume is not None or checkpointer not in ("default", None):
-        raise UsageError(
-            f"{recipe.name} times operators, code or collectives and trains nothing; allowed: neither --resume nor "
-            "--checkpoint-every; remedy: run it again"
-        )
-
-
-def _finished(recipe: Recipe, folder: str | Path, *, quiet: bool) -> Result | None:
-    """The result of a run of this recipe that is not to be gone on with because it is done; None: it is not."""
-    from deep5.results.continuing import check_recipe
-    from deep5.results.result import load
-
-    if (left := load(folder)).status != "success":
-        return None
-    check_recipe(left.document["run_id"], left.document["recipe"], recipe.document(), defaults(recipe))
-    if not quiet:
-        print("deep5: the run is finished; nothing was run", file=sys.stderr)  # noqa: T201 - the run's terminal
-    return left
+    return replace(experiment, parts=parts)

@@ -20,7 +20,7 @@ from deep5.distributed.votes import Votes
 from deep5.run.rank_record import RankRecord
 
 if TYPE_CHECKING:
-    from deep5.recipe.recipe import Recipe
+    from deep5.recipe.experiment import Experiment
     from deep5.results.samples_file import SampleRow
     from deep5.run.record import RunRecord
     from deep5.training.checkpointer import Checkpointer
@@ -78,8 +78,10 @@ class Together:
 
         communicator = self.communicator
         rows: list[SampleRow] = []
-        labels = metric_labels([metric_row(metric, None, judged=False, scope="") for metric, _ in run.recipe.metrics])
-        for label, (metric, _), observer in zip(labels, run.recipe.metrics, run.observers, strict=True):
+        labels = metric_labels(
+            [metric_row(metric, None, judged=False, scope="") for metric, _ in run.experiment.metrics]
+        )
+        for label, (metric, _), observer in zip(labels, run.experiment.metrics, run.observers, strict=True):
             observer.combine(communicator)
             rows += sample_rows(label, metric.unit, observer.samples())
         about = {"steps": self.trainer.step, "threads": self.trainer.executor.settings().get("threads")}
@@ -155,7 +157,7 @@ def _told_once(everyone: Sequence[Mapping[str, Any]], known: Sequence[str]) -> l
 
 
 def train_as_rank(
-    recipe: Recipe,
+    experiment: Experiment,
     trainer: Trainer,
     communicator: Communicator,
     listeners: Iterable[Event],
@@ -163,10 +165,10 @@ def train_as_rank(
     *,
     resuming: bool,
 ) -> None:
-    """Train as a rank other than the first, which does what `deep5.run.training.train` does.
+    """Train as a rank other than the first, which does what `deep5.run.train.train` does.
 
     Args:
-        recipe: What is run.
+        experiment: What is run.
         trainer: This rank's.
         communicator: Of all ranks.
         listeners: The recipe's own events, and the caller's.
@@ -182,7 +184,7 @@ def train_as_rank(
 
     together = Together(communicator, trainer, keeper)
     path = together.folder(None)
-    run = RankRecord(recipe, path, path.name)
+    run = RankRecord(experiment, path, path.name)
     folder = path / "checkpoints"
     if keeper is not None:
         keeper.folder = folder = keeper.folder or folder
@@ -193,7 +195,7 @@ def train_as_rank(
         watch = NonFiniteLoss(run.warn)
         own = [event for event in listeners if event.every_rank]
         with nullcontext() if keeper is None else saved_when_interrupted(keeper):
-            left = recipe.value("epochs") - trainer.epoch
+            left = experiment.values["epochs"] - trainer.epoch
             trainer.train(left, [*run.observers, watch, *own, together.votes])
         together.collect(run)
         # The first rank writes what is averaged here.

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, RunFailed
-from deep5.run.record import observer_of
+from deep5.run.record import observers_of
 
 if TYPE_CHECKING:
-    from deep5.recipe.recipe import Recipe
+    from deep5.recipe.experiment import Experiment
 
 __all__ = ["RankFailed", "RankRecord", "bare_reason", "how_to_go_on"]
 
@@ -51,7 +51,7 @@ class RankRecord:
     """Observes as `RunRecord` does, and writes nothing.
 
     Args:
-        recipe: What is run.
+        experiment: What is run.
         path: The result folder of the first rank.
         run_id: Its name.
 
@@ -60,9 +60,9 @@ class RankRecord:
         warnings: What makes this rank's numbers less certain.
     """
 
-    def __init__(self, recipe: Recipe, path: Path, run_id: str) -> None:
-        self.recipe, self.path, self.run_id = recipe, path, run_id
-        self.observers = [observer_of(recipe, metric) for metric, _ in recipe.metrics]
+    def __init__(self, experiment: Experiment, path: Path, run_id: str) -> None:
+        self.experiment, self.path, self.run_id = experiment, path, run_id
+        self.observers = observers_of(experiment)
         self.warnings: list[str] = []
         self.checkpointer: Any = None
 

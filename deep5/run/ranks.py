@@ -15,8 +15,11 @@ from deep5.core.errors import CommunicationError, Deep5Error, RunFailed, UsageEr
 from deep5.distributed.communicators.mpi_waiting import SAME, end_job_at_exit
 from deep5.distributed.launch.join import Report, compare_ranks, join
 from deep5.distributed.launch.launcher import Launched, launched
-from deep5.run.execute import check_shares, execute_as_rank, progress
+from deep5.recipe.experiment import Experiment
+from deep5.run.choice import workload_of
+from deep5.run.execute import run_as_rank
 from deep5.run.rank_record import RankFailed, bare_reason, how_to_go_on
+from deep5.run.workload import Options, Workload
 
 if TYPE_CHECKING:
     from deep5.recipe.recipe import Recipe
@@ -58,13 +61,10 @@ def run_with_ranks(
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
     """
-    check_shares(recipe)
-    if launcher is not None and ranks is None and recipe.ranks is None and launched() is None:
-        raise UsageError(f"--launcher {launcher} without --ranks; allowed: both; remedy: --ranks 2, say")
-    recipe, count, by = _asked(recipe, ranks, launcher)
-    if (here := _run_here(recipe, count, by, options)) is not None:
+    workload, count, by = _asked(recipe, ranks, launcher)
+    if (here := _run_here(workload, count, by, options)) is not None:
         return here
-    return None, _start([sys.executable, "-m", "deep5", *arguments], count, by, stdout, trains=recipe.trains)[0]
+    return None, _start([sys.executable, "-m", "deep5", *arguments], count, by, stdout, workload)[0]
 
 
 def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[Result, bool]:
@@ -88,19 +88,18 @@ def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[R
     """
     from deep5.results.result import load
 
-    check_shares(recipe)
-    recipe, count, by = _asked(recipe, None, None)
+    workload, count, by = _asked(recipe, None, None)
     if program is None and (launched() is not None or (count > 1 and by != "threads")):
         raise UsageError(
-            f"{recipe.name} asks for {recipe.ranks} ranks, which {by} starts; allowed: in a program of its own, under "
-            "if __name__ == '__main__'; remedy: deep5 run FILE, or settings={'launcher': 'threads'}, or "
+            f"{recipe.name} asks for {workload.experiment.ranks} ranks, which {by} starts; allowed: in a program of "
+            "its own, under if __name__ == '__main__'; remedy: deep5 run FILE, or settings={'launcher': 'threads'}, or "
             "deep5.run.execute.execute_as_rank in every rank"
         )
-    if (here := _run_here(recipe, count, by, options)) is not None:
+    if (here := _run_here(workload, count, by, options)) is not None:
         if here[0] is None:
             sys.exit(0)
         return here[0], False
-    status, folder = _start([sys.executable, str(program), *sys.argv[1:]], count, by, None, trains=recipe.trains)
+    status, folder = _start([sys.executable, str(program), *sys.argv[1:]], count, by, None, workload)
     if folder is None:
         raise RunFailed(f"the ranks of {program} ended with the status {status} and left no result")
     return load(folder), True
@@ -123,54 +122,58 @@ def run_by_command(recipe: Recipe, command: Sequence[str], **options: Any) -> Pa
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
     """
-    check_shares(recipe)
-    recipe, count, by = _asked(recipe, None, None)
-    if (here := _run_here(recipe, count, by, options)) is not None:
+    workload, count, by = _asked(recipe, None, None)
+    if (here := _run_here(workload, count, by, options)) is not None:
         folder = None if here[0] is None else here[0].folder
     else:
-        _, folder = _start(command, count, by, None, trains=recipe.trains)
+        _, folder = _start(command, count, by, None, workload)
     if folder is None:
         raise RunFailed("the ranks left no result")
     return folder
 
 
-def _asked(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> tuple[Recipe, int, Launcher]:
-    """How many ranks there are to be, and by what; and the recipe, which says the same where it says a number.
+def _asked(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> tuple[Workload, int, Launcher]:
+    """How many ranks there are to be, and by what; and the workload, which says the same where it says a number.
 
     What has started this process says more than the command line, and that more than the recipe.
     """
-    found = launched()
+    workload = workload_of(Experiment.of(recipe))
+    workload.check_shares()
+    found, stated = launched(), workload.experiment.ranks
+    if found is None and ranks is None and stated is None:
+        if launcher is not None:
+            raise UsageError(f"--launcher {launcher} without --ranks; allowed: both; remedy: --ranks 2, say")
+        raise UsageError("no launcher started this process; allowed: --ranks N")
     if found is not None and ranks is not None and ranks != found.size:
         raise UsageError(
             f"--ranks {ranks}, and {found.by} started {found.size}; allowed: the same number; remedy: leave --ranks out"
         )
-    if found is None and ranks is None and recipe.ranks is None:
-        raise UsageError("no launcher started this process; allowed: --ranks N")
-    count = found.size if found is not None else ranks or recipe.ranks or 1
-    by: Launcher = launcher or recipe.value("launcher")
+    values = workload.experiment.values
+    count = found.size if found is not None else ranks or stated or 1
+    by: Launcher = launcher or values["launcher"]
     if found is not None:
         by = "torchrun" if found.kind == "torch" else "mpiexec"
-    if recipe.ranks is not None:
+    if stated is not None:
         said = {"ranks": count, "launcher": by}
-        changes = {key: value for key, value in said.items() if value != recipe.value(key)}
-        recipe = recipe.with_settings(changes) if changes else recipe
-    return recipe, count, by
+        if changes := {key: value for key, value in said.items() if value != values[key]}:
+            workload = workload_of(Experiment.of(recipe.with_settings(changes)))
+    return workload, count, by
 
 
 def _run_here(
-    recipe: Recipe, count: int, launcher: Launcher, options: Mapping[str, Any]
+    workload: Workload, count: int, launcher: Launcher, options: Mapping[str, Any]
 ) -> tuple[Result | None, int] | None:
     """Be the rank that this process was started as, or all of them; None: they are to be started."""
+    how = {name: value for name, value in options.items() if name != "resume"}
+    chosen = Options(events=() if how["quiet"] else workload.progress(), **how)
 
     def rank(communicator: Communicator) -> Result | None:
-        compare_ranks(communicator, _facts(recipe))
-        listening = () if options["quiet"] else progress(recipe)
-        return execute_as_rank(recipe, communicator, events=listening, **options)
+        compare_ranks(communicator, _facts(workload.experiment))
+        return run_as_rank(workload, communicator, chosen, options.get("resume"))
 
     found = launched()
     if found is not None:
-        # Code that is timed has its own devices.
-        device = str(recipe.value("device")) if recipe.trains else "cpu"
+        device = workload.rank_device()
         backend = "nccl" if device.startswith("cuda") else "gloo"
         return _reporting(found, lambda: rank(join(found, backend=backend, device=device)))
     if count == 1:
@@ -219,25 +222,25 @@ def _named(message: str, reason: str, rank: int, ranks: int) -> tuple[str, str]:
     return (message.replace(reason, named, 1) if reason in message else f"rank {rank} of {ranks}: {message}"), named
 
 
-def _facts(recipe: Recipe) -> dict[str, str | Mapping[str, Any]]:
+def _facts(experiment: Experiment) -> dict[str, str | Mapping[str, Any]]:
     """What has to be the same on all ranks."""
     from deep5.measuring.environment import describe_software
 
     software = describe_software()
-    commit = software["commit"] or {}
+    commit, document = software["commit"] or {}, experiment.document
     return {
-        "the recipe": f"{recipe.name} ({recipe.fixed_hash()[:12]}), size {recipe.size}",
-        "the settings": recipe.document()["mutable"],
+        "the recipe": f"{experiment.name} ({document['hash'][:12]}), size {experiment.size}",
+        "the settings": document["mutable"],
         "deep5": f"{software['deep5']} {commit.get('id') or ''}{' (changed)' if commit.get('dirty') else ''}".strip(),
         "Python": software["python"],
         **software["packages"],
         "installed packages": software["package_list_hash"][:12],
-        "metrics": canonical_hash(recipe.document()["metrics"]),
+        "metrics": canonical_hash(document["metrics"]),
     }
 
 
 def _start(
-    command: Sequence[str], ranks: int, launcher: Launcher, stdout: TextIO | None, *, trains: bool
+    command: Sequence[str], ranks: int, launcher: Launcher, stdout: TextIO | None, workload: Workload
 ) -> tuple[int, Path | None]:
     """Start the ranks of a run, watch over them, and see that what they leave behind is true.
 
@@ -246,7 +249,7 @@ def _start(
         ranks: How many.
         launcher: What starts them; no threads.
         stdout: Takes what the first rank prints.
-        trains: Whether the run is a training, which may begin again in its folder.
+        workload: What the ranks run.
 
     Returns:
         The exit status of the run, and where the result is.
@@ -269,7 +272,7 @@ def _start(
         raise RunFailed(f"the run failed: {reason}{left}{remedy}")
     if ended.error is not None:
         if ended.status == 130:
-            raise KeyboardInterrupt(_interrupted(folder, trains))
+            raise KeyboardInterrupt(_interrupted(folder, workload))
         if ended.status == 1 and ended.failed == 0 and _complete(folder):
             return 1, folder  # the run was not accepted, which is no error
         message, reason = ended.error, ended.reason or ended.error
@@ -283,12 +286,11 @@ def _start(
     return ended.status, folder
 
 
-def _interrupted(folder: Path | None, trains: bool) -> str:
+def _interrupted(folder: Path | None, workload: Workload) -> str:
     """What one process says, too, when it is interrupted."""
     if folder is None:
         return "interrupted"
-    repeatable = trains and not _complete(folder)
-    again = f"; to begin again there, add --resume {folder} to the command" if repeatable else ""
+    again = "" if _complete(folder) else workload.begin_again(folder)
     return f"interrupted; what the run left is in {folder}{how_to_go_on(folder) or again}"
 
 

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import json
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed
 from deep5.core.metric import Metric, Observer
-from deep5.recipe.recipe import Recipe, defaults
 
 if TYPE_CHECKING:
+    from deep5.recipe.experiment import Experiment
     from deep5.results.result import Result
     from deep5.results.samples_file import SampleRow
 
-__all__ = ["CLOCK", "RunRecord", "observer_of", "thread_pools"]
+__all__ = ["CLOCK", "RunRecord", "observers_of", "thread_pools"]
 
 CLOCK = "time.perf_counter_ns"
 """What a run's times are read from."""
@@ -31,10 +31,11 @@ class RunRecord:
     """Makes the folder, marked aborted, and fills it until the run is over.
 
     Args:
-        recipe: What is run.
+        experiment: What is run.
         out: Where the folder goes.
         set_up_s: Seconds that it took to get so far.
         resume: A result folder to go on in, instead of a new one.
+        begin_again: From the folder, how to begin an interrupted run again there, as the end of a message.
         known: Further fields of the document, as `blank_document` takes them.
 
     Attributes:
@@ -52,7 +53,14 @@ class RunRecord:
     """
 
     def __init__(
-        self, recipe: Recipe, out: str | Path, *, set_up_s: float = 0.0, resume: Path | None = None, **known: Any
+        self,
+        experiment: Experiment,
+        out: str | Path,
+        *,
+        set_up_s: float = 0.0,
+        resume: Path | None = None,
+        begin_again: Callable[[Path], str] = lambda folder: "",
+        **known: Any,
     ) -> None:
         from deep5.measuring.environment import describe_software, describe_system, environment_hash
         from deep5.results.continuing import check_name, going_on
@@ -60,19 +68,19 @@ class RunRecord:
         from deep5.results.result import load
         from deep5.results.schema import blank_document
 
-        self.recipe = recipe
-        self.observers = [observer_of(recipe, metric) for metric, _ in recipe.metrics]
+        self.experiment, self._begin_again = experiment, begin_again
+        self.observers = observers_of(experiment)
         self.extra_rows: list[SampleRow] = []
         self.checkpointer: Any = None
         self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
         system, software = describe_system(), describe_software()
         provenance = {
             **known.pop("provenance", {}),
-            "recipe_source": recipe.source_hash(),
+            "recipe_source": experiment.source_hash,
             "environment": environment_hash(system, software),
         }
         self.document = blank_document(
-            recipe=recipe.document(),
+            recipe=dict(experiment.document),
             system=system,
             software=software,
             provenance=provenance,
@@ -89,13 +97,13 @@ class RunRecord:
             try:
                 left = load(resume).document
                 check_name(left["run_id"], self.folder.path)
-                self.document = going_on(left, self.document, defaults(recipe))
+                self.document = going_on(left, self.document, experiment.defaults)
             except BaseException:
                 self.folder.close()
                 raise
             return
         name = "".join(
-            letter if (letter.isascii() and letter.isalnum()) or letter in "_-" else "_" for letter in recipe.name
+            letter if (letter.isascii() and letter.isalnum()) or letter in "_-" else "_" for letter in experiment.name
         )
         self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document)
         self.document["run_id"] = self.folder.run_id
@@ -109,7 +117,7 @@ class RunRecord:
         from deep5.results.schema import metric_row
 
         rows = []
-        for (metric, goal), observer in zip(self.recipe.metrics, self.observers, strict=True):
+        for (metric, goal), observer in zip(self.experiment.metrics, self.observers, strict=True):
             seen: dict[str, Any] = {}
             if valued:
                 seen = _seen(metric, observer)
@@ -129,7 +137,7 @@ class RunRecord:
             yield
         except KeyboardInterrupt as interruption:
             self._end("aborted", str(interruption) or "interrupted by the user")
-            going_on = self._resumable() or self._repeatable()
+            going_on = self._resumable() or self._begin_again(self.folder.path)
             raise KeyboardInterrupt(f"interrupted; what the run left is in {self.folder.path}{going_on}") from None
         except Deep5Error as error:
             self._end("failed", str(error))
@@ -152,13 +160,9 @@ class RunRecord:
             return ""
         return f"; to go on, add --resume {self.folder.path} to the command"
 
-    def _repeatable(self) -> str:
-        """How to begin again, where there is nothing to go on from and nothing went wrong: the same command would."""
-        return f"; to begin again there, add --resume {self.folder.path} to the command" if self.recipe.trains else ""
-
     def _write_inputs(self) -> None:
-        if self.recipe.source is not None and not self._resumed:
-            self.folder.write_file("recipe.py", self.recipe.source)
+        if self.experiment.source is not None and not self._resumed:
+            self.folder.write_file("recipe.py", self.experiment.source)
         environment = {"system": self.document["system"]["before"], "software": self.document["software"]}
         times = len(self.document["resumed"])
         name = f"environment-{times + 1}.json" if times else "environment.json"
@@ -213,14 +217,14 @@ class RunRecord:
 
         rows = list(self.extra_rows)
         labels = metric_labels(self.document["metrics"])
-        for label, (metric, _), observer in zip(labels, self.recipe.metrics, self.observers, strict=True):
+        for label, (metric, _), observer in zip(labels, self.experiment.metrics, self.observers, strict=True):
             rows += sample_rows(label, metric.unit, observer.samples())
         self.folder.write_samples(rows)
 
     def _write_files(self) -> None:
         written = set(_OWN)
         numbers: Counter[str] = Counter()
-        for (metric, _), observer in zip(self.recipe.metrics, self.observers, strict=True):
+        for (metric, _), observer in zip(self.experiment.metrics, self.observers, strict=True):
             try:
                 found = observer.files()
             except Exception as error:
@@ -291,23 +295,27 @@ class RunRecord:
         return load(self.folder.path)
 
 
-def observer_of(recipe: Recipe, metric: Metric) -> Observer:
-    """A fresh observer of a metric.
+def observers_of(experiment: Experiment) -> list[Observer]:
+    """A fresh observer of each metric, in their order.
 
     Raises:
-        RecipeError: The metric gives none.
+        RecipeError: A metric gives none.
     """
+    return [_observer(metric, experiment.metrics_at) for metric, _ in experiment.metrics]
+
+
+def _observer(metric: Metric, where: str) -> Observer:
     try:
         observer: Any = metric.observer()
     except Exception as error:
         raise RecipeError(
-            f"{recipe.where('METRICS')}the metric {metric.name!r} raised {type(error).__name__} when asked for an "
-            f"observer: {error}; remedy: --debug shows where"
+            f"{where}the metric {metric.name!r} raised {type(error).__name__} when asked for an observer: {error}; "
+            "remedy: --debug shows where"
         ) from error
     if not isinstance(observer, Observer):
         got = type(observer).__name__
         raise RecipeError(
-            f"{recipe.where('METRICS')}the metric {metric.name!r} gave a {got} as its observer; allowed: an object of "
+            f"{where}the metric {metric.name!r} gave a {got} as its observer; allowed: an object of "
             "a class that extends deep5.core.metric.Observer"
         )
     return observer

@@ -1,299 +1,82 @@
-"""A training recipe to a result: made, trained, and written down as it goes."""
+"""The workload of a recipe that trains a network."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from deep5.core.canonical import canonical, canonical_hash
-from deep5.core.errors import CheckpointError, Deep5Error, RecipeError
 from deep5.core.events import Event
-from deep5.recipe.recipe import Recipe
-from deep5.run.record import CLOCK, RunRecord, thread_pools
-from deep5.run.sample_saver import SampleSaver
+from deep5.run.workload import Options, Workload
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
     from deep5.results.result import Result
-    from deep5.run.assemble import Components
-    from deep5.run.rank_files import Together
-    from deep5.training.checkpointer import Checkpointer
-    from deep5.training.trainer import Trainer
 
-__all__ = ["train"]
-
-# Of what an executor reads back, that which decides the bits.
-_NUMERICS = ("dtype", "compute_dtype", "compute_kernels", "tf32", "deterministic")
+__all__ = ["Training"]
 
 
-def train(
-    recipe: Recipe,
-    out: str | Path,
-    events: tuple[Event, ...],
-    quiet: bool,
-    resume: Path | None,
-    checkpointer: Checkpointer | Literal["default"] | None,
-    ranks: Communicator | None = None,
-) -> Result | None:
-    """Train as a recipe says; arguments and errors as for `deep5.run.execute.execute`."""
-    from deep5.core.communicator import SingleRank
-    from deep5.results.mllog import MLLog
-    from deep5.run.assemble import assemble, initial_weights, length
-    from deep5.training.checkpointer import Checkpointer
-    from deep5.training.divergence import NonFiniteLoss
-    from deep5.training.interruption import saved_when_interrupted
-    from deep5.training.progress import ProgressBar
+class Training(Workload):
+    """A network trained and evaluated; interrupted, it resumes from its last checkpoint."""
 
-    begin = perf_counter()
-    parts = assemble(recipe, ranks)
-    network, epochs = parts.executor.network, recipe.value("epochs")
-    init = initial_weights(recipe)
-    kinds = {type(event) for event in parts.events}
-    keeper, asked = _keeper(parts.events, checkpointer)
-    own = [event for event in parts.events if not (quiet and isinstance(event, ProgressBar))]
-    own = [event for event in own if not isinstance(event, Checkpointer)]
-    listeners = (*own, *(event for event in events if type(event) not in kinds))
-    saving: list[Event] = [] if keeper is None else [keeper]
-    communicator = SingleRank() if ranks is None else ranks
-    trainer = _trainer(recipe, parts, communicator)
-    if communicator.rank:
-        from deep5.run.rank_files import train_as_rank
+    compared = ("training", "inference")
+    studied = True
 
-        train_as_rank(recipe, trainer, communicator, listeners, keeper, resuming=resume is not None)
-        return None
-    settings = parts.executor.settings()
-    run = RunRecord(
-        recipe,
-        out,
-        framework={
-            "name": parts.framework,
-            "version": settings.get("version"),
-            "device": str(parts.executor.device),
-        },
-        components=_described(trainer, (*listeners, *(saving if asked else ()))),
-        level=2 if communicator.size == 1 else 3,
-        numerics={key: settings[key] for key in _NUMERICS if key in settings},
-        threads={"asked": parts.threads, "framework": settings.get("threads"), "pools": thread_pools()},
-        measurement={
-            "mode": "quick",
-            "clock": CLOCK,
-            "scope": "as each metric says",
-            "processes": 1,
-            "first_call_s": None,
-        },
-        provenance={
-            "data": (
-                content := canonical_hash([part.content_hash() for part in (parts.splits.train, parts.splits.test)])
-            ),
-            "split": parts.splits.split_hash or content,
-            "initial_weights": network.weights_hash(),
-            "init": None if init is None else hashlib.sha256(init.read_bytes()).hexdigest(),
-            "batch_order": parts.train_sampler.order_hash(epochs),
-            "network": network.structure_hash(),
-        },
-        seeds=parts.seeds,
-        ranks=communicator.size,
-        set_up_s=perf_counter() - begin,
-        resume=resume,
-    )
-    run.warn(*parts.warnings)
-    if communicator.size > 1 and (reason := _other_function(network, trainer.loss)) is not None:
-        _warn(run, reason, quiet=quiet)
-    if communicator.size == 1 and recipe.value("scheme") is not None:
-        run.warn("one process trained by itself, and the recipe's scheme had nothing to do; remedy: --ranks 2, say")
-    if _how(trainer) == "numpy":
-        run.warn("there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang")
-    went_on = None
-    if keeper is not None:
-        keeper.folder = keeper.folder or run.folder.path / "checkpoints"
-        keeper.about = lambda: {"run_id": run.folder.run_id, "ranks": communicator.size, **run.position()}
-        run.checkpointer = keeper
-    together = None
-    if ranks is not None:
-        from deep5.run.rank_files import Together
+    def check(self) -> list[str]:
+        """Names, arguments, initial weights, and the contract of an update rule that the recipe brings itself."""
+        from deep5.run.check_training import check_training
 
-        together = Together(communicator, trainer, keeper)
-        together.folder(run.folder.path)
-    if together is not None and communicator.size > 1:
-        saving = [together.votes]
-    if resume is not None:
-        went_on = _go_on(run, trainer, keeper, together, quiet=quiet)
-    log = MLLog(
-        run.folder.append_event,
-        keys={
-            "submission_benchmark": recipe.name,
-            "submission_division": run.document["recipe"]["division"],
-            "seed": parts.seeds["run"],
-            "global_batch_size": parts.batch_size * recipe.value("accumulate"),
-            "train_samples": length(parts.splits.train),
-            "eval_samples": length(parts.splits.test),
-            "opt_name": str(run.document["recipe"]["mutable"].get("optimizer", recipe.value("optimizer"))),
-            # The optimizer's own is no one's where a schedule sets it.
-            **({} if "lr" in recipe.value("schedules") else _learning_rate(run.document["components"]["optimizer"])),
-        },
-        target=next((goal for metric, goal in recipe.metrics if metric.name == "test_accuracy"), None),
-        resumed=went_on is not None,
-    )
-    with run.guarded():
-        run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
-        watch = NonFiniteLoss(lambda told: _warn(run, told, quiet=quiet))
-        # What saves comes behind the observers: what it reads is on none of their clocks.
-        with nullcontext() if keeper is None else saved_when_interrupted(keeper):
-            trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
-        if together is not None and communicator.size > 1:
-            for name, text in together.collect(run).items():
-                run.folder.write_file(name, text)
-        _write_network(run, trainer)
-        result = run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
-        if keeper is not None and not asked:
-            keeper.clear()
-        return result
+        return [*self._ranks_note(), *check_training(self.experiment)]
 
+    def check_shares(self) -> None:
+        """Ranks share every batch."""
 
-def _other_function(network: Any, loss: str) -> str | None:
-    """Why ranks that share a batch are not the same function as one process, where the network says so."""
-    from deep5.networks.labels import weighs_otherwise
-    from deep5.networks.network import Network
+    def run(self, options: Options, communicator: Communicator | None = None) -> Result | None:
+        """Train into a new result folder."""
+        from deep5.run.train import train
 
-    reason = weighs_otherwise(network, loss) if isinstance(network, Network) else None
-    return reason and (
-        f"{reason}, and ranks weigh their parts of a batch by samples: several ranks are another function than one; "
-        "remedy: a loss that is the mean over samples"
-    )
+        return train(self.experiment, options, None, communicator)
 
+    def resume(self, folder: Path, options: Options, communicator: Communicator | None = None) -> Result | None:
+        """Train on from the last checkpoint; a run that is finished is returned as it is."""
+        first = communicator is None or communicator.rank == 0
+        if (left := self._finished(folder, quiet=options.quiet or not first)) is not None:
+            return left if first else None
+        from deep5.run.train import train
 
-def _keeper(
-    events: Iterable[Event], checkpointer: Checkpointer | Literal["default"] | None
-) -> tuple[Checkpointer | None, bool]:
-    """What writes the checkpoints, and whether anybody asked for them."""
-    from deep5.training.checkpointer import Checkpointer
+        return train(self.experiment, options, folder, communicator)
 
-    own = next((event for event in events if isinstance(event, Checkpointer)), None)
-    if checkpointer is None or (own is None and checkpointer != "default"):
-        # A copy here, too: ranks that are threads are given the same one.
-        return copy.copy(checkpointer), True
-    if own is None:
-        return Checkpointer(), False
-    if checkpointer == "default":
-        # A copy: the recipe's own stays as it is, for the next run of it.
-        return copy.copy(own), True
-    folder, every_steps, every_s = checkpointer.folder or own.folder, checkpointer.every_steps, checkpointer.every_s
-    return Checkpointer(folder, every_steps=every_steps, every_s=every_s, keep=own.keep, best=own.best), True
+    def _finished(self, folder: Path, *, quiet: bool) -> Result | None:
+        """The result of a run of this recipe that needs no resuming because it is done; None: it is not."""
+        from deep5.results.continuing import check_recipe
+        from deep5.results.result import load
 
+        if (left := load(folder)).status != "success":
+            return None
+        own = self.experiment
+        check_recipe(left.document["run_id"], left.document["recipe"], own.document, own.defaults)
+        if not quiet:
+            print("deep5: the run is finished; nothing was run", file=sys.stderr)  # noqa: T201 - the run's terminal
+        return left
 
-def _go_on(
-    run: RunRecord, trainer: Trainer, keeper: Checkpointer | None, together: Together | None, *, quiet: bool
-) -> Mapping[str, Any] | None:
-    """Put the trainer where the last checkpoint stands.
+    def progress(self) -> tuple[Event, ...]:
+        """A progress bar."""
+        from deep5.training.progress import ProgressBar
 
-    Returns:
-        What the checkpoint says that it is of; None where there is none, and the run begins again.
-    """
-    from deep5.training.checkpointer import checkpoints, restore
+        return (ProgressBar(),)
 
-    folder = run.folder.path / "checkpoints" if keeper is None or keeper.folder is None else keeper.folder
-    if not checkpoints(folder):
-        _warn(run, "the run was ended before its first checkpoint: it begins again", quiet=quiet)
-        run.went_on(None, None)
-        return None
+    def rank_device(self) -> str:
+        """The recipe's device."""
+        return str(self.experiment.values["device"])
 
-    def tell(told: str) -> None:
-        _warn(run, told, quiet=quiet)
+    def frameworks(self) -> Sequence[str]:
+        """The one that the recipe names."""
+        value = self.experiment.values["framework"]
+        return [value] if isinstance(value, str) else super().frameworks()
 
-    if together is not None:
-        return together.go_on(run, folder, tell)
-    about, path = restore(trainer, folder, tell=tell)
-    if about.get("run_id") != run.folder.run_id:
-        raise CheckpointError(
-            f"the checkpoint {path} is of the run {about.get('run_id')!r}; allowed: of {run.folder.run_id!r}"
-        )
-    run.went_on(about, path)
-    return about
+    def begin_again(self, folder: Path) -> str:
+        """The same command would train again."""
+        from deep5.run.train import begin_again
 
-
-def _trainer(recipe: Recipe, parts: Components, communicator: Communicator) -> Trainer:
-    """The trainer, its optimizer bound: the first moment at which a rule of the user's runs."""
-    from deep5.training.trainer import Trainer
-
-    try:
-        return Trainer(
-            parts.executor,
-            parts.optimizer,
-            parts.train_sampler,
-            parts.validation_sampler,
-            seed=parts.noise,
-            communicator=communicator,
-            accumulate=recipe.value("accumulate"),
-        )
-    except Deep5Error as error:
-        raise RecipeError(f"{recipe.where('optimizer')}{error}") from error
-    except Exception as error:
-        raise RecipeError(
-            f"{recipe.where('optimizer')}the optimizer raised {type(error).__name__} while it was bound: {error}; "
-            "remedy: --debug shows where"
-        ) from error
-
-
-def _write_network(run: RunRecord, trainer: Trainer) -> None:
-    """The trained network as evaluation uses it: as ONNX where it is a graph, its weights alone in any case."""
-    from deep5.networks.native import NativeNetwork
-    from deep5.networks.onnx.weights import write_weights
-
-    executor, network = trainer.executor, trainer.executor.network
-    trained: Any
-    # The executor knows what an update rule evaluates by, and nothing of an optimizer that owns its step.
-    with getattr(trainer.optimizer, "averaged", nullcontext)():
-        if isinstance(network, NativeNetwork):
-            trained = replace(network, values=executor.state_dict())
-        else:
-            trained = executor.export()
-    if isinstance(network, NativeNetwork):
-        run.warn("the network is native code: the result holds its weights and no network.onnx")
-    else:
-        run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
-    write_weights(trained, run.folder.path / "weights.safetensors")
-    run.document["provenance"]["trained_weights"] = trained.weights_hash()
-
-
-def _warn(run: RunRecord, told: str, *, quiet: bool) -> None:
-    """Into the result, and to whoever is looking."""
-    run.warn(told)
-    if not quiet:
-        print(f"deep5: warning: {told}", file=sys.stderr)  # noqa: T201 - the terminal of the run
-
-
-def _learning_rate(optimizer: Any) -> dict[str, float]:
-    """MLPerf's key for it, where the optimizer has one."""
-    rate = optimizer.get("lr") if isinstance(optimizer, Mapping) else None
-    return {"opt_base_learning_rate": rate} if isinstance(rate, (int, float)) else {}
-
-
-def _described(trainer: Any, listeners: Iterable[Event]) -> dict[str, Any]:
-    """The optimizer and the events as they are before the first step, in JSON's types."""
-
-    def told(component: Any) -> Any:
-        describe = getattr(component, "describe", None)
-        plain = {
-            key: value
-            for key, value in vars(component).items()
-            if not key.startswith("_") and isinstance(value, (bool, int, float, str, type(None)))
-        }
-        return canonical(
-            describe() if callable(describe) else {"object": type(component).__qualname__, **plain}, strict=False
-        )
-
-    return {"optimizer": told(trainer.optimizer), "events": [told(listener) for listener in listeners]}
-
-
-def _how(trainer: Any) -> str | None:
-    """Whether an update rule runs as C or as NumPy; None for an optimizer that owns its step."""
-    describe = getattr(trainer.optimizer, "describe", None)
-    return describe().get("kernel") if callable(describe) else None
+        return begin_again(folder)

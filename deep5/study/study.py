@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.compare.plan import check_plain, content_hash
+from deep5.compare.candidate import check_plain, content_hash
 from deep5.compare.processes import check_limits, run_process
+from deep5.compare.studied import chosen, load_study, target_of
 from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.core.seeds import generator
 from deep5.core.terminal import counted
 from deep5.measuring.environment import describe_software, environment_hash
 from deep5.measuring.machine_load import CROWDED
-from deep5.recipe.candidates import chosen, load_study, target_of
 from deep5.recipe.recipe import FULL, Recipe
 from deep5.results.folder import locked
 from deep5.results.kind import STUDY

@@ -1,17 +1,14 @@
-"""`deep5 evaluate`: a result's trained network on its samples, beside what the run had recorded."""
+"""Evaluation of a result's trained network on its samples, beside what the run had recorded."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from deep5.core.errors import Errors, UsageError
+from deep5.core.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 
     from deep5.results.result import Result
 
-__all__ = ["Evaluation", "evaluate_command", "evaluate_result"]
+__all__ = ["Evaluation", "evaluate_result"]
 
 _TOP = 5
 # More classes fill no terminal: then the worst confusions are listed.
@@ -257,47 +254,3 @@ def _recorded(result: Result) -> dict[str, float]:
         elif row["name"] in names and not stopped and row["parameters"].get("k", _TOP) == _TOP:
             found[names[row["name"]]] = float(row["value"])
     return found
-
-
-def evaluate_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
-
-    Args:
-        errors: The command line's own.
-    """
-
-    @click.command("evaluate")
-    @click.argument("result", metavar="RESULT")
-    @click.option(
-        "--split", type=click.Choice(["test", "train"]), default="test", show_default=True, help="Which part."
-    )
-    @click.option("--data", metavar="NAME", help="Another data set: a registered name, or FILE.py:NAME.")
-    @click.option(
-        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of that data set; may be repeated."
-    )
-    @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
-    @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where its data set is code of its own.")
-    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
-    def evaluate(result: str, settings: tuple[str, ...], as_json: bool, debug: bool, **chosen: Any) -> None:
-        """Evaluate the trained network of RESULT, a result folder, on its test set.
-
-        Beside it stands what the run had recorded. Nothing in the folder is executed: the data set is made again from
-        its registered name.
-        """
-        with errors(debug, as_json) as show:
-            from deep5.recipe.settings import parse_setting
-
-            found = evaluate_result(result, arguments=dict(parse_setting(text) for text in settings), **chosen)
-            if as_json:
-                show(json.dumps(found.document(), indent=2, allow_nan=False))
-                return
-            from rich.console import Console
-
-            console = Console()
-            with console.capture() as text:
-                found.print(console)
-            show(text.get().rstrip("\n"))
-
-    return evaluate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.core.canonical import canonical_hash
 from deep5.core.errors import Deep5Error, MissingDependency, UsageError
 from deep5.core.plugins import framework, load, registered
-from deep5.recipe.components import component, make, not_a, transform_components
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.result import Result
 from deep5.results.result import load as load_result
@@ -194,7 +194,7 @@ def transforms_of(run: Trained) -> tuple[Any, ...]:
         UsageError: They are code of the recipe's own, and the recipe is not given.
     """
     recipe = run.recipe or _recorded_recipe(run.result, ("test_transforms",))
-    return transform_components(recipe, "test_transforms")
+    return recipe_parts(recipe)["test_transforms"].transforms()
 
 
 def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
@@ -257,7 +257,7 @@ def _native_executor(run: Trained) -> tuple[Any, tuple[str, ...]]:
     from deep5.run.assemble import assemble
 
     assert run.recipe is not None  # noqa: S101 - the caller looked
-    executor = assemble(run.recipe).executor
+    executor = assemble(recipe_parts(run.recipe)).executor
     path = run.result.folder / WEIGHTS
     try:
         executor.load_state_dict(load_file(path))
@@ -292,9 +292,10 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
         raise UsageError("--set is for the data set of --data; remedy: name one")
     if recipe is None or source is None:
         raise UsageError(run.reason)
-    splits = make(source, "dataset", component(source, "dataset", "datasets"))
+    dataset = recipe_parts(source)["dataset"]
+    splits = dataset.make(dataset.component())
     if not isinstance(splits, Splits):
-        raise not_a(source, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
+        raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that gives them")
     hashes = [splits.train.content_hash(), splits.test.content_hash()]
     recorded = run.result.document["provenance"]["data"]
     same = None if recorded is None or None in hashes else canonical_hash(hashes) == recorded
@@ -309,7 +310,8 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
 def _sampler(run: Trained, recipe: Recipe, network: Any, samples: Any) -> Any:
     from deep5.training.transforms import fitted
 
-    transforms = transform_components(recipe, "test_transforms")
+    parts = recipe_parts(recipe)
+    transforms = parts["test_transforms"].transforms()
     try:
         fit, found = fitted(samples, transforms, network.inputs)
     except UsageError as error:
@@ -318,11 +320,11 @@ def _sampler(run: Trained, recipe: Recipe, network: Any, samples: Any) -> Any:
     # As large as in the run, so that its sums are the run's sums.
     size = max(size, 256) if isinstance(size, int) else 256
     size = min(size, len(fit)) if hasattr(fit, "__len__") else size
-    kind = component(recipe, "validation_sampler", "samplers")
+    sampler = parts["validation_sampler"]
     # What transforms draw is a function of it.
     seed = run.result.document["seeds"].get("order", 0)
     try:
-        return make(recipe, "validation_sampler", kind, fit, size, seed=seed, transforms=found)
+        return sampler.make(sampler.component(), fit, size, seed=seed, transforms=found)
     except MissingDependency:
         raise
     except Deep5Error as error:

@@ -1,19 +1,13 @@
-"""`deep5 predict`: what a result's trained network says of arrays and images."""
+"""Prediction: what a result's trained network says of arrays and images."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from deep5.core.errors import Errors, OutputError, UsageError
+from deep5.core.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +15,7 @@ if TYPE_CHECKING:
     from deep5.core.tensors import TensorSpec
     from deep5.trained.images import Preparation
 
-__all__ = ["Prediction", "predict_command", "predict_files"]
+__all__ = ["Prediction", "predict_files"]
 
 _LOGITS, _LABEL = "logits", "label"
 _ARRAYS = (".npy", ".npz")
@@ -272,98 +266,3 @@ def _ranked(logits: np.ndarray, top: int) -> tuple[tuple[int, float], ...]:
     probabilities = shifted / shifted.sum()
     order = np.argsort(-logits, kind="stable")[:top]
     return tuple((int(number), float(probabilities[number])) for number in order)
-
-
-def _written(path: Path, predictions: Sequence[Prediction]) -> None:
-    from deep5.core.files import write_atomically
-
-    if path.suffix == ".json":
-        text = json.dumps([prediction.document() for prediction in predictions], indent=2) + "\n"
-    elif path.suffix == ".csv":
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(("file", "index", "rank", "class", "name", "probability"))
-        for prediction in predictions:
-            index = "" if prediction.index is None else prediction.index
-            for rank, (number, probability) in enumerate(prediction.ranked or ((None, math.nan),), start=1):
-                name = "" if number is None else prediction.names.get(number, "")
-                writer.writerow(
-                    (prediction.file, index, rank, "" if number is None else number, name, repr(probability))
-                )
-        text = out.getvalue()
-    else:
-        raise UsageError(f"--out {path}; allowed: a file that ends in .csv or .json")
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}; allowed: a file that can be written"
-        ) from error
-
-
-def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(map(math.isfinite, found)):
-        raise UsageError(f"{option} {text!r}; allowed: a number a channel with commas between, such as 0.5,0.5,0.5")
-    return found
-
-
-def predict_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
-
-    Args:
-        errors: The command line's own.
-    """
-
-    @click.command("predict")
-    @click.argument("result", metavar="RESULT")
-    @click.argument("files", metavar="FILE…", nargs=-1, required=True)
-    @click.option(
-        "--top", type=click.IntRange(min=1), default=1, show_default=True, metavar="K", help="Classes a sample."
-    )
-    @click.option("--out", metavar="FILE", help="Write a .csv or .json instead of printing.")
-    @click.option("--size", type=click.IntRange(min=1), metavar="N", help="Bring images to N x N pixels.")
-    @click.option("--mean", metavar="M,…", help="Taken off pixels in [0, 1]; a number a channel.")
-    @click.option("--std", metavar="D,…", help="Pixels less the mean are divided by it.")
-    @click.option("--fit", type=click.Choice(["crop", "stretch"]), help="How an image that is no square becomes one.")
-    @click.option("--invert", is_flag=True, help="Images are dark on bright where the data set is bright on dark.")
-    @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
-    @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where it holds code of its own.")
-    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
-    def predict(
-        result: str,
-        files: tuple[str, ...],
-        out: str | None,
-        mean: str | None,
-        std: str | None,
-        as_json: bool,
-        debug: bool,
-        **chosen: Any,
-    ) -> None:
-        """Classify each FILE with the trained network of RESULT, a result folder.
-
-        A FILE is an image, prepared as the samples of the run were, or an array (.npy, .npz) as the network takes it:
-        one sample, or several with their axis first. Nothing in RESULT is executed.
-        """
-        with errors(debug, as_json) as show:
-            if out is not None and Path(out).suffix not in (".csv", ".json"):
-                raise UsageError(f"--out {out}; allowed: a file that ends in .csv or .json")
-            chosen |= {"mean": _numbers(mean, "--mean"), "std": _numbers(std, "--std")}
-            found, notes = predict_files(result, files, **chosen)
-            if out is not None:
-                _written(Path(out), found)
-            if as_json:
-                document = {"predictions": [one.document() for one in found], "notes": list(notes)}
-                show(json.dumps(document, indent=2, allow_nan=False))
-                return
-            lines = [f"{len(found)} predictions in {out}"] if out is not None else [one.line() for one in found]
-            show("\n".join([*lines, *(f"note: {note}" for note in notes)]))
-
-    return predict

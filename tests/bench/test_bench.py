@@ -26,7 +26,8 @@ from deep5.bench.candidates import Candidate, prepare
 from deep5.bench.measure import _thread_warnings, measure, measure_here
 from deep5.bench.peaks import peaks
 from deep5.bench.plan import Plan, remarks, workloads
-from deep5.bench.record import OPERATORS, check_operators, plan_of
+from deep5.bench.recipe import check_operators, plan_of
+from deep5.bench.record import OPERATORS
 from deep5.bench.report import operator_table, seconds
 from deep5.bench.summary import OperatorTimes, summarise
 from deep5.cli.bench_operator import bench_command, ready_recipe
@@ -37,6 +38,7 @@ from deep5.measuring.loops import Work
 from deep5.measuring.samples import median_interval
 from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverage, OperatorTime
 from deep5.operators.roofline import Roofline, best_rate, numpy_roofline
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe
 from deep5.results.result import load
 from deep5.results.schema import schema
@@ -635,7 +637,7 @@ def test_gradients_that_a_problem_has_not_are_told() -> None:
     alone = ["gradients are asked for, and 1 of 1 problems have a forward pass alone"]
     assert remarks(whole, *workloads(whole)) == alone
     made = recipe({"problems": "deepbench.gemm", "operator": None, "shapes": (), "backward": True}, {"take": 2})
-    assert any("have a forward pass alone" in note for note in check_operators(made))
+    assert any("have a forward pass alone" in note for note in check_operators(recipe_parts(made)))
 
 
 def test_gradients_beyond_the_limit_are_told() -> None:
@@ -858,15 +860,15 @@ def test_metrics_of_operators() -> None:
 )
 def test_a_recipe_that_is_wrong_is_told_what(fixed: Any, mutable: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        check_operators(recipe(fixed, mutable))
+        check_operators(recipe_parts(recipe(fixed, mutable)))
 
 
 def test_the_smallest_limit_that_is_told_leaves_something() -> None:
     small = recipe({"problems": "deepbench.conv", "operator": None, "shapes": (), "limit_gflop": 1e-7})
     with pytest.raises(RecipeError, match=r"allowed: at least ([\d.e-]+)") as told:
-        check_operators(small)
+        check_operators(recipe_parts(small))
     least = float(re.search(r"at least ([\d.e-]+),", str(told.value))[1])  # type: ignore[index]
-    enough = replace(plan_of(small), limit_gflop=least)
+    enough = replace(plan_of(recipe_parts(small)), limit_gflop=least)
     assert workloads(enough)[0]
     assert not workloads(replace(enough, limit_gflop=0.99 * least))[0]
 
@@ -884,10 +886,10 @@ def test_a_workload_that_may_change_makes_a_run_open() -> None:
 
 def test_a_recipe_hands_its_plan_to_other_processes(tmp_path: Path, bare: Callable[[str], str]) -> None:
     made = recipe({"bare": bare("product"), "attributes": {}}, {"rigorous": True, "take": 3, "limit_gflop": 0.5})
-    there = plan_of(made)
+    there = plan_of(recipe_parts(made))
     assert Plan.from_json(there.to_json()) == there
     assert there.mode == "rigorous"
-    assert check_operators(made) == ["1 of 1 problems and directions would be run"]
+    assert check_operators(recipe_parts(made)) == ["1 of 1 problems and directions would be run"]
 
 
 def test_rigorous_measures_in_fresh_processes(bare: Callable[[str], str]) -> None:
@@ -1009,10 +1011,10 @@ def table(times: OperatorTimes, width: int = 130) -> str:
     """What is printed, without the breaks of its lines."""
     import io
 
-    from deep5.bench.record import _told
+    from deep5.bench.record import operators_document
 
     out = io.StringIO()
-    operator_table(_told(times), Console(file=out, width=width))
+    operator_table(operators_document(times), Console(file=out, width=width))
     return " ".join(out.getvalue().split())
 
 
@@ -1054,11 +1056,11 @@ def test_times_are_told_in_three_digits() -> None:
 def test_the_table_is_readable_at_80_columns() -> None:
     import io
 
-    from deep5.bench.record import _told
+    from deep5.bench.record import operators_document
 
     out = io.StringIO()
     times = summarise([raw(0, [1e-3] * 7, title="N=16 C=3 H=224 W=224 K=64 3x3")])
-    operator_table(_told(times), Console(file=out, width=80))
+    operator_table(operators_document(times), Console(file=out, width=80))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert any(re.search(r"^ *a +1 ms +1 ms-1 ms +2 +1 +100%", line) for line in lines), out.getvalue()

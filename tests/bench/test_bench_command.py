@@ -21,13 +21,14 @@ from rich.console import Console
 from deep5.bench.candidates import random_values
 from deep5.bench.measure import measure
 from deep5.bench.plan import Plan, workloads
-from deep5.bench.record import check_operators, plan_of
+from deep5.bench.recipe import check_operators, plan_of
 from deep5.bench.summary import summarise
 from deep5.cli.bench_operator import ready_recipe
 from deep5.cli.check_operator import made_again
 from deep5.core.errors import RecipeError, UsageError
 from deep5.operators.drawn import whole_numbers
 from deep5.operators.native import NativeOperator
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 
 FILE = """
@@ -139,8 +140,8 @@ def test_whole_numbers_are_indices_as_the_check_draws_them(own: str) -> None:
 )
 def test_an_element_type_is_given_once_or_once_an_input(dtypes: tuple[str, ...], told: Any) -> None:
     made = ready_recipe("Add", shapes=("2", "2"), dtypes=dtypes, frameworks="reference")
-    assert plan_of(made).dtype == told
-    assert Plan.from_json(plan_of(made).to_json()) == plan_of(made)
+    assert plan_of(recipe_parts(made)).dtype == told
+    assert Plan.from_json(plan_of(recipe_parts(made)).to_json()) == plan_of(recipe_parts(made))
 
 
 def test_another_number_of_element_types_is_refused(own: str) -> None:
@@ -156,7 +157,7 @@ def test_another_number_of_element_types_is_refused(own: str) -> None:
 
 def test_a_recipe_gives_element_types_and_bounds(own: str) -> None:
     fixed = {"operator": f"{own}:Rows", "shapes": ((4, 3), (5,), (3,)), "dtype": ("float32", "int64", "float32")}
-    made = plan_of(Recipe.make({**fixed, "bounds": (0, 2)}, {"frameworks": ("reference",)}, []))
+    made = plan_of(recipe_parts(Recipe.make({**fixed, "bounds": (0, 2)}, {"frameworks": ("reference",)}, [])))
     assert (made.dtypes, made.bounds) == (("float32", "int64", "float32"), (0, 2))
     for wrong in ((), ("float32", 3), 3):
         with pytest.raises(RecipeError, match=r"'dtype' is .*; allowed: a name such as 'float32', or one an input"):
@@ -334,7 +335,7 @@ def test_few_or_scattered_ratios_are_no_verdict_on_what_is_compared() -> None:
 
 @pytest.mark.parametrize("name", ["deepbench_conv", "deepbench_gemm", "deepbench_rnn"])
 def test_the_smoke_size_of_a_recipe_asks_for_no_gradients_that_are_not_there(name: str) -> None:
-    notes = check_operators(load_recipe(name).at_size("smoke"))
+    notes = check_operators(recipe_parts(load_recipe(name).at_size("smoke")))
     assert not any("gradients" in note for note in notes), notes
 
 
@@ -343,9 +344,10 @@ def test_the_smoke_size_of_a_recipe_asks_for_no_gradients_that_are_not_there(nam
 def test_the_warnings_of_a_run_are_printed_once(
     judged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from deep5.bench.record import time_operators
+    from deep5.recipe.experiment import Experiment
     from deep5.results.table import verdict_table
     from deep5.run.execute import execute
+    from deep5.run.operators import time_operators
 
     monkeypatch.setenv("COLUMNS", "200")
     # Whole numbers have no gradient, which is told.
@@ -357,6 +359,6 @@ def test_the_warnings_of_a_run_are_printed_once(
         verdict_table(result, console)
         told = capsys.readouterr().out + console.file.getvalue()  # type: ignore[attr-defined]
     else:
-        time_operators(made, tmp_path)
+        time_operators(Experiment.of(made), tmp_path)
         told = capsys.readouterr().out
     assert " ".join(told.split()).count("gradients are asked for") == 1

@@ -17,10 +17,12 @@ import pytest
 import deep5 as d5
 from command import Command
 from deep5.audit import audit
-from deep5.bench.collective.recipe import plan_of
+from deep5.bench.collective.plan import CollectivePlan
 from deep5.core.communicator import Communicator
 from deep5.core.errors import RecipeError, UsageError
 from deep5.distributed.communicators.threads import run_in_threads
+from deep5.recipe.experiment import Experiment
+from deep5.recipe.keys import COLLECTIVES
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipes.distributed import collectives
 from deep5.results.report.collect import collect
@@ -28,6 +30,7 @@ from deep5.results.report.page import report_page
 from deep5.results.result import Result
 from deep5.results.samples_file import read_samples
 from deep5.results.store import result_folders
+from deep5.run.collectives import Collectives
 from deep5.run.execute import execute, execute_as_rank
 from deep5.run.ranks import run_with_ranks
 
@@ -384,12 +387,16 @@ def test_one_process_cannot_run_it(tmp_path: Path) -> None:
         run_with_ranks(Recipe.make(FIXED, {}, METRICS), None, None, [], out=tmp_path, quiet=True, resume=tmp_path)
 
 
+def _plan(recipe: Recipe) -> CollectivePlan:
+    return Collectives(Experiment.of(recipe)).plan()
+
+
 def test_what_is_timed_belongs_into_the_hash() -> None:
     recipe = load_recipe(NAME)
-    assert (recipe.collectives, recipe.trains, recipe.ranks, recipe.division) == (True, False, 2, "closed")
-    assert plan_of(recipe).sizes_bytes[-1] == 64 << 20
+    assert (recipe.kind, recipe.ranks, recipe.division) == (COLLECTIVES, 2, "closed")
+    assert _plan(recipe).sizes_bytes[-1] == 64 << 20
     open_one = Recipe.make({"collective": "all_reduce"}, {"sizes": "4"}, METRICS)
     assert open_one.division == "open", "times of other sizes are others"
-    assert plan_of(open_one.with_settings({"algorithms": ("ring", "library")})).algorithms == ("ring", "library")
+    assert _plan(open_one.with_settings({"algorithms": ("ring", "library")})).algorithms == ("ring", "library")
     with pytest.raises(RecipeError, match="sizes 'x' cannot be read"):
-        plan_of(open_one.with_settings({"sizes": "x"}))
+        _plan(open_one.with_settings({"sizes": "x"}))

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from deep5.cli.check_optimizer import optimizer_command
 from deep5.cli.errors import errors
-from deep5.cli.optimizer_check import check_optimizer
 from deep5.core.errors import UnknownName, UsageError
 from deep5.core.plugins import registered
+from deep5.run.check_optimizer import check_optimizer
 from deep5.training.optimizer_report import OptimizerReport
 
 HEAD = """

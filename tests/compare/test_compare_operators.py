@@ -14,7 +14,8 @@ import pytest
 
 import deep5.measuring.calibration
 from deep5.compare.driver import run_comparison
-from deep5.compare.plan import make_plan, request_of
+from deep5.compare.plan import make_plan
+from deep5.compare.request import request_of
 from deep5.core.errors import UsageError
 from deep5.measuring.calibration import Calibration
 from deep5.recipe.recipe import load_recipe

@@ -15,6 +15,7 @@ from deep5.core.arguments import most_threads
 from deep5.core.errors import Deep5Error, RecipeError, RuleError, ShapeError, UnknownName, UsageError
 from deep5.core.events import check_info
 from deep5.core.plugins import mode_fault
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import load_recipe
 from deep5.run.assemble import assemble
 from deep5.training.groups import partition
@@ -184,7 +185,7 @@ def test_a_recipe_names_what_is_wrong_with_its_threads() -> None:
     with pytest.raises(
         RecipeError, match=f"'threads': got 100000 threads; allowed: .*at most {most_threads()}; remedy"
     ):
-        assemble(recipe)
+        assemble(recipe_parts(recipe))
 
 
 def test_a_back_end_of_somebody_elses_is_bounded_too() -> None:

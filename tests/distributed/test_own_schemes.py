@@ -16,6 +16,7 @@ from deep5.core.communicator import SingleRank
 from deep5.core.errors import CommunicationError, RecipeError, UsageError
 from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.compression import check_compression
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe
 from deep5.run.assemble import assemble
 from pipeline_cases import batch, executor, network
@@ -171,11 +172,11 @@ def training(scheme: Any, epochs: int = 1, **options: Any) -> None:
 )
 def test_what_is_wrong_with_a_class_of_ones_own_is_told(tmp_path: Path, given: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        assemble(recipe(tmp_path, **given), SingleRank())
+        assemble(recipe_parts(recipe(tmp_path, **given)), SingleRank())
 
 
 def test_a_compression_of_ones_own_is_taken_from_a_file(tmp_path: Path) -> None:
-    optimizer = assemble(recipe(tmp_path, compression="Half"), SingleRank()).optimizer
+    optimizer = assemble(recipe_parts(recipe(tmp_path, compression="Half")), SingleRank()).optimizer
     assert optimizer.describe()["compression"] == {"compression": "Half", "feedback": True}
 
 

@@ -79,13 +79,14 @@ def test_a_launcher_that_does_not_say_which_rank_of_its_machine_is_told(
 def test_a_recipe_goes_by_it_and_a_processor_that_is_not_there_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    from deep5.recipe.experiment import recipe_parts
     from deep5.recipe.recipe import load_recipe
     from deep5.run.assemble_executor import executor_factory
 
     for name, value in {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "97"}.items():
         monkeypatch.setenv(name, value)
     recipe = load_recipe("digits_lenet").at_size("smoke").with_settings({"framework": "pytorch", "device": "cuda"})
-    _, _, build = executor_factory(recipe)
+    _, _, build = executor_factory(recipe_parts(recipe))
     with pytest.raises(RecipeError, match="no device cuda:97 for pytorch here; allowed: cpu"):
         build(d5.networks.mlp(), 0)
     with pytest.raises(Unsupported, match="no device cuda:97 for NCCL here"):

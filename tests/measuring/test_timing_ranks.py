@@ -24,13 +24,14 @@ from deep5.core.errors import RecipeError, UsageError
 from deep5.core.plugins import registered
 from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
 from deep5.measuring.timing import Rounds, of_slowest, time_rounds
-from deep5.recipe.components import make_candidate
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipe.registered import recipe_names
 from deep5.recipes.overhead import ranks_training
 from deep5.results.result import load
 from deep5.results.samples_file import read_samples
 from deep5.results.store import result_folders
+from deep5.run.code import make_candidate
 from deep5.run.execute import execute
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.uci_digits import digits
@@ -281,7 +282,7 @@ def test_one_process_is_a_single_rank_to_a_candidate(recipe: Path) -> None:
         return lambda: None
 
     made = Recipe.make({"candidate": candidate, "baseline": candidate}, {}, [(d5.Slowdown(), None)])
-    make_candidate(made, "candidate")
+    make_candidate(recipe_parts(made), "candidate")
     assert isinstance(given[0], SingleRank)
 
 

@@ -15,6 +15,7 @@ import deep5 as d5
 from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.errors import Deep5Error, GoalError, RecipeError, UsageError
 from deep5.core.metric import parse_goal
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipe.settings import parse_setting
 from deep5.run.assemble import assemble
@@ -102,7 +103,7 @@ def own_network(seed: int = 0) -> Any:
 def test_components_are_names_classes_functions_and_objects(fixed: dict[str, Any], mutable: dict[str, Any]) -> None:
     made = recipe(fixed, mutable)
     check_recipe(made)
-    parts = assemble(made)
+    parts = assemble(recipe_parts(made))
     assert parts.framework == "reference"
     assert len(parts.splits.train) == 60
     assert parts.executor.network.inputs["input"].shape == ("N", 4)
@@ -110,13 +111,19 @@ def test_components_are_names_classes_functions_and_objects(fixed: dict[str, Any
 
 def test_arguments_reach_their_components() -> None:
     parts = assemble(
-        recipe(mutable={"optimizer": "momentum", "optimizer_args": (0.25, 0.5), "optimizer_kwargs": {"nesterov": True}})
+        recipe_parts(
+            recipe(
+                mutable={"optimizer": "momentum", "optimizer_args": (0.25, 0.5), "optimizer_kwargs": {"nesterov": True}}
+            )
+        )
     )
     assert (parts.optimizer.lr, parts.optimizer.nesterov) == (0.25, True)
-    parts = assemble(recipe(mutable={"train_sampler": "shuffle", "train_sampler_kwargs": {"seed": 3}, "seed": 5}))
+    parts = assemble(
+        recipe_parts(recipe(mutable={"train_sampler": "shuffle", "train_sampler_kwargs": {"seed": 3}, "seed": 5}))
+    )
     assert parts.train_sampler.seed == 3
     assert parts.seeds["run"] == 5
-    (event,) = assemble(recipe(mutable={"events": Counting, "events_args": (5,)})).events
+    (event,) = assemble(recipe_parts(recipe(mutable={"events": Counting, "events_args": (5,)}))).events
     assert isinstance(event, Counting)
     assert event.by == 5
 
@@ -126,7 +133,9 @@ def test_executor_instead_of_framework() -> None:
 
     mutable = {key: value for key, value in MUTABLE.items() if key != "framework"}
     for executor in (Reference, Reference(), Reference().executor, "reference"):
-        parts = assemble(Recipe.make(FIXED, {**mutable, "executor": executor, "executor_kwargs": {}}, METRICS))
+        parts = assemble(
+            recipe_parts(Recipe.make(FIXED, {**mutable, "executor": executor, "executor_kwargs": {}}, METRICS))
+        )
         assert parts.framework in ("reference", "Reference.executor")
 
 
@@ -148,7 +157,7 @@ def test_what_the_caller_passes_never_changes() -> None:
     made = Recipe.make(fixed, mutable, metrics, sizes=sizes)
     made.at_size("smoke")
     changed = made.with_settings({"optimizer_kwargs.lr": 0.5, "batch_size": 8})
-    assemble(changed)
+    assemble(recipe_parts(changed))
     assert (fixed, mutable, metrics, sizes) == before
     # Nor does a recipe follow what its caller does later, or what a component does with its arguments.
     hashed = made.fixed_hash()

@@ -14,12 +14,14 @@ import pytest
 from deep5.bench import measure as measuring
 from deep5.bench import series as timed
 from deep5.bench.plan import Plan, workloads
-from deep5.bench.record import OPERATORS, check_operators, plan_of
+from deep5.bench.recipe import check_operators, plan_of
+from deep5.bench.record import OPERATORS
 from deep5.core.errors import UsageError
 from deep5.core.plugins import registered
 from deep5.operators import problems
 from deep5.operators.roofline import Roofline, numpy_roofline
 from deep5.operators.zoo.problems import BATCHES
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.keys import WORKLOAD
 from deep5.recipe.recipe import load_recipe
 from deep5.recipes.deepbench import MUTABLE
@@ -47,7 +49,9 @@ def test_what_is_timed_cannot_change_in_a_closed_run(name: str) -> None:
     assert not WORKLOAD & recipe.mutable.keys()
     assert recipe.with_settings({"take": 6}).division == "open"
     if name in RECIPES:
-        assert check_operators(recipe.with_settings({"uses": "inference_server", "take": 1})), "whatever its box is of"
+        assert check_operators(recipe_parts(recipe.with_settings({"uses": "inference_server", "take": 1}))), (
+            "whatever its box is of"
+        )
         with pytest.raises(UsageError, match="'limit_gflop' is fixed by the recipe"):
             recipe.with_settings({"limit_gflop": 0.3})
 
@@ -55,7 +59,7 @@ def test_what_is_timed_cannot_change_in_a_closed_run(name: str) -> None:
 def test_every_back_end_is_in_every_recipe() -> None:
     assert set(FRAMEWORKS) == set(registered("frameworks"))
     for name in RECIPES:
-        plan = plan_of(load_recipe(name))
+        plan = plan_of(recipe_parts(load_recipe(name)))
         assert plan.frameworks == FRAMEWORKS
         assert plan.bare is not None
 
@@ -63,14 +67,14 @@ def test_every_back_end_is_in_every_recipe() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_the_limit_leaves_is_what_the_guide_says(name: str) -> None:
     recipe = load_recipe(name)
-    works, left_out = workloads(plan_of(recipe))
+    works, left_out = workloads(plan_of(recipe_parts(recipe)))
     told = f"{len(works)} of {len(works) + len(left_out)}"
     assert all("(limit_gflop=10)" in entry["reason"] for entry in left_out)
-    assert f"{told} problems and directions would be run" in check_operators(recipe)[0]
+    assert f"{told} problems and directions would be run" in check_operators(recipe_parts(recipe))[0]
     assert f"`{name}` {told}" in " ".join(DOCS.read_text().split())
-    whole = plan_of(recipe.at_size("whole"))
+    whole = plan_of(recipe_parts(recipe.at_size("whole")))
     assert not any("limit_gflop" in entry["reason"] for entry in workloads(whole)[1])
-    smoke = plan_of(recipe.at_size("smoke"))
+    smoke = plan_of(recipe_parts(recipe.at_size("smoke")))
     assert len(workloads(smoke)[0]) <= 3, "a smoke size stays quick"
 
 
@@ -173,7 +177,7 @@ def test_a_smoke_run_draws_every_candidate(name: str, tmp_path: Path, quick_peak
     for picture in ("violin", "box"):
         assert (result.folder / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
     told = json.loads((result.folder / OPERATORS).read_text())
-    frameworks = plan_of(recipe).frameworks
+    frameworks = plan_of(recipe_parts(recipe)).frameworks
     wanted = {(framework, bare) for framework in frameworks for bare in (False, True)}
     assert {(row["framework"], row["bare"]) for row in told["rows"]} == wanted
     box, violin = ((result.folder / f"{picture}.svg").read_text() for picture in ("box", "violin"))
@@ -203,7 +207,7 @@ def test_a_smoke_run_draws_every_candidate(name: str, tmp_path: Path, quick_peak
 @pytest.mark.slow
 def test_products_of_every_batch_size_run_at_their_full_size(tmp_path: Path, quick_peaks: None) -> None:
     recipe = load_recipe("matmul_batches").with_settings({"frameworks": "pytorch", "rounds": 1})
-    assert plan_of(recipe).limit_gflop is None
+    assert plan_of(recipe_parts(recipe)).limit_gflop is None
     result = execute(recipe, out=tmp_path, quiet=True)
     told = json.loads((result.folder / OPERATORS).read_text())
     assert told["left_out"] == []
@@ -221,7 +225,7 @@ def test_products_of_every_batch_size_run_at_their_full_size(tmp_path: Path, qui
 @pytest.mark.slow
 def test_deep5_and_bare_have_the_same_threads_on_every_framework(quick_peaks: None) -> None:
     """A product that several threads would share: nobody keeps more than one processor busy."""
-    given = replace(plan_of(load_recipe("deepbench_gemm")), take=1, limit_gflop=1.0, rounds=7)
+    given = replace(plan_of(recipe_parts(load_recipe("deepbench_gemm"))), take=1, limit_gflop=1.0, rounds=7)
     found = measuring.measure_here(given)
     busy = {series["candidate"]: series["processors"] for series in found["series"]}
     assert set(busy) == {label for name in FRAMEWORKS for label in (name, f"{name} (bare)")}, found["left_out"]

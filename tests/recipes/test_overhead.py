@@ -15,10 +15,11 @@ import pytest
 from deep5.core.events import StepInfo
 from deep5.distributed.communicators.threads import run_in_threads
 from deep5.measuring.timing import Rounds, time_rounds
-from deep5.recipe.components import make_candidate
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipe.registered import recipe_names
 from deep5.results.result import Result, load
+from deep5.run.code import make_candidate
 from deep5.run.execute import execute, execute_as_rank
 
 RECIPES = recipe_names()
@@ -146,7 +147,7 @@ def sees_the_wait(name: str, wait: Wait, *, steps: int, size: str = "full") -> b
     recipe = replace(recipe, fixed={**recipe.fixed, "steps": steps, "rounds": 2}, published=False)
     ((metric, goal),) = recipe.metrics
     assert goal is not None
-    sides = [make_candidate(recipe, key) for key in ("candidate", "baseline", "baseline")]
+    sides = [make_candidate(recipe_parts(recipe), key) for key in ("candidate", "baseline", "baseline")]
     wait.microseconds = 1000.0
     before = wait.calls
     sides[1]()

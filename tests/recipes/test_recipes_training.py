@@ -10,6 +10,7 @@ import pytest
 
 import deep5 as d5
 from deep5.networks import resnet50
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipes.penalised_momentum import PenalisedMomentum
 from deep5.run.assemble import assemble
@@ -115,7 +116,7 @@ def test_penalised_momentum_is_torchs_own_with_its_weight_decay() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_smoke_size_reads_the_real_format(name: str) -> None:
     """What the smoke size trains on are files in the format of the full size, read by the same code."""
-    made = assemble(load_recipe(name).at_size("smoke"))
+    made = assemble(recipe_parts(load_recipe(name).at_size("smoke")))
     described = made.splits.description
     format_of = {"cifar10_resnet44": "CIFAR-10, binary version", "imagenet_resnet50": "TFRecord files"}[name]
     assert described["source"].startswith("made-up files in the format of ")
@@ -133,7 +134,7 @@ def test_augmentation_differs_by_epoch_and_not_by_run(name: str) -> None:
     recipe = load_recipe(name).at_size("smoke")
     found = []
     for _ in range(2):
-        sampler = assemble(recipe).train_sampler
+        sampler = assemble(recipe_parts(recipe)).train_sampler
         found.append([_by_id(sampler, epoch) for epoch in (0, 1)])
     (first, later), (again, _) = found
     assert all(np.array_equal(first[key], again[key]) for key in first)

@@ -244,13 +244,15 @@ def test_numerics_that_can_no_longer_be_set(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_device_of_an_executor_is_what_numerics_are_set_for() -> None:
     """Also where it is handed over with the executor, as the tutorial's recipes do."""
+    from deep5.recipe.experiment import recipe_parts
     from deep5.recipe.recipe import Recipe
     from deep5.run.assemble_executor import written_numerics
 
     fixed = {"model": "mlp", "dataset": "synthetic", "epochs": 1}
     for device, asked in ((d5.GPUDevice(), ["deterministic"]), (d5.CPUDevice(), [])):
         mutable = {"executor": "reference", "executor_kwargs": {"device": device}, "optimizer": "sgd", "batch_size": 1}
-        assert written_numerics(Recipe.make(fixed, {**mutable, "deterministic": False, "tf32": True}, [])) == asked
+        made = Recipe.make(fixed, {**mutable, "deterministic": False, "tf32": True}, [])
+        assert written_numerics(recipe_parts(made)) == asked
 
 
 def test_numerics_of_an_executor_that_is_named_by_its_function(tmp_path: Path) -> None:

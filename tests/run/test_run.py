@@ -953,12 +953,13 @@ def test_a_kill_at_any_moment_leaves_a_true_folder_or_none(tmp_path: Path) -> No
     program = f"""
 import sys
 from deep5.measuring.environment import describe_system
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import load_recipe
 from deep5.run.execute import execute
 describe_system()
 recipe = load_recipe("digits_lenet").at_size(sys.argv[1]).with_settings({{"framework": "reference"}})
-import deep5.run.assemble, deep5.run.record, deep5.run.training, deep5.training.trainer
-deep5.run.assemble.assemble(recipe)
+import deep5.run.assemble, deep5.run.record, deep5.run.train, deep5.training.trainer
+deep5.run.assemble.assemble(recipe_parts(recipe))
 print("ready", flush=True)
 execute(recipe, out={str(out)!r}, quiet=True)
 print("done", flush=True)

@@ -40,6 +40,9 @@ from deep5.results.charts.training import (
     loss_points,
     undrawn,
 )
+from deep5.compare.studied import load_study, target_of
+from deep5.core.errors import OutputError, RecipeError, UsageError
+from deep5.measuring.pinning import processors
 from deep5.results.folder import locked
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow

@@ -18,8 +18,8 @@ import pytest
 
 from command import Command
 from deep5.audit.folders import audit
+from deep5.compare.studied import load_study
 from deep5.core.errors import UsageError
-from deep5.recipe.candidates import load_study
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow

@@ -113,12 +113,12 @@ def main(arguments: Sequence[str]) -> int:
     pairs = pairs_of_one_step(asked.framework)
     if asked.list:
         for caller, callee in sorted(pairs):
-            print(f"{caller.file}:{caller.name} -> {callee.file}:{callee.name}")
+            sys.stdout.write(f"{caller.file}:{caller.name} -> {callee.file}:{callee.name}\n")
     if asked.files:
         folders = Counter((str(Path(a.file).parent), str(Path(b.file).parent)) for a, b in pairs)
         for (a, b), number in folders.most_common():
-            print(f"{number:5} {a} -> {b}")
-    print(f"{len(pairs)} pairs of functions in two files, on {asked.framework}")
+            sys.stdout.write(f"{number:5} {a} -> {b}\n")
+    sys.stdout.write(f"{len(pairs)} pairs of functions in two files, on {asked.framework}\n")
     return 0
 
 

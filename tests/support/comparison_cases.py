@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deep5.compare.plan import Candidate, Plan
+from deep5.compare.candidate import Candidate, Plan
 from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
 from deep5.compare.record import ComparisonRecord

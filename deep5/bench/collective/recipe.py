@@ -11,33 +11,20 @@ from deep5.core.errors import RecipeError, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from deep5.bench.collective.plan import CollectivePlan
-    from deep5.recipe.recipe import Recipe
 
-__all__ = ["check_collectives", "collective_plan", "plan_of"]
+__all__ = ["check_collectives", "collective_plan"]
 
 
-def collective_plan(value: Callable[[str], Any]) -> CollectivePlan:
-    """What the keys of a recipe of collectives ask for.
+def collective_plan(value: Callable[[str], Any], where: Callable[[str], str] = lambda key: "") -> CollectivePlan:
+    """What the keys of a recipe of collectives request.
 
     Args:
         value: From a key to what it holds, or its default.
-
-    Raises:
-        RecipeError: A value cannot be read; where it stands is not said.
-    """
-    return _plan(value, lambda _: "")
-
-
-def plan_of(recipe: Recipe) -> CollectivePlan:
-    """What a recipe of collectives measures.
+        where: From a key to its file and line, ending in `": "`, or an empty string.
 
     Raises:
         RecipeError: A value cannot be read.
     """
-    return _plan(recipe.value, recipe.where)
-
-
-def _plan(value: Callable[[str], Any], where: Callable[[str], str]) -> CollectivePlan:
     from deep5.bench.collective.plan import DTYPES, CollectivePlan, parse_algorithms, parse_segment, parse_sizes
 
     def read(key: str, parse: Callable[[Any], Any]) -> Any:
@@ -70,18 +57,10 @@ def _plan(value: Callable[[str], Any], where: Callable[[str], str]) -> Collectiv
     return plan
 
 
-def check_collectives(recipe: Recipe) -> list[str]:
-    """Whether a recipe of collectives could run.
-
-    Returns:
-        What would be timed.
-
-    Raises:
-        RecipeError: A value cannot be read.
-    """
+def check_collectives(plan: CollectivePlan) -> list[str]:
+    """What a plan would time, in a sentence."""
     from deep5.bench.collective.report import size_text
 
-    plan = plan_of(recipe)
     sizes = sorted(plan.sizes_bytes)
     ends = size_text(sizes[0]) if len(sizes) == 1 else f"{size_text(sizes[0])} to {size_text(sizes[-1])}"
     calls = len(sizes) * len(plan.algorithms) * plan.rounds

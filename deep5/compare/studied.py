@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import RecipeError, UnknownName, UsageError
+from deep5.recipe.experiment import Experiment
 from deep5.recipe.file import read_recipe_file
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
 from deep5.results.time_to_target import Target
+from deep5.run.choice import workload_of
 
 __all__ = ["chosen", "load_study", "target_of"]
 
@@ -32,7 +34,7 @@ def load_study(
     if recipe.path is None:
         raise RecipeError(f"the recipe {name_or_path} has no file; allowed: one that has")
     at_size = recipe.at_size(size)
-    if not at_size.trains:
+    if not workload_of(Experiment.of(at_size)).studied:
         raise UsageError(f"{recipe.name} trains nothing; allowed: a recipe that trains a network; remedy: deep5 run")
     scope, _ = read_recipe_file(recipe.path, recipe.source)
     study = scope.get("STUDY")

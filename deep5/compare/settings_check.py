@@ -1,4 +1,4 @@
-"""What a candidate's process says of itself: its settings as read back, its framework's own peaks."""
+"""What a candidate's process reads back: settings and peaks, and whether they are what was requested and proved."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from deep5.compare.candidate import Plan
 from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.tensors import to_numpy
 from deep5.measuring.loops import Work
+from deep5.measuring.pinning import processors
 from deep5.operators.roofline import best_rate
+from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from deep5.core.framework import Framework
 
-__all__ = ["framework_of", "observed", "peaks_of", "provenance_of"]
+__all__ = ["fault_of", "framework_of", "observed", "peaks_of", "provenance_of"]
 
 # Rows and columns of the matrices, and elements of the vector, whose rates are the framework's peaks.
 _PRODUCT, _COPY = 1024, 1 << 24
 _PEAK_S = 0.1
 # What says how long threads look for work before they sleep.
 _WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
+# Of a product of 1024 rows in float32, relative: twenty times its rounding, a fifth of that of TF32.
+_EXACT = 2e-5
 
 
 def framework_of(recipe: Recipe) -> Framework:
@@ -33,7 +38,7 @@ def framework_of(recipe: Recipe) -> Framework:
     """
     from deep5.run.assemble_executor import executor_factory
 
-    _, known, _ = executor_factory(recipe)
+    _, known, _ = executor_factory(recipe_parts(recipe))
     if known is None:
         raise UsageError(f"the recipe {recipe.name} has an executor of its own; allowed: a framework")
     return known
@@ -123,3 +128,34 @@ def _measure(found: dict[str, float | None], product: Work | None, copy: Work | 
         found["product_flop_s"] = best_rate(product, 2 * _PRODUCT**3, _PEAK_S)
     if copy is not None:
         found["copy_byte_s"] = best_rate(copy, 2 * 4 * _COPY, _PEAK_S)
+
+
+def fault_of(plan: Plan, recipe: Recipe, proved_on: Mapping[str, Any] | None, answer: Mapping[str, Any]) -> str | None:
+    """What is not as it should be, or None.
+
+    Args:
+        plan: The comparison as declared.
+        recipe: As the candidate runs it.
+        proved_on: Hashes of what the candidate was proved on.
+        answer: Of its timed process: `settings` and `provenance` as read back, and `peaks`.
+    """
+    found, error = answer["settings"], answer["peaks"]["product_error"]
+    for key, value in (proved_on or {}).items():
+        if key in answer["provenance"] and answer["provenance"][key] != value:
+            return f"its {key} is not what it was when the candidate was proved"
+    declared = plan.kind != "operators" and bool(recipe.value("tf32"))
+    # Recipes of operators have no such key.
+    remedy = "" if plan.kind == "operators" else "; remedy: tf32=True in the recipe, which lets all candidates round so"
+    if plan.kind != "operators" and found.get("dtype") not in (None, "float32"):
+        return f"it computes in {found['dtype']}; asked for: float32"
+    for what, asked, got in (
+        ("threads", plan.threads, found.get("threads")),
+        ("processors", processors(plan.threads), found.get("affinity")),
+    ):
+        if got is not None and got != asked:
+            return f"it has {got} as {what}; asked for: {asked}"
+    if found.get("tf32") is True and not declared:
+        return f"it rounds float32 to TF32, as it says itself; asked for: float32{remedy}"
+    if error is not None and not error <= _EXACT and not declared:
+        return f"its matrix products in float32 are off by {error:.1g}; allowed: {_EXACT:g}{remedy}"
+    return None

@@ -1,0 +1,57 @@
+"""The command `deep5 evaluate`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from deep5.core.errors import Errors
+from deep5.trained.evaluate import evaluate_result
+
+__all__ = ["evaluate_command"]
+
+
+def evaluate_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("evaluate")
+    @click.argument("result", metavar="RESULT")
+    @click.option(
+        "--split", type=click.Choice(["test", "train"]), default="test", show_default=True, help="Which part."
+    )
+    @click.option("--data", metavar="NAME", help="Another data set: a registered name, or FILE.py:NAME.")
+    @click.option(
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of that data set; may be repeated."
+    )
+    @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
+    @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where its data set is code of its own.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def evaluate(result: str, settings: tuple[str, ...], as_json: bool, debug: bool, **chosen: Any) -> None:
+        """Evaluate the trained network of RESULT, a result folder, on its test set.
+
+        Beside it stands what the run had recorded. Nothing in the folder is executed: the data set is made again from
+        its registered name.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.recipe.settings import parse_setting
+
+            found = evaluate_result(result, arguments=dict(parse_setting(text) for text in settings), **chosen)
+            if as_json:
+                show(json.dumps(found.document(), indent=2, allow_nan=False))
+                return
+            from rich.console import Console
+
+            console = Console()
+            with console.capture() as text:
+                found.print(console)
+            show(text.get().rstrip("\n"))
+
+    return evaluate

@@ -1,0 +1,97 @@
+"""What commands on a recipe share: the options that name and change it, and how a table is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deep5.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from deep5.recipe.recipe import Recipe
+
+__all__ = ["configured", "debug_option", "printed", "recipe_options", "whole_number"]
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """Reads an option's value."""
+
+    def read(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise click.BadParameter(f"{value!r}; allowed: a whole number of at least {least}")
+        return number
+
+    return read
+
+
+def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add RECIPE and the options that change it."""
+    options = [
+        click.argument("recipe"),
+        click.option("--framework", metavar="NAME", help="Run on this framework."),
+        click.option(
+            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; may be repeated."
+        ),
+        click.option("--seed", type=whole_number(0), metavar="N", help="Seed of weights, order and noise."),
+        click.option("--device", metavar="D", help="cpu, cuda or cuda:N."),
+        click.option("--threads", type=whole_number(1), metavar="N", help="Threads within an operator."),
+        click.option("--init", metavar="FILE", help="Start from these weights: a .safetensors or .onnx file."),
+        click.option("--size", metavar="NAME", default="full", help="A size of the recipe, such as smoke."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def debug_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --debug."""
+    return click.option("--debug", is_flag=True, help="On an error, show the traceback.")(command)
+
+
+def configured(
+    recipe: str,
+    framework: str | None,
+    settings: tuple[str, ...],
+    seed: int | None,
+    device: str | None,
+    threads: int | None,
+    init: str | None,
+    size: str,
+) -> Recipe:
+    """The recipe that `recipe_options` name, at its size and with its settings.
+
+    Raises:
+        UsageError: Two options that set the same, or no such recipe, size or key.
+    """
+    from deep5.recipe.recipe import load_recipe
+    from deep5.recipe.settings import parse_setting
+
+    changes: dict[str, Any] = {}
+    for text in settings:
+        key, value = parse_setting(text)
+        if key in changes:
+            raise UsageError(f"--set {key} is given twice; allowed: once")
+        changes[key] = value
+    options = {"framework": framework, "seed": seed, "device": device, "threads": threads, "init": init}
+    for key, given in options.items():
+        if given is not None:
+            if key in changes:
+                raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
+            changes[key] = given
+    return load_recipe(recipe).at_size(size).with_settings(changes)
+
+
+def printed(write: Callable[[Any], None]) -> str:
+    """What is written to a console, as a text."""
+    from rich.console import Console
+
+    console = Console()
+    with console.capture() as text:
+        write(console)
+    return text.get().rstrip("\n")

@@ -1,0 +1,97 @@
+"""`Experiment`: a recipe made ready to run; each key's value or default, its hashes, and what resolves its names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.core.canonical import canonical, copied
+from deep5.core.metric import Goal, Metric
+from deep5.recipe.keys import Kind
+from deep5.recipe.part import Part, Parts
+from deep5.recipe.recipe import Recipe
+
+__all__ = ["Experiment", "recipe_parts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What will run of a recipe, at one size and with all settings; made once.
+
+    Attributes:
+        name: Of the recipe.
+        kind: What it trains or times.
+        size: The size in force.
+        ranks: The requested number of ranks; None: one process without ranks.
+        values: By key the recipe's value, or the default.
+        parts: By key the same with its arguments, which makes an object of it.
+        metrics: Pairs of metric and goal; None: reported, not judged.
+        metrics_at: File and line of METRICS, ending in `": "`, or an empty string.
+        document: What a result says of its recipe, its hash included.
+        defaults: By key what stands there where a recipe leaves it out, in JSON's types.
+        source: Content of the recipe's file, or None.
+        source_hash: SHA-256 of it, or None.
+    """
+
+    name: str
+    kind: Kind
+    size: str
+    ranks: int | None
+    values: Mapping[str, Any]
+    parts: Parts
+    metrics: tuple[tuple[Metric, Goal | None], ...]
+    metrics_at: str
+    document: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    source: bytes | None
+    source_hash: str | None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Experiment:
+        """Make a recipe ready; no component is loaded yet.
+
+        Raises:
+            RecipeError: FIXED holds what has no canonical form.
+        """
+        document, parts = recipe.document(), recipe_parts(recipe)
+        return cls(
+            name=recipe.name,
+            kind=recipe.kind,
+            size=recipe.size,
+            ranks=recipe.ranks,
+            values={key: part.value for key, part in parts.items()},
+            parts=parts,
+            metrics=recipe.metrics,
+            metrics_at=recipe.where("METRICS"),
+            document=document,
+            defaults=defaults_of(recipe.kind),
+            source=recipe.source,
+            source_hash=recipe.source_hash(),
+        )
+
+
+def recipe_parts(recipe: Recipe) -> dict[str, Part]:
+    """By key each part of a recipe; lists and dicts are copies."""
+    stated, where = {**recipe.fixed, **recipe.mutable}, recipe.where
+    return {
+        key: Part(
+            key=key,
+            kind=about.kind or key,
+            value=copied(stated.get(key, about.default)),
+            stated=key in stated,
+            args=tuple(stated.get(f"{key}_args", ())),
+            kwargs=copied(stated.get(f"{key}_kwargs", {})),
+            where=where(key),
+            where_args=where(f"{key}_args"),
+            where_kwargs=where(f"{key}_kwargs"),
+            file=recipe.path,
+            folder=recipe.folder_of(key),
+        )
+        for key, about in recipe.kind.keys.items()
+    }
+
+
+def defaults_of(kind: Kind) -> dict[str, Any]:
+    """What stands under each key that a recipe of a kind may leave out, in JSON's types."""
+    return {name: canonical(key.default, name, strict=False) for name, key in kind.keys.items() if not key.required}

@@ -1,0 +1,223 @@
+"""What is wrong with the value of a recipe's key: one function for each form that a value has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from deep5.core.errors import UsageError, suggestion
+from deep5.core.plugins import KINDS, mode_fault, registered
+
+__all__ = [
+    "attributes_fault",
+    "batch_size_fault",
+    "bounds_fault",
+    "collective_fault",
+    "component_fault",
+    "decay_fault",
+    "device_fault",
+    "dtype_fault",
+    "frameworks_fault",
+    "groups_fault",
+    "in_a_file",
+    "init_fault",
+    "launcher_fault",
+    "limit_fault",
+    "loss_scale_fault",
+    "names_fault",
+    "positive_fault",
+    "precision_fault",
+    "schedules_fault",
+    "shapes_fault",
+    "text_fault",
+    "uses_fault",
+]
+
+_PRECISIONS = ("float32", "float64", "bfloat16", "float16")
+_COLLECTIVE = ("all_reduce",)
+_LAUNCHERS = ("mpiexec", "torchrun", "threads")
+
+
+def text_fault(value: Any) -> str | None:
+    """A string, not empty."""
+    return None if isinstance(value, str) and value else f"is {value!r}; allowed: a text"
+
+
+def uses_fault(value: Any) -> str | None:
+    """Which uses there are is known by the problems; a text holds them with commas between."""
+    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(use, str) for use in value)):
+        return None
+    return f"is {value!r}; allowed: a tuple such as ('training',)"
+
+
+def frameworks_fault(value: Any) -> str | None:
+    """Names of registered frameworks, modes included; a text holds them with commas between."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+        return f"is {value!r}; allowed: a tuple of names, such as ('pytorch', 'jax')"
+    known = registered("frameworks")
+    for name in names:
+        if name.partition(":")[0] not in known:
+            return f"holds the unknown framework {name!r}; allowed: {', '.join(known)}{suggestion(name, known)}"
+        if ":" in name and (fault := mode_fault(name)) is not None:
+            return f"holds {name!r}: {fault}"
+    if len(set(names)) < len(names):
+        return f"is {value!r}, a framework twice; allowed: each once"
+    return None
+
+
+def shapes_fault(value: Any) -> str | None:
+    """A shape of each input."""
+    if isinstance(value, (list, tuple)) and all(
+        isinstance(shape, (list, tuple)) and all(type(extent) is int and extent >= 0 for extent in shape)
+        for shape in value
+    ):
+        return None
+    return f"is {value!r}; allowed: a shape an input, such as ((64, 64), (64, 64))"
+
+
+def attributes_fault(value: Any) -> str | None:
+    """An operator's attributes, by name."""
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return None
+    return f"is {value!r}; allowed: a dict of the operator's attributes"
+
+
+def dtype_fault(value: Any) -> str | None:
+    """Which element types there are is known by NumPy."""
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) and name for name in names):
+        return None
+    return f"is {value!r}; allowed: a name such as 'float32', or one an input, such as ('float32', 'int64')"
+
+
+def bounds_fault(value: Any) -> str | None:
+    """Two numbers."""
+    if (
+        isinstance(value, (list, tuple))
+        and len(value) == 2
+        and all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in value)
+    ):
+        return None
+    return f"is {value!r}; allowed: two numbers, the lower one first, or None"
+
+
+def limit_fault(value: Any) -> str | None:
+    """A number of GFLOP."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return None
+    return f"is {value!r}; allowed: a number of GFLOP above 0, or None"
+
+
+def batch_size_fault(value: Any) -> str | None:
+    """What is wrong with a batch size: a number, or what gives one for every epoch; the sampler asks it."""
+    if callable(value) or in_a_file(value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return None
+    return (
+        f"is {value!r}; allowed: a whole number of at least 1, or a function of the epoch such as d5.GrowingBatches, "
+        "also by FILE.py:NAME"
+    )
+
+
+def in_a_file(value: Any) -> bool:
+    """Whether it names something in a file, which is looked for when it is used."""
+    return isinstance(value, str) and ".py:" in value
+
+
+def schedules_fault(value: Any) -> str | None:
+    """Which schedules and hyperparameters there are is known when they are used."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        return f"is {value!r}; allowed: a dict from hyperparameters to schedules, such as {{'lr': d5.Cosine(0.1)}}"
+    for name, schedule in value.items():
+        number = isinstance(schedule, (int, float)) and not isinstance(schedule, bool)
+        if not number and (fault := component_fault(f"schedules[{name!r}]", "schedules", schedule)):
+            return f"of {name!r}: {fault}"
+    return None
+
+
+def groups_fault(value: Any) -> str | None:
+    """What is in them is known by `deep5.core.executors`."""
+    if isinstance(value, (list, tuple)) or in_a_file(value):
+        return None
+    return f"is {value!r}; allowed: a list of d5.ParameterGroup, or FILE.py:NAME of one"
+
+
+def positive_fault(value: Any) -> str | None:
+    """A finite number above 0."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
+        return None
+    return f"is {value!r}; allowed: a number above 0, or None"
+
+
+def decay_fault(value: Any) -> str | None:
+    """A finite number of at least 0."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return None
+    return f"is {value!r}; allowed: a number of at least 0, or None"
+
+
+def precision_fault(value: Any) -> str | None:
+    """The name of a precision."""
+    return None if value in _PRECISIONS else f"is {value!r}; allowed: {', '.join(map(repr, _PRECISIONS))}, or None"
+
+
+def collective_fault(value: Any) -> str | None:
+    """The name of a collective."""
+    return None if value in _COLLECTIVE else f"is {value!r}; allowed: {', '.join(map(repr, _COLLECTIVE))}"
+
+
+def names_fault(value: Any) -> str | None:
+    """Which names there are is known by what they name; a text holds them with commas between."""
+    names = value.split(",") if isinstance(value, str) else value
+    if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) and name.strip() for name in names):
+        return None
+    return f"is {value!r}; allowed: names such as 'ring,library', or None for all"
+
+
+def launcher_fault(value: Any) -> str | None:
+    """The name of a launcher."""
+    return None if value in _LAUNCHERS else f"is {value!r}; allowed: {', '.join(map(repr, _LAUNCHERS))}"
+
+
+def loss_scale_fault(value: Any) -> str | None:
+    """A positive number, or `dynamic`."""
+    if value == "dynamic" or positive_fault(value) is None:
+        return None
+    return f"is {value!r}; allowed: a number above 0, 'dynamic', or None"
+
+
+def init_fault(value: Any) -> str | None:
+    """A file of weights."""
+    if value is None or (isinstance(value, str) and value.endswith((".safetensors", ".onnx"))):
+        return None
+    return f"'init' is {value!r}; allowed: a file of weights, NAME.safetensors or NAME.onnx"
+
+
+def device_fault(value: Any) -> str | None:
+    """A device, such as `cpu`."""
+    from deep5.core.tensors import device
+
+    try:
+        device(value)
+    except UsageError as error:
+        return f"'device': {error}"
+    return None
+
+
+def component_fault(key: str, kind: str, value: Any) -> str | None:
+    """A name must be registered (nothing is loaded); what is an object is seen when it is used."""
+    if value is None or isinstance(value, (bool, int, float, complex, bytes, list, tuple, set, Mapping)):
+        return f"{key!r} is {value!r}; allowed: the name of a component, a class, a function or an object"
+    if not isinstance(value, str) or ".py:" in value:
+        return None
+    if kind not in KINDS:  # there are none to be registered
+        return f"{key!r} is {value!r}; allowed: a function, or FILE.py:NAME"
+    if key == "optimizer" and value.startswith("native:"):
+        return None  # the framework knows its own
+    names = registered(kind)
+    if value in names:
+        return None
+    if key == "framework" and value.partition(":")[0] in names:
+        return mode_fault(value)
+    return f"unknown {KINDS[kind]} {value!r}; allowed: {', '.join(names)}, or FILE.py:NAME{suggestion(value, names)}"

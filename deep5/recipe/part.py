@@ -1,0 +1,189 @@
+"""`Part`: what stands under one key of a recipe. The only place where a name becomes an object, or is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deep5.core.canonical import copied
+from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, UsageError, suggestion
+from deep5.core.plugins import load, missing_dependency
+from deep5.recipe.file import named_in_file
+
+__all__ = ["Part", "Parts", "is_factory", "taken"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What stands under a key, with its arguments, and where.
+
+    Attributes:
+        key: Of the recipe.
+        kind: Of the component that a name stands for (a key of `deep5.core.plugins.KINDS`).
+        value: A name, `FILE.py:NAME`, an object, or a plain value; the recipe's, or the default.
+        stated: Whether the recipe itself has the key.
+        args: Positional arguments of the component.
+        kwargs: Its keyword arguments.
+        where: File and line of the key, ending in `": "`, or an empty string.
+        where_args: Of the positional arguments.
+        where_kwargs: Of the keyword arguments.
+        file: The recipe's own, or None.
+        folder: Where a relative file is looked for; None: in the working directory.
+    """
+
+    key: str
+    kind: str
+    value: Any
+    stated: bool
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    where: str
+    where_args: str
+    where_kwargs: str
+    file: Path | None
+    folder: Path | None
+
+    def component(self) -> Any:
+        """The object: loaded by name, or from `FILE.py:NAME`, or as the recipe gave it.
+
+        Raises:
+            RecipeError: It cannot be found; the message names the recipe's file and line.
+            MissingDependency: A package that it needs is not installed.
+        """
+        return self._resolved(self.value)
+
+    def components(self) -> list[Any]:
+        """The objects of a key that holds one or many; the arguments are for each of them."""
+        found: list[Any] = []
+        for item in self.value if isinstance(self.value, (list, tuple)) else [self.value]:
+            resolved = self._resolved(item)
+            # In a file there may be several of them under one name.
+            found += resolved if isinstance(resolved, (list, tuple)) else [resolved]
+        return found
+
+    def _resolved(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return named_in_file(value, self.folder) if ".py:" in value else load(self.kind, value)
+        except MissingDependency as error:
+            raise MissingDependency(f"{self.where}{error}") from error
+        except UsageError as error:
+            raise RecipeError(f"{self.where}{error}") from error
+
+    def make(self, made: Any, *given: Any, **named: Any) -> Any:
+        """Call a component with what the runner gives and with the recipe's arguments, which win.
+
+        Args:
+            made: A class or a function; an object is returned as it is.
+            given: Arguments before the recipe's.
+            named: Arguments by name, of which those are handed over that the component takes.
+
+        Raises:
+            RecipeError: The arguments do not fit; the message names key, file and line.
+            MissingDependency: A package that it needs is not installed.
+        """
+        self.check(made, *given, **named)
+        if not is_factory(made):
+            return made
+        named = taken(made, named)
+        try:
+            return made(*given, *copied(self.args), **{**named, **copied(self.kwargs)})
+        except MissingDependency as error:
+            raise MissingDependency(f"{self.where}{error}") from error
+        except Deep5Error as error:
+            raise RecipeError(f"{self.where}{self.key!r}: {error}") from error
+        except ModuleNotFoundError as error:
+            raise missing_dependency(f"{self.where}{self.key} {self.value!r}", error) from error
+        except Exception as error:
+            if inspect.isabstract(made):
+                raise RecipeError(f"{self.where}{self.key!r}: {_unfinished(made)}") from error
+            raise RecipeError(
+                f"{self.where}{self.key!r} raised {type(error).__name__} while it was made: {error}"
+            ) from error
+
+    def check(self, made: Any, *given: Any, **named: Any) -> None:
+        """Whether a component takes what `make` would call it with; it is not called.
+
+        Raises:
+            RecipeError: It does not; the message shows its signature.
+        """
+        key, args, kwargs = self.key, self.args, self.kwargs
+        if not is_factory(made):
+            if args or kwargs:
+                raise RecipeError(
+                    f"{self.where}{key!r} is an object already; allowed: no {key}_args and no {key}_kwargs"
+                )
+            return
+        try:
+            signature = inspect.signature(made)
+        except (TypeError, ValueError):
+            return
+        try:
+            signature.bind(*given, *args, **{**taken(made, named), **kwargs})
+        except TypeError as error:
+            wrong = next((name for name in kwargs if f"'{name}'" in str(error)), None)
+            where = self.where_kwargs if kwargs and (wrong or not args) else self.where_args if args else self.where
+            tail = suggestion(wrong, signature.parameters) if wrong else ""
+            raise RecipeError(
+                f"{where}the arguments of {key!r} do not fit: {error}; allowed: {signature}{tail}"
+            ) from error
+
+    def transforms(self) -> tuple[Any, ...]:
+        """The transforms of `train_transforms` or `test_transforms`: a class is made, a function is one itself."""
+        called = bool(self.args or self.kwargs)
+        return tuple(one if inspect.isroutine(one) and not called else self.make(one) for one in self.components())
+
+    def schedules(self) -> dict[str, Any]:
+        """The schedules by hyperparameter: names loaded, classes made without arguments."""
+        found = {name: self._resolved(item) for name, item in self.value.items()}
+        for name, item in found.items():
+            if isinstance(item, type):
+                try:
+                    found[name] = item()
+                except TypeError as error:
+                    raise RecipeError(
+                        f"{self.where}the schedule of {name!r} cannot be made without arguments: {error}; "
+                        f"remedy: an object, such as {item.__name__}(…)"
+                    ) from error
+        return found
+
+    def not_a(self, got: Any, allowed: str) -> RecipeError:
+        """The error to raise where a component gives something else than its key holds."""
+        return RecipeError(f"{self.where}{self.key!r} gives a {type(got).__name__}; allowed: {allowed}")
+
+
+Parts = Mapping[str, Part]
+"""The parts of a recipe, by key: all that a recipe of its kind may hold."""
+
+
+def is_factory(made: Any) -> bool:
+    """Whether a component is called to give the object, or is the object."""
+    return isinstance(made, (type, functools.partial)) or inspect.isroutine(made)
+
+
+def taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the runner's arguments by name, those that a component has parameters for."""
+    try:
+        parameters = inspect.signature(made).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: value for name, value in named.items() if name in parameters}
+
+
+def _unfinished(made: type) -> str:
+    """What to say of a class that lacks methods which its base requires."""
+    from deep5.distributed.schemes.check import shown
+
+    file = getattr(sys.modules.get(made.__module__), "__file__", None)
+    missing = {name: getattr(made, name) for name in sorted(getattr(made, "__abstractmethods__", ()))}
+    wanted = [shown(name, method) if callable(method) else name for name, method in missing.items()]
+    return (
+        f"{made.__name__}{f' of {file}' if file else ''} has no {' and no '.join(missing)}; allowed: a class with all "
+        f"methods that its base asks for; remedy: write {', '.join(wanted)} in it"
+    )

@@ -1,0 +1,116 @@
+"""The optimizer that a recipe names, with what is done to its gradients; and the events, its schedules among them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from deep5.core.errors import Deep5Error, RecipeError, UnknownName
+from deep5.core.events import Event
+from deep5.core.executors import StepOptimizer
+from deep5.core.plugins import framework
+from deep5.recipe.part import Part, Parts
+
+__all__ = ["events_of", "make_optimizer"]
+
+
+def make_optimizer(parts: Parts, framework_name: str) -> Any:
+    """The optimizer that a recipe names, made anew.
+
+    Args:
+        parts: Of the recipe, by key.
+        framework_name: Whose a native one is.
+
+    Raises:
+        RecipeError: It cannot be found or made, or what stands around it does not fit it.
+    """
+    value = parts["optimizer"].value
+    if isinstance(value, str) and value.startswith("native:"):
+        try:
+            made = framework(framework_name).optimizer(value.removeprefix("native:"))
+        except UnknownName as error:
+            raise RecipeError(f"{parts['optimizer'].where}{error}") from error
+    else:
+        made = parts["optimizer"].component()
+    optimizer = parts["optimizer"].make(made)
+    from deep5.training.optimizer import RuleOptimizer
+    from deep5.training.rule import UpdateRule
+
+    if not isinstance(optimizer, (UpdateRule, StepOptimizer)):
+        raise parts["optimizer"].not_a(
+            optimizer, "a d5.UpdateRule, or what has bind, step, state_dict and load_state_dict"
+        )
+    if isinstance(optimizer, UpdateRule):
+        # A schedule changes it, and the recipe may run again.
+        optimizer = copy.copy(optimizer)
+    given = {name: value for name in _PIPELINE if (value := parts[name].value) not in (None, ())}
+    if not given:
+        return optimizer
+    if not isinstance(optimizer, UpdateRule):
+        first = next(iter(given))
+        raise RecipeError(
+            f"{parts[first].where}{first!r} is for an update rule, and {type(optimizer).__name__} owns its step; "
+            f"remedy: an update rule ('deep5 list optimizers' shows them), or no {first!r}"
+        )
+    modifier = parts["gradient_modifier"].component()
+    if modifier is not None and not callable(modifier):
+        raise parts["gradient_modifier"].not_a(modifier, "a function (name, param, grad) -> grad")
+    try:
+        return RuleOptimizer(
+            optimizer,
+            groups=_groups(parts["parameter_groups"]),
+            modifier=modifier,
+            **{name: parts[name].value for name in ("clip_norm", "clip_value", "weight_decay", "loss_scale")},
+        )
+    except Deep5Error as error:
+        raise RecipeError(f"{parts[next(iter(given))].where}{error}") from error
+
+
+def _groups(part: Part) -> tuple[Any, ...]:
+    groups = part.component()
+    if not isinstance(groups, (list, tuple)):
+        raise part.not_a(groups, "a list of d5.ParameterGroup")
+    return tuple(groups)
+
+
+# What is done to gradients between the backward pass and an update rule.
+_PIPELINE = ("parameter_groups", "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale")
+
+
+def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:
+    """The recipe's events, what follows its schedules first.
+
+    Raises:
+        RecipeError: One cannot be found or made, or is no event.
+    """
+    from deep5.training.checkpointer import Checkpointer
+
+    events: list[Event] = []
+    if schedules := parts["schedules"].schedules():
+        from deep5.training.optimizer import RuleOptimizer
+        from deep5.training.rule import UpdateRule
+
+        bound = RuleOptimizer(optimizer) if isinstance(optimizer, UpdateRule) else optimizer
+        # One that says nothing of its hyperparameters is asked when it has to set one.
+        allowed = getattr(bound, "changeable", None)
+        for name in schedules:
+            if allowed is not None and name not in allowed:
+                unknown = UnknownName(
+                    f"hyperparameter of {type(getattr(bound, 'rule', bound)).__name__}", name, allowed
+                )
+                raise RecipeError(f"{parts['schedules'].where}'schedules': {unknown}")
+        from deep5.training.schedules import Scheduled
+
+        try:
+            # First of all, so that what others see of a hyperparameter is what the step takes.
+            events.append(Scheduled(schedules))
+        except Deep5Error as error:
+            raise RecipeError(f"{parts['schedules'].where}'schedules': {error}") from error
+    for made in parts["events"].components():
+        event = parts["events"].make(made)
+        if not isinstance(event, Event):
+            raise parts["events"].not_a(event, "d5.Event objects, their classes or names")
+        events.append(event)
+    if len(savers := [event for event in events if isinstance(event, Checkpointer)]) > 1:
+        raise RecipeError(f"{parts['events'].where}{len(savers)} of 'events' are a Checkpointer; allowed: one")
+    return tuple(events)

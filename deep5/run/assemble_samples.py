@@ -1,0 +1,103 @@
+"""The batches that a recipe trains on and evaluates on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.errors import RecipeError, UsageError
+from deep5.recipe.faults import batch_size_fault
+from deep5.recipe.part import Part, Parts
+
+if TYPE_CHECKING:
+    from deep5.core.communicator import Communicator
+
+__all__ = ["first_size", "length", "samplers"]
+
+
+def samplers(parts: Parts, network: Any, splits: Any, seed: int, communicator: Communicator | None) -> tuple[Any, Any]:
+    """What gives the batches to learn from, and those to judge by: this rank's part of them."""
+    from deep5.training.batch_source import BatchSource
+    from deep5.training.transforms import fitted
+
+    batch_size, size = parts["batch_size"].component(), first_size(parts["batch_size"])
+    count = length(splits.train)
+    if count is not None and size > count:
+        raise RecipeError(
+            f"{parts['batch_size'].where}'batch_size' is {size}; allowed: at most {count}, the number of training "
+            "samples"
+        )
+    # Evaluation keeps nothing for a gradient: larger batches cost no memory to speak of, and less time.
+    judged = max(size, 256)
+    judged = min(judged, length(splits.test) or judged)
+    made = []
+    for key, listed, samples, number in (
+        ("train_sampler", "train_transforms", splits.train, batch_size),
+        ("validation_sampler", "test_transforms", splits.test, judged),
+    ):
+        transforms = parts[listed].transforms()
+        try:
+            _check_labels(network, samples, "training" if key == "train_sampler" else "test")
+            fit, transforms = fitted(samples, transforms, network.inputs)
+        except UsageError as error:
+            raise RecipeError(f"{parts['dataset'].where}data set and network do not fit: {error}") from error
+        part = parts[key]
+        sampler = part.make(part.component(), fit, number, seed=seed, transforms=transforms)
+        if not isinstance(sampler, BatchSource):
+            raise part.not_a(sampler, "a d5.Sampler, its class or name, or another source of batches")
+        if transforms and not getattr(sampler, "transforms", None):
+            raise RecipeError(
+                f"{parts[listed].where}{listed!r} is for a sampler that takes transforms; allowed: none beside "
+                f"{type(sampler).__name__}"
+            )
+        made.append(sampler)
+    if communicator is not None and communicator.size > 1:
+        from deep5.distributed.sharding import ShardedSampler
+
+        rank, ranks = communicator.rank, communicator.size
+        judged_by = length(splits.test)
+        if judged_by is not None and judged_by < ranks:
+            raise RecipeError(
+                f"{parts['dataset'].where}{ranks} ranks share {judged_by} test samples; allowed: at least one a rank; "
+                "remedy: fewer ranks"
+            )
+        try:
+            made = [ShardedSampler(made[0], rank, ranks), ShardedSampler(made[1], rank, ranks, borrow=False)]
+        except UsageError as error:
+            raise RecipeError(f"{parts['batch_size'].where}{error}") from error
+    if depth := parts["prefetch"].value:
+        from deep5.training.prefetch import Prefetched
+
+        made = [Prefetched(sampler, depth=depth) for sampler in made]
+    return made[0], made[1]
+
+
+def _check_labels(network: Any, samples: Any, what: str) -> None:
+    """Refuse labels that are no class before anything is trained on them."""
+    from deep5.networks.labels import label_inputs
+    from deep5.networks.network import Network
+    from deep5.training.dataset import check_labels
+
+    for labels in label_inputs(network) if isinstance(network, Network) else ():
+        if labels.name in samples.specs:
+            check_labels(samples, labels.classes, name=labels.name, ignore=labels.ignored, what=what)
+
+
+def first_size(part: Part) -> int:
+    """Samples of the first epoch's batches."""
+    given = part.component()
+    if not callable(given):
+        if fault := batch_size_fault(given):
+            raise RecipeError(f"{part.where}'batch_size' {fault}")
+        return int(given)
+    try:
+        size = given(0)
+    except Exception as error:
+        raise RecipeError(f"{part.where}'batch_size' raised {type(error).__name__} for epoch 0: {error}") from error
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise RecipeError(f"{part.where}'batch_size' gave {size!r} for epoch 0; allowed: a whole number of at least 1")
+    return size
+
+
+def length(samples: Any) -> int | None:
+    """How many there are, where that is known."""
+    return len(samples) if hasattr(samples, "__len__") else None

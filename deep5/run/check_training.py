@@ -1,0 +1,80 @@
+"""Whether a recipe that trains could run: its components are there and take the arguments that it gives them."""
+
+from __future__ import annotations
+
+from deep5.core.errors import RecipeError, RuleError, UsageError
+from deep5.core.plugins import registered
+from deep5.recipe.experiment import Experiment
+from deep5.recipe.part import Part
+from deep5.run.weights import initial_weights
+
+__all__ = ["check_training"]
+
+_TRAINED = (
+    "model",
+    "dataset",
+    "train_sampler",
+    "validation_sampler",
+    "optimizer",
+    "executor",
+    "gradient_modifier",
+)
+# What may be named in a file and is no component that takes arguments.
+_IN_FILES = ("batch_size", "parameter_groups", "framework")
+_LISTED = ("events", "train_transforms", "test_transforms")
+# Named components of these kinds that deep5 ships load no framework; others are looked up, not loaded.
+_LIGHT = {"networks", "datasets", "samplers", "optimizers"}
+# What the runner itself hands to a component: so many arguments before the recipe's own, and these by name.
+_GIVEN = {"train_sampler": 2, "validation_sampler": 2, "executor": 1}
+_BY_NAME = dict.fromkeys(("seed", "device"))
+
+
+def check_training(experiment: Experiment) -> list[str]:
+    """As `deep5.run.workload.Workload.check`."""
+    parts = experiment.parts
+    for part in (parts[key] for key in _TRAINED):
+        if part.value is None or (isinstance(part.value, str) and not _light(part.kind, part.value)):
+            continue
+        part.check(part.component(), *(None,) * _GIVEN.get(part.key, 0), **_BY_NAME)
+    for part in (parts[key] for key in _IN_FILES):
+        if isinstance(part.value, str) and ".py:" in part.value:
+            part.component()
+    initial_weights(parts["init"])
+    for part in (parts[key] for key in _LISTED):
+        for made in part.components():
+            if part.kind == "events" or isinstance(made, type):
+                part.check(made)
+    parts["schedules"].schedules()
+    return _check_rule(parts["optimizer"])
+
+
+def _light(kind: str, name: str) -> bool:
+    """Whether a name may be loaded to look at its signature."""
+    point = registered(kind).get(name) if kind in _LIGHT else None
+    return ".py:" in name or (point is not None and point.value.startswith("deep5."))
+
+
+def _check_rule(part: Part) -> list[str]:
+    """Run an update rule of the recipe's own; deep5's tests check those that deep5 ships."""
+    if isinstance(part.value, str) and ".py:" not in part.value:
+        return []
+    made = part.component()
+    kind = made if isinstance(made, type) else type(made)
+    from deep5.training.rule import UpdateRule
+
+    if kind.__module__.startswith("deep5.") or not issubclass(kind, UpdateRule):
+        return []
+    from deep5.training.check import check_optimizer
+
+    try:
+        check_optimizer(part.make(made))
+    except RuleError as error:
+        raise RecipeError(f"{part.where}{error}") from error
+    except UsageError:
+        raise
+    except Exception as error:
+        raise RecipeError(
+            f"{part.where}{kind.__name__} raised {type(error).__name__} while it was checked: {error}; "
+            "remedy: --debug shows where"
+        ) from error
+    return [f"{kind.__name__} keeps the contract of an update rule (also under array_api_strict)"]

@@ -1,0 +1,141 @@
+"""The workload of a recipe that times operators (level 0): run into a result folder, drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.bench.plan import Plan
+from deep5.bench.recipe import check_operators, plan_of
+from deep5.bench.record import OPERATORS, operators_document, unsure
+from deep5.core.errors import MissingDependency, UsageError
+from deep5.recipe.experiment import Experiment
+from deep5.run.record import CLOCK, RunRecord, thread_pools
+from deep5.run.workload import Options, Timed
+
+if TYPE_CHECKING:
+    from deep5.bench.summary import OperatorTimes
+    from deep5.core.communicator import Communicator
+    from deep5.results.result import Result
+
+__all__ = ["Operators", "time_operators"]
+
+
+class Operators(Timed):
+    """Operators timed on every framework."""
+
+    compared = ("operators",)
+    shared = False
+
+    def check(self) -> list[str]:
+        """Its problems, its operator, its function for the bare frameworks."""
+        return check_operators(self.experiment.parts)
+
+    def check_shares(self) -> None:
+        """Always refused: operators are timed in one process."""
+        raise UsageError(
+            f"{self.experiment.name} times operators and trains nothing; allowed: one process; remedy: no --ranks"
+        )
+
+    def time(self, options: Options, communicator: Communicator | None) -> Result | None:
+        """Time every problem; the verdict is printed next."""
+        return time_operators(self.experiment, options.out, quiet=options.quiet, judged=True)
+
+    def frameworks(self) -> Sequence[str]:
+        """Those that the recipe names."""
+        names = self.experiment.values["frameworks"]
+        return list(names.split(",") if isinstance(names, str) else names)
+
+
+def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = False, judged: bool = False) -> Result:
+    """Run a level-0 recipe into a new result folder.
+
+    Args:
+        experiment: What to run.
+        out: Where the folder goes.
+        quiet: Print nothing.
+        judged: The verdict is printed next, and the run's warnings with it: they are not printed here too.
+
+    Raises:
+        UsageError: The recipe names something that is not there; nothing is left behind.
+        RunFailed: The run could not be completed; its folder is marked and readable.
+    """
+    from deep5.bench.measure import SCOPE, measure
+    from deep5.bench.summary import summarise
+    from deep5.results.samples_file import sample_rows
+
+    check_operators(experiment.parts)
+    plan, values = plan_of(experiment.parts), experiment.values
+    run = RunRecord(
+        experiment,
+        out,
+        framework=_framework(plan),
+        components={"plan": json.loads(plan.to_json())},
+        level=0,
+        numerics={"dtype": plan.dtype},
+        threads={"asked": plan.threads, "framework": None, "pools": {}},
+        measurement={
+            "mode": plan.mode,
+            "clock": CLOCK,
+            "scope": SCOPE,
+            "processes": plan.processes if plan.mode == "rigorous" else 1,
+            "order": "all frameworks in a new random order each round, problem after problem",
+            "cache_state": "warm, cold" if plan.cold else "warm",
+        },
+        seeds={"run": values["seed"]},
+    )
+    with run.guarded():
+        times = summarise(measure(plan))
+        run.document["threads"]["pools"] = thread_pools()
+        run.document["threads"]["framework"] = _same(times, "threads")
+        run.document["warnings"] += [*times.warnings, *unsure(times)]
+        for name, samples in times.samples():
+            run.extra_rows += sample_rows(name, "s", samples)
+        run.folder.write_file(OPERATORS, json.dumps(operators_document(times), indent=2, default=str) + "\n")
+        for observer in run.observers:
+            observer.after_timing(times)
+        if values["pictures"]:
+            run.save_samples()
+            run.document["warnings"] += _draw(run, values["box"])
+        result = run.finish()
+    if not quiet:
+        from rich.console import Console
+
+        from deep5.bench.report import operator_table
+
+        operator_table({**operators_document(times), **({"warnings": []} if judged else {})}, Console())
+    return result
+
+
+def _framework(plan: Plan) -> dict[str, Any] | None:
+    """The framework, where there is one; several stand in operators.json."""
+    from deep5.core.plugins import framework
+
+    if len(plan.frameworks) > 1:
+        return None
+    try:
+        version = framework(plan.frameworks[0]).version()
+    except MissingDependency:
+        version = None
+    return {"name": plan.frameworks[0], "version": version, "device": plan.device}
+
+
+def _same(times: OperatorTimes, key: str) -> Any:
+    """What every framework says of a setting, where all say the same."""
+    found = {settings[key] for raw in times.raw for settings in raw["settings"].values() if key in settings}
+    return found.pop() if len(found) == 1 else None
+
+
+def _draw(run: RunRecord, box: str | None) -> list[str]:
+    """The pictures, and what is to be known where they could not be drawn."""
+    from deep5.results.charts.operators import draw
+
+    try:
+        pictures, missing = draw(run.folder.path, box)
+    except UsageError as error:
+        return [f"no pictures were drawn: {error}"]
+    for name, content in pictures.items():
+        run.folder.write_file(name, content)
+    return missing

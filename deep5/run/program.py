@@ -1,0 +1,99 @@
+"""`run_recipe`: a recipe run by its own file, or from other code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.errors import Deep5Error
+from deep5.recipe.experiment import Experiment
+from deep5.recipe.recipe import FULL, Recipe
+from deep5.run.choice import workload_of
+from deep5.run.execute import run_alone
+from deep5.run.workload import Options
+
+if TYPE_CHECKING:
+    from deep5.results.result import Result
+
+__all__ = ["run_recipe"]
+
+
+def run_recipe(
+    fixed: Mapping[str, Any],
+    mutable: Mapping[str, Any],
+    metrics: Sequence[tuple[Any, Any]],
+    *,
+    sizes: Mapping[str, Mapping[str, Any]] | None = None,
+    size: str = FULL,
+    settings: Mapping[str, Any] | None = None,
+    out: str | Path = "results",
+    quiet: bool = False,
+) -> Result:
+    """Run a recipe and print its table.
+
+    Called from a recipe's own `if __name__ == "__main__":`, it ends a program that cannot go on with a message and
+    an exit status, as `deep5 run` does; called from other code it raises. A recipe with ranks has the program started
+    once for each of them; those other than the first end here.
+
+    Args:
+        fixed: Components that must not change.
+        mutable: Components that may.
+        metrics: Pairs of metric and goal. None of the three is changed.
+        sizes: Changes by name of size.
+        size: Which of them is run.
+        settings: Mutable parts set anew, by key.
+        out: Where the result folder goes.
+        quiet: Print nothing.
+
+    Returns:
+        The result; true where the run succeeded and met every goal.
+
+    Raises:
+        RecipeError: The recipe is not valid.
+        UsageError: It asks for ranks that only a program of its own could start.
+        RunFailed: The run started and could not be completed.
+    """
+    caller = sys._getframe(1).f_globals
+    script = caller.get("__name__") == "__main__"
+    path = Path(str(caller["__file__"])) if script and "__file__" in caller else None
+    path = path if path is not None and path.is_file() else None  # a script may come from standard input
+    try:
+        recipe = Recipe.make(
+            fixed,
+            mutable,
+            metrics,
+            name=path.stem if path else "recipe",
+            sizes=caller.get("SIZES") if sizes is None and script else sizes,
+            path=path,
+            source=path.read_bytes() if path else None,
+        )
+        recipe = recipe.at_size(size).with_settings(settings or {})
+        result, shown = _run(recipe, path if script else None, script=script, out=out, quiet=quiet)
+    except (Deep5Error, KeyboardInterrupt) as error:
+        if not script:
+            raise
+        print(f"deep5: {str(error) or 'interrupted'}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
+        sys.exit(error.exit_status if isinstance(error, Deep5Error) else 130)
+    if not quiet and not shown:
+        from rich.console import Console
+
+        from deep5.results.table import verdict_table
+
+        verdict_table(result, Console())
+    return result
+
+
+def _run(recipe: Recipe, program: Path | None, *, script: bool, **options: Any) -> tuple[Result, bool]:
+    """The result, and whether it was shown: as one process, or by the ranks that the recipe or a launcher asks for."""
+    workload = workload_of(Experiment.of(recipe))
+    if workload.shared:
+        from deep5.distributed.launch.launcher import launched
+
+        if workload.experiment.ranks is not None or (script and launched() is not None):
+            from deep5.run.ranks import run_program
+
+            return run_program(recipe, program, **options)
+    events = () if options["quiet"] else workload.progress()
+    return run_alone(workload, Options(events=events, **options)), False

@@ -1,0 +1,311 @@
+"""Training to a result: a recipe assembled, trained, and written down as it goes."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from deep5.core.canonical import canonical, canonical_hash
+from deep5.core.errors import CheckpointError, Deep5Error, RecipeError
+from deep5.core.events import Event
+from deep5.recipe.experiment import Experiment
+from deep5.run.record import CLOCK, RunRecord, thread_pools
+from deep5.run.sample_saver import SampleSaver
+from deep5.run.workload import Options
+
+if TYPE_CHECKING:
+    from deep5.core.communicator import Communicator
+    from deep5.results.result import Result
+    from deep5.run.assemble import Components
+    from deep5.run.rank_files import Together
+    from deep5.training.checkpointer import Checkpointer
+    from deep5.training.trainer import Trainer
+
+__all__ = ["begin_again", "train"]
+
+# Of what an executor reads back, that which decides the bits.
+_NUMERICS = ("dtype", "compute_dtype", "compute_kernels", "tf32", "deterministic")
+
+
+def train(
+    experiment: Experiment, options: Options, resume: Path | None, ranks: Communicator | None = None
+) -> Result | None:
+    """Train as a recipe says; errors as for `deep5.run.workload.Workload.run`.
+
+    Args:
+        experiment: What to train.
+        options: How.
+        resume: The folder of an interrupted run to resume in.
+        ranks: Of the ranks that train together; None: there is one process and no scheme.
+    """
+    from deep5.core.communicator import SingleRank
+    from deep5.results.mllog import MLLog
+    from deep5.run.assemble import assemble
+    from deep5.run.assemble_samples import length
+    from deep5.run.weights import initial_weights
+    from deep5.training.checkpointer import Checkpointer
+    from deep5.training.divergence import NonFiniteLoss
+    from deep5.training.interruption import saved_when_interrupted
+    from deep5.training.progress import ProgressBar
+
+    begin = perf_counter()
+    values, quiet = experiment.values, options.quiet
+    parts = assemble(experiment.parts, ranks)
+    network, epochs = parts.executor.network, values["epochs"]
+    init = initial_weights(experiment.parts["init"])
+    kinds = {type(event) for event in parts.events}
+    keeper, asked = _keeper(parts.events, options.checkpointer)
+    own = [event for event in parts.events if not (quiet and isinstance(event, ProgressBar))]
+    own = [event for event in own if not isinstance(event, Checkpointer)]
+    listeners = (*own, *(event for event in options.events if type(event) not in kinds))
+    saving: list[Event] = [] if keeper is None else [keeper]
+    communicator = SingleRank() if ranks is None else ranks
+    trainer = _trainer(experiment, parts, communicator)
+    if communicator.rank:
+        from deep5.run.rank_files import train_as_rank
+
+        train_as_rank(experiment, trainer, communicator, listeners, keeper, resuming=resume is not None)
+        return None
+    settings = parts.executor.settings()
+    run = RunRecord(
+        experiment,
+        options.out,
+        framework={
+            "name": parts.framework,
+            "version": settings.get("version"),
+            "device": str(parts.executor.device),
+        },
+        components=_described(trainer, (*listeners, *(saving if asked else ()))),
+        level=2 if communicator.size == 1 else 3,
+        numerics={key: settings[key] for key in _NUMERICS if key in settings},
+        threads={"asked": parts.threads, "framework": settings.get("threads"), "pools": thread_pools()},
+        measurement={
+            "mode": "quick",
+            "clock": CLOCK,
+            "scope": "as each metric says",
+            "processes": 1,
+            "first_call_s": None,
+        },
+        provenance={
+            "data": (
+                content := canonical_hash([part.content_hash() for part in (parts.splits.train, parts.splits.test)])
+            ),
+            "split": parts.splits.split_hash or content,
+            "initial_weights": network.weights_hash(),
+            "init": None if init is None else hashlib.sha256(init.read_bytes()).hexdigest(),
+            "batch_order": parts.train_sampler.order_hash(epochs),
+            "network": network.structure_hash(),
+        },
+        seeds=parts.seeds,
+        ranks=communicator.size,
+        set_up_s=perf_counter() - begin,
+        resume=resume,
+        begin_again=begin_again,
+    )
+    run.warn(*parts.warnings)
+    if communicator.size > 1 and (reason := _other_function(network, trainer.loss)) is not None:
+        _warn(run, reason, quiet=quiet)
+    if communicator.size == 1 and values["scheme"] is not None:
+        run.warn("one process trained by itself, and the recipe's scheme had nothing to do; remedy: --ranks 2, say")
+    if _how(trainer) == "numpy":
+        run.warn("there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang")
+    went_on = None
+    if keeper is not None:
+        keeper.folder = keeper.folder or run.folder.path / "checkpoints"
+        keeper.about = lambda: {"run_id": run.folder.run_id, "ranks": communicator.size, **run.position()}
+        run.checkpointer = keeper
+    together = None
+    if ranks is not None:
+        from deep5.run.rank_files import Together
+
+        together = Together(communicator, trainer, keeper)
+        together.folder(run.folder.path)
+    if together is not None and communicator.size > 1:
+        saving = [together.votes]
+    if resume is not None:
+        went_on = _go_on(run, trainer, keeper, together, quiet=quiet)
+    log = MLLog(
+        run.folder.append_event,
+        keys={
+            "submission_benchmark": experiment.name,
+            "submission_division": run.document["recipe"]["division"],
+            "seed": parts.seeds["run"],
+            "global_batch_size": parts.batch_size * values["accumulate"],
+            "train_samples": length(parts.splits.train),
+            "eval_samples": length(parts.splits.test),
+            "opt_name": str(run.document["recipe"]["mutable"].get("optimizer", values["optimizer"])),
+            # The optimizer's own is no one's where a schedule sets it.
+            **({} if "lr" in values["schedules"] else _learning_rate(run.document["components"]["optimizer"])),
+        },
+        target=next((goal for metric, goal in experiment.metrics if metric.name == "test_accuracy"), None),
+        resumed=went_on is not None,
+    )
+    with run.guarded():
+        run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
+        watch = NonFiniteLoss(lambda told: _warn(run, told, quiet=quiet))
+        # What saves comes behind the observers: what it reads is on none of their clocks.
+        with nullcontext() if keeper is None else saved_when_interrupted(keeper):
+            trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
+        if together is not None and communicator.size > 1:
+            for name, text in together.collect(run).items():
+                run.folder.write_file(name, text)
+        _write_network(run, trainer)
+        result = run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
+        if keeper is not None and not asked:
+            keeper.clear()
+        return result
+
+
+def begin_again(folder: Path) -> str:
+    """How to begin an interrupted run again in its folder, as the end of a message."""
+    return f"; to begin again there, add --resume {folder} to the command"
+
+
+def _other_function(network: Any, loss: str) -> str | None:
+    """Why ranks that share a batch are not the same function as one process, where the network says so."""
+    from deep5.networks.labels import weighs_otherwise
+    from deep5.networks.network import Network
+
+    reason = weighs_otherwise(network, loss) if isinstance(network, Network) else None
+    return reason and (
+        f"{reason}, and ranks weigh their parts of a batch by samples: several ranks are another function than one; "
+        "remedy: a loss that is the mean over samples"
+    )
+
+
+def _keeper(
+    events: Iterable[Event], checkpointer: Checkpointer | Literal["default"] | None
+) -> tuple[Checkpointer | None, bool]:
+    """What writes the checkpoints, and whether anybody asked for them."""
+    from deep5.training.checkpointer import Checkpointer
+
+    own = next((event for event in events if isinstance(event, Checkpointer)), None)
+    if checkpointer is None or (own is None and checkpointer != "default"):
+        # A copy here, too: ranks that are threads are given the same one.
+        return copy.copy(checkpointer), True
+    if own is None:
+        return Checkpointer(), False
+    if checkpointer == "default":
+        # A copy: the recipe's own stays as it is, for the next run of it.
+        return copy.copy(own), True
+    folder, every_steps, every_s = checkpointer.folder or own.folder, checkpointer.every_steps, checkpointer.every_s
+    return Checkpointer(folder, every_steps=every_steps, every_s=every_s, keep=own.keep, best=own.best), True
+
+
+def _go_on(
+    run: RunRecord, trainer: Trainer, keeper: Checkpointer | None, together: Together | None, *, quiet: bool
+) -> Mapping[str, Any] | None:
+    """Put the trainer where the last checkpoint stands.
+
+    Returns:
+        What the checkpoint says that it is of; None where there is none, and the run begins again.
+    """
+    from deep5.training.checkpointer import checkpoints, restore
+
+    folder = run.folder.path / "checkpoints" if keeper is None or keeper.folder is None else keeper.folder
+    if not checkpoints(folder):
+        _warn(run, "the run was ended before its first checkpoint: it begins again", quiet=quiet)
+        run.went_on(None, None)
+        return None
+
+    def tell(told: str) -> None:
+        _warn(run, told, quiet=quiet)
+
+    if together is not None:
+        return together.go_on(run, folder, tell)
+    about, path = restore(trainer, folder, tell=tell)
+    if about.get("run_id") != run.folder.run_id:
+        raise CheckpointError(
+            f"the checkpoint {path} is of the run {about.get('run_id')!r}; allowed: of {run.folder.run_id!r}"
+        )
+    run.went_on(about, path)
+    return about
+
+
+def _trainer(experiment: Experiment, parts: Components, communicator: Communicator) -> Trainer:
+    """The trainer, its optimizer bound: the first moment at which a rule of the user's runs."""
+    from deep5.training.trainer import Trainer
+
+    where = experiment.parts["optimizer"].where
+    try:
+        return Trainer(
+            parts.executor,
+            parts.optimizer,
+            parts.train_sampler,
+            parts.validation_sampler,
+            seed=parts.noise,
+            communicator=communicator,
+            accumulate=experiment.values["accumulate"],
+        )
+    except Deep5Error as error:
+        raise RecipeError(f"{where}{error}") from error
+    except Exception as error:
+        raise RecipeError(
+            f"{where}the optimizer raised {type(error).__name__} while it was bound: {error}; "
+            "remedy: --debug shows where"
+        ) from error
+
+
+def _write_network(run: RunRecord, trainer: Trainer) -> None:
+    """The trained network as evaluation uses it: as ONNX where it is a graph, its weights alone in any case."""
+    from deep5.networks.native import NativeNetwork
+    from deep5.networks.onnx.weights import write_weights
+
+    executor, network = trainer.executor, trainer.executor.network
+    trained: Any
+    # The executor knows what an update rule evaluates by, and nothing of an optimizer that owns its step.
+    with getattr(trainer.optimizer, "averaged", nullcontext)():
+        if isinstance(network, NativeNetwork):
+            trained = replace(network, values=executor.state_dict())
+        else:
+            trained = executor.export()
+    if isinstance(network, NativeNetwork):
+        run.warn("the network is native code: the result holds its weights and no network.onnx")
+    else:
+        run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
+    write_weights(trained, run.folder.path / "weights.safetensors")
+    run.document["provenance"]["trained_weights"] = trained.weights_hash()
+
+
+def _warn(run: RunRecord, told: str, *, quiet: bool) -> None:
+    """Into the result, and to whoever is looking."""
+    run.warn(told)
+    if not quiet:
+        print(f"deep5: warning: {told}", file=sys.stderr)  # noqa: T201 - the terminal of the run
+
+
+def _learning_rate(optimizer: Any) -> dict[str, float]:
+    """MLPerf's key for it, where the optimizer has one."""
+    rate = optimizer.get("lr") if isinstance(optimizer, Mapping) else None
+    return {"opt_base_learning_rate": rate} if isinstance(rate, (int, float)) else {}
+
+
+def _described(trainer: Any, listeners: Iterable[Event]) -> dict[str, Any]:
+    """The optimizer and the events as they are before the first step, in JSON's types."""
+
+    def told(component: Any) -> Any:
+        describe = getattr(component, "describe", None)
+        plain = {
+            key: value
+            for key, value in vars(component).items()
+            if not key.startswith("_") and isinstance(value, (bool, int, float, str, type(None)))
+        }
+        return canonical(
+            describe() if callable(describe) else {"object": type(component).__qualname__, **plain}, strict=False
+        )
+
+    return {"optimizer": told(trainer.optimizer), "events": [told(listener) for listener in listeners]}
+
+
+def _how(trainer: Any) -> str | None:
+    """Whether an update rule runs as C or as NumPy; None for an optimizer that owns its step."""
+    describe = getattr(trainer.optimizer, "describe", None)
+    return describe().get("kernel") if callable(describe) else None

@@ -1,0 +1,56 @@
+"""The weights that a recipe starts from, and their precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deep5.core.errors import Deep5Error, MissingDependency, RecipeError
+from deep5.recipe.part import Part
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+
+__all__ = ["initial_weights", "with_initial_weights", "with_precision_of"]
+
+
+def initial_weights(init: Part) -> Path | None:
+    """The file under `init`, or None where the weights are the network's own.
+
+    Raises:
+        RecipeError: It is not there.
+    """
+    if init.value is None:
+        return None
+    path = Path(init.folder or "", init.value)
+    if not path.is_file():
+        raise RecipeError(
+            f"{init.where}the file of weights {path} is not there; allowed: a .safetensors or an .onnx file"
+        )
+    return path
+
+
+def with_initial_weights(part: Part, network: Network) -> Network:
+    """The network with the weights of the file under `init`, or as it is."""
+    path = initial_weights(part)
+    if path is None:
+        return network
+    try:
+        return network.with_weights(path)
+    except MissingDependency:
+        raise
+    except Deep5Error as error:
+        raise RecipeError(f"{part.where}'init': {error}") from error
+
+
+def with_precision_of(part: Part, network: Network) -> Network:
+    """The network in the recipe's precision, or in its own where the recipe says nothing."""
+    precision = part.value
+    if precision is None:
+        return network
+    from deep5.networks.transforms.precision import with_precision
+
+    try:
+        return with_precision(network, precision)
+    except Deep5Error as error:
+        raise RecipeError(f"{part.where}'precision': {error}") from error
