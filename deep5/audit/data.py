@@ -132,8 +132,7 @@ def _drawn(name: str, size: str, fixed_hash: str, seed: int) -> str:
     from deep5.networks.network import Network
     from deep5.recipe.experiment import recipe_parts
 
-    model = recipe_parts(own_recipe(name, size, fixed_hash))["model"]
-    network = model.make(model.component(), seed=seed_for(seed, "weights"))
+    network = recipe_parts(own_recipe(name, size, fixed_hash))["model"].made(seed=seed_for(seed, "weights"))
     if not isinstance(network, Network):
         raise UsageError("the network is native code")
     return network.weights_hash()

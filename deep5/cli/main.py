@@ -33,7 +33,7 @@ class _Late(click.Group):
     """A group that imports some of its commands when they are asked for.
 
     Args:
-        late: By a command's name, the module and the function that make it.
+        late: By a command's name, the module and the name of the command in it, or of the function that makes it.
     """
 
     def __init__(self, *args: Any, late: Mapping[str, tuple[str, str]], **extra: Any) -> None:
@@ -46,7 +46,8 @@ class _Late(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.late and cmd_name not in self.commands:
             module, function = self.late[cmd_name]
-            self.add_command(getattr(import_module(module), function)(errors))
+            made = getattr(import_module(module), function)
+            self.add_command(made if isinstance(made, click.Command) else made(errors))
         return super().get_command(ctx, cmd_name)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from deep5.cli.errors import discard
+from deep5.cli.errors import discard, errors
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
-from deep5.core.errors import Errors, UsageError
+from deep5.core.errors import UsageError
 
 if TYPE_CHECKING:
     from deep5.recipe.recipe import Recipe
@@ -19,88 +19,77 @@ if TYPE_CHECKING:
 __all__ = ["run_command"]
 
 
-def run_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are reported.
+@click.command("run")
+@recipe_options
+@click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the result folder goes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, to standard output.")
+@click.option("--quiet", is_flag=True, help="No progress bar, no warnings and no table.")
+@click.option("--resume", metavar="FOLDER", help="Resume in the result folder of an interrupted run.")
+@click.option(
+    "--checkpoint-every",
+    "every",
+    metavar="N|Ts|never",
+    help="Checkpoint after every N steps or T seconds (500, 60s). Default: 30s; deleted when the run is done.",
+)
+@click.option(
+    "--ranks",
+    type=whole_number(1),
+    metavar="N",
+    help="Train with N processes that share every batch; in place of the recipe's number.",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(["mpiexec", "torchrun", "threads"]),
+    help="What starts them: mpiexec (the default where the recipe names none) for MPI, torchrun for PyTorch's "
+    "process groups with gloo or NCCL, or threads of this process.",
+)
+@debug_option
+def run_command(
+    out: str,
+    as_json: bool,
+    quiet: bool,
+    resume: str | None,
+    every: str | None,
+    ranks: int | None,
+    launcher: Any,
+    debug: bool,
+    **chosen: Any,
+) -> NoReturn:
+    """Run RECIPE, a name or a file, and check it against its goals.
 
-    Args:
-        errors: The command line's own.
+    An interrupted run resumes by the same command and --resume FOLDER, bit-identically.
+
+    With --ranks, or under mpiexec, torchrun or srun, several processes train together, by the recipe's scheme;
+    where the recipe itself asks for ranks, they are started without it.
     """
+    out_stream = sys.stdout  # with --json, what is printed within goes elsewhere
+    with errors(debug, as_json) as show:
+        from deep5.distributed.launch.launcher import launched
 
-    @click.command()
-    @recipe_options
-    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the result folder goes.")
-    @click.option(
-        "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, to standard output."
-    )
-    @click.option("--quiet", is_flag=True, help="No progress bar, no warnings and no table.")
-    @click.option("--resume", metavar="FOLDER", help="Resume in the result folder of an interrupted run.")
-    @click.option(
-        "--checkpoint-every",
-        "every",
-        metavar="N|Ts|never",
-        help="Checkpoint after every N steps or T seconds (500, 60s). Default: 30s; deleted when the run is done.",
-    )
-    @click.option(
-        "--ranks",
-        type=whole_number(1),
-        metavar="N",
-        help="Train with N processes that share every batch; in place of the recipe's number.",
-    )
-    @click.option(
-        "--launcher",
-        type=click.Choice(["mpiexec", "torchrun", "threads"]),
-        help="What starts them: mpiexec (the default where the recipe names none) for MPI, torchrun for PyTorch's "
-        "process groups with gloo or NCCL, or threads of this process.",
-    )
-    @debug_option
-    def run(
-        out: str,
-        as_json: bool,
-        quiet: bool,
-        resume: str | None,
-        every: str | None,
-        ranks: int | None,
-        launcher: Any,
-        debug: bool,
-        **chosen: Any,
-    ) -> NoReturn:
-        """Run RECIPE, a name or a file, and check it against its goals.
+        for key, given in (("ranks", ranks), ("launcher", launcher)):
+            if given is not None and any(text.partition("=")[0].strip() == key for text in chosen["settings"]):
+                raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
+        recipe = configured(**chosen)
+        how: dict[str, Any] = {"out": out, "quiet": quiet}
+        if every is not None:
+            how["checkpointer"] = _checkpointer(every)
+        if any(asked is not None for asked in (ranks, launcher, recipe.ranks, launched())):
+            from deep5.run.ranks import run_with_ranks
 
-        An interrupted run resumes by the same command and --resume FOLDER, bit-identically.
-
-        With --ranks, or under mpiexec, torchrun or srun, several processes train together, by the recipe's scheme;
-        where the recipe itself asks for ranks, they are started without it.
-        """
-        out_stream = sys.stdout  # with --json, what is printed within goes elsewhere
-        with errors(debug, as_json) as show:
-            from deep5.distributed.launch.launcher import launched
-
-            for key, given in (("ranks", ranks), ("launcher", launcher)):
-                if given is not None and any(text.partition("=")[0].strip() == key for text in chosen["settings"]):
-                    raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
-            recipe = configured(**chosen)
-            how: dict[str, Any] = {"out": out, "quiet": quiet}
-            if every is not None:
-                how["checkpointer"] = _checkpointer(every)
-            if any(asked is not None for asked in (ranks, launcher, recipe.ranks, launched())):
-                from deep5.run.ranks import run_with_ranks
-
-                result, status = run_with_ranks(
-                    recipe, ranks, launcher, sys.argv[1:], stdout=out_stream, resume=resume, **how
-                )
-            else:
-                result = _alone(recipe, resume, **how)
-                status = 0 if result else 1
-            if result is not None and (as_json or not quiet):
-                try:
-                    show(_shown(result, as_json))
-                    sys.stdout.flush()
-                except OSError:
-                    # Nobody can be told any more, but the run is done and judged, and its folder written.
-                    discard(sys.stdout)
-        sys.exit(status)
-
-    return run
+            result, status = run_with_ranks(
+                recipe, ranks, launcher, sys.argv[1:], stdout=out_stream, resume=resume, **how
+            )
+        else:
+            result = _alone(recipe, resume, **how)
+            status = 0 if result else 1
+        if result is not None and (as_json or not quiet):
+            try:
+                show(_shown(result, as_json))
+                sys.stdout.flush()
+            except OSError:
+                # Nobody can be told any more, but the run is done and judged, and its folder written.
+                discard(sys.stdout)
+    sys.exit(status)
 
 
 def _alone(recipe: Recipe, resume: str | None, *, quiet: bool, **how: Any) -> Result:

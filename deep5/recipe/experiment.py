@@ -59,7 +59,7 @@ class Experiment:
             name=recipe.name,
             kind=recipe.kind,
             size=recipe.size,
-            ranks=recipe.ranks,
+            ranks=parts["ranks"].value if "ranks" in parts else None,
             values={key: part.value for key, part in parts.items()},
             parts=parts,
             metrics=recipe.metrics,

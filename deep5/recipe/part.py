@@ -107,6 +107,10 @@ class Part:
                 f"{self.where}{self.key!r} raised {type(error).__name__} while it was made: {error}"
             ) from error
 
+    def made(self, *given: Any, **named: Any) -> Any:
+        """The component, called; as `component` and `make`."""
+        return self.make(self.component(), *given, **named)
+
     def check(self, made: Any, *given: Any, **named: Any) -> None:
         """Whether a component takes what `make` would call it with; it is not called.
 

@@ -14,11 +14,11 @@ from deep5.core.errors import RecipeError, UsageError, suggestion
 from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import registered
 from deep5.recipe.file import read_recipe_file
-from deep5.recipe.keys import Kind, base, check_parts, kind_of
+from deep5.recipe.keys import Kind, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
 from deep5.recipe.registered import family_of, recipe_names, registered_recipe
-from deep5.recipe.settings import changed_by_settings, without_old_arguments
+from deep5.recipe.settings import changed_by_settings, changed_by_size, changes_the_goal
 
 __all__ = ["FULL", "Recipe", "load_recipe"]
 
@@ -41,6 +41,7 @@ class Recipe:
         settings: Keys that were set from outside.
         path: The recipe's file, or None.
         source: Its content, or None.
+        lines: Where its parts stand in the file.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Recipe:
     settings: frozenset[str] = frozenset()
     path: Path | None = None
     source: bytes | None = None
+    lines: RecipeLines = field(default=RecipeLines(None, None), repr=False, compare=False)
 
     @classmethod
     def make(
@@ -88,8 +90,8 @@ class Recipe:
             sizes=_sizes(sizes, lines),
             path=path,
             source=source,
-        )
-        check_parts(recipe.fixed, recipe.mutable, recipe.where)
+            lines=lines,
+        )._checked()
         recipe = replace(recipe, metrics=read_metrics(metrics, lines, "METRICS"))
         for size in recipe.sizes:
             recipe.at_size(size)
@@ -125,18 +127,18 @@ class Recipe:
             return {}
         return self.kind.keys[key].default
 
-    @cached_property
-    def _lines(self) -> RecipeLines:
-        return RecipeLines(self.path, self.source)
+    def _checked(self) -> Recipe:
+        check_parts(self.fixed, self.mutable, self.where)
+        return self
 
     def where(self, key: str) -> str:
         """File and line of a key or of METRICS, ending in ': '; empty without a file and for settings."""
         if key in self.settings:
             return ""
         if key in self.sizes.get(self.size, ()):
-            return self._lines.at("SIZES", self.size, key)
+            return self.lines.at("SIZES", self.size, key)
         part = "FIXED" if key in self.fixed else "MUTABLE"
-        return self._lines.at(part, key) if key in self.fixed or key in self.mutable else self._lines.at(key)
+        return self.lines.at(part, key) if key in self.fixed or key in self.mutable else self.lines.at(key)
 
     def fixed_hash(self) -> str:
         """SHA-256 of the canonical form of FIXED."""
@@ -201,15 +203,9 @@ class Recipe:
         # A goal is for the full size; at another it is reported, unless that size states its own.
         metrics: tuple[tuple[Metric, Goal | None], ...] = tuple((metric, None) for metric, _ in self.metrics)
         if "metrics" in changes:
-            metrics = read_metrics(changes.pop("metrics"), self._lines, "SIZES", size, "metrics")
-        fixed = without_old_arguments(self.fixed, changes)
-        mutable = without_old_arguments(self.mutable, changes)
-        for key, value in changes.items():
-            in_fixed = key not in self.mutable and (base(key) in self.fixed or key in self.fixed)
-            (fixed if in_fixed else mutable)[key] = value
-        changed = replace(self, fixed=fixed, mutable=mutable, metrics=metrics, size=size, published=False)
-        check_parts(changed.fixed, changed.mutable, changed.where)
-        return changed
+            metrics = read_metrics(changes.pop("metrics"), self.lines, "SIZES", size, "metrics")
+        fixed, mutable = changed_by_size(self.fixed, self.mutable, changes)
+        return replace(self, fixed=fixed, mutable=mutable, metrics=metrics, size=size, published=False)._checked()
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
         """This recipe with mutable parts set anew.
@@ -222,16 +218,8 @@ class Recipe:
         """
         mutable = changed_by_settings(self.name, self.fixed, self.mutable, settings)
         names = frozenset(key.partition(".")[0] for key in settings)
-        # Weights that the recipe does not mention may be trained ones, and other samples easier ones.
-        judged = {name for name in names if base(name) in _JUDGED and base(name) not in self.mutable}
-        published = self.published and not judged
-        changed = replace(self, mutable=mutable, settings=self.settings | names, published=published)
-        check_parts(changed.fixed, changed.mutable, changed.where)
-        return changed
-
-
-# What decides what a network is judged by, where neither part of a recipe has it.
-_JUDGED = {"init", "validation_sampler", "test_transforms"}
+        published = self.published and not changes_the_goal(self.mutable, names)
+        return replace(self, mutable=mutable, settings=self.settings | names, published=published)._checked()
 
 
 def _sizes(sizes: Any, lines: RecipeLines) -> dict[str, Mapping[str, Any]]:

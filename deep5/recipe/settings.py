@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deep5.core.canonical import copied
 from deep5.core.errors import UsageError, suggestion
 from deep5.recipe.keys import allowed_keys, base, kind_of
 
-__all__ = ["changed_by_settings", "parse_setting", "without_old_arguments"]
+__all__ = ["changed_by_settings", "changed_by_size", "changes_the_goal", "parse_setting"]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -63,7 +63,7 @@ def changed_by_settings(
         given = changed["executor_kwargs"]
         changed["executor_kwargs"] = {name: given[name] for name in given if name != "device"}
     whole = {key: value for key, value in settings.items() if "." not in key}
-    changed = {**without_old_arguments(changed, whole), **copied(whole)}
+    changed = {**_without_old_arguments(changed, whole), **copied(whole)}
     for key, value in settings.items():
         name, dot, entry = key.partition(".")
         if dot:
@@ -84,7 +84,39 @@ def _check_effect(schedules: Any, settings: Mapping[str, Any]) -> None:
             )
 
 
-def without_old_arguments(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+# What decides what a network is evaluated on, where neither part of a recipe has it.
+_EVALUATED = {"init", "validation_sampler", "test_transforms"}
+
+
+def changes_the_goal(mutable: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """Whether settings make a recipe's goals easier or harder, though none of them is fixed.
+
+    Weights that the recipe does not mention may be trained ones, and other samples easier ones.
+
+    Args:
+        mutable: MUTABLE, before it is changed.
+        names: Keys that are set.
+    """
+    return any(base(name) in _EVALUATED and base(name) not in mutable for name in names)
+
+
+def changed_by_size(
+    fixed: Mapping[str, Any], mutable: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """FIXED and MUTABLE at a size.
+
+    Args:
+        fixed: FIXED; it is not changed.
+        mutable: MUTABLE; it is not changed.
+        changes: New values by key; a key that neither part has comes into MUTABLE.
+    """
+    made = _without_old_arguments(fixed, changes), _without_old_arguments(mutable, changes)
+    for key, value in changes.items():
+        made[0 if _is_fixed(fixed, mutable, key) and key not in mutable else 1][key] = value
+    return made
+
+
+def _without_old_arguments(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A part less the arguments of components that are about to be replaced by others: they were for the old ones."""
     new = [key for key, value in changes.items() if not isinstance(value, str) or part.get(key) != value]
     old = {f"{key}{suffix}" for key in new for suffix in ("_args", "_kwargs")}

@@ -22,9 +22,9 @@ from deep5.run.assemble_executor import (
     written_numerics,
 )
 from deep5.run.assemble_optimizer import events_of, make_optimizer
-from deep5.run.assemble_samples import first_size, samplers
+from deep5.run.assemble_samples import samplers
 from deep5.run.assemble_scheme import plain_scheme, wrapped
-from deep5.run.weights import initial_weights, with_initial_weights, with_precision_of
+from deep5.run.weights import initial_weights, prepared
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
@@ -82,17 +82,17 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         warnings = set_numerics(parts, known)
         threads, more = set_threads(parts, known, ranks=ranks)
         warnings += more
-    network = parts["model"].make(parts["model"].component(), seed=seeds["weights"])
+    network = parts["model"].made(seed=seeds["weights"])
     executor = None
     if isinstance(network, Network):
-        network = with_precision_of(parts["precision"], with_initial_weights(parts["init"], network))
+        network = prepared(parts, network)
     else:
         executor = _native_executor(parts, network, build, noise)
         network, name = executor.network, executor.settings().get("framework", name)
-    splits = parts["dataset"].make(parts["dataset"].component())
+    splits = parts["dataset"].made()
     if not isinstance(splits, Splits):
         raise parts["dataset"].not_a(splits, "Splits (deep5.training.dataset), or a function that gives them")
-    train_sampler, validation = samplers(parts, network, splits, seeds["order"], communicator)
+    train_sampler, validation, batch_size = samplers(parts, network, splits, seeds["order"], communicator)
     if executor is None:
         executor = made_executor(parts, build, network, noise)
     if known is None and parts["threads"].value is not None:
@@ -115,7 +115,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         splits=splits,
         train_sampler=train_sampler,
         validation_sampler=validation,
-        batch_size=first_size(parts["batch_size"]),
+        batch_size=batch_size,
         events=events_of(parts, optimizer),
         seeds={"run": seed, **seeds},
         noise=noise,

@@ -11,15 +11,17 @@ from deep5.recipe.part import Part, Parts
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
 
-__all__ = ["first_size", "length", "samplers"]
+__all__ = ["length", "samplers"]
 
 
-def samplers(parts: Parts, network: Any, splits: Any, seed: int, communicator: Communicator | None) -> tuple[Any, Any]:
+def samplers(
+    parts: Parts, network: Any, splits: Any, seed: int, communicator: Communicator | None
+) -> tuple[Any, Any, int]:
     """What gives the batches to learn from, and those to judge by: this rank's part of them."""
     from deep5.training.batch_source import BatchSource
     from deep5.training.transforms import fitted
 
-    batch_size, size = parts["batch_size"].component(), first_size(parts["batch_size"])
+    batch_size, size = parts["batch_size"].component(), _first_size(parts["batch_size"])
     count = length(splits.train)
     if count is not None and size > count:
         raise RecipeError(
@@ -41,7 +43,7 @@ def samplers(parts: Parts, network: Any, splits: Any, seed: int, communicator: C
         except UsageError as error:
             raise RecipeError(f"{parts['dataset'].where}data set and network do not fit: {error}") from error
         part = parts[key]
-        sampler = part.make(part.component(), fit, number, seed=seed, transforms=transforms)
+        sampler = part.made(fit, number, seed=seed, transforms=transforms)
         if not isinstance(sampler, BatchSource):
             raise part.not_a(sampler, "a d5.Sampler, its class or name, or another source of batches")
         if transforms and not getattr(sampler, "transforms", None):
@@ -68,7 +70,7 @@ def samplers(parts: Parts, network: Any, splits: Any, seed: int, communicator: C
         from deep5.training.prefetch import Prefetched
 
         made = [Prefetched(sampler, depth=depth) for sampler in made]
-    return made[0], made[1]
+    return made[0], made[1], size
 
 
 def _check_labels(network: Any, samples: Any, what: str) -> None:
@@ -82,7 +84,7 @@ def _check_labels(network: Any, samples: Any, what: str) -> None:
             check_labels(samples, labels.classes, name=labels.name, ignore=labels.ignored, what=what)
 
 
-def first_size(part: Part) -> int:
+def _first_size(part: Part) -> int:
     """Samples of the first epoch's batches."""
     given = part.component()
     if not callable(given):

@@ -11,7 +11,7 @@ from deep5.core.metric import Sample
 from deep5.measuring.timing import Rounds, of_slowest, time_rounds
 from deep5.recipe.part import Parts, is_factory, taken
 from deep5.run.rank_record import RankRecord
-from deep5.run.record import CLOCK, RunRecord, thread_pools
+from deep5.run.record import CLOCK, RunRecord
 from deep5.run.workload import Options, Timed
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Code(Timed):
             self.experiment,
             options.out,
             level=2 if size == 1 else 3,
-            threads={"asked": values["threads"], "framework": None, "pools": thread_pools()},
+            threads={"asked": values["threads"], "framework": None},
             measurement={
                 "mode": "quick",
                 "clock": CLOCK,

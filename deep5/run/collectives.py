@@ -14,7 +14,7 @@ from deep5.distributed.launch.launcher import launched
 from deep5.distributed.texts import gather_texts
 from deep5.run.rank_files import name_folder, write_ranks
 from deep5.run.rank_record import RankRecord
-from deep5.run.record import CLOCK, RunRecord, thread_pools
+from deep5.run.record import CLOCK, RunRecord
 from deep5.run.workload import Options, Timed
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Collectives(Timed):
             options.out,
             level=3,
             numerics={"dtype": plan.dtype},
-            threads={"asked": None, "framework": None, "pools": thread_pools()},
+            threads={"asked": None, "framework": None},
             measurement={
                 "mode": "quick",
                 "clock": CLOCK,

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed
-from deep5.core.metric import Metric, Observer
+from deep5.core.metric import Metric, Observer, Sample
 
 if TYPE_CHECKING:
     from deep5.recipe.experiment import Experiment
@@ -70,6 +70,8 @@ class RunRecord:
 
         self.experiment, self._begin_again = experiment, begin_again
         self.observers = observers_of(experiment)
+        if "threads" in known and "pools" not in known["threads"]:
+            known["threads"] = {**known["threads"], "pools": thread_pools()}
         self.extra_rows: list[SampleRow] = []
         self.checkpointer: Any = None
         self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
@@ -218,7 +220,7 @@ class RunRecord:
         rows = list(self.extra_rows)
         labels = metric_labels(self.document["metrics"])
         for label, (metric, _), observer in zip(labels, self.experiment.metrics, self.observers, strict=True):
-            rows += sample_rows(label, metric.unit, observer.samples())
+            rows += sample_rows(label, metric.unit, _samples_of(observer))
         self.folder.write_samples(rows)
 
     def _write_files(self) -> None:
@@ -321,9 +323,13 @@ def _observer(metric: Metric, where: str) -> Observer:
     return observer
 
 
+def _samples_of(observer: Observer) -> Sequence[Sample]:
+    return observer.samples()
+
+
 def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
     try:
-        value, interval, samples = observer.value(), observer.interval(), observer.samples()
+        value, interval, samples = observer.value(), observer.interval(), _samples_of(observer)
         missing = observer.missing() if value is None else None
         numbers = [] if value is None else [value]
         numbers += [] if interval is None else [interval[0], interval[1]]

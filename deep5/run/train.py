@@ -17,7 +17,7 @@ from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.errors import CheckpointError, Deep5Error, RecipeError
 from deep5.core.events import Event
 from deep5.recipe.experiment import Experiment
-from deep5.run.record import CLOCK, RunRecord, thread_pools
+from deep5.run.record import CLOCK, RunRecord
 from deep5.run.sample_saver import SampleSaver
 from deep5.run.workload import Options
 
@@ -86,7 +86,7 @@ def train(
         components=_described(trainer, (*listeners, *(saving if asked else ()))),
         level=2 if communicator.size == 1 else 3,
         numerics={key: settings[key] for key in _NUMERICS if key in settings},
-        threads={"asked": parts.threads, "framework": settings.get("threads"), "pools": thread_pools()},
+        threads={"asked": parts.threads, "framework": settings.get("threads")},
         measurement={
             "mode": "quick",
             "clock": CLOCK,

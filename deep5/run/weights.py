@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deep5.core.errors import Deep5Error, MissingDependency, RecipeError
-from deep5.recipe.part import Part
+from deep5.recipe.part import Part, Parts
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["initial_weights", "with_initial_weights", "with_precision_of"]
+__all__ = ["initial_weights", "prepared"]
 
 
 def initial_weights(init: Part) -> Path | None:
@@ -30,7 +30,16 @@ def initial_weights(init: Part) -> Path | None:
     return path
 
 
-def with_initial_weights(part: Part, network: Network) -> Network:
+def prepared(parts: Parts, network: Network) -> Network:
+    """A network with the weights of the file under `init` and in the recipe's precision.
+
+    Raises:
+        RecipeError: The file is not there, or does not fit; or the network has no such precision.
+    """
+    return _with_precision(parts["precision"], _with_initial_weights(parts["init"], network))
+
+
+def _with_initial_weights(part: Part, network: Network) -> Network:
     """The network with the weights of the file under `init`, or as it is."""
     path = initial_weights(part)
     if path is None:
@@ -43,7 +52,7 @@ def with_initial_weights(part: Part, network: Network) -> Network:
         raise RecipeError(f"{part.where}'init': {error}") from error
 
 
-def with_precision_of(part: Part, network: Network) -> Network:
+def _with_precision(part: Part, network: Network) -> Network:
     """The network in the recipe's precision, or in its own where the recipe says nothing."""
     precision = part.value
     if precision is None:

@@ -37,26 +37,23 @@ class Options:
     checkpointer: Checkpointer | Literal["default"] | None = "default"
 
 
+@dataclass(frozen=True)
 class Workload(ABC):
     """An experiment of one kind.
 
-    Args:
-        experiment: What to run.
-
     Attributes:
+        experiment: What to run.
         compared: What `deep5 compare` can compare of it, the default first; empty: nothing.
         compares: Where that is empty, what a run compares itself.
         shared: Whether ranks can run it.
         studied: Whether `deep5 study` can study it: it learns, and so reaches a target or does not.
     """
 
+    experiment: Experiment
     compared: ClassVar[tuple[str, ...]]
     compares: ClassVar[str] = ""
     shared: ClassVar[bool] = True
     studied: ClassVar[bool] = False
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
 
     @abstractmethod
     def check(self) -> list[str]:

@@ -293,7 +293,7 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
     if recipe is None or source is None:
         raise UsageError(run.reason)
     dataset = recipe_parts(source)["dataset"]
-    splits = dataset.make(dataset.component())
+    splits = dataset.made()
     if not isinstance(splits, Splits):
         raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that gives them")
     hashes = [splits.train.content_hash(), splits.test.content_hash()]
@@ -324,7 +324,7 @@ def _sampler(run: Trained, recipe: Recipe, network: Any, samples: Any) -> Any:
     # What transforms draw is a function of it.
     seed = run.result.document["seeds"].get("order", 0)
     try:
-        return sampler.make(sampler.component(), fit, size, seed=seed, transforms=found)
+        return sampler.made(fit, size, seed=seed, transforms=found)
     except MissingDependency:
         raise
     except Deep5Error as error:
