@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from deep5.core.errors import TooFewSamples, UsageError
+from deep5.measuring.bootstrap import median_distribution, place_of_share
 from deep5.measuring.samples import Interval, paired_ratios
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def median_ratio(candidate: Sequence[float], baseline: Sequence[float]) -> Inter
 
     ratios = np.log(paired_ratios(candidate, baseline))
     _check_count(ratios.size)
-    values, weights = _bootstrapped(ratios)
+    values, weights = median_distribution(ratios)
     return _percentiles(values, weights)
 
 
@@ -179,7 +180,7 @@ def ratio_of_medians(candidate: Sequence[float], baseline: Sequence[float]) -> t
             raise UsageError(f"{name} times {values!r:.80}; allowed: a vector of positive, finite seconds")
         _check_count(values.size)
         logs.append(np.log(values))
-    (one, of_one), (other, of_other) = (_bootstrapped(values) for values in logs)
+    (one, of_one), (other, of_other) = (median_distribution(values) for values in logs)
     middle = float(np.median(logs[0]) - np.median(logs[1]))
     # The two are drawn apart: every pair of their medians, with the product of their probabilities.
     return math.exp(middle), _percentiles(np.subtract.outer(one, other).ravel(), np.outer(of_one, of_other).ravel())
@@ -195,38 +196,8 @@ def _percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> I
 
     order = np.argsort(values)
     below, tail = np.cumsum(weights[order]), (1 - _PERCENTILES) / 2
-    low, high = (float(values[order[_place(below, share)]]) for share in (tail, 1 - tail))
+    low, high = (float(values[order[place_of_share(below, share)]]) for share in (tail, 1 - tail))
     return Interval(low=math.exp(low), high=math.exp(high), confidence=STATED)
-
-
-def _bootstrapped(
-    values: NDArray[np.float64], draws: int | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The distribution of the median of so many draws with replacement: what it can be, and how probable each is.
-
-    Args:
-        values: What is drawn from.
-        draws: As many as there are values, where not said.
-
-    An odd number 2 m + 1 of draws has the median at most x_(k) where at least m + 1 of them are; the number of those is
-    binomial with k / n. Of an even number 2 m the median is the mean of two neighbours x_(i), x_(j): for i < j just m
-    draws are at most x_(i), one of them x_(i) itself, and the others at least x_(j), one of them x_(j).
-    """
-    import numpy as np
-    from scipy.special import bdtrc, comb
-
-    values = np.sort(values)
-    count, draws = values.size, draws or values.size
-    share = np.arange(count + 1) / count
-    if draws % 2:
-        return values, np.diff(bdtrc(draws // 2, draws, share))
-    half = draws // 2
-    at, beyond = np.diff(share**half), -np.diff((1 - share) ** half)
-    both = np.triu(comb(draws, half) * np.outer(at, beyond), 1)
-    # The lower of the two is x_(i) where at least m draws are at most that; what is left is where both are.
-    np.fill_diagonal(both, np.maximum(np.diff(bdtrc(half - 1, draws, share)) - both.sum(axis=1), 0.0))
-    first, second = np.triu_indices(count)
-    return (values[first] + values[second]) / 2, both[first, second]
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:
@@ -312,17 +283,10 @@ def floor_of(processes: Sequence[float], rounds: int) -> float:
         return math.pow(float(times.max() / times.min()), _TAIL)
     logs = np.log(times)
     pairs = logs[0 : times.size // 2 * 2 : 2] - logs[1::2][: times.size // 2]
-    values, weights = _bootstrapped(np.concatenate([pairs, -pairs]), rounds)
+    values, weights = median_distribution(np.concatenate([pairs, -pairs]), rounds)
     order = np.argsort(np.abs(values))
     below = np.cumsum(weights[order])
-    return math.exp(float(np.abs(values)[order[_place(below, 0.95)]]))
-
-
-def _place(below: NDArray[np.float64], share: float) -> int:
-    """Where a distribution function reaches a share; rounding may leave its end a little below 1."""
-    import numpy as np
-
-    return min(int(np.searchsorted(below, share)), below.size - 1)
+    return math.exp(float(np.abs(values)[order[place_of_share(below, 0.95)]]))
 
 
 @dataclass(frozen=True, kw_only=True)

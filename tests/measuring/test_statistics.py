@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 from deep5.core.errors import TooFewSamples, UsageError
+from deep5.measuring.bootstrap import median_distribution
 from deep5.measuring.statistics import (
     LOOKS,
     STATED,
-    _bootstrapped,
     drift,
     far_out,
     floor_of,
@@ -34,7 +34,7 @@ QUIET = np.exp(1e-6 * np.arange(32)).tolist()
 @pytest.mark.parametrize("draws", [None, 1, 2, 7, 8])
 def test_the_bootstrap_in_closed_form_is_the_one_that_is_drawn(count: int, draws: int | None) -> None:
     values = np.sort(RNG.exponential(1.0, count))
-    made, weights = _bootstrapped(values, draws)
+    made, weights = median_distribution(values, draws)
     assert weights.sum() == pytest.approx(1.0, abs=1e-12)
     assert (weights >= 0).all()
     drawn = np.median(values[RNG.integers(0, count, (200_000, draws or count))], axis=1)
