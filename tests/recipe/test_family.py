@@ -12,10 +12,10 @@ import pytest
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_recipe, own_recipe
 from deep5.cli.list import listing
+from deep5.compare.studied import load_study
 from deep5.core import plugins
 from deep5.core.errors import RecipeError, UsageError
 from deep5.core.version import __version__
-from deep5.recipe.candidates import load_study
 from deep5.recipe.recipe import load_recipe
 from deep5.recipe.registered import recipe_names, registered_recipe
 from deep5.run.execute import execute
