@@ -28,10 +28,10 @@ from command import Command
 from deep5.audit.folders import audit
 from deep5.cli import main as cli
 from deep5.cli.study import study_command, varied
+from deep5.compare.studied import load_study, target_of
 from deep5.core.charts import files
 from deep5.core.errors import OutputError, RecipeError, UsageError
 from deep5.measuring.pinning import processors
-from deep5.recipe.candidates import load_study, target_of
 from deep5.results.charts.training import (
     Point,
     accuracy_chart,
@@ -40,9 +40,6 @@ from deep5.results.charts.training import (
     loss_points,
     undrawn,
 )
-from deep5.compare.studied import load_study, target_of
-from deep5.core.errors import OutputError, RecipeError, UsageError
-from deep5.measuring.pinning import processors
 from deep5.results.folder import locked
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
