@@ -18,8 +18,9 @@ from rich.console import Console
 import deep5 as d5
 from command import Command
 from deep5.cli import main as cli
+from deep5.cli.evaluate import evaluate_command
 from deep5.core.errors import UsageError
-from deep5.trained.evaluate import evaluate_command, evaluate_result
+from deep5.trained.evaluate import evaluate_result
 from deep5.training.scores import confusion
 
 FIXED = {

@@ -14,8 +14,9 @@ import pytest
 import deep5 as d5
 from command import Command
 from deep5.cli import main as cli
+from deep5.cli.predict import predict_command
 from deep5.core.errors import UsageError
-from deep5.trained.predict import predict_command, predict_files
+from deep5.trained.predict import predict_files
 from deep5.training.dataset import ArrayDataset, Splits
 
 MUTABLE = {"batch_size": 32, "framework": "reference", "optimizer": "adam"}
