@@ -7,51 +7,44 @@ contract refuses to check without them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 from grimp import ImportGraph
-from importlinter import Contract, ContractCheck, fields, output
+from importlinter import Contract, ContractCheck, output
 
 __all__ = ["Acyclic"]
 
 
 class Acyclic(Contract):
-    """No module imports itself by way of others.
-
-    Options:
-        unfinished: Packages whose modules may still be in cycles with each other. One that has none is an error.
-    """
-
-    unfinished = fields.ListField(subfield=fields.StringField(), required=False)
+    """No module imports itself by way of others, nor by way of the packages that Python loads on the way to one."""
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         """Look for cycles."""
         if self.session_options.get("exclude_type_checking_imports", False) not in (False, "False", "false"):
             raise ValueError("an acyclic contract needs exclude_type_checking_imports = false")
-        packages = [str(package) for package in self.unfinished or ()]
-        broken: list[list[str]] = []
-        found: set[str] = set()
-        for modules in _cycles(graph):
-            within = [package for package in packages if any(_lies_in(module, package) for module in modules)]
-            found.update(within)
-            if not all(any(_lies_in(module, package) for package in within) for module in modules):
-                broken.append(_shortest_cycle(graph, modules))
-        finished = [package for package in packages if package not in found]
-        return ContractCheck(kept=not broken and not finished, metadata={"broken": broken, "finished": finished})
+        loaded = deepcopy(graph)
+        _add_packages(loaded)
+        broken = [_shortest_cycle(loaded, modules) for modules in _cycles(loaded)]
+        return ContractCheck(kept=not broken, metadata={"broken": broken})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """Print each cycle, and each entry of `unfinished` that is finished."""
+        """Print each cycle."""
         for cycle in check.metadata["broken"]:
             output.print_error("An import cycle:")
             for importer, imported in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
                 output.print_error(f"  {importer} -> {imported}", bold=False)
             output.new_line()
-        for package in check.metadata["finished"]:
-            output.print_error(f"{package} has no import cycle; remedy: remove it from `unfinished` in pyproject.toml")
 
 
-def _lies_in(module: str, package: str) -> bool:
-    return module == package or module.startswith(f"{package}.")
+def _add_packages(graph: ImportGraph) -> None:
+    """Importing `a.b.c` runs `a/__init__.py` and `a/b/__init__.py` too: an import from elsewhere is one of these."""
+    for importer in sorted(graph.modules):
+        for imported in sorted(graph.find_modules_directly_imported_by(importer)):
+            package = imported.rpartition(".")[0]
+            while package and not f"{importer}.".startswith(f"{package}."):
+                graph.add_import(importer=importer, imported=package)
+                package = package.rpartition(".")[0]
 
 
 def _cycles(graph: ImportGraph) -> Iterator[list[str]]:
