@@ -1,1 +1,1 @@
-"""ONNX files read, checked, completed and written."""
+"""Read, check, complete and write ONNX files."""

@@ -1,4 +1,4 @@
-"""The attributes of a node: read from it, and made into what a file holds."""
+"""Node attributes: read them from a node, and convert values to the form that a file stores."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from deep5.core.errors import NetworkError, brief
 
 __all__ = ["attribute", "stored_attribute"]
 
-# Half a step above the largest float32: what is smaller rounds to that one, and what is not to infinity.
+# Half a step above the largest float32: smaller values round to that float32, the others to infinity.
 _OVERFLOW = 2.0**128 - 2.0**103
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
-    """The value of a node's attribute, or the default where the node does not carry it.
+    """The value of a node's attribute, or the default if the node does not set it.
 
-    A default that is a floating-point number is rounded to float32, as ONNX's specification and files hold it: to a
-    float64 network an attribute of 0.2 is the same number whether or not it is written out.
+    A floating-point default is rounded to float32, as ONNX's specification and files store it: in a float64 network
+    an attribute of 0.2 has the same value whether or not it is written out.
     """
     found = node.attributes.get(name)
     if found is not None:
@@ -29,12 +29,12 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 
 
 def stored_attribute(op_type: str, name: str, value: Any) -> Any:
-    """An attribute as a file would hold it: whole numbers have 64 bits, other numbers are float32.
+    """An attribute as a file stores it: integers have 64 bits, other numbers are float32.
 
-    A list with one float in it is a list of floats. NumPy's numbers, and arrays of one axis, are taken too.
+    A list that contains a float is a list of floats. NumPy scalars and one-dimensional arrays are accepted.
 
     Raises:
-        NetworkError: No file can hold it.
+        NetworkError: A file cannot store the value.
     """
 
     def refused(reason: str) -> NetworkError:
@@ -51,7 +51,7 @@ def stored_attribute(op_type: str, name: str, value: Any) -> Any:
     several = isinstance(given, (list, tuple))
     parts = [part.item() if isinstance(part, np.generic) else part for part in (given if several else [given])]
     if not parts:
-        return ir.AttrInt64s(name, [])  # nothing says of which kind; whole numbers are the commonest
+        return ir.AttrInt64s(name, [])  # the element type is unknown; integers are the most common
     if all(isinstance(part, (bool, int)) for part in parts):
         if not all(-(1 << 63) <= part < 1 << 63 for part in parts):
             raise refused(", which takes more than 64 bits; remedy: a text, or a float")

@@ -1,4 +1,4 @@
-"""Axes: `axis` names a dimension that the input has, and an array has not too many; ONNX's own checks leave gaps."""
+"""Check that `axis` is within the input's rank and that arrays have a supported rank; ONNX's own checks leave gaps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deep5.networks.onnx.element_types import called
 
 __all__ = ["check_axes", "check_widths"]
 
-# Operators, and how far beyond -r and r - 1 their axis may lie, where r is the rank of the first input.
+# Operators, and how far their axis may lie outside -r to r - 1, where r is the rank of the first input.
 _BEYOND = {
     **dict.fromkeys((
         "ArgMax", "ArgMin", "Compress", "Concat", "DequantizeLinear", "Gather", "GatherElements", "Hardmax",
@@ -22,17 +22,17 @@ _BEYOND = {
     "Flatten": (0, 1),
     "OneHot": (1, 1),
 }  # fmt: skip
-# Operators of which an input says what shape their output has, and which; how many axes NumPy's arrays have at most.
+# Operators whose output shape is one of their inputs, with that input's position; and the largest rank in NumPy.
 _SHAPES = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
 _MOST_AXES = 64
 
 
 def check_widths(what: str, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Refuse an axis beyond 32 bits, of which ONNX's inference and conversion keep the lower ones: another axis.
+    """Reject an axis that needs more than 32 bits: ONNX's inference and conversion truncate it to another axis.
 
     Args:
-        what: What messages call the model.
-        nodes: Its nodes, those of functions and of nested graphs too.
+        what: Name of the model in messages.
+        nodes: Its nodes, including those of functions and nested graphs.
 
     Raises:
         NetworkError: The first such node and its axis.
@@ -47,15 +47,16 @@ def check_widths(what: str, nodes: Iterable[onnx.NodeProto]) -> None:
 
 
 def check_axes(model: ir.Model, what: str) -> None:
-    """Refuse nodes whose `axis` lies outside of their first input, or whose output has too many axes, also in nested
-    graphs.
+    """Reject nodes whose `axis` is outside their first input's rank, or whose output has too many dimensions.
+
+    Nested graphs are checked too.
 
     Args:
-        model: The model, with inferred shapes; an input of unknown rank is left alone.
-        what: What messages call it.
+        model: The model, with inferred shapes; inputs of unknown rank are not checked.
+        what: Its name in messages.
 
     Raises:
-        NetworkError: The first such node, its axis, and the axes that there are.
+        NetworkError: The first such node, its axis, and the allowed axes.
     """
     for node in model.graph.all_nodes():
         if not node.domain and node.op_type in _SHAPES:
@@ -64,7 +65,7 @@ def check_axes(model: ir.Model, what: str) -> None:
             continue
         rank = _rank(node, 0)
         if rank is None or (node.op_type in ("QuantizeLinear", "DequantizeLinear") and not _rank(node, 1)):
-            continue  # one scale for all has no axis
+            continue  # a per-tensor scale has no axis
         axis, (below, above) = node.attributes["axis"].as_int(), _BEYOND[node.op_type]
         least, most = -rank - below, rank - 1 + above
         if not least <= axis <= most:

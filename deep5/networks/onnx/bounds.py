@@ -1,4 +1,4 @@
-"""What a file may ask for: a few bytes of it must not take all memory, nor for ever."""
+"""Limits on what a file may request: a few bytes must not exhaust memory or start an endless computation."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ __all__ = [
     "without_end",
 ]
 
-# Nodes that calls of functions may be written out into: to read as many takes some fifteen seconds.
+# Limit on the nodes that inlined function calls expand to: reading this many takes about fifteen seconds.
 _MOST_NODES = 100_000
-# Elements of vectors whose values ONNX's inference is to follow: it takes a second for eight million of them.
+# Limit on the vector elements whose values ONNX's inference propagates: eight million take it a second.
 _MOST_FOLLOWED = 1 << 22
-# What an array may take: more than any machine has that runs a network as one.
+# Limit on the size of an array: more than the memory of any single machine that runs a network.
 _MOST_BYTES = 1 << 40
-# Operators that hand a count on as it is.
+# Operators that pass a count on unchanged.
 _SAME_NUMBER = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
-# An array of more bytes than this has no address.
+# An array of more bytes than this cannot be addressed.
 _MOST_ELEMENTS = 1 << 62
 
 
 def check_calls(what: str, proto: onnx.ModelProto) -> None:
-    """Refuse functions that call themselves, or one another so often that writing them out would take for ever.
+    """Reject recursive functions, and functions whose nested calls expand to too many nodes to inline.
 
     Args:
-        what: What messages call the model.
+        what: Name of the model in messages.
         proto: The model.
 
     Raises:
-        NetworkError: Which functions call themselves in a circle; into how many nodes the calls would be written out.
+        NetworkError: The functions that call themselves, or the number of nodes that the calls expand to.
     """
     functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
     if not functions:
         return
     sizes: dict[tuple[str, str, str], int] = {}
     for start in functions:
-        waiting = [start]  # without recursion: a file may have any number of functions
+        waiting = [start]  # iterative: a file may have any number of functions
         while waiting:
             key = waiting[-1]
             if key in sizes:
@@ -81,7 +81,7 @@ def check_calls(what: str, proto: onnx.ModelProto) -> None:
 
 
 def drop_uncalled(proto: onnx.ModelProto) -> None:
-    """Remove the functions that no node of the graph calls, directly or not: nothing looks at them then."""
+    """Remove functions that no node of the graph calls, directly or indirectly: no later step reads them."""
     functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
     called: set[tuple[str, str, str]] = set()
     waiting = [proto.graph.node]
@@ -97,12 +97,12 @@ def drop_uncalled(proto: onnx.ModelProto) -> None:
 
 
 def check_declared(what: str, proto: onnx.ModelProto) -> None:
-    """Refuse extents below 0, and shapes that no memory holds, wherever a graph declares them.
+    """Reject negative dimensions, and shapes that exceed any memory, wherever a graph declares them.
 
-    ONNX's own inference ends the process on some of the former, and takes all memory on some of the latter.
+    ONNX's own inference crashes the process on some of the former, and exhausts memory on some of the latter.
 
     Args:
-        what: What messages call the model.
+        what: Name of the model in messages.
         proto: The model.
 
     Raises:
@@ -122,7 +122,7 @@ def check_declared(what: str, proto: onnx.ModelProto) -> None:
 
 
 def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
-    """One line a node that computes an array that no machine's memory holds, as far as shapes are known."""
+    """One line per node whose output exceeds the memory of any machine, as far as shapes are known."""
     refused = []
     for node in nodes:
         for value in node.outputs:
@@ -138,7 +138,7 @@ def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
 
 
 def without_end(nodes: Iterable[ir.Node]) -> list[str]:
-    """One line a loop, inside others or not, that no count and no condition ends."""
+    """One line per loop, nested or not, that neither a count nor a condition ends."""
     return [
         f"{node.name or node.op_type} (Loop): no count, and a condition that always holds; allowed: a loop that ends"
         for outer in nodes
@@ -149,12 +149,12 @@ def without_end(nodes: Iterable[ir.Node]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """An input that says how often a loop runs, each time for another row of what it gives.
+    """A network input that sets the iterations of a loop that produces one row of its outputs per iteration.
 
     Attributes:
-        position: Which of the network's inputs it is.
+        position: Index of the input among the network's inputs.
         name: Its name.
-        most: As many rows as an array may have that a machine's memory holds.
+        most: The largest number of rows that fits into a machine's memory.
     """
 
     position: int
@@ -162,10 +162,10 @@ class Count:
     most: int
 
     def check(self, value: np.ndarray) -> None:
-        """Look at a count before the loop runs.
+        """Check a count before the loop runs.
 
         Raises:
-            NetworkError: It is one that no memory holds the rows of.
+            NetworkError: The loop's rows would exceed any memory.
         """
         if value.size and (count := int(value.max())) > self.most:
             raise NetworkError(
@@ -175,7 +175,7 @@ class Count:
 
 
 def fed_counts(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[Count]:
-    """The inputs that say how often loops run which nothing else ends.
+    """The inputs that set the number of iterations of loops that nothing else ends.
 
     Args:
         inputs: Names of the network's inputs.
@@ -198,10 +198,10 @@ def fed_counts(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[Count]:
 
 
 def followable(proto: onnx.ModelProto) -> bool:
-    """Whether ONNX's inference may follow the values of vectors: it looks at each element where it knows how many.
+    """Whether ONNX's inference may propagate the values of vectors: it visits each element of vectors of known size.
 
     Args:
-        proto: The model, with the shapes that follow without that.
+        proto: The model, with the shapes inferred without value propagation.
     """
     values = {value.name: value for value in _declared(proto)}
     extents = {name: _shape(value.type)[0] for name, value in values.items() if len(_shape(value.type)) == 1}
@@ -215,7 +215,7 @@ def _is_loop(node: ir.Node) -> bool:
 
 
 def _least_bytes(row: ir.Value) -> int:
-    """What a row takes at least: extents that are not known count as 1, and nothing takes nothing."""
+    """The least bytes that a row takes, at least 1: unknown dimensions count as 1."""
     extents = [extent for extent in row.shape or () if isinstance(extent, int)]
     kind = row.dtype
     return max(1, math.prod(extents) * (1 if kind in (None, ir.DataType.STRING) else math.ceil(kind.itemsize)))
@@ -234,7 +234,7 @@ def _size(nodes: Iterable[onnx.NodeProto], sizes: dict[tuple[str, str, str], int
 
 
 def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes and those of graphs inside them."""
+    """The nodes and those of nested graphs."""
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
@@ -251,7 +251,7 @@ def _inside(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _declared(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
-    """What the graph and those inside its nodes, and functions, declare of their values."""
+    """The declared values of the graph, its nested graphs and the functions."""
     graphs = [proto.graph]
     for function in proto.functions:
         yield from function.value_info
@@ -264,7 +264,7 @@ def _declared(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
 
 
 def _sparse(proto: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:
-    """Sparse constants, and their shapes."""
+    """Sparse constants and their shapes."""
     bodies = [proto.graph.node, *(function.node for function in proto.functions)]
     for node in (node for nodes in bodies for node in nested_nodes(nodes)):
         for attribute in node.attribute:
@@ -273,7 +273,7 @@ def _sparse(proto: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:
 
 
 def _shape(kind: onnx.TypeProto) -> list[int]:
-    """The extents that are declared, 1 for those with a name."""
+    """The declared dimensions; a symbolic dimension counts as 1."""
     while (form := kind.WhichOneof("value")) in ("optional_type", "sequence_type"):
         kind = getattr(kind, form).elem_type
     if form not in ("tensor_type", "sparse_tensor_type"):

@@ -1,4 +1,4 @@
-"""Element types: a node's inputs hold what its operator takes, as ONNX's schemas say."""
+"""Check that a node's inputs have element types that its operator's ONNX schema allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = {f"tensor({kind.name.lower()})": kind for kind in ir.DataType}
 
 
 class _Place(NamedTuple):
-    """What a schema says of one input or output."""
+    """One input or output in a schema."""
 
     name: str
     variable: str
@@ -26,24 +26,24 @@ class _Place(NamedTuple):
 
 
 class _Signature(NamedTuple):
-    """Places of inputs and of outputs; where there are more values, the last place is theirs too."""
+    """The inputs and outputs of a schema; its last place also describes all further values."""
 
     inputs: tuple[_Place, ...]
     outputs: tuple[_Place, ...]
 
 
 def check_element_types(model: ir.Model, what: str) -> None:
-    """Refuse nodes whose values have element types that their operator does not take, those of nested graphs too.
+    """Reject nodes, nested graphs included, whose values have element types that their operator does not accept.
 
-    What shares a type variable in an operator's schema has one element type. Back-ends do not all see to that: they
-    would round the values of one input in different ways.
+    Values that share a type variable in the operator's schema must have one element type. Some back-ends do not check
+    this: they would round the values of one input differently.
 
     Args:
-        model: The model, with inferred types; values of unknown type and operators without a schema are left alone.
-        what: What messages call it.
+        model: The model, with inferred types; values of unknown type and operators without a schema are not checked.
+        what: Its name in messages.
 
     Raises:
-        NetworkError: The first such node, its operator, and what its inputs hold.
+        NetworkError: The first such node, its operator, and its inputs' element types.
     """
     versions = model.graph.opset_imports
     for node in model.graph.all_nodes():
@@ -54,7 +54,7 @@ def check_element_types(model: ir.Model, what: str) -> None:
         for values, places in ((node.inputs, signature.inputs), (node.outputs, signature.outputs)):
             last = len(places) - 1
             for index, value in enumerate(values):
-                # Outside of the table, attributes that do not belong together made more values than there are places.
+                # Inconsistent attributes can produce more values than the schema has places.
                 kind = None if value is None or last < 0 else _kind(value)
                 if value is None or kind is None:
                     continue
@@ -70,16 +70,16 @@ def check_element_types(model: ir.Model, what: str) -> None:
 
 
 def called(name: str | None, operator: str, outputs: Iterable[str | None]) -> str:
-    """What messages call a node; many have no name."""
+    """The name of a node in messages; many nodes have no name."""
     known = repr(name) if name else f"that computes {', '.join(map(repr, filter(None, outputs)))}"
-    return f"the node {known} ({repr(operator)[1:-1]})"  # of a damaged file, it may hold the end of a line
+    return f"the node {known} ({repr(operator)[1:-1]})"  # in a damaged file it may contain a newline
 
 
 def element_type(kind: ir.DataType) -> str:
     """The name of an element type in a `TensorSpec`.
 
     Raises:
-        NetworkError: It is none.
+        NetworkError: The element type is undefined.
     """
     if kind == ir.DataType.UNDEFINED:
         raise NetworkError("a value has no element type; remedy: declare it, or an attribute that says which")
@@ -87,7 +87,7 @@ def element_type(kind: ir.DataType) -> str:
 
 
 def type_name(kind: ir.DataType) -> str:
-    """NumPy's name of an element type, or ONNX's where NumPy has none."""
+    """NumPy's name of an element type, or ONNX's if NumPy has none."""
     return kind.name.lower() if kind in (ir.DataType.UNDEFINED, ir.DataType.STRING) else str(kind.numpy())
 
 
@@ -97,7 +97,7 @@ def _mixed(node: ir.Node, signature: _Signature, variable: str) -> str:
     names: dict[str, None] = {}
     for values, places in ((node.inputs, signature.inputs), (node.outputs, signature.outputs)):
         if len(kinds) > 1:
-            break  # the inputs say it
+            break  # the inputs suffice
         for index, value in enumerate(values):
             place = places[min(index, len(places) - 1)]
             if place.variable == variable and value is not None and (kind := _kind(value)) is not None:
@@ -115,7 +115,7 @@ def _called(node: ir.Node) -> str:
 
 
 def _kind(value: ir.Value) -> ir.DataType | None:
-    """The element type of an array; None where it is not known, and for sequences and the like."""
+    """The element type of an array; None if it is unknown, and for sequences and optionals."""
     if value.type is None and value.const_value is not None:
         return value.const_value.dtype
     if not isinstance(value.type, ir.TensorType) or value.type.dtype == ir.DataType.UNDEFINED:
@@ -134,6 +134,6 @@ def _signature(operator: str, version: int | None, domain: str) -> _Signature | 
 def _place(formal: onnx.defs.OpSchema.FormalParameter) -> _Place:
     known = frozenset(_KINDS[text] for text in formal.types if text in _KINDS)
     variadic = formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-    # A type that is no variable, such as tensor(int64), has no bearing on other places.
+    # A concrete type, such as tensor(int64), is not a variable and does not constrain other places.
     shared = "(" not in formal.type_str and (formal.is_homogeneous or not variadic)
     return _Place(formal.name, formal.type_str, known, shared)

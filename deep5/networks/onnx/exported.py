@@ -1,11 +1,11 @@
-"""What torch.export wrote into a file about its initial values: which are parameters, and what was made of parameters.
+"""The exporter's metadata on initial values: which are parameters, and which were computed from parameters.
 
 PyTorch's exporter writes every floating-point number that it does not compute as an initial value: weights, buffers,
-the square root of two in a GELU, the mask of an attention. Which of them are parameters stands beside them.
+the square root of two in a GELU, the mask of an attention. The file's metadata lists which of them are parameters.
 
 References:
-    torch.export.ExportGraphSignature, whose text the exporter of PyTorch 2.6 and newer puts into the graph's metadata;
-    onnxscript.optimizer, which notes what a folded value was computed from, all the way back.
+    torch.export.ExportGraphSignature, whose string the exporter of PyTorch 2.6 and newer stores in the graph's
+    metadata; onnxscript.optimizer, which records all original sources of a folded value.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _NAME = re.compile(r"'([^']*)'")
 
 
 class Said(NamedTuple):
-    """Names of initial values that are parameters or were computed from some, and of those that are neither."""
+    """Names of initial values that are parameters or derive from parameters, and of those that are neither."""
 
     learned: frozenset[str]
     fixed: frozenset[str]
 
 
 def said_by_exporter(proto: onnx.ModelProto) -> Said | None:
-    """What the exporter said of the initial values; None where it did not export the file, or said nothing."""
+    """The exporter's signature of the initial values; None if the file contains none."""
     text = _entry(proto.graph.metadata_props, _SIGNATURE)
     if text is None:
         return None
@@ -51,17 +51,18 @@ def said_by_exporter(proto: onnx.ModelProto) -> Said | None:
 
 
 def make_constants(model: ir.Model, said: Said) -> None:
-    """Make Constant nodes of the initial values that are not parameters, and forget what was said.
+    """Turn the initial values that are not parameters into Constant nodes, and remove the exporter's signature.
 
-    Of a value that nothing was said of, single numbers and what holds an infinity (a mask) are constants: so a weight
-    that another tool renamed stays one. Values that training changes, or that only set an operator, stay as they are.
+    Of the values that the signature does not list, only single numbers and values that contain an infinity (masks)
+    become constants: a weight that another tool renamed stays a parameter. Values that training changes, or that only
+    configure an operator, stay as they are.
 
     Args:
         model: The model, with inferred shapes; changed in place.
-        said: What the exporter said of it.
+        said: The exporter's signature.
     """
     graph = model.graph
-    # What is added to the network later on is not spoken of.
+    # The signature does not cover values that are added to the network later.
     graph.metadata_props.pop(_SIGNATURE, None)
     for name, value in list(graph.initializers.items()):
         tensor, roles = value.const_value, {role(use.node, use.idx) for use in value.uses()}
@@ -78,7 +79,7 @@ def _entry(entries: Iterable[onnx.StringStringEntryProto], key: str) -> str | No
 
 
 def _replace(graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-    # In memory: an attribute cannot lie in another file.
+    # In memory: an attribute cannot refer to an external file.
     node = ir.node("Constant", [], {"value": ir.Tensor(np.array(tensor.numpy()), tensor.dtype)})
     made = node.outputs[0]
     made.shape, made.type = value.shape, value.type

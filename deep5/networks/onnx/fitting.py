@@ -1,4 +1,4 @@
-"""Whether extents fit together, where ONNX's own inference does not look: weights, labels, windows, parts."""
+"""Check that the dimensions of weights, labels, windows and parts match where ONNX's own inference does not check."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from deep5.networks.onnx.element_types import called, type_name
 __all__ = ["check_extents", "check_fit", "shown", "unlike"]
 
 Wanted = tuple[int, str, Sequence[Any]]
-"""Position of an input, what it is, and its extents; None for one that may be any."""
+"""Position of an input, its role, and its dimensions; None for a dimension that may have any size."""
 
 
 def check_extents(nodes: Iterable[ir.Node], what: str) -> None:
-    """Refuse outputs of an extent below 0, as a window that is larger than its input gives.
+    """Reject outputs with a negative dimension, such as a window larger than its input produces.
 
     Args:
         nodes: Nodes, with inferred shapes.
-        what: What messages call the network.
+        what: Name of the network in messages.
 
     Raises:
         NetworkError: The first such node and value.
@@ -37,14 +37,14 @@ def check_extents(nodes: Iterable[ir.Node], what: str) -> None:
 
 
 def check_fit(nodes: Iterable[ir.Node], what: str) -> None:
-    """Refuse nodes whose inputs do not fit each other or the attributes, as far as extents are known.
+    """Reject nodes whose inputs do not match each other or the attributes, as far as dimensions are known.
 
     Args:
-        nodes: Nodes, with inferred shapes; what is not known is left alone.
-        what: What messages call the network.
+        nodes: Nodes, with inferred shapes; unknown dimensions are not checked.
+        what: Name of the network in messages.
 
     Raises:
-        NetworkError: The first such node, its input, and the extents that there may be.
+        NetworkError: The first such node, its input, and the allowed dimensions.
     """
     for node in nodes:
         if node.domain:
@@ -66,7 +66,7 @@ def check_fit(nodes: Iterable[ir.Node], what: str) -> None:
 
 
 def unlike(shape: ir.Shape | None, wanted: Sequence[Any] | ir.Shape) -> bool:
-    """Whether a shape has another rank than wanted, or a number where another number is wanted."""
+    """Whether a shape differs from the wanted one in its rank, or in a dimension that both know."""
     return shape is not None and (
         len(shape) != len(wanted)
         or any(
@@ -77,14 +77,14 @@ def unlike(shape: ir.Shape | None, wanted: Sequence[Any] | ir.Shape) -> bool:
 
 
 def shown(value: ir.Value) -> str:
-    """Element type and extents of a value, for a message."""
+    """Element type and shape of a value, for a message."""
     if value.dtype is None or value.shape is None:
         return "of unknown shape"
     return f"{type_name(value.dtype)}{_extents(value.shape)}"
 
 
 def _convolution(node: ir.Node) -> list[Wanted]:
-    """X (N, C, …), W (M, C / group, …), or, transposed, W (C, M / group, …), B (M)."""
+    """X (N, C, …); W (M, C / group, …), or W (C, M / group, …) if transposed; B (M)."""
     x, weight = _shape(node, 0), _shape(node, 1)
     if weight is None:
         return []
@@ -103,7 +103,7 @@ def _convolution(node: ir.Node) -> list[Wanted]:
 
 
 def _gemm(node: ir.Node) -> list[Wanted]:
-    """A (M, K), B (K, N), either transposed on demand, which ONNX looks at; C broadcasts to (M, N)."""
+    """A (M, K), B (K, N), each optionally transposed, which ONNX checks; C broadcasts to (M, N)."""
     a, b, bias = _shape(node, 0), _shape(node, 1), _shape(node, 2)
     if a is None or b is None or bias is None or len(a) != 2 or len(b) != 2:
         return []
@@ -122,7 +122,7 @@ def _labels(node: ir.Node) -> list[Wanted]:
 
 
 def _channels(node: ir.Node) -> list[Wanted]:
-    """X (N, C, …), and one number a channel."""
+    """X (N, C, …), and one number per channel."""
     x = _shape(node, 0)
     return [] if x is None or len(x) < 2 else [(1, "scale", x[1:2]), (2, "bias", x[1:2])]
 
@@ -138,7 +138,7 @@ _WANTED = {
 
 
 def _shape(node: ir.Node, position: int) -> list[Any] | None:
-    """The extents of an input, numbers or names; None where it is left out, or nothing is known of it."""
+    """The dimensions of an input, integers or names; None if it is omitted or its shape is unknown."""
     value = node.inputs[position] if position < len(node.inputs) else None
     if value is None or value.shape is None:
         return None

@@ -1,4 +1,4 @@
-"""Folding: what a graph computes from constants alone is computed once, beforehand."""
+"""Constant folding: compute ahead of time what a graph computes from constants only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from deep5.networks.onnx.shapes import infer_shapes
 
 __all__ = ["fold_constants", "keep_constants", "lift_constants", "lift_weights"]
 
-# On Constant nodes of a network that was imported once: a file that it is written to is read with the same parameters.
+# Marks the Constant nodes of an imported network: a file written from it is read with the same parameters.
 _KEPT = "deep5.constant"
 
-# Operators that move elements of their first input (Concat: of all), which may be known in part.
+# Operators that move elements of their first input (Concat: of all), which may be partly known.
 _MOVING = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
-# Operators that are functions of their inputs alone.
+# Operators that are pure functions of their inputs.
 # fmt: off
 _COMPUTING = frozenset({
     "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "ConstantOfShape", "Div", "Equal", "Erf", "Exp", "Expand",
@@ -29,21 +29,21 @@ _COMPUTING = frozenset({
     "Round", "ScatterND", "Sign", "Split", "Sqrt", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Where", "Xor",
 })
 # fmt: on
-# Those of them that settings are put together by, and as many in a row as are followed.
+# The operators of these sets that assemble settings, and the longest chain of them that is followed.
 _SETTING = _MOVING | {"Cast", "Expand", "Tile", "Transpose"}
 _LONGEST = 16
-# Nothing larger is computed beforehand: a small file must not ask for all memory.
+# Nothing larger is folded: a small file must not exhaust memory.
 _MOST_ELEMENTS = 1 << 20
-# From here on, numbers stand for extents that are not known, one for each name; no element of a shape is that small.
+# Numbers from here on represent unknown dimensions, one per name; no element of a real shape is that small.
 _UNKNOWN, _NAMES = np.iinfo(np.int64).min + 7, 1 << 56
 
 
 def lift_weights(model: ir.Model) -> None:
-    """Make initial values of what the file writes as large floating-point constants: its weights.
+    """Turn the large floating-point constants of a file, its weights, into initial values.
 
-    These are the outputs of Constant nodes and of ConstantOfShape nodes whose shape the file holds. Single numbers
-    (a scale, an epsilon) stay constants, and so do numbers that a graph computes nothing but settings of (the scales of
-    a Resize, say), what holds an infinity (a mask), and what `keep_constants` marked.
+    These are the outputs of Constant nodes, and of ConstantOfShape nodes whose shape the file contains. Constants
+    remain: single numbers (a scale, an epsilon), numbers that only produce settings (such as the scales of a Resize),
+    values that contain an infinity (a mask), and nodes that `keep_constants` marked.
     """
     graph = model.graph
     for node in list(graph):
@@ -60,18 +60,18 @@ def lift_weights(model: ir.Model) -> None:
 
 
 def fold_constants(model: ir.Model, what: str) -> None:
-    """Replace nodes that compute from constants alone by Constant nodes, and targets of a Reshape known in part.
+    """Replace nodes that compute from constants only by Constant nodes, and complete partly known Reshape targets.
 
     Args:
-        model: The model, with inferred shapes; changed in place. Parameters and running statistics are no constants.
-        what: What messages call it.
+        model: The model, with inferred shapes; changed in place. Parameters and running statistics are not constants.
+        what: Its name in messages.
     """
     while _fold_once(model):
         infer_shapes(model, what)
 
 
 def lift_constants(model: ir.Model) -> None:
-    """Make initial values of Constant nodes that hold no floating-point numbers (shapes, axes, indices)."""
+    """Turn Constant nodes without floating-point numbers (shapes, axes, indices) into initial values."""
     graph = model.graph
     for node in list(graph):
         if node.domain == "" and node.op_type == "Constant" and not node.outputs[0].is_graph_output():
@@ -81,14 +81,14 @@ def lift_constants(model: ir.Model) -> None:
 
 
 def keep_constants(model: ir.Model) -> None:
-    """Mark the Constant nodes that are left, so that a file of this network is read with the same parameters."""
+    """Mark the remaining Constant nodes, so that a file of this network is read with the same parameters."""
     for node in model.graph:
         if node.domain == "" and node.op_type == "Constant":
             node.metadata_props[_KEPT] = ""
 
 
 def _only_sets(value: ir.Value, depth: int) -> bool:
-    """Whether a value only ever says how operators work, also by way of what is computed beforehand."""
+    """Whether a value only configures operators, directly or through folded nodes."""
     uses = list(value.uses())
     return bool(uses and depth and not value.is_graph_output()) and all(
         role(use.node, use.idx) == "setting"
@@ -98,7 +98,7 @@ def _only_sets(value: ir.Value, depth: int) -> bool:
 
 
 def _filled(node: ir.Node) -> ir.TensorProtocol | None:
-    """What a ConstantOfShape node makes, drawn up when first asked for."""
+    """The output of a ConstantOfShape node, computed on first use."""
     goal = constant_value(node.inputs[0])
     if goal is None:
         return None
@@ -135,7 +135,7 @@ def _fold_once(model: ir.Model) -> bool:
 
 
 def _evaluate(node: ir.Node, known: Mapping[ir.Value, np.ndarray], opset: int) -> dict[ir.Value, np.ndarray]:
-    """Outputs of a node that follow from what is known; of a shape, also in part."""
+    """The outputs of a node that follow from known values; shapes may be partly known."""
     inputs = [_held(value, known) for value in node.inputs]
     first = node.inputs[0] if node.inputs else None
     if node.op_type == "Shape" and first is not None and first.shape is not None:
@@ -148,7 +148,7 @@ def _evaluate(node: ir.Node, known: Mapping[ir.Value, np.ndarray], opset: int) -
         array = constant_value(node.outputs[0])
         return {} if array is None else {node.outputs[0]: array}
     if node.op_type == "CastLike" and inputs[0] is not None and node.inputs[1] is not None:
-        # Of the second input the element type alone is asked for.
+        # Only the element type of the second input matters.
         kind = node.inputs[1].dtype
         return {} if kind is None else {node.outputs[0]: inputs[0].astype(kind.numpy())}
     if node.op_type not in _MOVING | _COMPUTING or not all(_bounded(value) for value in node.outputs):
@@ -178,7 +178,7 @@ def _unknown(array: np.ndarray) -> np.ndarray:
 
 
 def _stand_in(extent: ir.SymbolicDim) -> int:
-    """A number for an extent with a name; the same for the same name."""
+    """A number that represents a symbolic dimension; equal names give equal numbers."""
     if extent.value is None:
         return _UNKNOWN
     return _UNKNOWN + 1 + int.from_bytes(hashlib.blake2b(extent.value.encode(), digest_size=7).digest()) % (_NAMES - 1)
@@ -192,7 +192,7 @@ def _bounded(value: ir.Value) -> bool:
 
 
 def _run(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> dict[ir.Value, np.ndarray]:
-    """The outputs of a node by ONNX's own reference implementation; none where that cannot run it."""
+    """The outputs of a node by ONNX's reference implementation; empty if that cannot run the node."""
     from onnx.reference import ReferenceEvaluator
 
     feed = {str(value.name): array for value, array in zip(node.inputs, inputs, strict=True) if value is not None}
@@ -205,7 +205,7 @@ def _run(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> dict[ir.
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(graph, opsets={"": opset}).run(outputs, feed)
-    except Exception:  # any kind: an index out of range, say; the node stays, and fails where it runs
+    except Exception:  # any type, such as an index out of range; the node stays, and fails when it runs
         return {}
     return dict(zip(node.outputs, map(np.asarray, results), strict=True))
 
@@ -221,7 +221,7 @@ def _replace(graph: ir.Graph, node: ir.Node, known: dict[ir.Value, np.ndarray]) 
 
 
 def _complete(graph: ir.Graph, node: ir.Node, known: Mapping[ir.Value, np.ndarray]) -> bool:
-    """Write a Reshape's target of which extents are not known before the run with -1, and with 0 (as it was)."""
+    """Replace the unknown dimensions of a Reshape's target by -1, and by 0 (copied from the input)."""
     goal = known.get(node.inputs[1]) if node.inputs[1] is not None else None
     data = node.inputs[0]
     copies = "allowzero" not in node.attributes or not node.attributes["allowzero"].as_int()
@@ -239,7 +239,7 @@ def _complete(graph: ir.Graph, node: ir.Node, known: Mapping[ir.Value, np.ndarra
         return False
     counted = [extent for extent in target if extent > 0]
     if -1 in target and 0 in target and all(isinstance(extent, int) for extent in rest):
-        # Of an empty batch nobody could tell what -1 is.
+        # For an empty batch the value of -1 would be ambiguous.
         elements, taken = math.prod(rest), math.prod(counted)
         if elements and elements % taken == 0:
             target[target.index(-1)] = elements // taken

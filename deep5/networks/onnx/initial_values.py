@@ -1,4 +1,4 @@
-"""Initial values of a model, read one at a time: none of them is in memory before it is requested."""
+"""Initial values of a model, read one at a time, each only when requested."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["InitialValues", "initial_value"]
 
 
 def initial_value(model: ir.Model, name: str) -> np.ndarray:
-    """An initial value of a model; a fresh, writable array.
+    """An initial value of a model, as a fresh, writable array.
 
     Raises:
-        NetworkError: Nothing has that name, or the value cannot be read.
+        NetworkError: The name is unknown, or the value cannot be read.
     """
     value = model.graph.initializers.get(name)
     if value is None or value.const_value is None:
@@ -31,11 +31,11 @@ def initial_value(model: ir.Model, name: str) -> np.ndarray:
 
 
 class InitialValues(Mapping[str, np.ndarray]):
-    """A mapping that reads, or draws, a value each time it is asked for.
+    """A mapping that reads, or draws, a value on each access.
 
     Args:
-        read: Gives the value of a name; a fresh array.
-        names: In their order.
+        read: Returns the value of a name as a fresh array.
+        names: The names in order.
     """
 
     def __init__(self, read: Callable[[str], np.ndarray], names: Iterable[str]) -> None:

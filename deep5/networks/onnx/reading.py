@@ -1,4 +1,4 @@
-"""ONNX models from files and from memory, read and judged before anything works on them."""
+"""Read ONNX models from files and memory, and check them before any other step uses them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _Body = tuple[Iterable[onnx.NodeProto], Iterable[onnx.TensorProto]]
 
 
 def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, Path | None]:
-    """Read a model and check what ONNX's own checker leaves out or says unclearly.
+    """Read a model and check what ONNX's own checker does not check or reports unclearly.
 
     Args:
-        source: A file in ONNX's format, or a model in memory (copied).
+        source: An ONNX file, or a model in memory (copied).
 
     Returns:
-        What messages call it; the model, in which ONNX's own domain is always called ""; and the folder that its
-        weights may lie in, None for a model in memory.
+        Its name in messages; the model, in which ONNX's own domain is always called ""; and the folder that its
+        weights may be in, None for a model in memory.
 
     Raises:
-        NetworkError: No such file; no ONNX; a version that the installed onnx does not know; weights of another size
-            than their shape says; a cycle, or a value that nothing before its reader computes; an unknown operator; an
-            input without a shape; an input or output that is neither arrays nor texts.
+        NetworkError: A missing file; a file that is not ONNX; a version that the installed onnx does not know; weights
+            whose size does not match their shape; a cycle, or a value that no earlier node computes; an unknown
+            operator; an input without a shape; an input or output that is neither arrays nor strings.
     """
     what, proto, folder = _read(source)
     try:
@@ -56,19 +56,19 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
         drop_uncalled(proto)
         check_calls(what, proto)
         check_declared(what, proto)
-    except (UnicodeDecodeError, TypeError) as error:  # protobuf decodes a text when it is read, or gives bytes for it
+    except (UnicodeDecodeError, TypeError) as error:  # protobuf decodes strings lazily, or returns bytes instead
         raise NetworkError(f"{what} is not valid ONNX: it holds a text that is not UTF-8") from error
     return what, proto, folder
 
 
 def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those of functions and of nested graphs too."""
+    """All nodes, including those of functions and nested graphs."""
     for nodes, _ in _bodies(proto):
         yield from nodes
 
 
 def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, Path | None]:
-    """The model, ours to change; what to call it in messages; and the folder that its weights may lie in."""
+    """A copy of the model; its name in messages; and the folder that its weights may be in."""
     proto = onnx.ModelProto()
     if isinstance(source, onnx.ModelProto):
         proto.CopyFrom(source)
@@ -108,7 +108,7 @@ def _check_versions(what: str, proto: onnx.ModelProto) -> None:
 
 
 def _bodies(proto: onnx.ModelProto) -> Iterator[_Body]:
-    """Nodes and initial values of the graph and of every graph inside it."""
+    """Nodes and initial values of the graph and of every nested graph."""
     bodies: list[_Body] = [
         (proto.graph.node, proto.graph.initializer),
         *((function.node, ()) for function in proto.functions),
@@ -123,7 +123,7 @@ def _bodies(proto: onnx.ModelProto) -> Iterator[_Body]:
 
 
 def _complete(node: onnx.NodeProto) -> None:
-    """Write down a default that ONNX's own shape inference does not know."""
+    """Write out a default that ONNX's own shape inference does not know."""
     if node.op_type == "MeanVarianceNormalization" and not node.domain and not node.attribute:
         node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
 
@@ -152,7 +152,7 @@ def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def _check_tensor(what: str, tensor: onnx.TensorProto) -> None:
-    """The bytes of a tensor are as many as its shape and dtype say; those of an external one, later."""
+    """Check that a tensor's byte count matches its shape and dtype; external tensors are checked later."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         if "location" not in {entry.key for entry in tensor.external_data if entry.value}:
             raise NetworkError(f"{what}: the initial value {tensor.name!r} is external, but says no location")
@@ -179,7 +179,7 @@ def _check_tensor(what: str, tensor: onnx.TensorProto) -> None:
 
 
 def _check_order(what: str, proto: onnx.ModelProto) -> None:
-    """What a node reads was computed before, and inputs and outputs say their shapes; nested graphs ONNX checks."""
+    """Check that nodes read only computed values, and inputs and outputs have shapes; ONNX checks nested graphs."""
     for nodes, _ in _bodies(proto):
         producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
         listed = list(nodes)
@@ -237,15 +237,15 @@ def _type_name(kind: int) -> str:
 
 
 def check_external(what: str, tensor: ir.ExternalTensor, folder: Path | None) -> None:
-    """Refuse a weight in an external file that lies outside the model's folder or does not hold all of it.
+    """Reject a weight whose external file is outside the model's folder or does not contain all of it.
 
     Args:
-        what: What messages call the model.
+        what: Name of the model in messages.
         tensor: The weight, which is not read.
         folder: The model's folder, if it has one.
 
     Raises:
-        NetworkError: Where the file lies or what it lacks, and what is allowed.
+        NetworkError: Where the file is or what it lacks, and what is allowed.
     """
     name, location = f"{what}: the initial value {tensor.name!r}", Path(tensor.location)
     if folder is None:

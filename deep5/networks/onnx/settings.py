@@ -1,6 +1,6 @@
-"""Settings: a node has the inputs and attributes that its operator's schema asks for, of the kinds that it names.
+"""Check that a node has the inputs and attributes that its operator's schema requires, of the right types.
 
-ONNX's own checker says so, too, but later: its inference, which runs before, ends the process where some are missing.
+ONNX's own checker does so too, but too late: its inference runs first, and crashes the process if some are missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deep5.networks.onnx.element_types import called
 
 __all__ = ["check_settings"]
 
-# What counts something, and is no flag for "as the operator finds it": engines divide by it, and keep 32 bits.
+# Attributes that count something and have no "automatic" value: engines divide by them, and store 32 bits.
 _COUNTS = frozenset({
     "blocksize", "dilations", "group", "hidden_size", "kernel_shape", "kv_num_heads", "num_outputs", "q_num_heads",
     "strides",
@@ -24,14 +24,14 @@ _MOST = (1 << 31) - 1
 
 
 def check_settings(what: str, proto: onnx.ModelProto) -> None:
-    """Refuse a node that lacks an input or an attribute, or whose attribute is of another type or counts nothing.
+    """Reject a node that lacks an input or attribute, or has an attribute of the wrong type or a count below 1.
 
     Args:
-        what: What messages call the model.
+        what: Name of the model in messages.
         proto: The model, in which ONNX's own domain is always called "".
 
     Raises:
-        NetworkError: The first such node, what it lacks or holds, and what is allowed.
+        NetworkError: The first such node, what it lacks or contains, and what is allowed.
     """
     bodies = [(proto.graph.node, proto.opset_import)]
     bodies += [(function.node, function.opset_import) for function in proto.functions]
@@ -47,7 +47,7 @@ def check_settings(what: str, proto: onnx.ModelProto) -> None:
 def _wrong(node: onnx.NodeProto, versions: Mapping[str, int]) -> str | None:
     version = versions.get(node.domain)
     if version is None or not 0 < version <= _MOST or not onnx.defs.has(node.op_type, version, node.domain):
-        return None  # what there is no such operator of is said elsewhere
+        return None  # `check_operators` reports unknown operators
     schema = onnx.defs.get_schema(node.op_type, version, node.domain)
     return _inputs(node, schema) or _attributes(node, schema)
 

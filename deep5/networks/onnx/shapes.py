@@ -1,4 +1,4 @@
-"""Shapes and dtypes of all values of a graph, inferred without reading a weight."""
+"""Infer the shapes and dtypes of all values of a graph without reading a weight."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from deep5.networks.onnx.bounds import followable
 
 __all__ = ["SMALL_BYTES", "infer_shapes"]
 
-# Larger initial values never say a shape: they stay away from ONNX's own checks, inference and conversions.
+# Larger initial values never define a shape: ONNX's own checks, inference and conversions do not see them.
 SMALL_BYTES = 1024
 
 
 def infer_shapes(model: ir.Model, what: str) -> None:
-    """Check a model and note the shape and dtype of every value, and for graphs inside nodes which operators they mean.
+    """Check a model, set the shape and dtype of every value, and set the operator versions of nested graphs.
 
-    Weights are neither drawn nor read nor copied: to ONNX's own checks each is an input of its shape.
+    Weights are not drawn, read or copied: ONNX's own checks see each as an input of its shape.
 
     Args:
         model: The model; changed in place.
-        what: What messages call it.
+        what: Its name in messages.
 
     Raises:
         NetworkError: The graph is not valid ONNX.
@@ -44,13 +44,13 @@ def infer_shapes(model: ir.Model, what: str) -> None:
         same = known.get(name)
         if same is not None and not value.is_initializer():
             value.shape, value.type = same.shape, same.type
-    # Branches may each have a value of the same name; the mapping holds the first.
+    # Values in different branches may share a name; the mapping contains only the first.
     for mine, theirs in zip(model.graph.all_nodes(), inferred.all_nodes(), strict=True):
         for value, same in zip(mine.outputs, theirs.outputs, strict=True):
             if value.type is None:
                 value.shape, value.type = same.shape, same.type
         for graph in subgraphs(mine).values():
-            graph.opset_imports.update(model.graph.opset_imports)  # a file says it of the whole alone
+            graph.opset_imports.update(model.graph.opset_imports)  # a file stores it only for the whole model
 
 
 def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -60,7 +60,7 @@ def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError:
-        # Following the values of shapes takes tables of integers for shapes, and then refuses them.
+        # Value propagation mistakes tables of integers for shapes, and then rejects them.
         return plain
 
 

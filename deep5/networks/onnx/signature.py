@@ -1,4 +1,4 @@
-"""Whether a node is written as its operator's schema says: how many inputs and outputs, and which attributes."""
+"""Check a node against its operator's schema: the number of inputs and outputs, and the attributes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _ENDLESS = 1 << 30
 
 
 def check_signature(node: ir.Node, opset: int, what: str) -> None:
-    """Refuse a node of ONNX's own domain that its operator's schema does not allow.
+    """Reject a node of ONNX's own domain that its operator's schema does not allow.
 
     Args:
-        node: The node; its operator is one of that opset.
+        node: The node; its operator exists in that opset.
         opset: The version of ONNX's operators.
-        what: What messages begin with.
+        what: The prefix of messages.
 
     Raises:
-        NetworkError: Too few or too many inputs or outputs, a required input or attribute that is left out, an
-            attribute that there is none of, or one of another type.
+        NetworkError: Too few or too many inputs or outputs, a missing required input or attribute, an unknown
+            attribute, or an attribute of the wrong type.
     """
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     inputs, names = list(node.inputs), [formal.name for formal in schema.inputs]

@@ -1,4 +1,4 @@
-"""What a model says of its values: their specifications, and which initial values are parameters, which buffers."""
+"""The specifications of a model's values, and which initial values are parameters or buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InitialSpecs(NamedTuple):
     """Specifications of initial values by name, in the order of first use.
 
     Attributes:
-        parameters: Those that are trained.
+        parameters: The trained ones.
         buffers: Those that training changes without a gradient (running statistics).
     """
 
@@ -28,10 +28,10 @@ class InitialSpecs(NamedTuple):
 
 
 def initial_specs(graph: ir.Graph) -> InitialSpecs:
-    """The parameters and buffers of a graph in which each role has an initial value of its own (`separate_roles`).
+    """The parameters and buffers of a graph in which each role has a separate initial value (`separate_roles`).
 
     Raises:
-        NetworkError: An initial value without a name.
+        NetworkError: An initial value has no name.
     """
     found = InitialSpecs({}, {})
     for node in graph.all_nodes():
@@ -50,7 +50,7 @@ def named_specs(values: Iterable[ir.Value]) -> dict[str, TensorSpec]:
     """Specifications by name.
 
     Raises:
-        NetworkError: A value without a name, a shape or an element type.
+        NetworkError: A value has no name, shape or element type.
     """
     return {_name(value): spec_of_value(value) for value in values}
 
@@ -62,10 +62,10 @@ def _name(value: ir.Value) -> str:
 
 
 def spec_of_value(value: ir.Value) -> TensorSpec:
-    """The specification of a value; a dimension that is neither known nor named gets a name of its own.
+    """The specification of a value; a dimension that is neither known nor named gets a unique name.
 
     Raises:
-        NetworkError: Shape or element type are not known.
+        NetworkError: Shape or element type is unknown.
     """
     if value.dtype is None and value.const_value is not None:
         shape, kind = tuple(value.const_value.shape.numpy()), value.const_value.dtype
@@ -81,7 +81,7 @@ def spec_of_value(value: ir.Value) -> TensorSpec:
 
 
 def _collection(kind: ir.TypeProtocol | None) -> str:
-    """What a value is if not a tensor, as `TensorSpec` calls it."""
+    """The name in `TensorSpec` for a value that is not a tensor; empty for a tensor."""
     if isinstance(kind, ir.OptionalType):
         return "optional sequence" if isinstance(kind.elem_type, ir.SequenceType) else "optional"
     return "sequence" if isinstance(kind, ir.SequenceType) else ""

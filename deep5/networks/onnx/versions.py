@@ -1,8 +1,8 @@
-"""The versions of ONNX that networks are written in."""
+"""The ONNX versions that networks are converted to."""
 
 from __future__ import annotations
 
 __all__ = ["IR_VERSION", "OPSET"]
 
-# What every network is raised to: the newest that all back-ends take. Newer ones stay as they are.
+# Older networks are upgraded to these, the newest that all back-ends support. Newer networks keep their version.
 OPSET, IR_VERSION = 20, 10

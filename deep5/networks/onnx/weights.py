@@ -1,4 +1,4 @@
-"""Weights in files of their own: safetensors, or another ONNX model of the same parameters."""
+"""Weights in separate files: safetensors, or another ONNX model with the same parameters."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from deep5.networks.onnx.specs import initial_specs
 
 __all__ = ["check_path", "read_weights", "write_weights"]
 
-# Names in a message: enough to see which network the file is of.
+# Names in a message: enough to recognize the network that the file belongs to.
 _SHOWN = 6
 
 
 def check_path(path: str | Path, kind: str, ending: str, otherwise: str) -> None:
-    """Refuse a file that cannot be written, before anything is computed for it.
+    """Reject a file that cannot be written, before anything is computed for it.
 
     Args:
         path: The file.
-        kind: What is to be written.
-        ending: What the name ends in.
+        kind: What is to be written, for messages.
+        ending: The required suffix.
         otherwise: The method that writes the other format.
 
     Raises:
-        UsageError: No path, or another ending.
-        OutputError: The folder is not there.
+        UsageError: No path, or another suffix.
+        OutputError: The folder does not exist.
     """
     _check_kind(path, kind, f"NAME{ending}")
     if not (folder := Path(path).parent).is_dir():
@@ -52,19 +52,19 @@ def _check_kind(path: object, kind: str, allowed: str) -> None:
 
 
 def write_weights(network: NetworkSpec, path: str | Path) -> None:
-    """Write parameters and buffers as a safetensors file, atomically; the same values give the same bytes.
+    """Write parameters and buffers as a safetensors file, atomically; equal values give equal bytes.
 
     Args:
         network: The network, whose initial values are written.
         path: A file that ends in `.safetensors`.
 
     Raises:
-        UsageError: Another ending, or no path.
+        UsageError: No path, or another suffix.
         MissingDependency: safetensors is not installed.
-        OutputError: It cannot be written.
+        OutputError: The file cannot be written.
 
     References:
-        https://huggingface.co/docs/safetensors: a header of names, dtypes and shapes, and the bytes.
+        https://huggingface.co/docs/safetensors: a header of names, dtypes and shapes, then the bytes.
     """
     check_path(path, "the weights", ".safetensors", "save")
     save, _, _ = _safetensors()
@@ -78,17 +78,17 @@ def write_weights(network: NetworkSpec, path: str | Path) -> None:
 
 
 def read_weights(specs: Mapping[str, TensorSpec], path: str | Path) -> dict[str, np.ndarray]:
-    """Read values for all parameters and buffers of a network, and for nothing else.
+    """Read values for exactly the parameters and buffers of a network.
 
     Args:
-        specs: Of the parameters and buffers that the values are for, by name.
-        path: A safetensors file, or an ONNX file, whose initial values are taken by their names.
+        specs: Specifications of the parameters and buffers, by name.
+        path: A safetensors file, or an ONNX file, whose initial values are matched by name.
 
     Raises:
-        UsageError: A file of another kind, or no path.
+        UsageError: No path, or a file of another type.
         MissingDependency: safetensors is not installed.
-        NetworkError: No such file, a file that cannot be read, and missing, unknown, misshapen values or ones of
-            another dtype, each by name.
+        NetworkError: The file is missing or unreadable, or values are missing, unknown, or of another shape or dtype;
+            each is named.
     """
     _check_kind(path, "the weights", "NAME.safetensors, NAME.onnx")
     if not Path(path).is_file():
@@ -106,18 +106,18 @@ def read_weights(specs: Mapping[str, TensorSpec], path: str | Path) -> dict[str,
 
 
 def _read_model(path: str | Path, wanted: Mapping[str, TensorSpec]) -> dict[str, np.ndarray]:
-    """The parameters and buffers of another model, and what has one of the names `wanted`."""
+    """The parameters and buffers of another model, and its initial values with a name in `wanted`."""
     model = import_model(path)
     separate_roles(model.graph)
     found = initial_specs(model.graph)
-    # The same value may be a parameter here and a setting there.
+    # The same value may be a parameter in one model and a setting in the other.
     names = [*found.parameters, *found.buffers, *(name for name in wanted if name in model.graph.initializers)]
     return {name: initial_value(model, name) for name in dict.fromkeys(names)}
 
 
 def _problems(specs: Mapping[str, TensorSpec], values: Mapping[str, np.ndarray]) -> list[str]:
     missing = [name for name in specs if name not in values]
-    unknown = sorted(values.keys() - specs.keys())  # safetensors gives them in no fixed order
+    unknown = sorted(values.keys() - specs.keys())  # safetensors returns them in no fixed order
     misfits = [
         f"{name!r}: {reason}"
         for name, spec in specs.items()
@@ -131,7 +131,7 @@ def _problems(specs: Mapping[str, TensorSpec], values: Mapping[str, np.ndarray])
 
 
 def _few(entries: Sequence[str], between: str = ", ") -> str:
-    """The first entries, and how many there are beside them: a large network has hundreds."""
+    """The first entries and the number of others: a large network has hundreds."""
     more = len(entries) - _SHOWN
     return between.join(entries[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -140,7 +140,7 @@ def _read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     _, load, refused = _safetensors()
     try:
         values: dict[str, np.ndarray] = load(Path(path).read_bytes())
-    except (refused, KeyError, ValueError) as error:  # KeyError: an element type that NumPy does not have
+    except (refused, KeyError, ValueError) as error:  # KeyError: an element type that NumPy lacks
         raise NetworkError(f"the file {path} cannot be read as safetensors ({error})") from error
     return values
 

@@ -1,7 +1,7 @@
-"""A model as an ONNX file, written weight by weight: no second copy of all of them is ever in memory.
+"""Write a model as an ONNX file, weight by weight: memory never contains a second copy of all weights.
 
-A message of protobuf is a row of fields in any order, and what is written is what protobuf itself would write, but for
-that order: the graph without its initial values, then each of them.
+A protobuf message is a sequence of fields in any order. The bytes are what protobuf itself would write, except for the
+order: first the graph without its initial values, then each initial value.
 
 References:
     Protocol Buffers, Encoding: records, varints, length-delimited fields.
@@ -24,19 +24,19 @@ from deep5.networks.onnx.weights import check_path
 __all__ = ["LARGEST_BYTES", "model_proto", "save_model", "write_model"]
 
 LARGEST_BYTES = 1 << 31
-"""The most that protobuf, and so an ONNX file, can hold."""
+"""The size limit of protobuf, and so of an ONNX file, in bytes."""
 
-_DELIMITED = 2  # the wire type of texts, bytes and messages
-# Smaller values are written by protobuf itself.
+_DELIMITED = 2  # the wire type of strings, bytes and messages
+# Protobuf itself writes smaller values.
 _STREAMED_BYTES = 1 << 16
 _NOTHING = ir.Tensor(np.empty(0, np.uint8))
 
 
 def model_proto(model: ir.Model) -> onnx.ModelProto:
-    """The model with all weights inside, those of other files too.
+    """The model with all weights inside, including those of external files.
 
     Raises:
-        NetworkError: It is larger than 2 GiB, or a weight cannot be read.
+        NetworkError: The model is larger than 2 GiB, or a weight cannot be read.
     """
     _check_size(model)
     copy = model.clone()
@@ -50,9 +50,9 @@ def save_model(model: ir.Model, path: str | Path) -> None:
     """Write a model as one ONNX file, atomically.
 
     Raises:
-        UsageError: The file does not end in `.onnx`, or no path.
-        NetworkError: It is larger than 2 GiB, or a weight cannot be read.
-        OutputError: It cannot be written.
+        UsageError: No path, or a file that does not end in `.onnx`.
+        NetworkError: The model is larger than 2 GiB, or a weight cannot be read.
+        OutputError: The file cannot be written.
     """
     check_path(path, "the network", ".onnx", "save_weights")
     try:
@@ -66,10 +66,10 @@ def save_model(model: ir.Model, path: str | Path) -> None:
 def write_model(model: ir.Model, file: BinaryIO) -> None:
     """Write a model into an open file, all weights inside.
 
-    Apart from the model itself it needs memory for its largest weight.
+    Beyond the model itself it needs memory for the largest weight only.
 
     Raises:
-        NetworkError: It is larger than 2 GiB, or a weight cannot be read.
+        NetworkError: The model is larger than 2 GiB, or a weight cannot be read.
     """
     _check_size(model)
     copy = model.clone()
@@ -103,8 +103,7 @@ def _check_size(model: ir.Model) -> None:
 
 
 def _readable(model: ir.Model, value: ir.Value) -> Any:
-    """The value; one that lies in another file is read when it is written, by `initial_value`, which says what is
-    wrong with it."""
+    """The value; `initial_value` reads an external one when it is written, and reports what is wrong with it."""
     tensor, name = value.const_value, str(value.name)
     if isinstance(tensor, ir.ExternalTensor):
         if tensor.nbytes < _STREAMED_BYTES:
@@ -114,7 +113,7 @@ def _readable(model: ir.Model, value: ir.Value) -> Any:
 
 
 def _head(name: str, tensor: Any) -> tuple[bytes, int]:
-    """What precedes the numbers of a value, and how many bytes these take; all of a small value, and 0."""
+    """The bytes before the numbers of a value, and the size of these in bytes; all of a small value, and 0."""
     if tensor.nbytes < _STREAMED_BYTES or tensor.dtype is ir.DataType.STRING:
         small = ir.to_proto(tensor)
         small.name = name
@@ -125,12 +124,12 @@ def _head(name: str, tensor: Any) -> tuple[bytes, int]:
 
 
 def _framing(field: int, size: int) -> bytes:
-    """What precedes a field of so many bytes."""
+    """The bytes before a field of the given size."""
     return _varint(field << 3 | _DELIMITED) + _varint(size)
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Seven bits per byte, lowest first; the eighth bit says that more bytes follow."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
