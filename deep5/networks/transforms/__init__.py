@@ -1,1 +1,1 @@
-"""Transformations: network to network, each proved to keep the function."""
+"""Transformations from network to network, each verified to preserve the function."""

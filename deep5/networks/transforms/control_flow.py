@@ -1,4 +1,4 @@
-"""Graphs inside nodes, written out where it is known beforehand what runs: a branch, a loop of a known length."""
+"""Inline nested graphs whose execution is known ahead of time: a constant branch, a loop of known length."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from deep5.networks.onnx.attributes import attribute
 __all__ = ["CONTROL", "never_stops", "written_out"]
 
 CONTROL = frozenset({"If", "Loop", "Scan"})
-"""The operators that can be written out."""
+"""The operators that can be inlined."""
 
-# A graph is not written out into more nodes than these: it would be slower to compile than to run as a loop.
+# Limit on the nodes that a graph is inlined into: beyond it, compiling is slower than running the loop.
 _MOST_NODES = 20_000
 
 
 def never_stops(node: ir.Node) -> bool:
-    """Whether the condition of a Loop always holds: it ends when its iterations are done, if they are counted."""
+    """Whether the condition of a Loop always holds: then only an iteration count can end it."""
     condition = node.inputs[1] if len(node.inputs) > 1 else None
     body: ir.Graph = node.attributes["body"].as_graph()
     return (condition is None or _holds(condition)) and (_holds(body.outputs[0]) or _passed_on(body))
 
 
 def written_out(node: ir.Node) -> bool:
-    """Replace an If whose condition is a constant, or a Loop or Scan of a known number of steps, by what it runs.
+    """Inline an If with a constant condition, or a Loop or Scan with a known number of steps.
 
     Args:
         node: The node, with inferred shapes; its graph is changed in place.
 
     Returns:
-        Whether it was replaced. It stays where only a run can tell what there is to do.
+        Whether the node was replaced. It stays if the branch or the number of steps is known only at run time.
 
     References:
         ONNX operator specifications If-19, Loop-19, Scan-19.
@@ -51,7 +51,7 @@ def _holds(value: ir.Value) -> bool:
 
 
 def _passed_on(body: ir.Graph) -> bool:
-    """Whether the condition that a loop's body returns is the one that it was given."""
+    """Whether a loop's body returns its input condition unchanged."""
     value: ir.Value | None = body.outputs[0]
     while value is not None and (maker := value.producer()) is not None and maker.op_type == "Identity":
         value = maker.inputs[0]
@@ -140,13 +140,13 @@ def _fixed_shape(value: ir.Value) -> bool:
 
 
 class _Writer:
-    """Writes nodes in front of one that they stand for."""
+    """Creates the nodes that replace a node, and inserts them before it."""
 
     def __init__(self, node: ir.Node) -> None:
         self.node, self.made, self.runs = node, list[ir.Node](), 0
 
     def run(self, body: ir.Graph, given: Sequence[ir.Value | None]) -> list[ir.Value]:
-        """Nodes that do what a graph does; values for its inputs in, values of its outputs out."""
+        """Copy a graph's nodes, with the given values as its inputs; returns the values of its outputs."""
         copy = body.clone(allow_outer_scope_values=True)
         stands = dict(zip(copy.inputs, given, strict=True))
         prefix = f"{self.node.name}/{self.runs}"
@@ -154,14 +154,14 @@ class _Writer:
         outputs = list(copy.outputs)
         results: list[ir.Value] = []
         for value in copy.initializers.values():
-            assert value.const_value is not None  # noqa: S101 - an initial value of a graph inside
+            assert value.const_value is not None  # noqa: S101 - an initial value of a nested graph
             stands[value] = self.constant(value.const_value.numpy())
         for value in outputs:
             known = stands.get(value)
             if value not in stands:
                 results.append(value)
             elif known is None:
-                results.append(self.op("Identity", value))  # left out; whoever reads it is refused
+                results.append(self.op("Identity", value))  # omitted; a node that reads it is rejected
             else:
                 results.append(known)
         copy.outputs.clear()
@@ -187,13 +187,13 @@ class _Writer:
         return value
 
     def picked(self, array: ir.Value | None, step: int, axis: int) -> ir.Value:
-        """One slice of an array, without the axis."""
+        """One slice of an array, with the axis removed."""
         return self.op("Gather", array, self.constant(np.array(step, np.int64)), axis=axis)
 
     def stacked(self, values: list[ir.Value], like: ir.Value, axis: int) -> ir.Value:
-        """Values along a new axis; of none, an empty array of that shape."""
+        """The values stacked along a new axis; without values, an empty array of that shape."""
         if not values:
-            assert like.shape is not None  # noqa: S101 - looked at before
+            assert like.shape is not None  # noqa: S101 - checked before
             assert like.dtype is not None  # noqa: S101
             shape = list(like.shape.numpy())
             shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
@@ -210,10 +210,10 @@ class _Writer:
         return made.outputs[0]
 
     def finish(self, results: Sequence[ir.Value | None]) -> None:
-        """Put the nodes in the place of the one that they stand for."""
+        """Replace the original node by the new nodes."""
         graph = self.node.graph
         assert graph is not None  # noqa: S101 - the node is in one
-        # A value of its own for every output: one may be an input, or asked for twice.
+        # Every output needs a separate value: a result may be an input, or be used twice.
         ends = [self.op("Identity", value) for value in results]
         outputs = self.node.outputs
         for old, new in zip(outputs, ends, strict=True):

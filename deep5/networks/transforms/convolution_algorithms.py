@@ -1,4 +1,4 @@
-"""`convolutions_by`: a network whose convolutions run by an algorithm of level 0; a transformation."""
+"""`convolutions_by`: a transformation that runs a network's convolutions by an algorithm of level 0."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ CONVOLUTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "fft": ("ConvFFT", {}),
     "winograd": ("ConvWinograd", {}),
 }
-"""By the algorithm's name, the operator of the domain `deep5` and its attributes. `im2col` is the one that is
-published, with the whole matrix of patches in memory, `im2col_blocked` makes a block of its columns at a time."""
+"""For each algorithm, its operator in the domain `deep5` and the operator's attributes. `im2col` is the published
+algorithm, with the whole matrix of patches in memory; `im2col_blocked` creates one block of its columns at a time."""
 
 DOMAIN = "deep5"
-"""Of these operators."""
+"""The domain of these operators."""
 
 _STRIDED = ("ConvDirect", "ConvIm2Col")
 
 
 def convolutions_by(network: Network, algorithm: str, *, nodes: Iterable[str] | None = None) -> Network:
-    """The network with its convolutions computed by an algorithm of level 0, the same function with the same names.
+    """A network with the same function and names, whose convolutions are computed by an algorithm of level 0.
 
-    A node keeps its name, its parameters and the name of its output; a bias is added by nodes of its own.
+    A node keeps its name, its parameters and the name of its output; separate nodes add the bias.
 
     Args:
-        network: It is not changed.
+        network: The network; it is not changed.
         algorithm: One of `CONVOLUTIONS`.
-        nodes: Names of Conv nodes, each of which has to fit; None: all that fit. `unfit_convolutions` has the others.
+        nodes: Names of Conv nodes, all of which the algorithm must support; None: all supported Conv nodes.
+            `unfit_convolutions` lists the others.
 
     Raises:
-        UsageError: No network.
-        UnknownName: No such algorithm.
-        NetworkError: No such node, or one that the algorithm does not compute.
+        UsageError: The argument is not a network.
+        UnknownName: Unknown algorithm.
+        NetworkError: Unknown node, or one that the algorithm does not support.
 
     >>> from deep5.networks import lenet
     >>> [node.op_type for node in convolutions_by(lenet(), "fft").nodes][:4]
@@ -73,15 +74,15 @@ def convolutions_by(network: Network, algorithm: str, *, nodes: Iterable[str] | 
 
 
 def unfit_convolutions(network: Network, algorithm: str) -> dict[str, str]:
-    """By the node's name, why an algorithm does not compute it; of the Conv nodes alone.
+    """The Conv nodes that an algorithm does not support, by name, each with the reason.
 
     Args:
         network: The network.
         algorithm: One of `CONVOLUTIONS`.
 
     Raises:
-        UsageError: No network.
-        UnknownName: No such algorithm.
+        UsageError: The argument is not a network.
+        UnknownName: Unknown algorithm.
     """
     return _unfit_convolutions(network, algorithm, "unfit_convolutions")
 

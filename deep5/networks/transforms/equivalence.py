@@ -1,4 +1,4 @@
-"""`check_equivalence` and `check_transformation`: two networks are the same function, with the same gradients."""
+"""`check_equivalence` and `check_transformation`: check that two networks have the same function and gradients."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from deep5.networks.transforms.precision import with_precision
 __all__ = ["Transformation", "check_equivalence", "check_transformation"]
 
 Transformation = Callable[[Network], Network]
-"""Any function from a network to a network; the given one is not changed."""
+"""Any function from a network to a network; it does not change its argument."""
 
 TOLERANCE = 1e-9
-"""Relative to the largest element. In float64, sums of a million terms in another order differ by some 1e-13, and what
-transforms lose (FFT, Winograd) is of the same size; what is wrong differs by far more."""
+"""Relative to the largest element. In float64, sums of a million terms in another order differ by about 1e-13, and the
+rounding errors of transforms (FFT, Winograd) are of the same size; real errors are far larger."""
 
 _MOST = 1e-2
-# Above it another function passes: a normalisation with its constant forgotten, a softplus for a ReLU.
+# A larger tolerance passes different functions: a normalization without its epsilon, a softplus for a ReLU.
 _BATCHES = (1, 4, 7)
-# Of the largest gradient of all: a gradient that is zero but for roundings (a bias before batch normalisation) is as
-# exact as what it is the remainder of.
+# Relative to the largest of all gradients: a gradient that is zero except for rounding (a bias before batch
+# normalization) is only as exact as the terms that cancel.
 _REMAINDER = 1e-3
 
 
@@ -50,24 +50,24 @@ def check_transformation(
     tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> Network:
-    """Check that a transformation gives an equivalent network, of this one in float64.
+    """Check that a transformation gives an equivalent network for this network in float64.
 
     Args:
-        transform: From a network to a network.
-        network: In float32 or float64; the transformation is given it in float64.
-        framework: As for `check_equivalence`, which also has the other arguments.
-        batches: As there.
-        feeds: As there.
-        loss: As there.
-        tolerance: As there.
-        seed: As there.
+        transform: A function from a network to a network.
+        network: A float32 or float64 network; the transformation receives it in float64.
+        framework: As in `check_equivalence`, like all arguments below.
+        batches: See there.
+        feeds: See there.
+        loss: See there.
+        tolerance: See there.
+        seed: See there.
 
     Returns:
-        What the transformation made, in float64.
+        The transformed network, in float64.
 
     Raises:
-        ConformanceError: It gave no network, changed the one that it was given, or as for `check_equivalence`.
-        UsageError: No function, no network, or as for `check_equivalence`.
+        ConformanceError: The result is not a network, the argument was changed, or as for `check_equivalence`.
+        UsageError: The transformation is not a function, the argument is not a network, or as for `check_equivalence`.
         Unsupported: As for `check_equivalence`.
 
     >>> from deep5.networks import mlp
@@ -105,29 +105,30 @@ def check_equivalence(
     tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> None:
-    """Check that a network computes what another one does, with the same gradients.
+    """Check that two networks compute the same outputs and the same gradients.
 
-    Names and initial values of parameters and buffers are the same, and so are inputs and outputs; a symbolic extent
-    of an input of the first may be a fixed one of the second, which is then the only one that is looked at. In float64,
-    on each feed: outputs in evaluation and in training, gradients by all parameters and floating-point inputs, and the
-    buffers that training leaves.
+    Names and initial values of parameters and buffers must be equal, and so must inputs and outputs. The second network
+    may fix a symbolic dimension of an input of the first; then only that size is checked. Compared in float64, on each
+    feed: outputs in evaluation and in training, gradients with respect to all parameters and floating-point inputs,
+    and the buffers after training.
 
     Args:
-        before: The network in question, in float32 or float64.
-        after: What is said to be equivalent.
-        framework: What runs both: a back-end that has float64.
-        batches: Sizes of the minibatch; a feed is drawn for each.
+        before: The reference network, in float32 or float64.
+        after: The network that should be equivalent.
+        framework: The back-end that runs both; it must support float64.
+        batches: Minibatch sizes; one feed is drawn for each.
         feeds: Inputs to use instead, by name.
-        loss: The scalar output whose gradient is taken; None: the first scalar floating-point output, or where there is
-            none the sum of squares of all floating-point outputs.
-        tolerance: Of each element, relative to the largest one of its tensor; above 0 and at most 0.01, for what is
-            further away is another function.
-        seed: Of what is drawn.
+        loss: The scalar output to differentiate; None: the first scalar floating-point output, or if there is none,
+            the sum of squares of all floating-point outputs.
+        tolerance: For each element, relative to the largest one of its tensor; above 0 and at most 0.01, because a
+            larger deviation means a different function.
+        seed: Seed of the drawn feeds.
 
     Raises:
-        ConformanceError: They differ; the message names output, parameter or buffer, the first element that differs and
-            its distance.
-        UsageError: No network, no batches, inputs that cannot be drawn, or another tolerance or seed than is allowed.
+        ConformanceError: They differ; the message names the output, parameter or buffer, and the first element that
+            differs with its distance.
+        UsageError: An argument is not a network, no batches, inputs that cannot be drawn, or an invalid tolerance or
+            seed.
         Unsupported: The framework does not run one of them in float64.
     """
     what = "check_equivalence"
@@ -139,16 +140,16 @@ def check_equivalence(
 
 
 class _Given:
-    """What both functions are given beside networks, looked at before anything runs.
+    """The arguments of both functions besides the networks, checked before anything runs.
 
     Args:
         what: The function, for messages.
-        framework: As `check_equivalence`, and so those that follow.
-        batches: As there.
-        feeds: As there.
-        loss: As there.
-        tolerance: As there.
-        seed: As there.
+        framework: As in `check_equivalence`, like all arguments below.
+        batches: See there.
+        feeds: See there.
+        loss: See there.
+        tolerance: See there.
+        seed: See there.
     """
 
     def __init__(
@@ -189,13 +190,13 @@ class _Given:
 
 
 class _Pair:
-    """Two networks in float64, the judge of the second, and what they are asked with."""
+    """Two networks in float64, the `Judge` of the second, and the arguments of the check."""
 
     def __init__(self, before: Network, after: Network, judge: Judge, given: _Given) -> None:
         self.before, self.after, self.judge, self.given = before, after, judge, given
 
     def check(self) -> None:
-        """All of it."""
+        """Run all checks."""
         self.check_names()
         given, feeds = self.given, self.given.feeds
         asked = list(self.drawn() if feeds is None else (("the given feed", feed) for feed in feeds))
@@ -210,7 +211,7 @@ class _Pair:
                     self.judge.alike(got[name], value, f"{what}: {kind} {name!r}", _least(kind, largest))
 
     def check_names(self) -> None:
-        """Inputs, outputs, parameters and buffers are the same, before anything runs."""
+        """Check that inputs, outputs, parameters and buffers match, before anything runs."""
         before, after, require = self.before, self.after, self.judge.require
         kinds = (
             ("input", before.inputs, after.inputs),
@@ -229,7 +230,7 @@ class _Pair:
             require(same, f"{name!r} begins with other values", "the same bits")
 
     def drawn(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-        """A feed for each size of the minibatch, or one for the size that the second network fixes."""
+        """One feed for each minibatch size, or one for the size that the second network fixes."""
         symbols = {extent for spec in self.after.inputs.values() for extent in spec.shape if isinstance(extent, str)}
         first = {spec.shape[0] for spec in self.after.inputs.values() if spec.shape}
         if len(symbols) > 1 or not symbols <= first:
@@ -243,7 +244,7 @@ class _Pair:
             yield f"a batch of {size}" if size else "a batch of the fixed size", feed
 
     def value(self, name: str, spec: TensorSpec, size: int | None, draw: Any) -> np.ndarray:
-        """Noise, and whole numbers below the number of classes or rows."""
+        """Normal noise, or integers below the number of classes or rows."""
         shape = tuple(size if isinstance(extent, str) else extent for extent in spec.shape)
         if spec.dtype.startswith("float"):
             return np.asarray(draw.standard_normal(shape), spec.dtype)
@@ -260,7 +261,7 @@ class _Pair:
 def _outcome(
     executor: GraphExecutor, feed: Mapping[str, np.ndarray], loss: str, step: int, parameters: Sequence[str]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """By what it is: outputs and gradients of one feed, with the buffers left behind; the executor starts anew."""
+    """Outputs and gradients of one feed, and the buffers after training, by kind; the executor's state is restored."""
     start, info = executor.state_dict(), StepInfo(step=step, batch_size=1)
     evaluated = _numpy(executor.inference(feed))
     floating = [name for name, value in feed.items() if np.asarray(value).dtype.kind == "f"]
@@ -284,7 +285,7 @@ def _numpy(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _fits(want: TensorSpec, got: TensorSpec, *, fixed: bool) -> bool:
-    """Whether a specification is another one, or the same with numbers for symbols."""
+    """Whether two specifications are equal, or equal except for integers in place of symbols."""
     if want == got:
         return True
     return (
@@ -296,7 +297,7 @@ def _fits(want: TensorSpec, got: TensorSpec, *, fixed: bool) -> bool:
 
 
 def _with_loss(networks: tuple[Network, Network], loss: str | None, what: str) -> tuple[tuple[Network, Network], str]:
-    """Networks with a scalar output to differentiate, and its name."""
+    """Networks with a scalar output to differentiate, and that output's name."""
     outputs = {name: spec for name, spec in networks[0].outputs.items() if spec.dtype.startswith("float")}
     if loss is not None:
         return networks, loss
@@ -322,7 +323,7 @@ def _sum_of_squares(network: Network, names: Sequence[str]) -> Network:
 
 
 def _below(network: Network, name: str) -> int | None:
-    """The number that labels, or the indices of rows, in an input have to be smaller than; None where nobody says."""
+    """The exclusive upper bound of an input's labels or row indices; None if the network does not define one."""
     found = [labels.classes for labels in label_inputs(network) if labels.name == name]
     for value in network.model.graph.inputs:
         for use in value.uses() if value.name == name else ():

@@ -1,4 +1,4 @@
-"""Expansion of what a back-end does not have: ONNX functions, recurrent layers, operators written in Python."""
+"""Expand operators that a back-end does not support: ONNX functions, recurrent layers, Python operators."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = ["lowered"]
 
 
 def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network:
-    """The network with every node that a back-end does not support written in other operators, where that can be.
+    """The network with every unsupported node expanded into other operators, as far as possible.
 
     Args:
         network: The network; it is not changed.
-        supports: Says of a node whether the back-end runs it.
+        supports: Returns whether the back-end runs a node.
 
     Returns:
         A network with the same inputs, outputs, parameters, buffers and their names, with inferred shapes; the network
-        itself where there is nothing to expand. A node stays that is neither an ONNX function, nor a recurrent layer,
-        nor a registered operator in Python: the executor refuses it. Weights are not read.
+        itself if there is nothing to expand. A node remains if it is neither an ONNX function, nor a recurrent layer,
+        nor a registered Python operator: the executor rejects it. Weights are not read.
 
     Raises:
-        Unsupported: Registered operators in Python that cannot be written in ONNX operators, each with the reason.
-        OperatorError: One that breaks its contract.
+        Unsupported: Registered Python operators that cannot be expressed in ONNX operators, each with the reason.
+        OperatorError: An operator that violates its contract.
 
     References:
         ONNX, Open Neural Network Exchange Specification, section Functions; operator schemas with a function body.
@@ -53,7 +53,7 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
     changed = False
     while _expand(model, supports):
         changed = True
-        # Shapes tell which body the next function has, and make most of a body a constant.
+        # The next function's body depends on the shapes, which also make most of a body constant.
         infer_shapes(model, f"network {model.graph.name!r}, expanded,")
         fold_constants(model, f"network {model.graph.name!r}, expanded,")
         passes.RemoveUnusedNodesPass()(model)
@@ -65,7 +65,7 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
 
 
 def _keep(graph: ir.Graph, parameters: list[ir.Value]) -> None:
-    """Have parameters that no node reads any more stay: their gradient is zero, as of a branch that is never taken."""
+    """Keep parameters that no node reads any more: their gradient is zero, as for a branch that is never taken."""
     read = {value for node in graph.all_nodes() for value in node.inputs}  # `uses` counts nodes that are in no graph
     for value in parameters:
         if value not in read:
@@ -85,23 +85,23 @@ def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
     called = ", ".join(dict.fromkeys(function.name for function in model.functions.values()))
     try:
         passes.InlinePass()(model)
-    except RuntimeError as error:  # onnx-ir's, of what graphs inside a body take from around them
+    except RuntimeError as error:  # from onnx-ir, for values that graphs inside a body capture
         raise Unsupported(
             f"onnx-ir's inliner cannot copy the body of {called}; allowed: bodies whose nested graphs it can copy; "
             "remedy: a back-end that runs the operator itself, or the model in simpler operators"
         ) from error
-    model.functions.clear()  # the pass forgets those that were called in nested graphs alone
+    model.functions.clear()  # the pass keeps functions that only nested graphs call
     return changed
 
 
 def _expand_in(model: ir.Model, graph: ir.Graph, supports: Callable[[ir.Node], Support], refused: list[str]) -> bool:
-    """Expand the unsupported nodes of a graph; what is inside a node comes first, and may be all that it lacks."""
+    """Expand the unsupported nodes of a graph; nested graphs first, as they may be all that a node needs."""
     changed = False
     for node in list(graph):
         answer = supports(node)
         if answer:
             continue
-        if node.op_type == "If" and written_out(node):  # of the branch that is never taken there is nothing to do
+        if node.op_type == "If" and written_out(node):  # the branch that is never taken needs no expansion
             changed = True
             continue
         inner = [_expand_in(model, each, supports, refused) for each in subgraphs(node).values()]
@@ -110,7 +110,7 @@ def _expand_in(model: ir.Model, graph: ir.Graph, supports: Callable[[ir.Node], S
 
 
 def _expand_node(model: ir.Model, graph: ir.Graph, node: ir.Node, reason: str, refused: list[str]) -> bool:
-    """Write one node in other operators, or make it the call of a function; whether that can be."""
+    """Expand one node into other operators, or turn it into a function call; returns whether that is possible."""
     for index, value in enumerate(node.outputs):
         value.name = value.name or f"{node.name}/unused_{index}"  # the expansion computes it before it is dropped
     if node.op_type in CONTROL and node.domain == "":
@@ -129,7 +129,7 @@ def _expand_node(model: ir.Model, graph: ir.Graph, node: ir.Node, reason: str, r
     if function is None:
         return False
     _fix_settings(graph, node)
-    # An overload of its own: the body depends on the node's attributes and types.
+    # A unique overload: the body depends on the node's attributes and types.
     node.overload = function.overload = f"{len(model.functions)}"
     function.opset_imports.update(model.graph.opset_imports)
     model.functions[function.identifier()] = function
@@ -137,14 +137,14 @@ def _expand_node(model: ir.Model, graph: ir.Graph, node: ir.Node, reason: str, r
 
 
 def _python(node: ir.Node) -> Operator | None:
-    """The operator in Python that stands behind a node, or whose backward pass does; else None."""
+    """The Python operator that implements a node or its backward pass; else None."""
     operator = operator_of(node)
     inner = operator.operator if isinstance(operator, Backward) else operator
     return None if isinstance(inner, CppOperator) else operator
 
 
 def _body(node: ir.Node, opset: int | None) -> ir.Function | None:
-    """What an ONNX function computes, for this node; None where the operator is no function."""
+    """The ONNX function body for this node; None if the operator is not a function."""
     if opset is None or not onnx.defs.has(node.op_type, opset, node.domain):
         return None
     schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
@@ -163,16 +163,16 @@ def _body(node: ir.Node, opset: int | None) -> ir.Function | None:
             max(versions), ir.to_proto(node).SerializeToString(), types
         )
     if not data:
-        return None  # the body needs a type or a shape that is not known
+        return None  # the body needs a type or a shape that is unknown
     proto = onnx.FunctionProto.FromString(data)
-    # A graph among the attributes is written into the body, or there is none.
+    # A graph attribute is either inlined into the body or absent.
     for name in [name for name, own in node.attributes.items() if own.type == ir.AttributeType.GRAPH]:
         if name in proto.attribute:
             proto.attribute.remove(name)
         node.attributes.pop(name)
-    del proto.output[len(node.outputs) :]  # a body computes what the node asks for
+    del proto.output[len(node.outputs) :]  # a body computes only the node's outputs
     function: ir.Function = ir.from_proto(proto)
-    # A normalisation's body computes mean and variance in float32: too little for a float64 network.
+    # A normalization's body computes mean and variance in float32, which is too imprecise for a float64 network.
     widened = (
         "stash_type" in schema.attributes and len(node.outputs) == 1 and node.outputs[0].dtype == ir.DataType.DOUBLE
     )
@@ -193,7 +193,7 @@ def _type(value: ir.Value | None) -> onnx.TypeProto:
 
 
 def _fix_settings(graph: ir.Graph, node: ir.Node) -> None:
-    """Make Constant nodes of what only sets how a node works: in its body the same number would be a parameter."""
+    """Turn inputs that only configure a node into Constant nodes: in its body the same value would be a parameter."""
     made: dict[ir.Value, ir.Value] = {}
     for position, value in enumerate(node.inputs):
         if value is None or role(node, position) != "setting" or not value.is_initializer():

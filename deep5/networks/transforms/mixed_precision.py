@@ -1,4 +1,4 @@
-"""Mixed precision: products in a short floating-point type, everything that a sum or a step depends on in float32."""
+"""Mixed precision: products in a short floating-point type, everything that a sum or an update needs in float32."""
 
 from __future__ import annotations
 
@@ -18,57 +18,57 @@ __all__ = ["FOLLOWING", "PRODUCTS", "SHORT_TYPES", "compute_dtype", "mixed_preci
 SHORT_TYPES = {
     "bfloat16": ir.DataType.BFLOAT16,
     "float16": ir.DataType.FLOAT16,
-    # Every cast stands and none changes a number: what the transformation is held to.
+    # All casts are inserted and none changes a value: tests of the transformation use it.
     "float32": ir.DataType.FLOAT,
 }
 """Element types that products can be computed in, by name."""
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-"""Operators that take the short type: they read every operand many times, and processors have units for them."""
+"""Operators that use the short type: they read every operand many times, and processors have units for them."""
 
 # fmt: off
 FOLLOWING = frozenset({
-    # These move numbers or choose among them: their results are exact, and so are their gradients.
+    # These move values or select among them: their results are exact, and so are their gradients.
     "Abs", "Clip", "Concat", "DepthToSpace", "Flatten", "GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Neg",
     "Pad", "Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze", "Where",
-    # These round once; none makes its operands' errors larger than a sum or a product of two numbers does.
+    # These round once; none amplifies its operands' errors more than a sum or a product of two numbers does.
     "Add", "LeakyRelu", "Mul", "Sigmoid", "Sub", "Sum", "Tanh",
 })
 # fmt: on
-"""Operators that compute in the short type where all that they read is in it already; the others take float32."""
+"""Operators that compute in the short type if all their inputs are already in it; all other operators use float32."""
 
-# Operators whose result says nothing of an element: they read whatever type there is.
+# Operators whose result does not depend on element values: they read any type.
 _BLIND = frozenset({"Shape", "Size"})
-# From this opset on the operators of both lists take bfloat16. Between opset 20, the oldest that a network is in, and
-# this one, operators have only come to take more types; GroupNormalization changed, which opset 20 does not have.
+# From this opset on the operators of both lists accept bfloat16. Between opset 20, the oldest in use, and this one,
+# operators only gained types; GroupNormalization changed, which opset 20 does not have.
 _BFLOAT16_OPSET = 22
 
 
 def mixed_precision(network: Network, dtype: str) -> Network:
     """The network with its products in bfloat16 or float16, its parameters, inputs and outputs in float32.
 
-    Casts to the short type stand before convolutions and matrix products (`PRODUCTS`), and what they give stays in it
-    through the operators that are safe there (`FOLLOWING`). Everything else takes float32, with a cast in front:
-    normalisations, softmax and losses, exponentials, logarithms and powers, sums and means, average pooling, dropout
-    (whose scale would be rounded for all elements alike), recurrent layers (whose state sums over the steps), and
-    operators that repeat a value, since the gradient of that is a sum; nested graphs as a whole. A value has at most
-    one cast to each type. A constant that the short type rounds to an infinity or to zero keeps its operator in
-    float32.
+    Casts to the short type precede convolutions and matrix products (`PRODUCTS`), whose results keep that type through
+    the operators that are safe in it (`FOLLOWING`). All others use float32, with a cast before them: normalizations,
+    softmax and losses, exponentials, logarithms and powers, sums and means, average pooling, dropout (whose scale
+    would be rounded for all elements alike), recurrent layers (whose state accumulates over the steps), operators that
+    repeat a value, since their gradient is a sum, and nested graphs as a whole. A value has at most one cast to each
+    type. An operator with a constant that the short type rounds to an infinity or to zero stays in float32.
 
-    The gradient of a cast is a cast: gradients by parameters arrive in float32, and so an update rule changes float32
-    master weights. In float16 gradients below 6e-8 become zero; `loss_scale` of `inference_and_backprop` lifts them.
+    The gradient of a cast is a cast: gradients with respect to parameters are float32, so an update rule changes
+    float32 master weights. In float16 gradients below 6e-8 become zero; `loss_scale` of `inference_and_backprop`
+    prevents that.
 
     Args:
         network: Its floating-point values are float32; it is not changed.
-        dtype: `"bfloat16"` or `"float16"`; `"float32"` puts the casts where they would stand, and changes no bit.
+        dtype: `"bfloat16"` or `"float16"`; `"float32"` inserts the same casts and changes no bit.
 
     Returns:
-        A network of the same inputs, outputs, parameters and buffers with their names. For bfloat16 its opset is at
-        least 22, the first in which convolutions and pooling take it.
+        A network with the same inputs, outputs, parameters and buffers and their names. For bfloat16 its opset is at
+        least 22, the first in which convolutions and pooling accept it.
 
     Raises:
-        UsageError: Another dtype, or no `Network`.
-        Unsupported: A network with other floating-point types than float32, or one without a product.
+        UsageError: Another dtype, or the argument is not a `Network`.
+        Unsupported: A network with floating-point types other than float32, or one without a product.
 
     References:
         Micikevicius et al., Mixed precision training, ICLR 2018, sections 3.1 (master weights), 3.2 (loss scaling) and
@@ -106,16 +106,16 @@ def mixed_precision(network: Network, dtype: str) -> Network:
 
 
 def compute_dtype(network: Network) -> str | None:
-    """The element type of a network's products and recurrent layers, as its nodes say; None where it has none.
+    """The element type of a network's products and recurrent layers; None if it has none.
 
-    Where there are several, their names with commas between them.
+    Several types are joined with commas.
     """
     kinds = {value.dtype for node in network.nodes if _is(node, PRODUCTS | RECURRENT) for value in node.outputs}
     return ", ".join(sorted(str(kind.numpy()) for kind in kinds if kind in FLOATS)) or None
 
 
 class _Casts:
-    """Puts the casts into a graph, from its first node to its last.
+    """Inserts the casts into a graph, from its first node to its last.
 
     Args:
         graph: Changed in place.
@@ -125,7 +125,7 @@ class _Casts:
     def __init__(self, graph: ir.Graph, low: ir.DataType) -> None:
         self._graph, self._low = graph, low
         self._suffix = str(low.numpy())
-        # Which values are short, as `low` may be float32 too; and the other form of a value, by the value.
+        # The short values, since `low` may be float32 too; then, for each value, its other form.
         self._short: set[ir.Value] = set()
         self._shortened: dict[ir.Value, ir.Value] = {}
         self._widened: dict[ir.Value, ir.Value] = {}
@@ -133,7 +133,7 @@ class _Casts:
         self._named = {str(node.name) for node in graph.all_nodes()}
 
     def run(self) -> None:
-        """Decide of each node, and give it what it takes."""
+        """Choose each node's type, and cast its inputs to it."""
         for node in list(self._graph):
             if _is(node, _BLIND):
                 continue
@@ -161,7 +161,7 @@ class _Casts:
         )
 
     def _holds(self, value: ir.Value) -> bool:
-        """Whether the short type has a number for each of a constant's: no new infinity, and no new zero."""
+        """Whether the short type represents a constant without new infinities and new zeros."""
         array = constant_value(value)
         with np.errstate(all="ignore"):
             short = np.asarray(array).astype(self._low.numpy()).astype(np.float64)
@@ -186,7 +186,7 @@ class _Casts:
                 self._short.add(value)
 
     def _widen(self, node: ir.Node, before: ir.Node) -> None:
-        """Give a node, and those of its nested graphs, float32 where a value is short."""
+        """Cast the short inputs of a node and its nested graphs to float32."""
         for position, value in enumerate(node.inputs):
             if value is not None and value in self._short:
                 node.replace_input_with(position, self._wide(value, before))
@@ -205,7 +205,7 @@ class _Casts:
         return self._widened[value]
 
     def _output(self, value: ir.Value) -> ir.Value:
-        """The float32 form of an output, which gets its name."""
+        """The float32 form of an output, which takes over its name."""
         wide, name = self._wide(value, None), value.name
         value.name = self._fresh(f"{name}/{self._suffix}")
         wide.name = name
@@ -238,19 +238,19 @@ class _Casts:
         return name
 
 
-# Following operators whose operands are broadcast to one shape.
+# Members of `FOLLOWING` whose operands are broadcast to one shape.
 _BROADCASTING = frozenset({"Add", "Max", "Min", "Mul", "Sub", "Sum", "Where"})
 
 
 def _repeated(value: ir.Value, result: ir.Value) -> bool:
-    """Whether an operand is repeated along an axis, as far as the shapes tell."""
+    """Whether an operand is repeated along an axis; True if the shapes are unknown."""
     if value.shape is None or result.shape is None:
         return True
     return [_extent(extent) for extent in value.shape] != [_extent(extent) for extent in result.shape]
 
 
 def _extent(extent: int | ir.SymbolicDim) -> object:
-    """An extent as something that equals itself alone; unknown ones equal none."""
+    """A comparable form of a dimension; an unknown one equals no other."""
     if isinstance(extent, int):
         return extent
     return object() if extent.value is None else extent.value
@@ -261,7 +261,7 @@ def _is(node: ir.Node, kinds: frozenset[str]) -> bool:
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """All values of a graph, those of nested graphs too."""
+    """All values of a graph, including those of nested graphs."""
     yield from graph.inputs
     yield from graph.initializers.values()
     for node in graph:

@@ -1,4 +1,4 @@
-"""`with_precision`: a network in another floating-point type, whole or mixed."""
+"""`with_precision`: convert a network to another floating-point type, fully or mixed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deep5.networks.transforms.mixed_precision import mixed_precision
 __all__ = ["PRECISIONS", "with_precision"]
 
 PRECISIONS = ("float32", "float64", "bfloat16", "float16")
-"""What `with_precision` takes, and the key `precision` of a recipe."""
+"""The arguments of `with_precision`, and the values of the recipe key `precision`."""
 
 _WHOLE = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
 # Attributes that name an element type.
@@ -32,19 +32,19 @@ def with_precision(network: Network | NativeNetwork, precision: str) -> Network:
 
     Args:
         network: All its floating-point values are float32, or all are float64; it is not changed.
-        precision: `"float32"` or `"float64"`: inputs, outputs, parameters, buffers, constants and what lies between
-            have that type, and initial values are rounded to it. `"bfloat16"` or `"float16"`: the float32 network as
-            `mixed_precision` has it.
+        precision: `"float32"` or `"float64"`: inputs, outputs, parameters, buffers, constants and intermediate values
+            have that type, and initial values are rounded to it. `"bfloat16"` or `"float16"`: the result of
+            `mixed_precision` for the float32 network.
 
     Returns:
-        A network of the same names; the network itself where it has that precision already.
+        A network with the same names; the network itself if it already has that precision.
 
     Raises:
-        UnknownName: No such precision.
-        UsageError: No network.
-        Unsupported: Native code, whose types are its author's; several floating-point types in one network; as for
+        UnknownName: Unknown precision.
+        UsageError: The argument is not a network.
+        Unsupported: Native code, whose author chose the types; several floating-point types in one network; as for
             `mixed_precision`.
-        NetworkError: An operator does not take the type, or a constant becomes infinite in it.
+        NetworkError: An operator does not accept the type, or a constant becomes infinite in it.
 
     >>> from deep5.networks import mlp
     >>> network = with_precision(mlp(features=4, hidden=3, classes=2), "float64")
@@ -63,7 +63,7 @@ def with_precision(network: Network | NativeNetwork, precision: str) -> Network:
 
 
 def _native(network: NativeNetwork, precision: str) -> Network:
-    """Nothing: there is no graph to change."""
+    """Always raises: native code has no graph to change."""
     found = sorted(
         {spec.dtype for spec in network.parameter_specs.values() if spec.dtype.startswith(("float", "bfloat"))}
     )
@@ -75,7 +75,7 @@ def _native(network: NativeNetwork, precision: str) -> Network:
 
 
 def _recast(network: Network, precision: str) -> Network:
-    """The network with float32 for float64, or the other way round."""
+    """The network with float32 for float64, or vice versa."""
     goal, name = _WHOLE[precision], network.model.graph.name
     found = {value.dtype for value in _values(network.model.graph) if value.dtype in FLOATS and not _own(value)}
     if found <= {goal}:
@@ -98,7 +98,7 @@ def _recast(network: Network, precision: str) -> Network:
         if value.const_value is not None and value.is_initializer():
             value.const_value = _later(value.const_value, goal)
         elif value.const_value is not None:
-            value.const_value = None  # noted by an inference, of the type before
+            value.const_value = None  # noted by an inference, in the previous type
     check_element_types(model, what)
     infer_shapes(model, what)
     return Network(model)
@@ -135,7 +135,7 @@ def _rounded(array: np.ndarray, goal: ir.DataType, node: ir.Node, what: str) -> 
 
 
 def _later(tensor: ir.TensorProtocol, goal: ir.DataType) -> ir.LazyTensor:
-    """An initial value in another type, drawn or read when it is asked for."""
+    """An initial value in another type, drawn or read on demand."""
 
     def draw() -> ir.TensorProtocol:
         with np.errstate(all="ignore"):
@@ -145,7 +145,7 @@ def _later(tensor: ir.TensorProtocol, goal: ir.DataType) -> ir.LazyTensor:
 
 
 def _own(value: ir.Value) -> bool:
-    """Whether a value is of the type that operators ask for whatever the network's own, such as a Resize's scales."""
+    """Whether operators require the value's type whatever the network's type is, such as the scales of a Resize."""
     uses = value.uses()
     return bool(uses) and all(_fixed(use.node, use.idx) for use in uses)
 
@@ -166,7 +166,7 @@ def _fixed_positions(operator: str, version: int | None, domain: str) -> frozens
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """All values of a graph, those of nested graphs too."""
+    """All values of a graph, including those of nested graphs."""
     yield from graph.inputs
     yield from graph.initializers.values()
     for node in graph:

@@ -25,8 +25,8 @@ class _LSTM(Layer):
             return self.op("Mul", o, self.op("Tanh", new)), new
 
         def seeing(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-            """The gates i and f see the cell state before the step, o that behind it."""
-            assert peepholes is not None  # noqa: S101 - else it is `cell` that runs
+            """The gates i and f see the cell state before the step, the gate o sees the new one."""
+            assert peepholes is not None  # noqa: S101 - without them `cell` runs
             see_i, see_o, see_f = self.ops("Split", peepholes, outputs=3, axis=0, num_outputs=3)
             i, o, f, g = self.ops("Split", self.with_state(row, h, r), outputs=4, axis=1, num_outputs=4)
             if c is not None:
@@ -37,7 +37,7 @@ class _LSTM(Layer):
             return self.op("Mul", o, self.op("Tanh", new)), new
 
         def general(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-            """As `seeing`, of any activations, clipped, and the gate f as 1 - i where they are coupled."""
+            """Like `seeing`, with any activations, clipping, and the gate f = 1 - i if the gates are coupled."""
             i, o, f, g = self.ops("Split", self.with_state(row, h, r), outputs=4, axis=1, num_outputs=4)
             see = [] if peepholes is None else self.ops("Split", peepholes, outputs=3, axis=0, num_outputs=3)
             if see and c is not None:
@@ -56,7 +56,7 @@ class _LSTM(Layer):
 
 
 class _GRU(Layer):
-    """h' = n + z * (h - n), with z and r logistic; n = tanh(x + r * (h R^T + b)) or, as it was first published,
+    """h' = n + z * (h - n), with z and r logistic; n = tanh(x + r * (h R^T + b)) or, as first published,
     tanh(x + (r * h) R^T + b)."""
 
     gates = 3
@@ -96,7 +96,7 @@ class _GRU(Layer):
 
 
 class _RNN(Layer):
-    """h' = f(x + h R^T + b), f the hyperbolic tangent or what is asked for."""
+    """h' = f(x + h R^T + b), where f is tanh or the requested activation."""
 
     def start(self, r: ir.Value, bias: ir.Value | None, peepholes: ir.Value | None) -> tuple[ir.Value | None, Cell]:
         def cell(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:

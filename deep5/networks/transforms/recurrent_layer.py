@@ -1,4 +1,4 @@
-"""`Layer`: writes the nodes that stand for one recurrent layer, whatever its cell."""
+"""`Layer`: creates the nodes that replace a recurrent layer with any cell."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from deep5.networks.transforms.recurrent_node import (
 
 __all__ = ["FUNCTIONS", "Cell", "Layer"]
 
-# Of a row of the product with the input, the hidden state and the cell state (None: zeros): the new states.
+# From a row of the product with the input, the hidden state and the cell state (None: zeros) to the new states.
 Cell = Callable[[ir.Value, ir.Value | None, ir.Value | None], tuple[ir.Value, ir.Value | None]]
 
 
 class Layer(ABC):
-    """Writes the nodes that stand for one recurrent layer."""
+    """Creates the nodes that replace one recurrent layer."""
 
     gates = 1
-    """How many products with the input a step has."""
+    """Number of gates: products with the input per step."""
     outputs = 2
-    """How many outputs the layer has: the sequence, then each state at its end."""
+    """Number of outputs: the sequence, then each final state."""
 
     def __init__(self, node: ir.Node, x: ir.Value, sizes: Sizes) -> None:
         self.node, self.x = node, x
@@ -42,23 +42,23 @@ class Layer(ABC):
         self.numbers = itertools.count()
         self.known: dict[tuple[Any, ...], ir.Value] = {}
         self.usual, lengths = is_usual(node), inputs_of(node)[4]
-        # The number of steps of each sequence; None: all are whole.
+        # The number of steps of each sequence; None: all sequences have full length.
         self.lengths = None if are_whole(lengths, self.steps) else lengths
         self.clip = attribute(node, "clip", None)
         self.functions = self.chosen()
 
     @abstractmethod
     def start(self, r: ir.Value, bias: ir.Value | None, peepholes: ir.Value | None) -> tuple[ir.Value | None, Cell]:
-        """What a direction's cells share: the bias of the product with the input (None: none), and the cell.
+        """The values that a direction's cells share: the bias of the product with the input (None: none), and the cell.
 
         Args:
             r: Weights of the state, (gates hidden, hidden).
-            bias: (2 gates hidden), of the input's part and of the state's.
-            peepholes: (3 hidden), what the gates i, o and f see of the cell state; of an LSTM alone.
+            bias: (2 gates hidden), first the part of the input, then that of the state.
+            peepholes: (3 hidden), weights from the cell state to the gates i, o and f; LSTM only.
         """
 
     def write(self, graph: ir.Graph, given: tuple[ir.Value | None, ...]) -> None:
-        """Replace the node by what computes the same; `given` are the inputs w, r, b, h, c and peepholes."""
+        """Replace the node by equivalent nodes; `given` are the inputs w, r, b, h, c and peepholes."""
         swapped, x = batch_first(self.node), self.x
         if swapped:
             w, r, b, h, c, peepholes = given
@@ -84,12 +84,12 @@ class Layer(ABC):
         ir.convenience.replace_nodes_and_values(graph, self.node, [self.node], self.made, self.node.outputs, new)
 
     def direction(self) -> str:
-        """The node's: forward, reverse or bidirectional."""
+        """The node's direction: forward, reverse or bidirectional."""
         attribute = self.node.attributes.get("direction")
         return "forward" if attribute is None else attribute.as_string()
 
     def split(self, value: ir.Value | None) -> list[ir.Value | None]:
-        """A value with an axis for directions in front: what belongs to each."""
+        """Split a value along its leading axis of directions."""
         if value is None:
             return [None] * self.directions
         parts = [value] if self.directions == 1 else self.ops("Split", value, outputs=2, axis=0, num_outputs=2)
@@ -105,11 +105,11 @@ class Layer(ABC):
     ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
         """One direction: hidden states (steps, 1, N, hidden), and the last hidden and cell states (N, hidden)."""
         w, r, b, h, c, peepholes = given
-        assert r is not None  # noqa: S101 - `unrolled` looked
+        assert r is not None  # noqa: S101 - checked by `unrolled`
         bias, cell = self.start(r, b, peepholes)
         gates = self.op("Gemm", flat, w, *(() if bias is None else (bias,)), transB=1)
         width = self.gates * self.hidden
-        # The batch keeps its name, which inference cannot see through -1.
+        # Keep the name of the batch dimension: shape inference loses it through -1.
         batch = None if self.x.shape is None else self.x.shape[0 if batch_first(self.node) else 1]
         if self.steps is None:
             gates = self.op("Reshape", gates, self.op("Concat", self.lead, self.ints(width), axis=0))
@@ -124,14 +124,14 @@ class Layer(ABC):
             row = self.op("Squeeze", rows[step], self.ints(0))
             number = None if self.lengths is None else self.number(step, self.lengths)
             states[step], h, c = self.step(cell, row, number, h, c)
-        assert h is not None  # noqa: S101 - `can_unroll` looked, and there is a step
+        assert h is not None  # noqa: S101 - checked by `can_unroll`, and there is a step
         listed = [self.op("Unsqueeze", states[step], self.ints(0, 1)) for step in range(self.steps)]
         return self.op("Concat", *listed, axis=0), h, c
 
     def step(
         self, cell: Cell, row: ir.Value, number: ir.Value | None, h: ir.Value | None, c: ir.Value | None
     ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-        """One step: what the sequence has of it, and the new states; the old ones behind a sequence's end."""
+        """One step: its element of the sequence, and the new states; past a sequence's end the states stay."""
         new, cells = cell(row, h, c)
         if self.lengths is None:
             return new, new, cells
@@ -143,7 +143,7 @@ class Layer(ABC):
     def scanned(
         self, gates: ir.Value, cell: Cell, direction: str, batch: Any, h: ir.Value | None, c: ir.Value | None
     ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-        """As `run`, of as many steps as `gates` has rows."""
+        """Like `run`, with one step per row of `gates`."""
         begin = [h, c][: self.outputs - 1]
         if None in begin:
             counted = self.op("Gather", self.lead, self.ints(1))
@@ -185,22 +185,22 @@ class Layer(ABC):
         return ir.Value(name=name, shape=ir.Shape(extents), type=kind)
 
     def halves(self, bias: ir.Value) -> list[ir.Value]:
-        """The parts of a bias that belong to the input and to the state."""
+        """The two parts of a bias, for the input and for the state."""
         return self.ops("Split", bias, outputs=2, axis=0, num_outputs=2)
 
     def with_state(self, row: ir.Value, h: ir.Value | None, r: ir.Value) -> ir.Value:
-        """row + h r^T; h is 0 where None."""
+        """row + h r^T; h is 0 if None."""
         return row if h is None else self.op("Gemm", h, r, row, transB=1)
 
     def act(self, position: int, x: ir.Value) -> ir.Value:
-        """One of the cell's activations of what is clipped first, if anything is."""
+        """One of the cell's activations, after clipping if the node clips."""
         if self.clip is not None:
             x = self.op("Clip", x, self.number(-self.clip, self.x), self.number(self.clip, self.x))
         name, numbers = self.activations[position]
         return FUNCTIONS[name].write(self, x, *numbers)
 
     def chosen(self) -> list[list[tuple[str, list[float]]]]:
-        """The activations of each direction, each with those of the node's alphas and betas that it reads."""
+        """The activations of each direction, each with the alphas and betas of the node that it reads."""
         names = activations_of(self.node, self.directions)
         alphas, betas = (iter(attribute(self.node, f"activation_{which}", ())) for which in ("alpha", "beta"))
         found = []
@@ -211,7 +211,7 @@ class Layer(ABC):
         return [found[d * each : (d + 1) * each] for d in range(self.directions)]
 
     def number(self, value: float, like: ir.Value) -> ir.Value:
-        """A constant of the element type of another value."""
+        """A constant with the element type of another value."""
         kind = ir.DataType.INT32 if like.dtype is None else like.dtype
         key = (value, kind.name)
         if key not in self.known:
@@ -239,7 +239,7 @@ class Layer(ABC):
 
 
 class _Function(NamedTuple):
-    """An activation: how it is written, and the alpha, or alpha and beta, where nobody says."""
+    """An activation: how to create its nodes, and the default alpha, or alpha and beta."""
 
     write: Callable[..., ir.Value]
     usual: tuple[float, ...] = ()
@@ -256,7 +256,7 @@ def _scaled_tanh(layer: Layer, x: ir.Value, alpha: float, beta: float) -> ir.Val
 
 
 def _named(op_type: str, *names: str) -> Callable[..., ir.Value]:
-    """An operator of ONNX, which takes the numbers as attributes."""
+    """An ONNX operator that takes the numbers as attributes."""
     return lambda layer, x, *numbers: layer.op(op_type, x, **dict(zip(names, numbers, strict=True)))
 
 

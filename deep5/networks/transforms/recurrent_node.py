@@ -1,4 +1,4 @@
-"""What a node of a recurrent layer says: its inputs, sizes and activations."""
+"""The inputs, sizes and activations of a recurrent node."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["USUAL", "Sizes", "activations_of", "are_whole", "batch_first", "inpu
 
 
 def inputs_of(node: ir.Node) -> list[ir.Value | None]:
-    """All eight inputs, None for one that is left out."""
+    """All eight inputs, None for an omitted one."""
     inputs: list[ir.Value | None] = list(node.inputs)
     return inputs + [None] * (8 - len(inputs))
 
 
 def batch_first(node: ir.Node) -> bool:
-    """Whether the batch is the first axis of the layer's sequences, and not the second."""
+    """Whether the batch is the first axis of the layer's sequences instead of the second."""
     return "layout" in node.attributes and bool(node.attributes["layout"].as_int())
 
 
 class Sizes(NamedTuple):
-    """Sizes of a layer; `steps` is None where only a run knows it."""
+    """Sizes of a layer; `steps` is None if it is known only at run time."""
 
     steps: int | None
     features: int
@@ -33,7 +33,10 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(x: ir.Value, r: ir.Value, *, swapped: bool) -> Sizes | None:
-    """The sizes that must be known; (steps, N, features) is the shape of x, (directions, gates hidden, hidden) r's."""
+    """The required sizes, or None; the shapes are (steps, N, features) for x, (directions, gates hidden, hidden) for r.
+
+    If `swapped`, x has the shape (N, steps, features).
+    """
     if x.shape is None or r.shape is None or len(x.shape) != 3 or len(r.shape) != 3:
         return None
     steps, *others = (x.shape[int(swapped)], x.shape[2], r.shape[0], r.shape[2])
@@ -44,13 +47,13 @@ def sizes_of(x: ir.Value, r: ir.Value, *, swapped: bool) -> Sizes | None:
 
 
 def activations_of(node: ir.Node, directions: int) -> list[str]:
-    """Names in small letters, those of the second direction behind those of the first."""
+    """Lower-case names, those of the first direction before those of the second."""
     given = attribute(node, "activations", None)
     return [str(name).lower() for name in given] if given else USUAL[node.op_type] * directions
 
 
 def is_usual(node: ir.Node) -> bool:
-    """Whether the activations are the usual ones, and nothing is clipped or coupled."""
+    """Whether the activations are the default ones, without clipping or coupling."""
     names, usual = activations_of(node, 1), USUAL[node.op_type]
     known = [usual, ["relu"]] if node.op_type == "RNN" else [usual]
     return (
@@ -61,7 +64,7 @@ def is_usual(node: ir.Node) -> bool:
 
 
 def are_whole(lengths: ir.Value | None, steps: Any) -> bool:
-    """Whether every sequence goes to the end."""
+    """Whether every sequence has full length."""
     array = constant_value(lengths)
     return lengths is None or (array is not None and bool((array == steps).all()))
 

@@ -1,4 +1,4 @@
-"""Recurrent layers, written as one cell after the other, or, over sequences of any length, as a Scan of cells."""
+"""Unroll recurrent layers into one cell per step or, for sequences of any length, into a Scan over a cell."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from deep5.networks.transforms.recurrent_node import (
 __all__ = ["RECURRENT", "can_unroll", "is_plain", "unrolled"]
 
 RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-"""The layers that can be written as cells."""
+"""The layers that can be unrolled."""
 
 
 def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
     """Replace an LSTM, GRU or RNN node by its cells.
 
-    The product with the input is one Gemm for the whole sequence; a step is a Gemm with the state before it, and what
-    the cell is made of. Steps of which only a run knows how many there are become a Scan.
+    One Gemm computes the product with the input for the whole sequence; each step is a Gemm with the previous state and
+    the operations of the cell. If the number of steps is known only at run time, they become a Scan.
 
     Args:
-        graph: The graph that holds the node; changed in place.
+        graph: The graph that contains the node; changed in place.
         node: The node, with the shapes of its inputs.
 
     Returns:
-        Whether it was replaced. It stays where the directions, the features or the hidden size are not known, or where
-        its activations are not ONNX's, one set for each direction.
+        Whether the node was replaced. It stays if the directions, the features or the hidden size are unknown, or if
+        its activations are not one set of ONNX's activations per direction.
 
     References:
         ONNX operator specifications LSTM-14, GRU-14, RNN-14; Hochreiter and Schmidhuber, Long short-term memory,
@@ -54,13 +54,13 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def can_unroll(node: ir.Node) -> bool:
-    """Whether `unrolled` replaces a node by one cell after the other."""
+    """Whether `unrolled` replaces a node by one cell per step."""
     sizes = _writable(node)
     return sizes is not None and sizes.steps is not None
 
 
 def _writable(node: ir.Node) -> Sizes | None:
-    """The sizes of a layer that can be written as cells; None of another."""
+    """The sizes of a layer that can be unrolled; None for any other."""
     x, w, r, *_ = inputs_of(node)
     if x is None or w is None or r is None or (sizes := sizes_of(x, r, swapped=batch_first(node))) is None:
         return None
@@ -72,7 +72,7 @@ def _writable(node: ir.Node) -> Sizes | None:
 
 
 def is_plain(node: ir.Node) -> bool:
-    """Whether the cells of a node are those first published: whole sequences, no clipping, no coupled gates."""
+    """Whether a node's cells are the original ones: full-length sequences, no clipping, no coupled gates."""
     x, _, _, _, lengths, *_ = inputs_of(node)
     steps = x.shape[int(batch_first(node))] if x is not None and x.shape is not None else None
     return is_usual(node) and are_whole(lengths, steps)
