@@ -1,1 +1,1 @@
-"""Graphs edited and built."""
+"""Edit and build graphs."""

@@ -1,4 +1,4 @@
-"""A network written in Python: values go in and come out, parameters carry their seeded initial value."""
+"""`NetworkBuilder`: build a network in Python from operators, and parameters with seeded initial values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def glorot_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarr
 
     Args:
         rng: The stream to draw from.
-        shape: (out, in, *receptive field), float64 comes out.
+        shape: (out, in, *receptive field). The result is float64.
     """
     fan_in, fan_out = _fans(shape)
     limit = math.sqrt(6.0 / (fan_in + fan_out))
@@ -49,7 +49,7 @@ def glorot_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarr
 def he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Normal with variance 2 / fan_in; for ReLU (He et al., ICCV 2015, equation 10). Arguments as `glorot_uniform`."""
     drawn = rng.standard_normal(shape)
-    drawn *= math.sqrt(2.0 / _fans(shape)[0])  # in place: the largest parameter twice would show in the peak of memory
+    drawn *= math.sqrt(2.0 / _fans(shape)[0])  # in place: a copy of the largest parameter would raise the memory peak
     return drawn
 
 
@@ -68,8 +68,8 @@ class NetworkBuilder:
 
     Args:
         name: Name of the graph.
-        dtype: Element type of inputs declared without one and of all parameters, which take floating-point ones alone.
-        seed: Initial values are a function of (seed, name of the parameter); drawn in float64, then rounded, so
+        dtype: Element type of inputs declared without one, and of all parameters; parameters must be floating-point.
+        seed: Initial values depend only on (seed, name of the parameter). They are drawn in float64, then rounded, so
             that the float32 and the float64 network start at the same point.
 
     >>> build = NetworkBuilder("line", dtype="float64", seed=0)
@@ -89,15 +89,15 @@ class NetworkBuilder:
         self._seed = int(seed)
         self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": OPSET})
         self._counts: dict[str, int] = {}
-        # How many outputs registered operators have, and the nodes that were given so many.
+        # The output counts of registered operators, and the nodes that were created with such a count.
         self._output_counts: dict[tuple[bytes | bool, ...], int] = {}
         self._counted: list[ir.Node] = []
 
     def input(self, name: str, shape: Sequence[int | str], dtype: str | None = None) -> ir.Value:
-        """Declare an input; a string in the shape is a symbolic extent.
+        """Declare an input; a string in the shape is a symbolic dimension.
 
         Raises:
-            NetworkError: The name is taken, or an extent or the element type is none.
+            NetworkError: The name is taken, or a dimension or the element type is invalid.
         """
         if name in self._graph.initializers or any(value.name == name for value in self._graph.inputs):
             raise NetworkError(f"the name {name!r} is taken; remedy: name every input once")
@@ -108,10 +108,10 @@ class NetworkBuilder:
         return value
 
     def parameter(self, name: str, shape: Sequence[int], initializer: Initializer = glorot_uniform) -> ir.Value:
-        """Declare a parameter (or buffer) with its initial distribution; drawn when first asked for.
+        """Declare a parameter (or buffer) with its initial distribution, drawn on first use.
 
         Raises:
-            NetworkError: The name is taken, the shape is not fixed, or the distribution asks for more axes.
+            NetworkError: The name is taken, the shape is not fixed, or the distribution requires a higher rank.
         """
         extents = tuple(int(extent) for extent in _extents(f"parameter {name!r}", shape, symbolic=False))
         dtype, seed = self.dtype, self._seed
@@ -134,20 +134,20 @@ class NetworkBuilder:
         return self._initial(name, ir.LazyTensor(draw, ir.DataType.from_numpy(dtype), ir.Shape(extents), name=name))
 
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
-        """Declare a constant, such as the shape that a Reshape takes.
+        """Declare a constant, such as the shape of a Reshape.
 
         Raises:
-            NetworkError: The name is taken, or the array holds no numbers.
+            NetworkError: The name is taken, or the array is not numeric.
         """
         if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.kind in "OSUMm":
             raise NetworkError(f"constant {name!r}: got {array!r}; allowed: a NumPy array of numbers")
         return self._initial(name, ir.Tensor(array, name=name))
 
     def scalar(self, number: float, dtype: str | None = None) -> ir.Value:
-        """A number that is no parameter, such as a scale; of the network's dtype where none is given.
+        """A number that is not a parameter, such as a scale; by default in the network's dtype.
 
         Raises:
-            NetworkError: It is no number.
+            NetworkError: The argument is not a number.
         """
         if not isinstance(number, (int, float, np.bool_, np.number)):
             raise NetworkError(f"scalar: got {number!r:.60}; allowed: a number, such as 0.5")
@@ -165,21 +165,22 @@ class NetworkBuilder:
     def op(
         self, op_type: str, *inputs: ir.Value | None, outputs: int | None = None, domain: str = "", **attributes: Any
     ) -> Any:
-        """Append a node; returns its output, or a tuple of them.
+        """Append a node; returns its output, or a tuple of outputs.
 
         Args:
-            op_type: An operator of ONNX's own set, or one that was registered (`deep5.register_operator`).
-            inputs: What `input`, `parameter` and `op` return; None for one that is left out.
-            outputs: How many; where it is left out, as many as the `specs` of a registered operator says, and one of
-                ONNX's own. Fewer are the first ones.
-            domain: Of a registered operator.
-            attributes: Of the node; of a registered operator, the arguments of its class.
+            op_type: An ONNX operator, or a registered one (`deep5.register_operator`).
+            inputs: Values from `input`, `parameter` and `op`; None for an omitted input.
+            outputs: The number of outputs; by default as many as the `specs` of a registered operator returns, and one
+                for an ONNX operator. A smaller number selects the first outputs.
+            domain: Domain of a registered operator.
+            attributes: Attributes of the node; for a registered operator, the arguments of its class.
 
         Raises:
-            NetworkError: No such operator, an input that is no value, or an attribute that no file can hold; where a
-                registered operator is asked how many outputs it has, also what `network` raises of all before.
-            ShapeError: A registered operator that is asked so does not take such inputs.
-            OperatorError: It cannot be made of these attributes, or its `specs` failed.
+            NetworkError: An unknown operator, an input that is not a value, or an attribute that a file cannot store.
+                When the output count of a registered operator is requested, also the errors of `network` for all
+                earlier nodes.
+            ShapeError: A registered operator whose output count is requested does not accept such inputs.
+            OperatorError: The operator cannot be created from these attributes, or its `specs` failed.
         """
         if domain:
             if registered_operator(domain, op_type) is None:
@@ -213,15 +214,15 @@ class NetworkBuilder:
     def _output_count(
         self, op_type: str, inputs: Sequence[ir.Value | None], domain: str, attributes: Mapping[str, Any]
     ) -> int:
-        """How many outputs a registered operator has of these inputs; one where their shapes cannot be known."""
+        """The output count of a registered operator for these inputs; one if their shapes cannot be known."""
         alone = ir.node(op_type, [], attributes, domain=domain)
         operator = operator_of(alone)
         assert operator is not None  # noqa: S101 - it is registered
         unknown = {id(value): value for value in inputs if value is not None and value.shape is None}
         if not unknown:
             return output_count(operator, inputs) or 1
-        # What comes out of a node has no shape before all are inferred, which for every node anew would take a time
-        # that grows with the square of their number: `network` judges what is taken from an earlier one.
+        # A node's outputs have no shape before inference, which for every new node would take quadratic time in all:
+        # so a count of an earlier node is reused, and `network` checks it.
         key = (ir.to_proto(alone).SerializeToString(deterministic=True), *(value is None for value in inputs))
         if key not in self._output_counts:
             if all(value.graph is self._graph for value in unknown.values()):
@@ -233,7 +234,7 @@ class NetworkBuilder:
         return self._output_counts[key]
 
     def _infer_shapes(self, ends: Sequence[ir.Value]) -> None:
-        """Infer the shapes of what was built so far, as if the graph ended with these values."""
+        """Infer the shapes of the graph built so far, as if it ended with these values."""
         before = list(self._graph.outputs)
         self._graph.outputs.clear()
         self._graph.outputs.extend(ends)
@@ -254,11 +255,11 @@ class NetworkBuilder:
                 )
 
     def network(self, outputs: Mapping[str, ir.Value]) -> Network:
-        """Finish: these values become the outputs, under these names.
+        """Finish the network with these values as its outputs, under these names.
 
         Raises:
-            NetworkError: The graph is not valid ONNX, has no outputs or values of another kind, mixes element types,
-                or is finished already.
+            NetworkError: The graph is not valid ONNX, has no outputs or invalid ones, mixes element types, or is
+                already finished.
         """
         if self._graph.outputs:
             raise NetworkError(
@@ -303,7 +304,7 @@ def _dtype(given: Any) -> np.dtype[Any]:
 
 
 def _extents(what: str, shape: Any, *, symbolic: bool) -> tuple[int | str, ...]:
-    """The shape, each extent a whole number of at least 0 or, where that is allowed, a name."""
+    """The shape; each dimension is an integer of at least 0 or, if allowed, a name."""
     extents = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else None
     if extents is None or not all(
         (isinstance(extent, (int, np.integer)) and extent >= 0) or (symbolic and isinstance(extent, str) and extent)

@@ -1,4 +1,4 @@
-"""What every edit of a network is made of: a copy, names looked up, nodes put in and taken out, a check at the end."""
+"""The parts of every edit of a network: copy the model, look up names, insert and remove nodes, check the result."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ __all__ = [
 ]
 
 Change = Callable[[ir.Model], Iterable[ir.Node]]
-"""Of a copied model: changes it, and gives the nodes whose results may have other shapes than before."""
+"""Changes a copied model, and returns the nodes whose results may have other shapes than before."""
 
 
 def edited(model: ir.Model, what: str, change: Change) -> ir.Model:
-    """The model that a change makes of a copy, with its shapes inferred again where they may differ.
+    """Apply a change to a copy of the model, and infer shapes again where they may differ.
 
     Args:
         model: The model; it is not changed.
-        what: What messages call the result.
-        change: Changes the copy; gives the nodes whose results may have other shapes than before.
+        what: Name of the result in messages.
+        change: Changes the copy; returns the nodes whose results may have other shapes than before.
 
     Raises:
-        NetworkError: What comes out is no valid network.
+        NetworkError: The result is not a valid network.
     """
     model = model.clone()
     touched = change(model)
     others = _forget_shapes(touched)
     try:
         model.graph.sort()
-    except ValueError as error:  # by way of a nested graph, which uses values from around it
+    except ValueError as error:  # through a nested graph, which captures outer values
         raise NetworkError(f"{what} has a cycle; allowed: values that do not depend on the node they go to") from error
     infer_shapes(model, what)
     check_element_types(model, what)
     check_axes(model, what)
-    # Of what the edit does not reach, nothing is asked that reading a file did not ask.
+    # Nodes that the edit does not affect are only checked as when a file is read.
     affected = [node for node in model.graph.all_nodes() if node in others]
     check_extents(affected, what)
     check_fit(affected, what)
@@ -71,10 +71,10 @@ def edited(model: ir.Model, what: str, change: Change) -> ir.Model:
 
 
 def _forget_shapes(touched: Iterable[ir.Node]) -> set[ir.Node]:
-    """Forget the shapes that may be others now; what does not come after these nodes keeps what a file said of it.
+    """Forget the shapes that may have changed; nodes that do not depend on these nodes keep their declared shapes.
 
     Returns:
-        These nodes and all that come after.
+        These nodes and all that depend on them.
     """
     ahead: deque[ir.Node] = deque(touched)
     seen: set[ir.Node] = set()
@@ -90,7 +90,7 @@ def _forget_shapes(touched: Iterable[ir.Node]) -> set[ir.Node]:
 
 
 def refuse_cycle(source: ir.Value, target: ir.Node) -> None:
-    """Refuse an edge to a node that the value is computed from."""
+    """Reject an edge to a node that the value depends on."""
     ahead, seen = deque([source.producer()]), set()
     while ahead:
         node = ahead.popleft()
@@ -115,11 +115,11 @@ def made_node(
     attributes: dict[str, Any],
     what: str,
 ) -> ir.Node:
-    """A node, its outputs named.
+    """Create a node with named outputs.
 
     Raises:
-        NetworkError: No such operator, inputs, outputs or attributes that it does not have, or an attribute that no
-            file can hold.
+        NetworkError: An unknown operator, inputs, outputs or attributes that it does not have, or an attribute that a
+            file cannot store.
     """
     if not isinstance(op_type, str) or not op_type:
         raise NetworkError(f"{what}: got {brief(op_type)} as an operator; allowed: the name of one, such as 'Relu'")
@@ -141,7 +141,7 @@ def made_node(
 
 
 def drop(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
-    """Take nodes out, and initial values that nothing else uses."""
+    """Remove nodes, and initial values that are no longer used."""
     given = [value for node in nodes for value in node.inputs]
     graph.remove(nodes, safe=False)
     for node in nodes:
@@ -150,7 +150,7 @@ def drop(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
 
 
 def drop_unused(graph: ir.Graph, values: Iterable[ir.Value | None]) -> None:
-    """Take initial values out that nothing uses any more."""
+    """Remove initial values that are no longer used."""
     for value in values:
         if value is not None and value.is_initializer() and not value.uses():
             graph.initializers.pop(name_of(value), None)
@@ -162,7 +162,7 @@ def nodes_of(model: ir.Model) -> dict[str, ir.Node]:
 
 
 def values_of(model: ir.Model) -> dict[str, ir.Value]:
-    """Inputs, initial values and what nodes compute, by name."""
+    """Inputs, initial values and computed values, by name."""
     graph = model.graph
     made = {name_of(value): value for node in graph for value in node.outputs if value.name}
     return {**{name_of(value): value for value in graph.inputs}, **dict(graph.initializers), **made}
@@ -174,7 +174,7 @@ def is_output(graph: ir.Graph, value: ir.Value) -> bool:
 
 
 def is_list(given: Any) -> bool:
-    """Whether it is a sequence, and no text."""
+    """Whether the argument is a sequence other than a string."""
     return isinstance(given, Sequence) and not isinstance(given, str)
 
 
@@ -182,7 +182,7 @@ def listed(given: Any, which: str, what: str) -> list[str]:
     """The names, as a list.
 
     Raises:
-        NetworkError: It is no sequence of names.
+        NetworkError: The argument is not a sequence of names.
     """
     if not is_list(given) or not all(isinstance(name, str) and name for name in given):
         raise NetworkError(f"{what}: got {brief(given)} as {which}; allowed: a list of names")
@@ -190,10 +190,10 @@ def listed(given: Any, which: str, what: str) -> list[str]:
 
 
 def known(name: Any, among: dict[str, Any], kind: str, what: str) -> Any:
-    """What has a name.
+    """The object with a name.
 
     Raises:
-        NetworkError: Nothing has it.
+        NetworkError: The name is unknown.
     """
     if not isinstance(name, str) or name not in among:
         shown = ", ".join(list(among)[:10]) + (", …" if len(among) > 10 else "")
@@ -204,10 +204,10 @@ def known(name: Any, among: dict[str, Any], kind: str, what: str) -> Any:
 
 
 def unused(name: Any, among: dict[str, Any], kind: str, what: str) -> str:
-    """The name, which nothing has.
+    """The name, if it is free.
 
     Raises:
-        NetworkError: Something has it, or it is no name.
+        NetworkError: The name is taken, or is not a nonempty string.
     """
     if not isinstance(name, str) or not name:
         raise NetworkError(f"{what}: got {brief(name)} as a name; allowed: a text")
@@ -217,11 +217,11 @@ def unused(name: Any, among: dict[str, Any], kind: str, what: str) -> str:
 
 
 def free_name(op_type: Any, taken: dict[str, ir.Node]) -> str:
-    """A name for a node, which is taken from then on."""
+    """A free name for a node, which is then marked as taken."""
     number = 1
     while f"{op_type}_{number}" in taken:
         number += 1
-    taken[f"{op_type}_{number}"] = None  # type: ignore[assignment]  # for the next one
+    taken[f"{op_type}_{number}"] = None  # type: ignore[assignment]  # reserves the name
     return f"{op_type}_{number}"
 
 
@@ -231,5 +231,5 @@ def names_of(values: Iterable[ir.Value | None]) -> str:
 
 
 def name_of(value: ir.Value | None) -> str:
-    """The name of a value; an empty text where there is none."""
+    """The name of a value; an empty string for None."""
     return str(value.name) if value is not None else ""

@@ -1,4 +1,4 @@
-"""Edits of nodes, edges and names: each works on a copy, which comes out as a valid network or not at all."""
+"""Edits of nodes, edges and names: each works on a copy, and either gives a valid network or raises."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def replace_node(
 
 
 def _output_remedy(graph: ir.Graph, node: ir.Node, value: ir.Value) -> str:
-    """Why a node that computes an output of the network stays, and how it can go."""
+    """Explain why a node that computes a network output cannot be removed, and what to do instead."""
     others = [name_of(output) for output in graph.outputs if output not in node.outputs]
     free = [each for each in node.inputs if _stands_in(graph, each)]
     ways = [f"bypass= one of {names_of(free)}"] if free and len(node.outputs) == 1 else []
@@ -229,12 +229,12 @@ def _output_remedy(graph: ir.Graph, node: ir.Node, value: ir.Value) -> str:
 
 
 def _stands_in(graph: ir.Graph, value: ir.Value | None) -> bool:
-    """Whether a value can take the name of an output of the network: a node computes it, and it is none itself."""
+    """Whether a value can take over an output's name: a node computes it, and it is not an output itself."""
     return value is not None and value.producer() is not None and not is_output(graph, value)
 
 
 def _redirect(graph: ir.Graph, value: ir.Value, source: ir.Value, node: str) -> None:
-    """Have a value's users take another one; of an output of the network the name stays."""
+    """Replace a value by another one in all its users; a network output keeps its name."""
     if is_output(graph, value):
         if not _stands_in(graph, source):
             raise NetworkError(
@@ -246,7 +246,7 @@ def _redirect(graph: ir.Graph, value: ir.Value, source: ir.Value, node: str) -> 
 
 
 def _option(model: ir.Model, node: ir.Node, position: int) -> str:
-    """Whether an operator's input is "required", "optional" or one of a "variadic" row."""
+    """Whether an operator's input is "required", "optional" or "variadic"."""
     if node.domain:
         return "required"
     schema = onnx.defs.get_schema(node.op_type, model.graph.opset_imports[""], "")

@@ -1,4 +1,4 @@
-"""Which parameters of a network are frozen: a list of names in the model, which its file keeps."""
+"""Frozen parameters of a network: a list of names in the model's metadata, saved with its file."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from deep5.core.errors import NetworkError, brief, suggestion
 
 __all__ = ["freeze", "frozen_names", "renamed_frozen", "unfreeze"]
 
-# Of the model's metadata: names in JSON.
+# Key in the model's metadata; the value is a JSON list of names.
 _KEY = "deep5.frozen"
 
 
 def frozen_names(model: ir.Model, parameters: Collection[str]) -> frozenset[str]:
-    """The parameters that a model says are frozen; of names that are none it says nothing.
+    """The frozen parameters of a model; listed names that are not parameters are ignored.
 
     Raises:
-        NetworkError: What the model says is no list of names.
+        NetworkError: The metadata is not a list of names.
     """
     return frozenset(_listed(model)).intersection(parameters)
 
 
 def freeze(model: ir.Model, parameters: Collection[str], patterns: Sequence[str]) -> ir.Model:
-    """A copy in which the parameters that match are frozen; see `Network.freeze`."""
+    """A copy in which the matching parameters are frozen; see `Network.freeze`."""
     return _with_frozen(model, frozen_names(model, parameters) | _matching(parameters, patterns, "freeze"))
 
 
 def unfreeze(model: ir.Model, parameters: Collection[str], patterns: Sequence[str]) -> ir.Model:
-    """A copy in which the parameters that match are trained; see `Network.unfreeze`."""
+    """A copy in which the matching parameters are trained; see `Network.unfreeze`."""
     return _with_frozen(model, frozen_names(model, parameters) - _matching(parameters, patterns, "unfreeze"))
 
 
 def renamed_frozen(model: ir.Model, old: str, new: str) -> None:
-    """A parameter that is frozen has another name from now on."""
+    """Rename a parameter in the list of frozen parameters."""
     if old in (names := _listed(model)):
         _store(model, {new if name == old else name for name in names})
 
@@ -67,7 +67,7 @@ def _matching(names: Collection[str], patterns: Sequence[str], what: str) -> set
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise NetworkError(f"{what}: got {brief(pattern)}; allowed: names of parameters, such as 'conv1.*'")
-        # A name as it stands goes first: a file's may have brackets in it.
+        # An exact name takes precedence: names in a file may contain brackets.
         matched = {pattern} if pattern in names else {name for name in names if fnmatchcase(name, pattern)}
         if not matched:
             raise NetworkError(

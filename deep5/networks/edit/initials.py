@@ -1,4 +1,4 @@
-"""Other initial values in a model, or one more."""
+"""Replace or add initial values of a model."""
 
 from __future__ import annotations
 

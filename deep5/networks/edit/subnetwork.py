@@ -1,4 +1,4 @@
-"""A part of a model as a model of its own: up to other outputs, or between values; and a loss on top."""
+"""Extract a part of a model as a separate model, up to other outputs or between values; and add a loss."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def subnetwork(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -
         for value in begin:
             if value in graph.inputs:
                 continue
-            # What ends at the beginning stays outside: an input of the same name, shape and type takes its place.
+            # A value at the boundary stays outside: an input of the same name, shape and type replaces it.
             if value.shape is None or value.type is None:
                 raise NetworkError(f"subnetwork: the shape of {value.name!r} is not known, and an input needs one")
             outside = ir.Value(name=value.name, shape=value.shape, type=value.type)
@@ -156,7 +156,7 @@ def with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
 
 
 def _between(begin: Sequence[ir.Value], end: Sequence[ir.Value]) -> set[ir.Node]:
-    """The nodes that the ends are computed by from the beginnings."""
+    """The nodes that compute the end values from the begin values."""
     ahead, kept = deque(value.producer() for value in end if value not in begin), set()
     while ahead:
         node = ahead.popleft()
