@@ -1,4 +1,4 @@
-"""Micro-batches under a memory limit: measured costs, a plan, the transformed network."""
+"""Micro-batches under a memory limit: measure costs, choose a plan, transform the network."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

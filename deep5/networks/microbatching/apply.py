@@ -1,4 +1,4 @@
-"""`MicrobatchPlan`: the parts that were chosen for layers, with what was measured of them."""
+"""`MicrobatchPlan`: the chosen division of each layer, with its measurements."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from deep5.networks.network import Network
 __all__ = ["MicrobatchPlan", "PlannedLayer", "in_parts"]
 
 _KIB, _MIB = 1 << 10, 1 << 20
-# A byte in KiB has no more digits than these, and one in MiB is told from the next by fewer.
+# A byte count in KiB has at most this many decimals; in MiB fewer distinguish two counts.
 _MOST_DIGITS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLayer:
-    """A layer in the parts that were chosen for it.
+    """A layer with its chosen division.
 
     Attributes:
-        division: Its parts, with the time and workspace that were measured of them.
-        costs: What was measured, by the size of a micro-batch.
-        reason: Why it is divided, or left whole.
-        ratio: Time in parts over time undivided, measured as nodes of one network; None where the limit leaves no
-            choice, or nothing was faster in parts.
+        division: Its parts, with their measured time and workspace.
+        costs: The measurements, by micro-batch size.
+        reason: Why it is divided or not.
+        ratio: Time of the parts over time undivided, measured as nodes of one network; None if the limit leaves no
+            choice, or no division was faster.
     """
 
     division: Division
@@ -39,15 +39,15 @@ class PlannedLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class MicrobatchPlan:
-    """The parts in which layers take the minibatch; `str()` gives it as a table.
+    """The division of the minibatch for each layer; `str()` formats it as a table.
 
     Attributes:
         batch: Samples of the minibatch.
-        limit_bytes: The most workspace of each layer, or where it is shared of all together; None: no limit.
-        shared: Whether the workspaces of all layers are held at once.
-        framework: On which it was measured.
-        threads: Of the framework.
-        layers: By the node's name.
+        limit_bytes: Limit on the workspace of each layer or, if shared, of all layers together; None: no limit.
+        shared: Whether the workspaces of all layers are allocated at the same time.
+        framework: The framework of the measurements.
+        threads: Its number of threads.
+        layers: By node name.
     """
 
     batch: int
@@ -59,39 +59,39 @@ class MicrobatchPlan:
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """By the node's name, the sizes of its parts, as `micro_batched` takes them."""
+        """The sizes of the parts by node name, as `micro_batched` takes them."""
         return {name: layer.division.parts for name, layer in self.layers.items()}
 
     @property
     def whole(self) -> bool:
-        """Whether every layer is left whole."""
+        """Whether no layer is divided."""
         return all(len(parts) == 1 for parts in self.parts.values())
 
     @property
     def seconds(self) -> float:
-        """Time of all layers, forward and backward, as measured of their parts one by one."""
+        """Time of all layers, forward and backward, as the sum of the times measured part by part, in seconds."""
         return sum(layer.division.seconds for layer in self.layers.values())
 
     @property
     def undivided_seconds(self) -> float:
-        """The same, undivided."""
+        """The same time for undivided layers, in seconds."""
         return sum(layer.costs[self.batch].seconds for layer in self.layers.values())
 
     @property
     def workspace_bytes(self) -> int:
-        """Of the layer with the most, or where the limit is shared of all together."""
+        """The largest workspace of a layer or, if the limit is shared, the sum over all layers, in bytes."""
         return self._of_all([layer.division.workspace_bytes for layer in self.layers.values()])
 
     @property
     def undivided_workspace_bytes(self) -> int:
-        """The same, undivided."""
+        """The same workspace for undivided layers, in bytes."""
         return self._of_all([layer.costs[self.batch].workspace_bytes for layer in self.layers.values()])
 
     def applied(self, network: Network) -> Network:
-        """The network in these parts; one of the same nodes as that which was measured.
+        """Apply the plan to a network with the same nodes as the measured one.
 
         Raises:
-            UsageError: No network.
+            UsageError: The argument is not a network.
             NetworkError: As for `micro_batched`.
         """
         check_network(network, "MicrobatchPlan.applied")
@@ -148,7 +148,7 @@ def in_parts(parts: Sequence[int]) -> str:
 
 
 def _digits(counts: Sequence[int], limit: int | None) -> int:
-    """Digits behind the point with which what is not the limit does not read as the limit does."""
+    """The fewest decimals with which every count other than the limit prints differently from the limit."""
     others = [] if limit is None else [count for count in counts if count != limit]
     digits = 1
     while digits < _MOST_DIGITS and any(_read(count, digits) == _read(limit, digits) for count in others):
@@ -161,7 +161,7 @@ def _unit(count: int) -> tuple[int, str]:
 
 
 def _read(count: int | None, digits: int) -> float | None:
-    """The bytes that somebody takes a number for who reads it in so many digits."""
+    """The number of bytes that the printed value represents with this many digits."""
     if count is None:
         return None
     unit, _ = _unit(count)

@@ -1,4 +1,4 @@
-"""What a layer takes for micro-batches of several sizes: measured time and workspace of forward and backward."""
+"""Measure the time and workspace of a layer, forward and backward, for micro-batches of several sizes."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from deep5.operators.cpp import CppOperator
 __all__ = ["WORKSPACE", "MeasuredLayer"]
 
 WORKSPACE = "workspace bytes"
-"""The counter in which an operator in C++ says the most temporary memory that one call asked for."""
+"""The counter in which a C++ operator reports the most temporary memory that one call requested."""
 
 
 class MeasuredLayer:
-    """One layer of a network alone, on a framework, with the sum of squares of its outputs as loss.
+    """One layer of a network in isolation, on a framework, with the sum of squares of its outputs as loss.
 
-    The loss and its gradient are on the clock; they take as much a sample whatever the parts are, so that they change
-    no choice between divisions. Each part is a call of its own, which costs more than a node.
+    The measured time includes the loss and its gradient; their cost per sample does not depend on the parts, so they
+    change no choice between divisions. Each part is a separate call, which costs more than a node.
 
     Args:
         network: The network.
-        name: Of a node with one output, whose first input has the minibatch along axis 0.
-        framework: What runs it.
-        seed: Of the values.
+        name: Name of a node with one output, whose first input has the minibatch along axis 0.
+        framework: The framework that runs it.
+        seed: Seed of the values.
 
     Attributes:
-        threads: Of the framework; None where it does not say.
+        threads: The framework's number of threads; None if it does not report it.
 
     Raises:
-        NetworkError: No such node, or extents beside the minibatch that are not known.
+        NetworkError: An unknown node, or unknown dimensions other than the minibatch.
         Unsupported: The framework does not run it.
     """
 
@@ -59,24 +59,24 @@ class MeasuredLayer:
         self.name, self.framework, self._seed = name, framework, seed
         self._specs = [_spec(value, name, batch=position == 0) for position, value in enumerate(node.inputs)]
         self._operator = operator_of(node)
-        # The name of a registered operator in the layer's network is given back when this object goes.
+        # The registration of an operator in the layer's network ends with this object.
         self._single = Single(self._operator or _of_onnx(node))
         made = self._single.network(self._specs)
         self._node = str(made.nodes[0].name)
         self._network = made.add_node("ReduceSumSquare", ["y0"], ["loss"], keepdims=0).with_outputs(["y0", "loss"])
         parameters = [f"x{place}" for place, value in enumerate(node.inputs) if _name(value) in network.trained_specs]
         first = node.inputs[0]
-        # What a network is given has no gradient that anybody wants.
+        # Inputs of the network need no gradient.
         self._wrt = [*(["x0"] if first is not None and first.producer() is not None else []), *parameters]
         self._executor = framework.executor(self._network)
         self.threads: int | None = self._executor.settings().get("threads")
 
     def costs(self, sizes: Sequence[int], rounds: int = 5) -> dict[int, Cost]:
-        """Median time, over rounds in which the sizes come in another order each, and workspace.
+        """Median time over rounds, each with the sizes in another order, and workspace.
 
         Args:
-            sizes: Of micro-batches.
-            rounds: Samples of each.
+            sizes: Micro-batch sizes.
+            rounds: Samples per size.
         """
         works = {size: self._work(self._executor, self._feed(size)) for size in sizes}
         workspaces = self._workspaces(works)
@@ -92,10 +92,10 @@ class MeasuredLayer:
         return {size: Cost(seconds=median(seconds[size]), workspace_bytes=workspaces[size]) for size in sorted(sizes)}
 
     def ratio(self, parts: Sequence[int], rounds: int = 11) -> Interval:
-        """Interval of the time in parts over the time undivided, as nodes of one network, in paired rounds.
+        """Interval of the time of the parts over the time undivided, as nodes of one network, in paired rounds.
 
         Args:
-            parts: Their sizes.
+            parts: Sizes of the parts.
             rounds: At least 6.
         """
         batch = sum(parts)
@@ -127,10 +127,10 @@ class MeasuredLayer:
         return work
 
     def workspaces(self, sizes: Sequence[int]) -> dict[int, int]:
-        """Bytes by the size of a micro-batch: as the operator counts them, or else as resident memory shows them.
+        """Workspace in bytes by micro-batch size: as counted by the operator, or else from resident memory.
 
         Raises:
-            Unsupported: A registered operator that does not count them.
+            Unsupported: A registered operator does not count its workspace.
         """
         return self._workspaces({size: self._work(self._executor, self._feed(size)) for size in sizes})
 

@@ -1,4 +1,4 @@
-"""Workspace of layers that do not count it: what a fresh process's resident memory rises by."""
+"""Workspace of layers that do not count it: the increase of resident memory in a fresh process."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _PROGRAM = (
     "print(json.dumps(serve(json.loads(sys.argv[2]))))"
 )
 _TIMEOUT_S = 600.0
-# glibc keeps blocks of up to 32 MiB once they were freed; held to its first threshold it gives them back, and what a
-# call took shows.
+# glibc keeps freed blocks of up to 32 MiB. With the initial threshold fixed it returns them, so that the memory of a
+# call is visible.
 _RETURNING = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
 
 def resident_workspaces(
     network: Network, framework: str, threads: int | None, wrt: Sequence[str], sizes: Sequence[int]
 ) -> dict[int, int]:
-    """Bytes that a call takes beside inputs, outputs, their gradients and what it returns, by the size of its batch.
+    """Bytes that a call takes besides inputs, outputs, their gradients and its results, by batch size.
 
-    Measured in a process of its own, by the largest resident memory: right to some hundred KiB, pages of code that a
-    size needs first included.
+    Measured in a separate process as the peak of resident memory. The error is some hundred KiB, including
+    code pages that a size is the first to need.
 
     Args:
-        network: Of operators of ONNX's own set, with inputs `x0`, `x1`, …, the minibatch being the only symbolic
-            extent, the output `y0` and the scalar output `loss`.
-        framework: The back-end's name.
-        threads: Of the back-end; None: as it has them by itself.
+        network: A network of ONNX operators, with inputs `x0`, `x1`, …, the minibatch as the only symbolic dimension,
+            the output `y0` and the scalar output `loss`.
+        framework: Name of the back-end.
+        threads: Number of threads of the back-end; None: its default.
         wrt: Inputs to differentiate by.
-        sizes: Of the minibatch.
+        sizes: Minibatch sizes.
 
     Raises:
-        Unsupported: The system does not show it (it is not Linux).
+        Unsupported: The system does not report memory in /proc (it is not Linux).
         RunFailed: The process failed.
     """
     if not Path("/proc/self/clear_refs").exists():
@@ -81,7 +81,7 @@ def resident_workspaces(
 
 
 def serve(request: dict[str, Any]) -> dict[str, int]:
-    """What the process does; by size as text, bytes."""
+    """The work of the child process; returns bytes by size, with the size as a string."""
     from deep5.core import plugins
 
     framework = plugins.framework(request["framework"])
@@ -102,14 +102,14 @@ def serve(request: dict[str, Any]) -> dict[str, int]:
         outputs = executor.inference_and_backprop(part, "loss", wrt=request["wrt"])
         executor.synchronize()
         returned = [*outputs.values(), *executor.gradients().values()]
-        # The gradient by the output, which the layer after it would hand in, is as large as the output.
+        # The gradient of the output, which the next layer would provide, is as large as the output.
         return sum(np.asarray(to_numpy(value)).nbytes for value in (*returned, outputs["y0"]))
 
     call(1)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-    # Back-ends that keep what they took still need as much as they had in all: every size is held against this.
+    # Back-ends that cache memory still need their total: every size is compared with this value.
     before = _status_bytes("VmRSS")
     found = {}
     for size in request["sizes"]:

@@ -1,4 +1,4 @@
-"""How to divide a minibatch so that a layer's workspace fits: by dynamic programming, and for all layers together.
+"""Divide a minibatch so that a layer's workspace fits, by dynamic programming; and divide a limit among all layers.
 
 References:
     Oyama, Ben-Nun, Hoefler and Matsuoka, Accelerating deep learning frameworks with micro-batches, CLUSTER 2018,
@@ -19,16 +19,16 @@ __all__ = ["Cost", "Division", "divide", "divisions", "share"]
 
 _ATTEMPTS = 1000
 SIZES = ("undivided", "powers", "any")
-"""What parts a minibatch may be divided into: itself alone, powers of two, or any sizes that were measured."""
+"""Allowed parts of a minibatch: the undivided minibatch, powers of two, or any measured sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a layer takes for a micro-batch of one size.
+    """The cost of a layer for a micro-batch of one size.
 
     Attributes:
         seconds: Time.
-        workspace_bytes: Temporary memory beside inputs and outputs.
+        workspace_bytes: Temporary memory besides inputs and outputs.
     """
 
     seconds: float
@@ -40,9 +40,9 @@ class Division:
     """A minibatch in parts that run one after the other.
 
     Attributes:
-        parts: Their sizes, the largest first; the sum is the minibatch.
-        seconds: Of all parts.
-        workspace_bytes: The most that a part takes: parts use the same memory in turn.
+        parts: Their sizes, the largest first; their sum is the minibatch.
+        seconds: Time of all parts.
+        workspace_bytes: The largest workspace of a part: parts use the same memory in turn.
     """
 
     parts: tuple[int, ...]
@@ -51,19 +51,19 @@ class Division:
 
 
 def divide(costs: Mapping[int, Cost], batch: int, limit_bytes: int | None = None, sizes: str = "any") -> Division:
-    """The fastest division of a minibatch whose parts each keep to a limit.
+    """The fastest division of a minibatch whose parts all fit a limit.
 
-    T(b) = min over sizes s <= b that keep to the limit of t(s) + T(b - s), T(0) = 0.
+    T(b) = min over sizes s <= b within the limit of t(s) + T(b - s), T(0) = 0.
 
     Args:
-        costs: What was measured, by the size of a micro-batch.
+        costs: Measurements, by micro-batch size.
         batch: Samples of the minibatch.
-        limit_bytes: The most workspace of a part; None for no limit.
+        limit_bytes: Limit on the workspace of a part; None for no limit.
         sizes: One of `SIZES`.
 
     Raises:
-        UsageError: Unknown sizes, a batch of less than 1, or a limit that no division keeps to; the message says the
-            least that can.
+        UsageError: Unknown sizes, a batch of less than 1, or a limit that no division meets; the message contains the
+            smallest possible limit.
 
     >>> costs = {1: Cost(seconds=1.0, workspace_bytes=1), 2: Cost(seconds=1.5, workspace_bytes=2)}
     >>> divide(costs, 3).parts, divide(costs, 3, 1).parts
@@ -77,10 +77,10 @@ def divide(costs: Mapping[int, Cost], batch: int, limit_bytes: int | None = None
 
 
 def divisions(costs: Mapping[int, Cost], batch: int, sizes: str = "any") -> list[Division]:
-    """All divisions that no other beats in both time and workspace, by growing workspace.
+    """The Pareto front of divisions in time and workspace, by increasing workspace.
 
     Raises:
-        UsageError: As `divide`, where there is no division at all.
+        UsageError: As for `divide`, if there is no division at all.
     """
     allowed = _allowed(costs, batch, sizes)
     front: list[Division] = []
@@ -94,17 +94,17 @@ def divisions(costs: Mapping[int, Cost], batch: int, sizes: str = "any") -> list
 
 
 def share(layers: Mapping[str, Sequence[Division]], limit_bytes: int) -> dict[str, Division]:
-    """The fastest choice of a division for each layer where the workspaces of all layers are held at once.
+    """The fastest choice of a division for each layer when the workspaces of all layers are allocated together.
 
     min sum over k, c of T(k, c) x(k, c), subject to sum of M(k, c) x(k, c) <= limit and, for each layer k, sum of
     x(k, c) = 1, x in {0, 1}; solved exactly, by branch and bound.
 
     Args:
-        layers: By the layer's name, what `divisions` gave.
-        limit_bytes: The most that the sum of all workspaces may be.
+        layers: The result of `divisions` by layer name.
+        limit_bytes: Limit on the sum of all workspaces.
 
     Raises:
-        UsageError: A limit that no choice keeps to; the message says the least that can. Or no layers.
+        UsageError: No layers, or a limit that no choice meets; the message contains the smallest possible limit.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -119,7 +119,7 @@ def share(layers: Mapping[str, Sequence[Division]], limit_bytes: int) -> dict[st
     seconds = np.array([division.seconds for _, division in every])
     memory = np.array([[division.workspace_bytes for _, division in every]], dtype=np.float64)
     one = np.array([[name == layer for name, _ in every] for layer in layers], dtype=np.float64)
-    # In units of the limit and of the slowest choice: the solver's tolerances are absolute.
+    # Scaled by the limit and by the slowest choice: the solver's tolerances are absolute.
     scale = max(float(limit_bytes), 1.0)
     rules = [LinearConstraint(memory / scale, ub=limit_bytes / scale), LinearConstraint(one, 1.0, 1.0)]
     for _ in range(_ATTEMPTS):
@@ -136,7 +136,7 @@ def share(layers: Mapping[str, Sequence[Division]], limit_bytes: int) -> dict[st
         chosen = [choice for choice, here in zip(every, taken, strict=True) if here]
         if sum(division.workspace_bytes for _, division in chosen) <= limit_bytes:
             return dict(chosen)
-        # Within its tolerance, and some bytes too much: any choice but this one.
+        # Within the solver's tolerance, but some bytes too many: exclude this choice.
         rules.append(LinearConstraint(taken.astype(np.float64)[None], ub=len(layers) - 1.0))
     raise UsageError(f"the division of {limit_bytes} bytes among {len(layers)} layers failed: {solved.message}")
 

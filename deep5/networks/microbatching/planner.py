@@ -37,26 +37,26 @@ def plan_microbatches(
 ) -> MicrobatchPlan:
     """Measure layers for micro-batches of several sizes and choose the fastest divisions under a limit.
 
-    For each layer by dynamic programming, or by an integer program where the limit is for all layers together. Where
-    the undivided layer keeps to the limit, parts are taken only if they are proved to be faster: in paired rounds, as
-    nodes of one network, with the interval of the ratio of both times below 1. Layers that are alike are measured once.
+    Each layer is planned by dynamic programming, or all by an integer program if they share the limit. If the undivided
+    layer fits the limit, it is divided only if the parts are proved to be faster: in paired rounds, as nodes of one
+    network, with the interval of the ratio of both times below 1. Equal layers are measured once.
 
     Args:
         network: The network; it is not changed.
         batch: Samples of the minibatch.
-        limit_bytes: The most workspace; None: no limit.
-        framework: What runs it, with the threads that were set.
+        limit_bytes: Limit on the workspace; None: no limit.
+        framework: The framework that runs it, with its current threads.
         nodes: Names of the layers; None: all convolutions.
-        shared: Whether the limit is for the workspaces of all layers together, as where each keeps its own.
-        sizes: Of micro-batches: one of `SIZES`, where `"any"` measures every size, or a list of sizes. The undivided
-            batch is always among them.
-        rounds: Samples of a time; paired rounds are twice as many and one.
-        seed: Of values and of the order of rounds.
+        shared: Whether the limit is for the workspaces of all layers together, as when each layer keeps its workspace.
+        sizes: Micro-batch sizes: one of `SIZES`, where `"any"` measures every size, or a list of sizes. The undivided
+            batch is always included.
+        rounds: Samples of a time; there are 2 * rounds + 1 paired rounds.
+        seed: Seed of values and of the order of rounds.
 
     Raises:
-        UsageError: A limit that cannot be met, with the least that can; no network, or another argument that makes no
-            sense.
-        NetworkError: No such node, no convolution, or extents that are not known.
+        UsageError: A limit that cannot be met, with the smallest possible one; the argument is not a network; or
+            another invalid argument.
+        NetworkError: An unknown node, no convolution, or unknown dimensions.
         Unsupported: The framework does not run a layer, or its workspace cannot be measured.
 
     References:
@@ -94,7 +94,7 @@ def plan_microbatches(
 def _divided(
     costs: Mapping[str, Mapping[int, Cost]], batch: int, limit_bytes: int | None, *, shared: bool
 ) -> dict[str, Division]:
-    """The fastest divisions by the times measured of single parts."""
+    """The fastest divisions according to the times measured part by part."""
     if limit_bytes is None:
         return {name: divide(own, batch) for name, own in costs.items()}
     fronts = {name: divisions(own, batch) for name, own in costs.items()}
@@ -119,7 +119,7 @@ def _judged(
     *,
     shared: bool,
 ) -> dict[str, PlannedLayer]:
-    """The divisions that stay: forced by the limit, or proved to be faster than the whole layer."""
+    """The divisions to keep: required by the limit, or proved to be faster than the undivided layer."""
     left = {name: division.workspace_bytes for name, division in chosen.items()}
     ratios: dict[tuple[MeasuredLayer, tuple[int, ...]], Interval] = {}
     planned = {}
@@ -170,7 +170,7 @@ def _chosen(network: Network, nodes: Sequence[str] | None) -> list[str]:
 
 
 def _alike(network: Network, name: str) -> Any:
-    """What decides a layer's cost: its operator, attributes, the extents of its inputs, and which want a gradient."""
+    """The key of a layer's cost: operator, attributes, dimensions of its inputs, and which inputs need a gradient."""
     node = next((node for node in network.nodes if node.name == name), None)
     if node is None:
         return name

@@ -18,31 +18,31 @@ from deep5.networks.transforms.convolution_algorithms import CONVOLUTIONS, DOMAI
 
 __all__ = ["micro_batched"]
 
-# Operators of ONNX's own that compute each sample (row of axis 0) of their first input by itself.
+# ONNX operators that compute each sample (row of axis 0) of their first input independently.
 _BY_SAMPLE = frozenset((
     "AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "LRN", "MaxPool", "Relu", "Sigmoid",
     "Tanh",
 ))  # fmt: skip
-# And those of level 0.
+# The same for operators of level 0.
 _OWN = frozenset(f"{DOMAIN}.{op_type}" for op_type, _ in CONVOLUTIONS.values())
 
 
 def micro_batched(network: Network, plan: Mapping[str, Sequence[int]], *, own: Sequence[str] = ()) -> Network:
-    """A network of the same outputs and gradients, in which layers take the minibatch in parts.
+    """A network with the same outputs and gradients, whose chosen layers process the minibatch in parts.
 
     A layer's first input is split along axis 0, the layer runs on each part with the same weights, and its results are
-    joined. A gradient by a weight is the sum over the parts, rounded in another order.
+    concatenated. The gradient of a weight is the sum over the parts, rounded in another order.
 
     Args:
-        network: Its inputs' first extents become the sum of the parts.
-        plan: By the node's name, the sizes of its parts; a node with one part stays as it is.
-        own: Registered operators (`"domain.Name"`) that compute each sample by itself; of ONNX's own, and of deep5's
-            convolutions, it is known.
+        network: The first dimension of its inputs becomes the sum of the parts.
+        plan: The sizes of the parts by node name; a node with one part stays as it is.
+        own: Registered operators (`"domain.Name"`) that compute each sample independently; ONNX operators and deep5's
+            convolutions are known.
 
     Raises:
-        UsageError: No network.
-        NetworkError: No plan, no such node, an operator that does not compute each sample by itself, no whole numbers,
-            or parts whose sums differ.
+        UsageError: The argument is not a network.
+        NetworkError: An invalid plan, an unknown node, an operator that does not compute each sample independently,
+            sizes that are not integers, or parts whose sums differ.
     """
     check_network(network, "micro_batched")
     if not isinstance(plan, Mapping) or not plan:
