@@ -1,4 +1,4 @@
-"""Networks analyzed: layers, operations, memory, times of layers, pictures."""
+"""Analyze networks: layers, operations, memory, layer times, pictures."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`analyse`: what a network takes, layer by layer, without running it."""
+"""`analyse`: compute the cost of a network, layer by layer, without running it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from deep5.networks.onnx.shapes import infer_shapes
 __all__ = ["Layer", "NetworkAnalysis", "analyse"]
 
 
-# What is the same memory under another shape.
+# Operators whose output is the same memory with another shape.
 _VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-# What the gradient of an operator reads; of what is not listed, inputs and outputs.
+# The values that an operator's gradient reads; for operators not listed, inputs and outputs.
 _READS_NOTHING = frozenset((
     "Add", "AveragePool", "Cast", "Concat", "Expand", "GlobalAveragePool", "Neg", "Pad", "ReduceMean", "ReduceSum",
     "Slice", "Split", "Sub", "Sum", "Tile", "Transpose", *_VIEWS,
@@ -36,18 +36,18 @@ _READS_OUTPUTS = frozenset(("Dropout", "Exp", "LogSoftmax", "Reciprocal", "Relu"
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A node, with what one forward pass of it takes.
+    """A node and the cost of one forward pass through it.
 
     Attributes:
         name: The node's name.
-        op_type: Its operator; of another domain than ONNX's own with that in front.
+        op_type: Its operator; with its domain as a prefix if that is not ONNX's own.
         outputs: Its outputs.
         parameters: Elements of the parameters that it is the first to use.
-        arithmetic: Operations, multiply-adds and depth; None where deep5 knows no formula.
+        arithmetic: Operations, multiply-adds and depth; None if deep5 has no formula.
         parameter_bytes: Memory of those parameters.
         activation_bytes: Memory of its outputs, in bytes; 0 for a view of another value.
-        moved_bytes: What it must read and write: inputs, weights among them, and outputs, once each.
-        kept_bytes: Of the values that its gradient reads, those that no layer before keeps.
+        moved_bytes: Memory traffic: inputs, including weights, and outputs, once each.
+        kept_bytes: Memory of the values that its gradient reads and that no earlier layer keeps.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Layer:
 
     @property
     def intensity(self) -> float | None:
-        """Arithmetic intensity, operations a byte; None where no formula is known or nothing is moved."""
+        """Arithmetic intensity, operations per byte; None if no formula is known or nothing is moved."""
         if self.arithmetic is None or not self.moved_bytes:
             return None
         return self.arithmetic.flops / self.moved_bytes
@@ -70,18 +70,18 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkAnalysis:
-    """What `analyse` found.
+    """The result of `analyse`.
 
     Attributes:
-        name: Of the network.
-        extents: The symbolic extents of the inputs, as they were set.
-        layers: Every node in the order of execution, constants left out.
-        depth: Operations on the longest path, D; of nodes without a formula none are counted.
+        name: The network's name.
+        extents: The values of the inputs' symbolic dimensions.
+        layers: Every node in execution order, without constants.
+        depth: Operations on the longest path, D; nodes without a formula count as 0.
         parameters: Elements of all parameters.
         parameter_bytes: Their memory.
         buffer_bytes: Memory of running statistics.
         peak_training_bytes: See `analyse`.
-        unknown: Operators without a formula, by the number of nodes.
+        unknown: Number of nodes per operator without a formula.
     """
 
     name: str
@@ -96,12 +96,12 @@ class NetworkAnalysis:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one forward pass, W; at least so many where operators are unknown."""
+        """Floating-point operations of one forward pass, W; a lower bound if some operators are unknown."""
         return sum(layer.arithmetic.flops for layer in self.layers if layer.arithmetic is not None)
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of one forward pass; at least so many where operators are unknown."""
+        """Multiply-adds of one forward pass; a lower bound if some operators are unknown."""
         return sum(layer.arithmetic.macs for layer in self.layers if layer.arithmetic is not None)
 
     @property
@@ -111,35 +111,34 @@ class NetworkAnalysis:
 
     @property
     def average_parallelism(self) -> float | None:
-        """W / D; None where nothing is computed."""
+        """W / D; None if nothing is computed."""
         return self.flops / self.depth if self.depth else None
 
     @property
     def intensity(self) -> float | None:
-        """Operations a byte, where every layer reads its inputs from memory and writes its outputs there."""
+        """Operations per byte, if every layer reads its inputs from memory and writes its outputs to memory."""
         moved = sum(layer.moved_bytes for layer in self.layers if layer.arithmetic is not None)
         return self.flops / moved if moved else None
 
 
 def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str, int] | None = None) -> NetworkAnalysis:
-    """What a forward pass of each layer takes, and how much memory a step of training holds; nothing is run.
+    """Compute the cost of a forward pass per layer and the memory of a training step, without running anything.
 
-    The peak of training is that of a step which keeps every value that a gradient reads until it was read, holds a
-    gradient from where it is computed to where it was used, and frees what is done with at once: parameters, their
-    gradients and running statistics, and the most that there is of the rest. Workspaces of kernels, copies that a
-    framework makes and the state of an optimizer (Adam: twice the parameters) come on top.
+    The training peak assumes a step that keeps every value until its last gradient has read it, holds a gradient from
+    its computation to its use, and frees values at once. It is the sum of parameters, their gradients, running
+    statistics, and the peak of all other values. Workspaces of kernels, copies made by a framework and the
+    optimizer's state (Adam: twice the parameters) are not included.
 
     Args:
         network: The network.
-        batch: What the first extent of every input is set to, where it is symbolic and `extents` does not name it; to
-            be left out where there is none.
-        extents: Other symbolic extents by name, `{"length": 35}`; or all of them, `{"N": 32, "length": 35}`.
+        batch: The first dimension of every input, if it is symbolic and not in `extents`; omit it if there is none.
+        extents: Other symbolic dimensions by name, `{"length": 35}`; or all of them, `{"N": 32, "length": 35}`.
 
     Raises:
-        UsageError: What stands for the network is none.
-        NetworkError: A symbolic extent has no number, or is set and there is none of its name; a batch that there is
-            no extent for; an extent that is no whole number from 1 to 2**31 - 1; or shapes that do not fit with these
-            extents.
+        UsageError: The argument is not a network.
+        NetworkError: A symbolic dimension without a value, or a value for an unknown dimension; a batch that applies to
+            no dimension; a dimension that is not an integer from 1 to 2**31 - 1; or shapes that do not fit these
+            dimensions.
 
     References:
         Work, depth and average parallelism: Blelloch, Programming parallel algorithms, CACM 39(3), 1996.
@@ -195,7 +194,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
 
 
 def _concrete(network: Network, extents: Mapping[str, int]) -> ir.Model:
-    """A copy whose inputs have these extents, with all shapes inferred again."""
+    """A copy whose inputs have these dimensions, with all shapes inferred again."""
     model: ir.Model = network.model.clone()
     for value in model.graph.inputs:
         if value.name in network.inputs:
@@ -250,7 +249,7 @@ def _root(value: ir.Value) -> ir.Value:
 
 
 def _kept(node: ir.Node) -> list[ir.Value]:
-    """The activations that the node's gradient reads."""
+    """The activations that a node's gradient reads."""
     reads = node.op_type if not node.domain else ""
     if reads in _READS_NOTHING:
         return []
@@ -273,7 +272,7 @@ def _depth(nodes: Sequence[ir.Node], layers: Sequence[Layer]) -> int:
 
 
 def _differentiated(nodes: Sequence[ir.Node], trained: Collection[str]) -> set[ir.Node]:
-    """The nodes that a gradient goes through: what they compute depends on a parameter that is trained."""
+    """The nodes that have a gradient: they depend on a trained parameter."""
     depending: set[str] = set(trained)
     found = set()
     for node in nodes:
@@ -285,7 +284,7 @@ def _differentiated(nodes: Sequence[ir.Node], trained: Collection[str]) -> set[i
 
 
 def _peak(nodes: Sequence[ir.Node], specs: Mapping[str, TensorSpec], differentiated: Collection[ir.Node]) -> int:
-    """The most memory that activations and their gradients take at a time, in bytes."""
+    """The peak memory of activations and their gradients, in bytes."""
 
     def size(value: ir.Value) -> int:
         return _bytes(specs[_name(value)])
@@ -294,7 +293,7 @@ def _peak(nodes: Sequence[ir.Node], specs: Mapping[str, TensorSpec], differentia
         roots = [_root(value) for value in values if value is not None and value.name]
         return [value for value in dict.fromkeys(roots) if not value.is_initializer() and constant_value(value) is None]
 
-    # Forward: a value lives until the last node that reads it, or to the backward pass where a gradient reads it.
+    # Forward: a value lives until its last reader has run, or into the backward pass if a gradient reads it.
     kept = {_root(value) for node in nodes if node in differentiated for value in _kept(node)}
     left: dict[ir.Value, int] = {}
     for node in nodes:
@@ -312,7 +311,7 @@ def _peak(nodes: Sequence[ir.Node], specs: Mapping[str, TensorSpec], differentia
             if not left[value] and value not in kept and value in alive:
                 alive.discard(value)
                 held -= size(value)
-    # Backward: the gradient of a value lives from its last reader's turn to its maker's.
+    # Backward: a value's gradient lives from its last reader's backward to its producer's backward.
     readers: dict[ir.Value, int] = {}
     backward = [node for node in nodes if node in differentiated]
     for node in backward:

@@ -1,9 +1,9 @@
-"""What a node computes: floating-point operations, multiply-adds, and the depth of its additions, by formula.
+"""Formulas for the cost of a node: floating-point operations, multiply-adds and depth.
 
 A multiplication and an addition are two operations; any other function of one number (an exponential, a root, a
-comparison) is one, whatever a processor takes for it. Depth counts operations that have to wait for each other where as
-many processors as are useful do the others: a sum of n numbers has ceil(log2 n). Padding is multiplied like any other
-number, and what an operator only moves or looks up costs no operation.
+comparison) is one, whatever its cost on a processor. Depth counts dependent operations, given as many processors as are
+useful: a sum of n numbers has depth ceil(log2 n). Padding counts like any other number. Moves and look-ups are not
+operations.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Arithmetic", "arithmetic"]
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """What one forward pass of a node takes.
+    """The cost of one forward pass of a node.
 
     Attributes:
         flops: Floating-point operations, W of a work-depth model.
-        macs: Multiplications that are followed by an addition to a sum; 0 where there are no such.
-        depth: Operations that wait for each other, D.
+        macs: Multiplications whose products are accumulated; 0 if there are none.
+        depth: Length of the longest chain of dependent operations, D.
     """
 
     flops: int
@@ -36,27 +36,27 @@ class Arithmetic:
 
 _Rule = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Mapping[str, Any]], Arithmetic]
 
-# Nothing is computed: views, copies, look-ups, and what makes numbers of whole numbers.
+# No arithmetic: views, copies, look-ups, and operators that create values from integers.
 _MOVES = frozenset((
     "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten",
     "Gather", "GatherElements", "GatherND", "Identity", "OneHot", "Pad", "Range", "Reshape", "Scatter",
     "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
     "Trilu", "Unsqueeze",
 ))  # fmt: skip
-# One function of each element of the output.
+# One operation per output element.
 _ONCE = frozenset((
     "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
     "BitwiseXor", "Ceil", "Cos", "Cosh", "Div", "Equal", "Erf", "Exp", "Floor", "Greater", "GreaterOrEqual", "IsInf",
     "IsNaN", "Less", "LessOrEqual", "Log", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Round",
     "Sign", "Sin", "Sinh", "Sqrt", "Sub", "Tan", "Tanh", "Where", "Xor",
 ))  # fmt: skip
-# Operations an element and the depth of their expression: clip is a maximum and a minimum, the sigmoid 1 / (1 + e^-x).
+# Operations per element and their depth: clip is a maximum and a minimum, the sigmoid 1 / (1 + e^-x).
 _FORMULAS = {
     "Celu": (5, 5), "Clip": (2, 2), "Dropout": (1, 1), "Elu": (4, 4), "Gelu": (5, 5), "HardSigmoid": (4, 4),
     "HardSwish": (5, 5), "LeakyRelu": (2, 2), "Mish": (5, 5), "PRelu": (2, 2), "Selu": (5, 5), "Shrink": (3, 3),
     "Sigmoid": (4, 4), "Softplus": (3, 3), "Softsign": (3, 3), "Swish": (5, 5), "ThresholdedRelu": (2, 2),
 }  # fmt: skip
-# Operations an element of the input before they are summed, and on the sum.
+# Operations per input element before the sum, and on the sum.
 _SUMS = {
     "ReduceL1": (1, 0), "ReduceL2": (1, 1), "ReduceLogSum": (0, 1), "ReduceLogSumExp": (1, 1), "ReduceMax": (0, 0),
     "ReduceMean": (0, 1), "ReduceMin": (0, 0), "ReduceProd": (0, 0), "ReduceSum": (0, 0), "ReduceSumSquare": (1, 0),
@@ -66,13 +66,13 @@ _SUMS = {
 def arithmetic(
     op_type: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]
 ) -> Arithmetic | None:
-    """What one forward pass takes; None where no formula is known.
+    """The cost of one forward pass; None if no formula is known.
 
     Args:
         op_type: ONNX's name.
-        inputs: Of the node, with extents that are numbers.
-        outputs: Of the node.
-        attributes: Of the node.
+        inputs: The node's inputs, with integer dimensions.
+        outputs: The node's outputs.
+        attributes: The node's attributes.
 
     >>> a, b = TensorSpec(shape=(2, 8)), TensorSpec(shape=(8, 4))
     >>> arithmetic("MatMul", (a, b), (TensorSpec(shape=(2, 4)),), {})
@@ -98,7 +98,7 @@ def arithmetic(
 
 
 def _levels(count: int) -> int:
-    """Depth of a sum of so many numbers, as a tree."""
+    """Depth of a sum of `count` numbers, as a tree."""
     return ceil(log2(count)) if count > 1 else 0
 
 
@@ -106,10 +106,10 @@ def _product(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any], op: str
 ) -> Arithmetic:
     counted = flops(op, inputs, outputs, attributes)
-    assert counted is not None  # noqa: S101 - the operators that are listed here have a formula
+    assert counted is not None  # noqa: S101 - all callers' operators have a formula
     bias = len(inputs) > 2
     macs = (counted - (outputs[0].size if bias else 0)) // 2
-    # Each output is a sum of so many products.
+    # Each output is a sum of this many products.
     terms = max(1, macs // max(1, outputs[0].size))
     return Arithmetic(flops=counted, macs=macs, depth=1 + _levels(terms) + bias)
 
@@ -123,8 +123,8 @@ def _recurrent(op: str) -> _Rule:
         counted = flops(op, inputs, outputs, attributes) or 0
         steps, batch, width = _extents(inputs[0])
         directions, _, hidden = _extents(inputs[2])
-        # Behind the products: sums of both and of a bias, activations, and how gates combine (LSTM: 4 sums of three,
-        # 5 activations of four operations, 4 of the states).
+        # After the products: sums of both and of a bias, activations, and the combination of gates (LSTM: 4 sums of
+        # three, 5 activations of four operations, 4 of the states).
         each = {"RNN": 6, "GRU": 26, "LSTM": 32}[op]
         wait = {"RNN": 6, "GRU": 11, "LSTM": 12}[op]
         return Arithmetic(
@@ -163,7 +163,7 @@ def _global(mean: bool) -> _Rule:
 def _batch_normalization(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]
 ) -> Arithmetic:
-    """With given statistics: a scale and a shift, which are made of them for each channel in four operations."""
+    """With given statistics: a scale and a shift, computed from them in four operations per channel."""
     channels = inputs[1].size
     return Arithmetic(flops=2 * outputs[0].size + 4 * channels, macs=outputs[0].size, depth=6)
 
@@ -171,7 +171,7 @@ def _batch_normalization(
 def _normalized(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]
 ) -> Arithmetic:
-    """Mean, differences, their squares' mean, a root, a quotient, scale and shift."""
+    """Mean, differences, the mean of their squares, a root, a quotient, scale and shift."""
     rows = max(1, _rows(inputs[0], attributes))
     each = inputs[0].size // rows
     return Arithmetic(flops=7 * inputs[0].size + 3 * rows, macs=inputs[0].size, depth=2 * _levels(each) + 8)
@@ -192,7 +192,7 @@ def _group_normalization(
 
 
 def _softmax(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]) -> Arithmetic:
-    """The largest, differences, exponentials, their sum, quotients (or differences, of logarithms)."""
+    """Maximum, differences, exponentials, their sum, quotients (or differences of logarithms)."""
     shape = _extents(inputs[0])
     each = shape[int(attributes.get("axis", -1))] if shape else 1
     rows = inputs[0].size // max(1, each)

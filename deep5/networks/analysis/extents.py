@@ -1,4 +1,4 @@
-"""Numbers for the symbolic dimensions of a network's inputs."""
+"""Values for the symbolic dimensions of a network's inputs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from deep5.networks.network import Network
 
 __all__ = ["batch_extents", "chosen_extents"]
 
-# Counts of more would be of networks that no machine holds, and shapes are inferred in 64 bits.
+# Larger networks fit no machine, and shapes are inferred in 64 bits.
 _MOST_EXTENT = 2**31 - 1
 
 
 def batch_extents(network: Network) -> tuple[str, ...]:
-    """The symbolic extents that inputs of a network begin with: what a batch size is for.
+    """The symbolic first dimensions of a network's inputs, which a batch size sets.
 
     >>> from deep5.networks import lenet
     >>> batch_extents(lenet())
@@ -26,7 +26,7 @@ def batch_extents(network: Network) -> tuple[str, ...]:
 
 
 def chosen_extents(network: Network, batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
-    """The symbolic extents of a network's inputs as numbers; arguments and errors as for `analyse`."""
+    """The symbolic dimensions of a network's inputs as integers; arguments and errors as for `analyse`."""
     if not isinstance(given, Mapping):
         raise NetworkError(
             f"got extents={brief(given)}; allowed: a mapping from names to whole numbers; remedy: extents={{'N': 32}}"

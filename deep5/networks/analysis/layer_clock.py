@@ -1,4 +1,4 @@
-"""`Owners`: whose layer each node that runs is a part of."""
+"""`Owners`: map each node that runs to the layer it belongs to."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["WARMUPS", "Owner", "Owners", "without_gaps"]
 
 
 WARMUPS = 3
-"""Passes of each kind that come first and count for nothing."""
+"""Warm-up passes of each kind, which are not counted."""
 
 
 class Owner(NamedTuple):
-    """A layer, and whether its gradient is meant."""
+    """A layer, and whether the node belongs to its gradient."""
 
     layer: str
     backward: bool
 
 
 class Owners:
-    """Whose layer each node of what runs is a part of.
+    """Maps each node that runs to the layer it belongs to.
 
-    A node that was written for another one's sake has that one's name in front of its own: `LSTM_1/Mul_3` where a layer
-    was expanded, `Conv_1/backward_7_Gemm` in its gradient. One without such a name belongs where its output goes.
+    A node created for another node has that node's name as a prefix: `LSTM_1/Mul_3` for an expanded layer,
+    `Conv_1/backward_7_Gemm` in its gradient. A node without such a name belongs to the layer that reads its output.
 
     Args:
-        network: Whose layers are meant.
-        run: The network made of it that runs, with its gradients or without.
+        network: The network that defines the layers.
+        run: The network derived from it that runs, with or without gradients.
     """
 
     def __init__(self, network: Network, run: Network) -> None:
@@ -45,7 +45,7 @@ class Owners:
         for node in reversed(nodes):
             readers = (reader for value in node.outputs for reader in value.consumers())
             self._keep(node, [str(reader.name) for reader in readers])
-        for node in nodes:  # what nobody reads goes with what it reads
+        for node in nodes:  # a node without readers belongs to the layer of its inputs
             sources = (value.producer() for value in node.inputs if value is not None)
             self._keep(node, [str(source.name) for source in sources if source is not None])
 
@@ -58,7 +58,7 @@ class Owners:
                 self._found[name] = found
 
     def of(self, name: str) -> Owner | None:
-        """By the name of a node, or of a value that a layer computes; None for one that says nothing."""
+        """The owner for the name of a node, or of a value that a layer computes; None if unknown."""
         backward = False
         while True:
             found = self._found.get(name) or self._found.get(self._writer.get(name, ""))
@@ -72,7 +72,7 @@ class Owners:
             backward = backward or last.startswith("backward_")
 
     def group(self, owners: Iterable[Owner | None]) -> Group | None:
-        """What runs as one where nodes of these owners do: forward or backward, as most of them; None for none."""
+        """The group for nodes with these owners, forward or backward by majority; None without owners."""
         known = [owner for owner in owners if owner is not None]
         if not known:
             return None
@@ -82,11 +82,11 @@ class Owners:
 
 
 def without_gaps(groups: Sequence[Group | None], readers: Sequence[Sequence[int]]) -> list[Group | None]:
-    """Groups of kernels, those an engine added itself given to what reads them, or else to what they read.
+    """The groups of kernels; kernels that an engine added get the group of a reader, or else of a source.
 
     Args:
-        groups: Of kernels in the order of execution; None where nothing is known.
-        readers: By kernel, the numbers of those that read what it writes.
+        groups: Groups of kernels in execution order; None if unknown.
+        readers: For each kernel, the indices of the kernels that read its results.
     """
     found = list(groups)
     sources: list[list[int]] = [[] for _ in groups]

@@ -1,4 +1,4 @@
-"""`LayerTimes`: how long the layers of a network took, and how that comes from what was measured."""
+"""`LayerTimes`: the times of a network's layers, computed from the measurements."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from deep5.networks.network import Network
 
 __all__ = ["LayerTime", "LayerTimes", "summary"]
 
-# Where layers run as one, the time is that of the first of these; else of the first.
+# If layers run as one, the first of these gets the time; without any of these, the first layer.
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTime:
-    """How long a layer takes: medians, in seconds.
+    """Times of a layer: medians, in seconds.
 
     Attributes:
         name: The node's name.
-        op_type: Its operator; of another domain than ONNX's own with that in front.
-        forward_s: In inference; 0 where nothing runs (it was computed in advance, or hands its input on); None where
-            it is not available, or is part of the time of `within`.
-        training_forward_s: Likewise in the forward pass of a step of training.
-        backward_s: Of its gradient there; of a value with several readers, a reader's time has the sum.
-        within: The layer whose time has this one's in it, where the framework runs both as one; None: none.
+        op_type: Its operator; with its domain as a prefix if that is not ONNX's own.
+        forward_s: In inference; 0 if nothing runs (it was folded, or passes its input on); None if the time is not
+            available, or is part of the time of `within`.
+        training_forward_s: The same in the forward pass of a training step.
+        backward_s: Time of its gradient in that step; a reader's time includes the sum for a value with several
+            readers.
+        within: The layer whose time includes this one's, if the framework fuses both; None: none.
     """
 
     name: str
@@ -43,28 +44,29 @@ class LayerTime:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTimes:
-    """What `layer_times` measured at one batch size; medians, in seconds.
+    """The result of `layer_times` at one batch size; medians, in seconds.
 
-    The parts are of instrumented passes, the wholes of others: `forward_s` belongs to `whole_forward_s`, and
-    `training_forward_s + backward_s` to `whole_step_s`. What the whole has more is the way into the framework and out
-    of it; what it has less is what the instruments cost. On a busy machine a long pass is interrupted more often than
-    each of its layers, whose medians then amount to less: `instrumented_forward_s` and `instrumented_step_s`, which are
-    interrupted as the wholes are, tell that from the other two.
+    Times of layers and times of whole passes come from separate passes, with and without instruments: `forward_s`
+    corresponds to `whole_forward_s`, and `training_forward_s + backward_s` to `whole_step_s`. If the whole is larger,
+    the difference is the overhead of calling the framework; if it is smaller, that of the instruments. On a busy
+    machine a long pass is interrupted more often than each of its layers, so the layers' medians sum to less.
+    `instrumented_forward_s` and `instrumented_step_s`, which are interrupted as often as the wholes, separate this
+    effect from the other two.
 
     Attributes:
-        network: Its name.
+        network: The network's name.
         framework: `"pytorch"`, or with a mode, `"pytorch:compiled"`.
         batch: Samples.
-        layers: Every node in the order of execution, constants left out.
-        forward_s: Sum of the parts in inference; None: not available.
-        training_forward_s: Likewise in the forward pass of a step of training.
-        backward_s: Likewise in its backward pass.
-        instrumented_forward_s: What the parts of one pass of inference amount to, the median of the passes.
-        instrumented_step_s: Likewise of a step of training, forward and backward.
+        layers: Every node in execution order, without constants.
+        forward_s: Sum of the layers' times in inference; None: not available.
+        training_forward_s: The same in the forward pass of a training step.
+        backward_s: The same in its backward pass.
+        instrumented_forward_s: Sum of the layers' times within one pass of inference, as the median of the passes.
+        instrumented_step_s: The same for a training step, forward and backward.
         whole_forward_s: An `inference` without instruments.
-        whole_step_s: An `inference_and_backprop` without instruments; None: there is none.
-        repetitions: Passes of each kind that the medians are of.
-        unavailable: Why parts, or the whole step, are None; None: nothing is missing that was asked for.
+        whole_step_s: An `inference_and_backprop` without instruments; None: not available.
+        repetitions: Number of passes of each kind in the medians.
+        unavailable: Why layer times, or the whole step, are None; None: all requested times are available.
     """
 
     network: str
@@ -82,10 +84,10 @@ class LayerTimes:
     unavailable: str | None
 
     def by_type(self) -> dict[str, tuple[float | None, float | None]]:
-        """Seconds forward (in inference) and backward by operator, those that take longest first.
+        """Seconds forward (in inference) and backward by operator, slowest first.
 
         Returns:
-            Sums over the layers whose time is known; None where none of the operator's is.
+            Sums over the layers whose time is known; None if the operator has no such layer.
         """
         kinds: defaultdict[str, list[LayerTime]] = defaultdict(list)
         for layer in self.layers:
@@ -105,14 +107,14 @@ def summary(
     passes: tuple[Sequence[Pass], Sequence[Pass]] | None,
     unavailable: str | None,
 ) -> LayerTimes:
-    """The medians behind the warm-up.
+    """The medians after the warm-up.
 
     Args:
-        network: Whose layers were timed.
+        network: The network whose layers were timed.
         framework: Its name, with the mode.
         batch: Samples.
-        wholes: Seconds of inference and of steps of training without instruments, the warm-up among them.
-        passes: Likewise what was measured with them; None: nothing was.
+        wholes: Seconds of inference and of training steps without instruments, including the warm-up.
+        passes: The same with instruments; None: not measured.
         unavailable: Why something is missing.
     """
     nodes = [node for node in network.nodes if node.op_type != "Constant" or node.domain]
@@ -156,13 +158,13 @@ class _Part:
     """The times of layers in one kind of pass.
 
     Args:
-        passes: What was measured.
-        backward: Whether gradients are meant.
-        products: Names of the layers that a group of layers is called by.
+        passes: The measurements.
+        backward: Whether to use the times of gradients.
+        products: Names of the layers that a group of layers is named after.
 
     Attributes:
         times: Medians by layer, in seconds.
-        within: By a layer without a time of its own, the layer whose time has it.
+        within: For a layer without a separate time, the layer whose time includes it.
     """
 
     def __init__(self, passes: Sequence[Pass], backward: bool, products: set[str]) -> None:
@@ -182,7 +184,7 @@ class _Part:
         self.within = {layer: first for layer, first in self.within.items() if layer not in self.times}
 
     def time(self, name: str) -> float | None:
-        """Of a layer; None where it is part of another's, or nothing was measured."""
+        """The time of a layer; None if it is part of another layer's time, or nothing was measured."""
         if not self._any or name in self.within:
             return None
         return self.times.get(name, 0.0)

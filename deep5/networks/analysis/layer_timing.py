@@ -1,4 +1,4 @@
-"""`layer_times`: how long each layer of a network takes, forward and backward, measured."""
+"""`layer_times`: measure the time of each layer of a network, forward and backward."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deep5.networks.random_feed import random_feed
 __all__ = ["layer_times"]
 
 _MOST_REPETITIONS = 10_000
-# Of what a framework says itself.
+# Length of a framework's message.
 _MOST_LETTERS = 400
 
 
@@ -41,35 +41,34 @@ def layer_times(
     device: str = "cpu",
     seed: int = 0,
 ) -> list[LayerTimes]:
-    """Time the layers of a network at several batch sizes, forward and backward, beside the whole.
+    """Time the layers of a network at several batch sizes, forward and backward, and the whole network.
 
     PyTorch and the reference are timed by stamps between the lines of the program, ONNX Runtime and OpenVINO by their
-    own profilers, in whole microseconds (OpenVINO's has means alone, no medians). Passes with instruments and without
-    take turns in one process, after three of each as a warm-up. Inputs are drawn at random. Where a framework compiles
-    a pass as a whole there are no parts, and `unavailable` says so; nor is there a step of training for a network
-    without the loss, without its gradient, or whose parameters are all frozen.
+    own profilers, in integer microseconds (OpenVINO reports only means, no medians). Passes with and without
+    instruments alternate in one process, after three warm-up passes of each. Inputs are random. If a framework compiles
+    a pass as a whole there are no layer times, and `unavailable` says so. There is no training step for a network
+    without the loss, without its gradient, or with frozen parameters only.
 
     Args:
         network: The network; it is not changed.
-        framework: The back-end, or its name, with a mode behind a colon.
-        batches: What the first extent of every input is set to, where it is symbolic and `extents` does not name it,
-            one after the other.
-        backward: Whether a step of training is timed too.
+        framework: The back-end, or its name, with a mode after a colon.
+        batches: Values for the first dimension of every input, if it is symbolic and not in `extents`, in this order.
+        backward: Whether to time a training step too.
         loss: The output to differentiate.
         repetitions: Passes of each kind, 1 to 10000.
-        extents: Other symbolic extents by name, `{"length": 35}`.
+        extents: Other symbolic dimensions by name, `{"length": 35}`.
         device: Where it runs; each stamp waits for it.
-        seed: Of the inputs.
+        seed: Seed of the inputs.
 
     Returns:
-        One a batch size, in the order given.
+        One entry per batch size, in the order given.
 
     Raises:
-        UsageError: `batches` holds no or other than whole numbers of at least 1, or one twice; `repetitions`
-            likewise; a seed that is no whole number; or what stands for the network is none.
-        NetworkError: No extent of an input is left to set to a batch size, another has none, or `extents` names one
-            that is not there; or the framework fails at the network, with the reason that it gives.
-        UnknownName: No back-end has that name.
+        UsageError: `batches` is empty, contains a duplicate or anything but integers of at least 1; `repetitions` is
+            invalid; the seed is not an integer; or the argument is not a network.
+        NetworkError: A batch size applies to no dimension, another dimension has no value, or `extents` names an
+            unknown one; or the framework fails on the network, with its reason.
+        UnknownName: Unknown back-end.
         MissingDependency: It is not installed.
         Unsupported: It cannot run the network.
     """
@@ -99,18 +98,18 @@ def layer_times(
 
 
 class _Whole:
-    """Passes without instruments, which take turns with those that have them.
+    """Passes without instruments, which alternate with instrumented ones.
 
-    Inference is timed first: some executors run it in another way once they train.
+    Inference is timed first: some executors run it differently after a training step.
 
     Args:
-        executor: Without instruments.
+        executor: The executor without instruments.
         feed: Inputs.
-        repetitions: How many passes of each kind, after the warm-up.
+        repetitions: Passes of each kind after the warm-up.
 
     Attributes:
-        forward: Seconds of inference, the warm-up among them.
-        steps: Likewise of training.
+        forward: Seconds of inference, including the warm-up.
+        steps: The same for training.
     """
 
     def __init__(self, executor: GraphExecutor, feed: Arrays, repetitions: int) -> None:
@@ -124,7 +123,7 @@ class _Whole:
         self._alternate(self.forward, own, None if clock is None else partial(clock.inference, self._feed))
 
     def step(self, clock: LayerClock | None, loss: str) -> str | None:
-        """Time forward and backward; gives the reason where there is none."""
+        """Time forward and backward; returns the reason if there is no backward pass."""
         if loss not in self._executor.network.outputs:
             return f"there is no backward pass: the network has no output {loss!r}; its outputs are " + ", ".join(
                 self._executor.network.outputs
@@ -158,7 +157,7 @@ class _Whole:
 
 @contextmanager
 def _failures_told(framework: str, batch: int) -> Iterator[None]:
-    """While inside, what a framework raises of its own is told as its failure at the network."""
+    """Report an exception of the framework as its failure on the network."""
     try:
         yield
     except Deep5Error:
@@ -173,7 +172,7 @@ def _failures_told(framework: str, batch: int) -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """While inside, Python collects no garbage by itself: a layer would pay for another's."""
+    """Disable automatic garbage collection: its time would be charged to an arbitrary layer."""
     gc.collect()
     collects = gc.isenabled()
     gc.disable()

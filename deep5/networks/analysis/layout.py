@@ -1,4 +1,4 @@
-"""Where the boxes of a directed graph stand: in layers from top to bottom, with few crossings and straight lanes."""
+"""Lay out a directed graph's boxes in layers from top to bottom, with few crossings and straight lanes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ __all__ = ["Layout", "Point", "layered"]
 
 Point = tuple[float, float]
 
-# Pixels: between the boxes of a layer, between layers, of a lane that passes a layer.
+# Pixels: between the boxes of a layer, between layers, the width of a lane that passes a layer.
 _BESIDE, _BELOW, _LANE = 22.0, 30.0, 10.0
-# Turns that order the layers, and how many of them without fewer crossings are the end.
+# Most sweeps that order the layers, and the number of sweeps without improvement after which ordering stops.
 _ORDERINGS, _PATIENCE = 24, 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Places in pixels, from the upper left corner.
+    """Positions in pixels, from the upper left corner.
 
     Attributes:
         corners: The upper left corner of each box.
-        lanes: What leaves a box and passes other layers, drawn once for all of its readers: the points of each piece.
+        lanes: The part of edges that passes other layers, shared by all readers of a box: the points of each piece.
         ends: The last piece of each edge, which ends at a box.
-        width: Of all.
-        height: Of all.
+        width: Total width.
+        height: Total height.
     """
 
     corners: tuple[Point, ...]
@@ -37,7 +37,7 @@ class Layout:
 
 
 class _Graph:
-    """Boxes and, behind them, the points where lanes pass layers; links lead from one layer to the next."""
+    """Boxes, followed by the points where lanes pass layers; links lead from one layer to the next."""
 
     def __init__(self, sizes: Sequence[Point], edges: Iterable[tuple[int, int]]) -> None:
         self.boxes = len(sizes)
@@ -56,7 +56,7 @@ class _Graph:
             self.layers[rank].append(item)
 
     def _lead(self, source: int, readers: list[int]) -> None:
-        """Link a box to its readers, by one lane to the farthest of them, which the others leave on its way."""
+        """Link a box to its readers by one lane to the farthest reader, from which the others branch off."""
         lane = [source]
         for rank in range(self.rank[source] + 1, max(self.rank[reader] for reader in readers)):
             self.rank.append(rank)
@@ -73,24 +73,25 @@ class _Graph:
         self.above[lower].append(upper)
 
     def distance(self, one: int, other: int) -> float:
-        """Between the middles of two that stand beside each other."""
+        """Distance between the centers of two neighbors."""
         lanes = one >= self.boxes and other >= self.boxes
         return (self.widths[one] + self.widths[other]) / 2 + (_LANE / 2 if lanes else _BESIDE)
 
 
 def layered(sizes: Sequence[Point], edges: Iterable[tuple[int, int]]) -> Layout:
-    """A layered drawing: an edge leads downwards, boxes do not overlap, and no edge crosses a box.
+    """A layered drawing: edges lead downwards, boxes do not overlap, and no edge crosses a box.
 
-    Layers are those of the longest path from above; in each the order follows the barycentres of what is above and
-    below, by turns, and the one of fewest crossings is kept; chains and lanes are straight where the order allows it.
+    Layers follow the longest path from above. Each layer is ordered by the barycenters of its neighbors above and
+    below, alternately, and the order with the fewest crossings is kept. Chains and lanes are straight if the order
+    allows it.
 
     Args:
         sizes: Width and height of each box, in pixels.
-        edges: From and to, as places in `sizes`; from a smaller to a larger one.
+        edges: Source and reader, as indices into `sizes`; the source has the smaller index.
 
     References:
         Sugiyama, Tagawa and Toda, Methods for visual understanding of hierarchical system structures, IEEE Trans. SMC
-        11(2), 1981; places: Brandes and Köpf, Fast and simple horizontal coordinate assignment, Graph Drawing 2001.
+        11(2), 1981; Brandes and Köpf, Fast and simple horizontal coordinate assignment, Graph Drawing 2001.
 
     >>> drawn = layered([(40, 20), (40, 20), (40, 20)], [(0, 1), (0, 2)])
     >>> [y for _, y in drawn.corners], drawn.height
@@ -117,7 +118,7 @@ def layered(sizes: Sequence[Point], edges: Iterable[tuple[int, int]]) -> Layout:
         return begin, begin + sizes[item][1]
 
     def piece(upper: int, lower: int) -> tuple[Point, ...]:
-        """Down to the layer's end, over to the other place, down to the next box; a lane goes on to its own end."""
+        """Down to the end of the layer, over to the other box, down to that box; a lane extends to its own end."""
         bottom = tops[graph.rank[upper]] + heights[graph.rank[upper]]
         points = [(centres[upper], ends_of(upper)[1]), (centres[upper], bottom)]
         points += [(centres[lower], tops[graph.rank[lower]]), (centres[lower], ends_of(lower)[lower >= graph.boxes])]
@@ -134,7 +135,7 @@ def layered(sizes: Sequence[Point], edges: Iterable[tuple[int, int]]) -> Layout:
 
 
 def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The layer of each box; what nothing leads to stands right above the first that reads it."""
+    """The layer of each box; a box without sources is right above its first reader."""
     ranks = [0] * count
     for source, reader in sorted(edges, key=lambda edge: edge[1]):
         ranks[reader] = max(ranks[reader], ranks[source] + 1)
@@ -173,7 +174,7 @@ def _order(graph: _Graph) -> None:
 
 
 def _crossings(graph: _Graph) -> int:
-    """How often links cross."""
+    """The number of crossings of links."""
     place = {item: at for layer in graph.layers for at, item in enumerate(layer)}
     count = 0
     for layer in graph.layers:
@@ -187,7 +188,7 @@ def _crossings(graph: _Graph) -> int:
 
 
 def _centres(graph: _Graph) -> list[float]:
-    """The horizontal place of each middle: of four placements that lean to a side each, the mean of the middle two."""
+    """The x coordinate of each center: the mean of the middle two of four placements, each aligned to one side."""
     crossed = _crossed(graph)
     found = []
     for down in (True, False):
@@ -200,18 +201,18 @@ def _centres(graph: _Graph) -> list[float]:
     spans = [(min(places, default=0.0), max(places, default=0.0)) for places in found]
     narrow = min(range(4), key=lambda one: spans[one][1] - spans[one][0])
     for one, places in enumerate(found):
-        # Those that lean to the left have their left end in common with the narrowest, the others their right end.
+        # Left-aligned placements share their left end with the narrowest, the others their right end.
         shift = spans[narrow][one % 2] - spans[one][one % 2]
         found[one] = [x + shift for x in places]
     return [sum(sorted(four)[1:3]) / 2 for four in zip(*found, strict=True)]
 
 
 def _crossed(graph: _Graph) -> set[tuple[int, int]]:
-    """Links that cross a lane, which stays straight."""
+    """Links that cross a lane; the lane stays straight."""
     place = {item: at for layer in graph.layers for at, item in enumerate(layer)}
     found = set()
     for layer in graph.layers:
-        # Lanes to the next layer, from left to right: of those that leave on either side of a link, the farthest over.
+        # Lanes to the next layer, from left to right; per side of a link, the lane that leads farthest over.
         lanes = [
             (place[item], place[one]) for item in layer for one in graph.below[item] if min(item, one) >= graph.boxes
         ]
@@ -232,7 +233,7 @@ def _running(choose: Callable[[int, int], int], numbers: Sequence[int]) -> list[
 
 
 def _blocks(layers: Sequence[Sequence[int]], near: Sequence[Sequence[int]], crossed: set[tuple[int, int]]) -> list[int]:
-    """For each item the first of those in one vertical line with it: its middle neighbour, that one's, and so on."""
+    """For each item the root of its vertical line: follow the middle neighbor repeatedly."""
     roots = list(range(len(near)))
     place = {item: at for layer in layers for at, item in enumerate(layer)}
     for layer in layers:
@@ -248,7 +249,7 @@ def _blocks(layers: Sequence[Sequence[int]], near: Sequence[Sequence[int]], cros
 
 
 def _compacted(graph: _Graph, layers: Sequence[Sequence[int]], roots: Sequence[int]) -> list[float]:
-    """Places of blocks: as far to the left as their distances allow, then to the right up to the next."""
+    """Coordinates of blocks: as far left as their distances allow, then right up to the next block."""
     right: dict[int, dict[int, float]] = {root: {} for root in roots}
     waits = dict.fromkeys(right, 0)
     for layer in layers:
@@ -258,7 +259,7 @@ def _compacted(graph: _Graph, layers: Sequence[Sequence[int]], roots: Sequence[i
             own[roots[other]] = max(own.get(roots[other], 0.0), graph.distance(one, other))
     ready = [root for root, count in waits.items() if not count]
     places = dict.fromkeys(right, 0.0)
-    for root in ready:  # grows meanwhile
+    for root in ready:  # the list grows during the loop
         for other, distance in right[root].items():
             places[other] = max(places[other], places[root] + distance)
             waits[other] -= 1

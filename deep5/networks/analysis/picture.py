@@ -1,4 +1,4 @@
-"""A network's graph as an SVG: a box a node, coloured by the kind of its operator, edges from top to bottom."""
+"""Draw a network's graph as SVG: one box per node, colored by the kind of its operator, edges from top to bottom."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from deep5.networks.network import Network
 __all__ = ["MOST_NODES", "colour_of", "shaded_colours", "shortened", "shown_shape", "shown_size", "svg"]
 
 MOST_NODES = 4000
-"""A picture of more than so many nodes is refused: nobody could read it."""
+"""A picture of more nodes is rejected: it would be unreadable."""
 
-# Points where edges pass layers; a network in which every node reads all before it has the square of its nodes.
+# Points where edges pass layers; in a network whose nodes read all earlier ones, their number grows quadratically.
 _MOST_PASSED = 30_000
-# Letters of a name on a box, in the heading, and in what is told where the pointer rests.
+# Characters of a name on a box, in the heading, and in a tooltip.
 _NAME, _HEADING, _TOLD = 26, 120, 300
-# Pixels: of a letter of 12, bold, and of 11; around the text of a box; around the picture.
+# Pixels: a character in 12 px bold, and in 11 px; around the text of a box; around the picture.
 _LETTER, _SMALL_LETTER, _PADDING, _MARGIN = 8.0, 7.0, 18.0, 20.0
 _BOX, _ROUND = 42.0, 5.0
 
-# Kinds of operators: a colour to fill, one for the border, and who belongs to it.
+# Kinds of operators: fill color, border color, and the operators.
 _KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "convolution": ("#d6e6f5", "#3b6ea5", ("Conv", "ConvTranspose", "ConvInteger", "DeformConv", "QLinearConv")),
     "product": ("#fde3cd", "#c8702a", ("Einsum", "Gemm", "MatMul", "MatMulInteger", "Attention")),
@@ -58,7 +58,7 @@ _KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 }  # fmt: skip
 _KIND_OF = {operator: kind for kind, (_, _, operators) in _KINDS.items() for operator in operators}
 _OTHER = "another operator"
-# Of operators of one kind that are to be told apart: towards white or black, and how far.
+# Distinct shades for operators of one kind: towards white or black, and how far.
 _SHADES = ((255, 0.0), (255, 0.45), (0, 0.4), (255, 0.7), (0, 0.65), (255, 0.22))
 _FED, _GIVEN = "input", "output"
 
@@ -72,14 +72,14 @@ path{fill:none;stroke:#8a8a8a;stroke-width:1.2}.box rect{stroke-width:1.2}.unkno
 
 @dataclass(frozen=True, kw_only=True)
 class _Box:
-    """What is drawn of a node, or of an input or output of the network.
+    """The drawing of a node, or of a network input or output.
 
     Attributes:
         kind: A key of `_KINDS`, or input or output.
         title: Its first line.
         below: Its second line.
-        told: What is told where the pointer rests on it.
-        unknown: Whether deep5 knows no formula for it.
+        told: The text of its tooltip.
+        unknown: Whether deep5 has no formula for it.
     """
 
     kind: str
@@ -95,14 +95,14 @@ class _Box:
 
 
 def svg(network: Network, found: NetworkAnalysis) -> str:
-    """The graph as SVG: every node has its operator, name and output's shape, and more where a pointer rests on it.
+    """The graph as SVG: every node shows its operator, name and output shape, and more in a tooltip.
 
     Args:
-        network: Whose nodes are drawn; constants are left out, as in the analysis.
-        found: What `analyse` found of this network.
+        network: The network to draw, without constants, as in the analysis.
+        found: The result of `analyse` for this network.
 
     Raises:
-        UsageError: More nodes or longer edges than a picture can show.
+        UsageError: The network has more nodes or longer edges than a picture can show.
     """
     nodes = [node for node in network.model.graph if node.op_type != "Constant" or node.domain]
     if len(nodes) > MOST_NODES:
@@ -147,7 +147,7 @@ def svg(network: Network, found: NetworkAnalysis) -> str:
 def _graph(
     network: Network, nodes: Sequence[ir.Node], found: NetworkAnalysis
 ) -> tuple[list[_Box], list[tuple[int, int]]]:
-    """Boxes, in an order in which an edge leads to a later one."""
+    """Boxes, and edges from earlier to later boxes."""
     boxes = [
         _Box(kind=_FED, title=shortened(name), below=str(spec.dtype), told=_told(f"input {name}", str(spec)))
         for name, spec in network.inputs.items()
@@ -167,7 +167,7 @@ def _graph(
 
 
 def _read(node: ir.Node) -> Iterator[str]:
-    """Names of the values that a node reads, those that the graphs within it take from outside among them."""
+    """Names of the values that a node reads, including those that its nested graphs capture."""
     for value in node.inputs:
         if value is not None and value.name:
             yield str(value.name)
@@ -205,7 +205,7 @@ def _box(layer: Layer, found: NetworkAnalysis) -> _Box:
 
 
 def _check_passed(edges: Sequence[tuple[int, int]]) -> None:
-    """Whether lanes pass so few layers that they can be drawn; a lane is at most as long as the farthest reader."""
+    """Reject graphs whose lanes pass too many layers to draw; a lane extends at most to its farthest reader."""
     rank: dict[int, int] = {}
     farthest: dict[int, int] = {}
     for source, reader in edges:  # in the order of their readers
@@ -234,7 +234,7 @@ def _drawn(box: _Box, corner: Point) -> str:
 
 
 def _legend(kinds: Sequence[str], unknown: bool, y: float) -> tuple[list[str], float]:
-    """A colour a kind, in one row, and how wide it is."""
+    """One entry per kind in one row, and the row's width."""
     parts, x = [], _MARGIN
     for kind in kinds:
         fill, border, _ = _KINDS[kind]
@@ -258,14 +258,14 @@ def _text(kind: str, x: float, y: float, text: str) -> str:
 
 
 def _curve(points: Sequence[Point]) -> str:
-    """Straight down, over in a curve, straight down."""
+    """Straight down, across in a curve, straight down."""
     (x, begin), (_, top), (to, bottom), (_, end) = points
     if abs(x - to) < 0.05:
         return f"M{x:.1f} {begin:.1f}V{end:.1f}"
     middle = (top + bottom) / 2
     over = f"C{x:.1f} {middle:.1f} {to:.1f} {middle:.1f} {to:.1f} {bottom:.1f}"
     before = f"V{top:.1f}" if top > begin else ""
-    after = f"V{end:.1f}" if end > bottom else ""  # an arrow has no direction at the end of a piece without length
+    after = f"V{end:.1f}" if end > bottom else ""  # an arrowhead has no direction on a piece of length 0
     return f"M{x:.1f} {begin:.1f}{before}{over}{after}"
 
 
@@ -278,12 +278,12 @@ def _safe(text: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Of a text, in letters; those of East Asian scripts are twice as wide."""
+    """The width of a string in characters; East Asian wide characters count twice."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def colour_of(op_type: str) -> str:
-    """The colour of an operator's kind, as its border has it.
+    """The border color of an operator's kind.
 
     >>> colour_of("Conv") == colour_of("ConvTranspose"), colour_of("Conv") == colour_of("Relu")
     (True, False)
@@ -292,9 +292,9 @@ def colour_of(op_type: str) -> str:
 
 
 def shaded_colours(op_types: Collection[str]) -> dict[str, str]:
-    """Colours of operators that lie side by side: that of its kind for the first of a kind, shades of it for others.
+    """Colors for operators shown side by side: the kind's color for the first of a kind, shades of it for the others.
 
-    Who is first does not depend on the order here: the same operators have the same colours.
+    The result does not depend on the order of the argument: the same operators have the same colors.
 
     >>> found = shaded_colours(["Relu", "Conv", "Gelu"])
     >>> found["Conv"] == colour_of("Conv"), found["Gelu"] == colour_of("Gelu"), found["Relu"] == colour_of("Relu")
@@ -313,7 +313,7 @@ def shaded_colours(op_types: Collection[str]) -> dict[str, str]:
 
 
 def shortened(text: str, letters: int = _NAME) -> str:
-    """A text with so many letters at most, its middle left out; nothing in it steers a terminal.
+    """A string of at most this many characters, its middle replaced, without terminal control characters.
 
     >>> shortened("/model/layer4/layer4.2/conv3/Conv")
     '/model/layer4…2/conv3/Conv'
@@ -326,7 +326,7 @@ def shortened(text: str, letters: int = _NAME) -> str:
 
 
 def shown_shape(spec: TensorSpec) -> str:
-    """Extents as they are read.
+    """The dimensions for display.
 
     >>> shown_shape(TensorSpec(shape=(1, 64, 7, 7))), shown_shape(TensorSpec(shape=()))
     ('1×64×7×7', 'scalar')
@@ -335,7 +335,7 @@ def shown_shape(spec: TensorSpec) -> str:
 
 
 def shown_size(count: float, *, binary: bool = False) -> str:
-    """A count in three digits with its prefix: of ten, or for bytes of two.
+    """A count with three digits and a decimal or, for bytes, binary prefix.
 
     >>> shown_size(4_111_000_000), shown_size(999), shown_size(3 << 20, binary=True)
     ('4.11 G', '999 ', '3 Mi')
