@@ -1,4 +1,4 @@
-"""Level 1: networks, executors, gradients. Names load when they are first used: onnx takes a third of a second."""
+"""Level 1: networks, executors, gradients. Names load lazily: importing onnx takes a third of a second."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

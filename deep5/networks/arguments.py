@@ -1,4 +1,4 @@
-"""What functions on networks are given, looked at before anything uses it."""
+"""Check the arguments of functions on networks before anything uses them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["as_network", "check_network", "check_seed", "framework_of"]
 
 
 def as_network(given: NetworkSpec, what: str = "executor") -> Network:
-    """The network, where it is a graph; native code runs on its own framework only.
+    """The network, if it is a graph; native code runs only on its own framework.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The argument is not a graph.
     """
     if not isinstance(given, Network):
         raise UsageError(no_network(given, what))
@@ -26,37 +26,37 @@ def as_network(given: NetworkSpec, what: str = "executor") -> Network:
 
 
 def check_network(given: Any, what: str, which: str = "the network") -> None:
-    """Refuse what is no network.
+    """Reject an argument that is not a network.
 
     Args:
-        given: It.
-        what: The function that was given it, for the message.
-        which: The argument.
+        given: The argument.
+        what: The function, for the message.
+        which: The argument's name, for the message.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is not a network.
     """
     if not isinstance(given, Network):
         raise UsageError(no_network(given, what, which))
 
 
 def check_seed(seed: Any, what: str) -> None:
-    """Refuse what is no seed.
+    """Reject an argument that is not a seed.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is not a seed.
     """
     if not is_whole(seed) or not 0 <= seed < 1 << 63:
         raise UsageError(f"{what}: got seed={brief(seed)}; allowed: a whole number from 0 to 2**63 - 1; remedy: seed=0")
 
 
 def framework_of(given: Any, what: str) -> Framework:
-    """The back-end, by its name or as it is.
+    """The back-end, given by its name or as an object.
 
     Raises:
-        UnknownName: No back-end has that name.
+        UnknownName: Unknown back-end.
         MissingDependency: It is not installed.
-        UsageError: It is something else.
+        UsageError: The argument is neither a name nor a back-end.
     """
     if isinstance(given, str):
         found: Framework = plugins.framework(given)

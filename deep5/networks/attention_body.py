@@ -1,4 +1,4 @@
-"""What the body of ONNX's attention lacks for training: a scale in float64, and gradients where a query sees no key."""
+"""Fixes to the body of ONNX's Attention for training: a float64 scale, and gradients if a query sees no key."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MASK, _LENGTHS = 3, 6
 def mend_attention(node: ir.Node, function: ir.Function) -> None:
     """Change the body in place.
 
-    The scale of a float64 attention is a root that the body takes in float32. The weights of a query that sees no key
-    are NaN there until they are made 0; so their gradient is NaN, and is not where scores are made 0 before. Where
-    every query sees some key, nothing is made 0.
+    The body computes the scale of a float64 attention as a root in float32. The weights of a query that sees no key are
+    NaN until they are set to 0, so their gradient is NaN; it is not if the scores are set to 0 first. If every query
+    sees some key, nothing is set to 0.
 
     Args:
-        node: The attention, whose types are known.
+        node: The attention, with known types.
         function: Its body.
 
     References:
@@ -56,14 +56,14 @@ def _widen_scale(function: ir.Function) -> None:
 
 
 def _sees_all(node: ir.Node) -> bool:
-    """Whether each query sees a key: causality alone leaves each the first, or those of the past."""
+    """Whether each query sees a key: causality by itself leaves each the first key, or the past keys."""
     inputs = (*node.inputs, *(None,) * (_LENGTHS + 1))
     windows = (attribute(node, name, -1) for name in ("left_window_size", "right_window_size"))
     return inputs[_MASK] is None and inputs[_LENGTHS] is None and all(size < 0 for size in windows)
 
 
 def _softmax(where: ir.Node) -> ir.Node | None:
-    """The softmax whose weights a Where takes if its condition does not hold."""
+    """The softmax whose weights a Where selects if its condition is false."""
     maker = where.inputs[2].producer() if where.inputs[2] is not None else None
     while maker is not None and maker.op_type == "Cast":
         maker = maker.inputs[0].producer()  # type: ignore[union-attr]  # a Cast has an input
@@ -71,12 +71,12 @@ def _softmax(where: ir.Node) -> ir.Node | None:
 
 
 def _empty_scores(function: ir.Function, where: ir.Node) -> None:
-    """Scores of 0, too, where weights become 0."""
+    """Set scores to 0, too, where weights are set to 0."""
     softmax, zeros = _softmax(where), where.inputs[1]
     like = None if zeros is None else zeros.producer()
     if softmax is None or like is None:
         return
-    # Which queries see none is computed behind the softmax, of what stands before it.
+    # The mask of queries without keys is computed after the softmax, from values before it.
     nodes = list(function)
     before, late, waiting = set(nodes[: nodes.index(softmax)]), set(), list(where.predecessors()[:1])
     while waiting:

@@ -1,4 +1,4 @@
-"""`check_executor`: the conformance suite of back-ends, ours and yours."""
+"""`check_executor`: the conformance suite for back-ends, deep5's and third-party ones."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from deep5.networks.zoo import lenet, mlp, resnet
 
 __all__ = ["check_executor"]
 
-# Relative to the norm of what is compared. The networks are smooth, so that roundings do not grow over the 20 steps.
+# Relative to the norm of the expected value. The networks are smooth, so that rounding errors do not grow in 20 steps.
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
-# Step of the central difference and what it may be off by: its own truncation, h², and the loss's rounding over h.
+# Step of the central difference, and its allowed error: truncation, h², and the loss's rounding error divided by h.
 _DIFFERENCE = {"float64": (1e-5, 1e-6), "float32": (1e-2, 1e-2)}
 _STEPS = 20
 
 
 def check_executor(framework: str | Framework) -> None:
-    """Check that a back-end computes what the reference computes and keeps the contract of `GraphExecutor`.
+    """Check that a back-end's results agree with the reference and that it meets the contract of `GraphExecutor`.
 
-    In float64 where the back-end has it: outputs and gradients of small networks against the reference and against
-    central differences, the options of `inference_and_backprop`, copies in and out, refusal of wrong inputs, and
-    training steps under three update rules.
+    In float64 if the back-end supports it: outputs and gradients of small networks against the reference and against
+    central differences, the options of `inference_and_backprop`, copies in and out, rejection of wrong inputs, and
+    training steps with three update rules.
 
     Args:
         framework: The back-end, or its registered name.
 
     Raises:
-        ConformanceError: What does not hold, with what was got and what is allowed.
-        UnknownName: No back-end has that name.
+        ConformanceError: A check fails; the message contains the actual and the allowed result.
+        UnknownName: Unknown back-end.
     """
     checked = plugins.framework(framework) if isinstance(framework, str) else framework
     probe: Any = checked.executor(mlp(features=6, hidden=5, classes=3))
@@ -90,7 +90,7 @@ class _Suite:
         }
 
     def check_inference(self) -> None:
-        """Outputs are the reference's, whatever the inputs' strides, and nothing changes."""
+        """Outputs equal the reference's, for any strides of the inputs, and nothing changes."""
         before = self.executor.state_dict()
         want = _numpy(self.reference.inference(self.feed))
         wide = {name: np.repeat(value, 2, axis=0)[::2] for name, value in self.feed.items()}
@@ -108,7 +108,7 @@ class _Suite:
         self.judge.require({"threads", "dtype"} <= settings, f"has the settings {sorted(settings)}", "threads, dtype")
 
     def check_gradients(self) -> None:
-        """Gradients are the reference's; before the first backward pass there are none."""
+        """Gradients equal the reference's; before the first backward pass there are none."""
         fresh = self.framework.executor(self.network)
         self.judge.refuses(Unsupported, fresh.gradients, "gradients() before inference_and_backprop")
         outputs = _numpy(self.executor.inference_and_backprop(self.feed))
@@ -117,7 +117,7 @@ class _Suite:
         self.gradients_are(self.expected(), "inference_and_backprop")
 
     def check_differences(self) -> None:
-        """Gradients are the derivative of the executor's own loss, half along the gradient and half at random."""
+        """Gradients equal the derivative of the executor's own loss along a half gradient, half random direction."""
         step, tolerance = _DIFFERENCE[self.dtype]
         start = self.executor.state_dict()
         draw = generator(0, "check_executor", "direction")
@@ -141,7 +141,7 @@ class _Suite:
         )
 
     def check_options(self) -> None:
-        """`accumulate`, `loss_scale` and `wrt` mean what they say; inputs are not changed."""
+        """`accumulate`, `loss_scale` and `wrt` work as documented; inputs are not changed."""
         first, second = self.expected(self.feed), self.expected(self.other)
         self.executor.inference_and_backprop(self.feed)
         self.executor.inference_and_backprop(self.other, accumulate=True)
@@ -160,9 +160,9 @@ class _Suite:
         self.gradients_are(first, "wrt=None after wrt")
 
     def check_sums(self) -> None:
-        """What `accumulate` adds to: a whole step uses its gradients up, halves do not; other batches are refused."""
+        """What `accumulate` adds to: a whole step consumes its gradients, halves do not; other batches are rejected."""
         executor, info = self.executor, StepInfo(batch_size=4)
-        step = executor.train_step(plugins.load("optimizers", "sgd")(lr=0.0))  # the parameters stay what they are
+        step = executor.train_step(plugins.load("optimizers", "sgd")(lr=0.0))  # does not change the parameters
         first, second = self.expected(self.feed), self.expected(self.other)
         executor.inference_and_backprop(self.feed)
         step(self.feed, info)
@@ -178,7 +178,7 @@ class _Suite:
         self.judge.refuses(ShapeError, larger, "accumulate=True over batches of 4 and 5 with wrt=['input']")
 
     def check_callbacks(self) -> None:
-        """`on_gradient` gets each gradient once, with the value that `gradients` gives."""
+        """`on_gradient` receives each gradient once, with the value that `gradients` returns."""
         for accumulate in (False, True):
             calls: list[tuple[str, np.ndarray]] = []
             self.executor.inference_and_backprop(
@@ -192,7 +192,7 @@ class _Suite:
             self.judge.identical(dict(calls), _numpy(self.executor.gradients()), what)
 
     def check_copies(self) -> None:
-        """`read`, `write`, `state_dict` and `export` carry every bit, and are copies."""
+        """`read`, `write`, `state_dict` and `export` preserve every bit, and copy."""
         executor, same = self.framework.executor(self.network), self.judge.identical
         start, initial = executor.state_dict(), {name: self.network.initial(name) for name in self.names}
         same(start, initial, "starts from other values than the network's:")
@@ -217,7 +217,7 @@ class _Suite:
         self.judge.refuses(Deep5Error, partial(executor.load_state_dict, start), "a state_dict without a parameter")
 
     def check_refusals(self) -> None:
-        """Wrong inputs are refused before anything runs."""
+        """Wrong inputs are rejected before anything runs."""
         x, label = self.feed["input"], self.feed["label"]
         other = "float32" if self.dtype == "float64" else "float64"
         wrong = {
@@ -232,13 +232,13 @@ class _Suite:
         for what, feed in wrong.items():
             self.judge.refuses(ShapeError, partial(self.executor.inference, feed), f"inference {what}")
             self.judge.refuses(ShapeError, partial(self.executor.inference_and_backprop, feed), f"backprop {what}")
-        # Evaluation may run it: it leaves nothing behind. The mean over nothing is NaN, which training would keep.
+        # Evaluation may accept it: it leaves no state. The mean over nothing is NaN, which training would store.
         empty = {name: value[:0] for name, value in self.feed.items()}
         for run in (self.executor.inference_and_backprop, partial(self.executor.inference, training=True)):
             self.judge.refuses(ShapeError, partial(run, empty), "training on an empty batch")
 
     def check_training(self) -> None:
-        """Steps are the reference's, also where `lr` changes, a group has its own, and gradients are modified."""
+        """Steps equal the reference's, also with a changing `lr`, a group's separate `lr`, and modified gradients."""
         bias = ParameterGroup(lambda name: name.endswith("bias"), lr=0.01)
         arguments: dict[str, dict[str, Any]] = {
             "adam": {},

@@ -1,4 +1,4 @@
-"""Nodes of compiled operators as an engine is given them: each names the kernel that runs it."""
+"""Nodes of compiled operators in the form that an engine receives: each names the kernel that runs it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from deep5.operators.plan import CODES
 __all__ = ["DOMAIN", "failure", "refusal", "with_kernels"]
 
 DOMAIN = "deep5.compiled"
-"""Of the nodes that an engine is given."""
+"""The domain of these nodes."""
 
 Describe = Callable[[Kernel, ir.Node], tuple[str, dict[str, Any]]]
 
 
 def refusal(node: ir.Node, engine: str) -> str | None:
-    """Why a node of a registered operator, or of its backward pass, is none that an engine may be given a kernel for.
+    """Why an engine cannot run a kernel for a node of a registered operator or of its backward pass; None if it can.
 
-    Nothing is compiled, but for a backward node of an operator that was not yet: its class is asked for a backward.
+    Compiles nothing, except for a backward node of an operator that is not compiled yet: it must have a backward.
 
     Args:
         node: The node.
-        engine: What messages call the engine.
+        engine: Name of the engine in messages.
     """
     try:
         operator = operator_of(node)
@@ -63,14 +63,14 @@ def with_kernels(network: Network, describe: Describe) -> tuple[Network, dict[st
 
     Args:
         network: The network; it is not changed.
-        describe: The operator and the attributes of the node that takes a node's place, for its kernel.
+        describe: Returns the operator and the attributes of the replacement node for a kernel.
 
     Returns:
-        A network of the same inputs and outputs, and its kernels by the names of their nodes, which must live as long
-        as what an engine makes of it; the network itself where it has no such nodes.
+        A network with the same inputs and outputs, and its kernels by node name, which must outlive everything that an
+        engine creates from it; the network itself if it has no such nodes.
 
     Raises:
-        OperatorError: An operator does not compile, or its functions do not take what its `specs` says.
+        OperatorError: An operator does not compile, or its functions do not match its `specs`.
     """
     operators = {number: made for number, node in enumerate(network.nodes) if (made := operator_of(node)) is not None}
     if not operators:
@@ -82,7 +82,7 @@ def with_kernels(network: Network, describe: Describe) -> tuple[Network, dict[st
     for number, operator in operators.items():
         node = nodes[number]
         if not node.name or node.name in kernels:
-            node.name = f"{node.op_type}#{number}"  # errors are told by it
+            node.name = f"{node.op_type}#{number}"  # error messages contain it
         kernel = kernels[node.name] = _kernel(operator, node)
         _replace(graph, node, kernel, *describe(kernel, node))
     graph.opset_imports[DOMAIN] = 1
@@ -90,13 +90,13 @@ def with_kernels(network: Network, describe: Describe) -> tuple[Network, dict[st
 
 
 def failure(kernel: Kernel, said: str) -> Deep5Error:
-    """What a kernel's operator raised.
+    """The error of a kernel's operator.
 
     Args:
         kernel: The kernel.
-        said: What it told the engine.
+        said: The message that it gave the engine.
     """
-    # What specs raised stays what it was, a ShapeError for one.
+    # An error of `specs` keeps its type, such as ShapeError.
     if re.search("shapes of the outputs", said) and isinstance(kernel.failure, Deep5Error):
         return kernel.failure
     return OperatorError(f"{kernel.name} failed: {said}")
@@ -108,14 +108,14 @@ def _kernel(operator: Operator, node: ir.Node) -> Kernel:
         forward: Any = operator.operator
         made: Kernel = forward.kernel(operator.split(dtypes)[1], needs=operator.needs)
     else:
-        made = operator.kernel(dtypes)  # type: ignore[attr-defined]  # a CppOperator: what else is refused before
+        made = operator.kernel(dtypes)  # type: ignore[attr-defined]  # a CppOperator: others were rejected before
     return made
 
 
 def _replace(graph: ir.Graph, node: ir.Node, kernel: Kernel, op_type: str, attributes: Mapping[str, Any]) -> None:
-    """Put a node for a kernel in a node's place, under its names."""
+    """Replace a node by a node for a kernel, with the same names."""
     dtypes = kernel.dtypes[kernel.inputs :]
-    # A kernel writes all its outputs, also those that the node leaves out.
+    # A kernel writes all its outputs, including those that the node omits.
     made = ir.node(op_type, node.inputs, attributes, domain=DOMAIN, num_outputs=len(dtypes), name=node.name)
     for number, (value, dtype) in enumerate(zip(made.outputs, dtypes, strict=True)):
         old = node.outputs[number] if number < len(node.outputs) else None

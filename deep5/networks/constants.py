@@ -1,4 +1,4 @@
-"""Which values of a graph are constants: what a back-end may read while it writes code, and what is trained."""
+"""Which values of a graph are constants, which a back-end may read while it generates code, and which are trained."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Role = Literal["statistics", "setting", "value"]
 FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
 # Inputs of BatchNormalization that training changes but no gradient reaches: running mean and variance.
 _STATISTICS = {"BatchNormalization": (3, 4)}
-# Float inputs that say how an operator works and are not for training: a padding value, bounds, scales, a ratio,
-# the weights of classes, the state that a recurrent layer starts from.
+# Float inputs that configure an operator and are not trained: a padding value, bounds, scales, a ratio, class weights,
+# the initial state of a recurrent layer.
 _SETTINGS = {
     "Clip": (1, 2),
     "Dropout": (1,),
@@ -30,15 +30,15 @@ _SETTINGS = {
 
 
 def role(node: ir.Node, position: int) -> Role:
-    """What an operator does with an initial value.
+    """How an operator uses an initial value.
 
     Args:
         node: The node that reads the value.
-        position: Which of the node's inputs the value is.
+        position: Index of the value among the node's inputs.
 
     Returns:
-        `"statistics"` where training changes it without a gradient, `"setting"` where it says how the operator
-        works, `"value"` otherwise.
+        `"statistics"` if training changes it without a gradient, `"setting"` if it configures the operator, `"value"`
+        otherwise.
     """
     if node.domain == "":
         if position in _STATISTICS.get(node.op_type, ()):
@@ -49,17 +49,17 @@ def role(node: ir.Node, position: int) -> Role:
 
 
 def constant_value(value: ir.Value | None) -> np.ndarray | None:
-    """The array that a value always holds, or None where it holds another one from run to run.
+    """The array of a constant, or None if the value varies between runs.
 
-    Constants are the outputs of Constant nodes, initial values that are no floating-point numbers (shapes, axes,
-    indices), and floating-point ones that only set how an operator works (bounds, a ratio). Parameters and running
-    statistics are not: executors hold their live values.
+    Constants are the outputs of Constant nodes, initial values that are not floating-point (shapes, axes, indices), and
+    floating-point ones that only configure operators (bounds, a ratio). Parameters and running statistics are not
+    constants: executors hold their live values.
 
     Args:
-        value: An input of a node; None, as for an input that is left out, has no value.
+        value: An input of a node; None, for an omitted input, has no value.
 
     Returns:
-        The array, not to be written to.
+        The array; do not write to it.
     """
     if value is None:
         return None
@@ -67,13 +67,13 @@ def constant_value(value: ir.Value | None) -> np.ndarray | None:
         if value.dtype in FLOATS and any(role(use.node, use.idx) != "setting" for use in value.uses()):
             return None
     elif value.const_value is not None:
-        return None  # noted by an inference, not held
+        return None  # noted by an inference, not a constant
     tensor = constant_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an initial value, or of a Constant node's output where it is dense; else None."""
+    """The tensor of an initial value, or of a Constant node's dense output; else None."""
     node = value.producer()
     if node is not None and "sparse_value" in node.attributes:
         return None
@@ -81,15 +81,15 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def separate_roles(graph: ir.Graph) -> None:
-    """Give each role an initial value of its own.
+    """Give each role a separate initial value.
 
-    Exporters store equal values once: the zeros of a bias and of a running mean, say, which part when training begins.
+    Exporters store equal values once, such as the zeros of a bias and of a running mean, which diverge in training.
     """
     for value in list(graph.initializers.values()):
         owner = None
         for node, position in [(use.node, use.idx) for use in value.uses()]:
             kind = role(node, position)
-            # Running statistics belong to their node alone; other roles share.
+            # Running statistics are never shared between nodes; values of other roles are.
             key = (kind, node) if kind == "statistics" else kind
             owner = key if owner is None else owner
             if key != owner:

@@ -1,4 +1,4 @@
-"""Registered operators as nodes: what stands behind a node, shapes and types through it, and its backward node."""
+"""Registered operators as nodes: find a node's operator, infer shapes and types, and create its backward node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deep5.operators.registry import make_operator, registered_operator
 __all__ = ["BACKWARD", "Extent", "backward_attributes", "is_custom", "operator_of", "output_count", "standing_in"]
 
 BACKWARD = ".backward"
-"""What the name of a backward node ends with: the operator's own, of the same domain, and this."""
+"""Suffix of a backward node's operator name, in the same domain."""
 
 _NEEDS, _FLOATING = "deep5_needs", "deep5_floating"
 _DOMAIN, _OPERATOR, _INDEX = "deep5.inference", "Operator", "index"
@@ -31,15 +31,15 @@ _REGISTERING = threading.Lock()
 
 
 def is_custom(node: ir.Node) -> bool:
-    """Whether a registered operator, or its backward pass, stands behind a node."""
+    """Whether a registered operator, or its backward pass, implements a node."""
     return bool(node.domain) and registered_operator(node.domain, node.op_type.removesuffix(BACKWARD)) is not None
 
 
 def operator_of(node: ir.Node) -> Operator | None:
-    """A new operator of the class behind a node, with the node's attributes; None where none is registered.
+    """A new operator of the class that implements a node, with the node's attributes; None if none is registered.
 
     Raises:
-        OperatorError: The class does not take these attributes.
+        OperatorError: The class does not accept these attributes.
     """
     if not is_custom(node):
         return None
@@ -54,21 +54,21 @@ def backward_attributes(node: ir.Node, needs: Sequence[bool]) -> dict[str, Any]:
 
     Args:
         node: A node of a registered operator.
-        needs: Which of its inputs want a gradient.
+        needs: Which of its inputs need a gradient.
     """
     floating = [value.dtype is not None and is_floating(str(value.dtype.numpy())) for value in node.outputs]
     return {**node.attributes, _NEEDS: [int(need) for need in needs], _FLOATING: [int(each) for each in floating]}
 
 
 def output_count(operator: Operator, inputs: Sequence[ir.Value | None]) -> int | None:
-    """How many outputs an operator has, as its `specs` says; None where an input is not known.
+    """The number of outputs of an operator according to its `specs`; None if an input is unknown.
 
     Args:
         operator: The operator.
         inputs: Values of a graph.
 
     Raises:
-        ShapeError: It does not take such inputs.
+        ShapeError: It does not accept such inputs.
         OperatorError: Its `specs` failed.
     """
     specs = []
@@ -81,9 +81,9 @@ def output_count(operator: Operator, inputs: Sequence[ir.Value | None]) -> int |
 
 
 class Extent(str):
-    """A symbolic extent that may be computed with: the result is named after how it came about.
+    """A symbolic dimension that supports arithmetic: the result's name is the expression.
 
-    Which of two is larger is not known, whatever their names.
+    Comparisons raise: the larger of two is unknown, whatever their names.
 
     >>> Extent("N") * 2 + 1
     '2*N+1'
@@ -140,13 +140,13 @@ class Extent(str):
 
 @contextmanager
 def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
-    """While inside, ONNX's own inference asks registered operators for the shapes and types of their outputs.
+    """Within the context, ONNX's inference calls registered operators for the shapes and types of their outputs.
 
     Args:
-        proto: A model that is thrown away; its nodes of registered operators become others.
+        proto: A temporary model; its nodes of registered operators are replaced.
 
     Raises:
-        Deep5Error: What an operator's `specs` raised, when the block ends.
+        Deep5Error: The exception of an operator's `specs`, when the block ends.
     """
     operators: list[tuple[Operator, str]] = []
     for node in _nodes(proto.graph.node):
@@ -166,7 +166,7 @@ def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
         return
     if all(entry.domain != _DOMAIN for entry in proto.opset_import):
         proto.opset_import.add(domain=_DOMAIN, version=1)
-    with _REGISTERING:  # which can be done once
+    with _REGISTERING:  # a schema can be registered only once
         if not onnx.defs.has(_OPERATOR, 1, _DOMAIN):
             onnx.defs.register_schema(_schema())
     before, _ACTIVE.operators = getattr(_ACTIVE, "operators", []), operators
@@ -190,7 +190,7 @@ def _nodes(nodes: Any) -> Iterator[onnx.NodeProto]:
 
 
 def _schema() -> onnx.defs.OpSchema:
-    """Of an operator of any inputs and outputs: a number says which of those that stand behind nodes now."""
+    """The schema of an operator with any inputs and outputs: an attribute is its index among the active operators."""
     schema = onnx.defs.OpSchema
     kinds = sorted({f"tensor({kind})" for kind in _KINDS})
     variadic = {
@@ -231,7 +231,7 @@ def _infer_outputs(context: Any, operator: Operator, called: str) -> None:
     for number in range(context.get_num_inputs()):
         given = context.get_input_type(number)
         if given is None or not given.HasField("tensor_type") or not given.tensor_type.HasField("shape"):
-            return  # nothing is known: the executor will say so
+            return  # unknown: the executor reports it
         extents = tuple(_extent(extent) for extent in given.tensor_type.shape.dim)
         kind = ir.DataType(given.tensor_type.elem_type)
         inputs.append(TensorSpec(shape=extents, dtype=str(kind.numpy())))

@@ -1,4 +1,4 @@
-"""Networks, and single nodes, as an engine reads them: ONNX models in memory, without weights."""
+"""Networks, and single nodes, in the form that an engine reads: ONNX models in memory, without weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from deep5.networks.nodes import captures, subgraphs
 
 __all__ = ["answered", "engine_model", "node_key", "node_model"]
 
-# What an engine that reads the newest opset reads.
+# Engines that read the newest opset read this IR version.
 _IR_VERSION = 10
-# Of a node that stands in no graph.
+# The opset of a node outside any graph.
 _OPSET = 20
-# Kinds of nodes whose answers are kept: some large networks full.
+# Kinds of nodes whose answers are cached: enough for some large networks.
 _KINDS = 4096
 _PLAIN = {
     ir.AttributeType.FLOAT,
@@ -33,17 +33,17 @@ _PLAIN = {
 
 
 def engine_model(network: Network, *, fixed: bool = False, newest: int | None = None) -> bytes:
-    """The network as a serialised model in which parameters and buffers are inputs, behind the network's own.
+    """The network as a serialized model whose parameters and buffers are inputs, after the network's own inputs.
 
-    What an engine is given as an input it reads where it lies: it holds no copy of a weight, folds none into a
-    constant, and sees what an update rule writes.
+    An engine reads its inputs in place: it does not copy a weight or fold it into a constant, and sees the writes of an
+    update rule.
 
     Args:
         network: The network.
-        fixed: Parameters and buffers are initializers instead, whose values lie in external data that is not there:
-            the engine is given them in memory.
-        newest: The newest opset that the engine reads; a newer network is labelled as of that one, which its nodes are
-            where `node_model` of the same opset is one that the engine runs. None: it reads any.
+        fixed: Parameters and buffers are initializers instead, with external data that does not exist: the engine
+            receives their values in memory.
+        newest: The newest opset that the engine reads; None: any. A newer network is labeled with this opset. Its nodes
+            are valid in it if the engine runs their `node_model` of the same opset.
     """
     model = network.model.clone()
     graph = model.graph
@@ -77,14 +77,14 @@ def engine_model(network: Network, *, fixed: bool = False, newest: int | None = 
 
 
 def node_key(node: ir.Node) -> Hashable | None:
-    """Equal for two nodes whose `node_model` is equal, at a tenth of its cost.
+    """A key that is equal for two nodes whose `node_model` is equal, at a tenth of its cost.
 
     Returns:
-        Operator, opset, attributes, element types and ranks of inputs, extents of vectors; None where a node holds a
+        Operator, opset, attributes, element types and ranks of inputs, sizes of vectors; None if a node contains a
         graph.
     """
     if node.op_type == "Constant" and not node.domain:
-        return "Constant", tuple(node.attributes), node.outputs[0].dtype  # whatever number it holds
+        return "Constant", tuple(node.attributes), node.outputs[0].dtype  # the value does not matter
     attributes = []
     for name, attribute in node.attributes.items():
         value = attribute.value
@@ -108,12 +108,12 @@ def node_key(node: ir.Node) -> Hashable | None:
 
 
 def answered(known: dict[Hashable, Support], node: ir.Node, ask: Callable[[ir.Node], Support]) -> Support:
-    """What an engine says of a node, asked once a kind of node.
+    """An engine's answer for a node, requested once per kind of node.
 
     Args:
         known: Earlier answers, by `node_key`.
         node: The node.
-        ask: Has the engine try it.
+        ask: Makes the engine try the node.
     """
     key = node_key(node)
     if key is None:
@@ -123,18 +123,17 @@ def answered(known: dict[Hashable, Support], node: ir.Node, ask: Callable[[ir.No
 
 
 def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
-    """A node alone as a serialised model; its inputs are declared with what `node_key` holds of them, or where there is
-    none, all that is known of them.
+    """A single node as a serialized model, its inputs declared as `node_key` describes them, or else in full.
 
     Args:
         node: The node.
         newest: The newest opset that the engine reads; see `engine_model`.
 
     Returns:
-        The model; None where the element type of an input is not known.
+        The model; None if the element type of an input is unknown.
     """
     graph, whole = onnx.GraphProto(name="node"), bool(subgraphs(node))
-    names = {value: str(value.name) for value in captures(node)}  # the subgraphs call them so
+    names = {value: str(value.name) for value in captures(node)}  # nested graphs use these names
     taken = set(names.values())
     free = (name for number in itertools.count() if (name := f"x{number}") not in taken)
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
@@ -168,7 +167,7 @@ def _opset(node: ir.Node) -> tuple[str, int]:
 
 
 def _kind(value: ir.Value | None) -> Hashable:
-    """Type and rank; of what is at most a vector (axes, pads, a shape) the extent."""
+    """Type and rank; for vectors and scalars (axes, pads, a shape) the dimensions."""
     return None if value is None else (value.type, _extents(value))
 
 

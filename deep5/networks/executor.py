@@ -1,6 +1,6 @@
 """`NetworkExecutor`: the part of `GraphExecutor` that is the same for every framework.
 
-Which inputs fit, and copies of parameters and buffers in and out. What computes is the framework's.
+It checks inputs, and copies parameters and buffers in and out. The framework computes.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from deep5.networks.onnx.bounds import fed_counts
 __all__ = ["NetworkExecutor"]
 
 _Made = TypeVar("_Made")
-# Combinations of shapes to remember; a network for sequences may meet many.
+# Number of shape combinations to cache; networks for sequences may see many.
 _FITTING = 256
-# The largest number of the element types that a loss may have besides float64.
+# The largest finite number of the element types of a loss other than float64.
 _LARGEST = {"float16": 65504.0, "float32": (2 - 2.0**-23) * 2.0**127, "bfloat16": (2 - 2.0**-7) * 2.0**127}
 
 
 class NetworkExecutor(GraphExecutor, ABC):
-    """Base of deep5's own executors; implements `GraphExecutor`.
+    """Base class of deep5's executors; implements `GraphExecutor`.
 
     Args:
         network: The network; it is not changed.
         device: Where it runs.
-        seed: Of noise alone.
+        seed: Seed of noise only.
 
     Attributes:
-        network: As given; its initial values are those that the executor started from.
+        network: As given; its initial values are the executor's initial state.
         device: As given.
         seed: As given.
 
     Raises:
-        UsageError: `seed` is no whole number from 0 to 2**63 - 1.
+        UsageError: `seed` is not an integer from 0 to 2**63 - 1.
     """
 
     def __init__(self, network: Network | NativeNetwork, *, device: Device, seed: int = 0) -> None:
@@ -57,27 +57,27 @@ class NetworkExecutor(GraphExecutor, ABC):
         self._specs: dict[str, TensorSpec] = {**network.parameter_specs, **network.buffer_specs}
         self._check_kinds()
         self._inputs = [(name, self._input_dtype(name, spec)) for name, spec in network.inputs.items()]
-        # Inputs that are lists or may be None, which are fed as they are.
+        # Inputs that are lists or may be None; their structure is kept.
         self._collections = {name: spec for name, spec in network.inputs.items() if spec.collection}
         self._loop_counts = fed_counts(network.inputs, network.nodes) if isinstance(network, Network) else []
-        # Shapes that were found to fit, and the symbolic extents they give: a look costs less than a check.
+        # Valid shapes, and their symbolic dimensions: a look-up is cheaper than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
-        # Losses that were found to be ones, and the largest number of their element types.
+        # Valid losses, and the largest number of their element types.
         self._losses: dict[str, float] = {}
 
     collections: ClassVar[bool] = False
-    """Whether there are values for lists of tensors, for optional ones, and for texts."""
+    """Whether the framework supports lists of tensors, optional values, and strings."""
 
     @abstractmethod
     def _dtype(self, name: str) -> Any:
-        """The framework's object for an element type, which `native.dtype` equals."""
+        """The framework's object for an element type, comparable with `native.dtype`."""
 
     @abstractmethod
     def _native(self, name: str, value: Any) -> Any:
-        """An input as something with `dtype` and `shape` that the framework runs on.
+        """Convert an input to an object with `dtype` and `shape` that the framework runs on.
 
         Raises:
-            ShapeError: It cannot be made one; `name` is for the message.
+            ShapeError: The input cannot be converted; `name` is for the message.
         """
 
     @abstractmethod
@@ -89,23 +89,23 @@ class NetworkExecutor(GraphExecutor, ABC):
         """Copy a C-contiguous array of the right shape and dtype into a parameter or buffer."""
 
     def _float_dtype(self, live: Iterable[Any]) -> str:
-        """The floating-point type that the network computes in: of its live values, or of inputs where none is one."""
+        """The floating-point type of the computation: that of the live values, else of the inputs."""
         found = (dtype_name(value.dtype) for value in live)
         declared = (spec.dtype for spec in self.network.inputs.values())
         return next((name for name in (*found, *declared) if name.startswith(("float", "bfloat"))), "none")
 
     def _product_kernels(self, dtype: str) -> str:
-        """The element type of the kernels that compute products of a short one."""
+        """The element type of the kernels that compute products of a short type."""
         return dtype
 
     def _dtype_settings(self, live: Sequence[Any]) -> dict[str, str]:
-        """What settings say of element types.
+        """The settings for element types.
 
         Args:
             live: Parameters.
 
         Returns:
-            `dtype`, and what differs from it: `compute_dtype` of products, `compute_kernels` of what computes them.
+            `dtype`, and if they differ from it, `compute_dtype` of products and `compute_kernels` of their kernels.
         """
         from deep5.networks.transforms.mixed_precision import compute_dtype
 
@@ -120,32 +120,32 @@ class NetworkExecutor(GraphExecutor, ABC):
         return {**found, "compute_kernels": ", ".join(dict.fromkeys(used))} if used != names else found
 
     def _averaged(self) -> Any:
-        """A context in which the live parameters are what evaluation uses."""
+        """A context in which the live parameters are those for evaluation."""
         return nullcontext()
 
     def _runnable(self, make: Callable[..., _Made], *given: Any, **options: Any) -> _Made:
-        """What a function makes runnable; whatever a table of operators or an engine raises of odd settings is told.
+        """Call a function that makes the network runnable, and report exceptions of tables or engines as an error.
 
         Raises:
-            NetworkError: The function raised something that is no error of deep5's.
+            NetworkError: The function raised an exception that is not one of deep5's errors.
         """
         try:
             return make(*given, **options)
         except Exception as error:
             if is_own(error) or not isinstance(self.network, Network):
-                raise  # native code: what its author's own code raises is its author's
+                raise  # native code: its author handles what it raises
             raise self.network.refused_by("the back-end", error) from error
 
     def _feed(self, inputs: Arrays, *, empty: bool = False) -> tuple[list[Any], dict[str, int]]:
-        """Native inputs in the network's order, and the extents of this batch.
+        """Native inputs in the network's order, and the symbolic dimensions of this batch.
 
         Args:
             inputs: As for `inference`.
-            empty: Whether a symbolic extent may be 0, which no training survives: a mean over nothing is NaN.
+            empty: Whether a symbolic dimension may be 0; not in training, where a mean over nothing is NaN.
 
         Raises:
-            ShapeError: A missing, unknown or misshapen input, or one of another element type.
-            NetworkError: A loop would run so often that no machine's memory holds what it gives.
+            ShapeError: A missing, unknown or misshapen input, or one with another element type.
+            NetworkError: A loop has so many iterations that its result exceeds any machine's memory.
         """
         if not isinstance(inputs, (dict, Mapping)) or len(inputs) != len(self._inputs):
             self._refuse_names(inputs)
@@ -171,7 +171,7 @@ class NetworkExecutor(GraphExecutor, ABC):
         return feed, self._check_shapes(shapes, empty) if extents is None else extents
 
     def _check_kinds(self) -> None:
-        """Refuse a network that takes or gives what this framework has no values for."""
+        """Reject a network whose inputs or outputs have types that this framework does not support."""
         if self.collections:
             return
         for kind, specs in (("input", self.network.inputs), ("output", self.network.outputs)):
@@ -190,7 +190,7 @@ class NetworkExecutor(GraphExecutor, ABC):
             ) from error
 
     def _collected(self, name: str, value: Any) -> Any:
-        """A list of tensors, or what is fed for an optional value, with every tensor as the framework takes it."""
+        """A list of tensors, or the value of an optional input, with every tensor converted to a native one."""
         spec = self._collections[name]
         if value is None and spec.collection.startswith("optional"):
             return None
@@ -207,7 +207,7 @@ class NetworkExecutor(GraphExecutor, ABC):
         return made
 
     def _shapes(self, feed: Sequence[Any]) -> tuple[Any, ...]:
-        """The shapes of the inputs; () for what is no tensor, as in its specification."""
+        """The shapes of the inputs; () for an input that is not a tensor, as in its specification."""
         held = zip(self.network.inputs, feed, strict=True)
         return tuple(() if name in self._collections else value.shape for name, value in held)
 
@@ -228,7 +228,7 @@ class NetworkExecutor(GraphExecutor, ABC):
         for symbol, (extent, name) in extents.items():
             if not extent:
                 if empty:
-                    return found  # not remembered: what is remembered fits in training, too
+                    return found  # not cached: cached shapes are valid in training, too
                 raise ShapeError(
                     f"input {name!r}: got {symbol} = 0, nothing to train on; allowed: at least 1; remedy: leave empty "
                     "batches out"
@@ -253,11 +253,11 @@ class NetworkExecutor(GraphExecutor, ABC):
         )
 
     def _info(self, info: StepInfo | None) -> StepInfo:
-        """The step that masks are a function of."""
+        """The step that determines the masks."""
         return StepInfo(seed=self.seed) if info is None else check_info(info)
 
     def _check_loss(self, loss: str) -> None:
-        """Refuse what is no floating-point scalar output."""
+        """Reject an output that is not a floating-point scalar."""
         if not isinstance(loss, str):
             raise UsageError(f"got {brief(loss)} as the loss; allowed: a name, {', '.join(self.network.outputs)}")
         spec = self.network.outputs.get(loss)
@@ -271,16 +271,16 @@ class NetworkExecutor(GraphExecutor, ABC):
         self._losses[loss] = _LARGEST.get(spec.dtype, sys.float_info.max)
 
     def _check_scale(self, loss: str, scale: float) -> float:
-        """`loss_scale` as a number of Python's, for a loss that was checked.
+        """`loss_scale` as a Python float, for a loss that was checked.
 
         Raises:
-            UsageError: It is no finite number, or none in the loss's element type.
+            UsageError: It is not a finite number in the loss's element type.
         """
         largest = self._losses[loss]
         if type(scale) is float and -largest <= scale <= largest:
             return scale
         if isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
-            # A whole number of Python's may be too large to become a float.
+            # A Python integer may be too large for a float.
             with suppress(OverflowError):
                 if -largest <= (number := float(scale)) <= largest:
                     return number
@@ -314,7 +314,7 @@ class NetworkExecutor(GraphExecutor, ABC):
         return tuple(dict.fromkeys(wrt))
 
     def _check_sum(self, name: str, earlier: tuple[int, ...], given: tuple[int, ...]) -> None:
-        """Refuse to add the gradient by an input of another shape to what earlier calls have accumulated."""
+        """Reject the gradient of an input whose shape differs from the accumulated one."""
         if tuple(earlier) != tuple(given):
             raise ShapeError(
                 f"accumulate=True: the gradient by {name!r}: got shape {tuple(given)}, earlier {tuple(earlier)}; "
@@ -325,15 +325,15 @@ class NetworkExecutor(GraphExecutor, ABC):
         """Packed copy out; see `GraphExecutor.read`.
 
         Raises:
-            UnknownName: No such parameter or buffer.
-            UsageError: `out` is no contiguous NumPy array.
-            ShapeError: `out` is of another size or dtype.
+            UnknownName: Unknown parameter or buffer.
+            UsageError: `out` is not a contiguous NumPy array.
+            ShapeError: `out` has another size or dtype.
         """
         for name, part in self._packed(names, out):
             part[...] = to_numpy(self._live(name)).reshape(-1)
 
     def write(self, names: Sequence[str], packed: Array) -> None:
-        """Packed copy in; see `GraphExecutor.write`. Raises as `read`."""
+        """Packed copy in; see `GraphExecutor.write`. Raises the same errors as `read`."""
         for name, part in self._packed(names, packed):
             self._assign(name, part.reshape(self._shape(name)))
 
@@ -342,16 +342,16 @@ class NetworkExecutor(GraphExecutor, ABC):
         return {name: np.array(to_numpy(self._live(name)), order="C") for name in self._specs}
 
     def state_views(self) -> dict[str, Any]:
-        """As `state_dict`, but of the live memory where NumPy can look at it: to be read before the next step."""
+        """Like `state_dict`, but views of the live memory where NumPy supports it; read them before the next step."""
         return {name: np.asarray(to_numpy(self._live(name)), order="C") for name in self._specs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+        """Restore `state_dict` bit by bit.
 
         Raises:
-            UsageError: `state` is no dict.
+            UsageError: `state` is not a dict.
             NetworkError: Names are missing or unknown.
-            ShapeError: A value of another shape or dtype.
+            ShapeError: A value has another shape or dtype.
         """
         if not isinstance(state, Mapping):
             raise UsageError(
@@ -373,11 +373,11 @@ class NetworkExecutor(GraphExecutor, ABC):
         """The network with the live values; see `GraphExecutor.export`.
 
         Raises:
-            Unsupported: The network is native code: there is no graph.
+            Unsupported: The network is native code without a graph.
         """
         with self._averaged() if evaluation else nullcontext():
             network: Any = self.network
-            exported: Network = network.with_values(self.state_dict())  # a native one raises
+            exported: Network = network.with_values(self.state_dict())  # raises for native code
         return exported
 
     def _shape(self, name: str) -> tuple[int, ...]:

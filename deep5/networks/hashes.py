@@ -1,4 +1,4 @@
-"""SHA-256 of a network: of its values, and of what it computes."""
+"""SHA-256 of a network's values, and of its structure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def hash_of_values(specs: Mapping[str, TensorSpec], value: Callable[[str], np.nd
     """SHA-256 over names, shapes, dtypes and bytes.
 
     Args:
-        specs: Of parameters, then of buffers.
-        value: Gives the value of a name; called for one at a time.
+        specs: Specifications of the parameters, then of the buffers.
+        value: Returns the value of a name; called for one name at a time.
     """
     digest = hashlib.sha256()
     for name, spec in specs.items():
@@ -33,7 +33,7 @@ def hash_of_lines(lines: Iterable[str]) -> str:
 
 
 def node_lines(graph: ir.Graph) -> Iterator[str]:
-    """A line a node, in the order of execution: its operator, inputs, outputs and attributes."""
+    """One line per node, in execution order: its operator, inputs, outputs and attributes."""
     for node in graph:
         attributes = sorted(f"{key}={_attribute(value)}" for key, value in node.attributes.items())
         sources = [value.name if value is not None else "" for value in node.inputs]

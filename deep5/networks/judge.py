@@ -1,4 +1,4 @@
-"""`Judge`: what a conformance suite says of one subject, in one way."""
+"""`Judge`: the comparisons and error messages of a conformance suite for one subject."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ __all__ = ["ConformanceError", "Judge"]
 
 
 class ConformanceError(Deep5Error):
-    """A component that does not keep the contract of its interface."""
+    """A component violates the contract of its interface."""
 
 
 class Judge:
-    """Comparisons that raise `ConformanceError`, with what was got and what is allowed.
+    """Comparisons that raise `ConformanceError` with the actual and the allowed result.
 
     Args:
-        subject: Who is judged, for the messages.
-        tolerance: Of `close`, relative to the norm of what is wanted.
+        subject: The component under test, for messages.
+        tolerance: Tolerance of `close`, relative to the norm of the expected value.
     """
 
     def __init__(self, subject: str, tolerance: float) -> None:
         self.subject, self.tolerance = subject, tolerance
 
     def require(self, holds: bool, what: str, allowed: Any) -> None:
-        """Refuse the subject where something does not hold; `what` says what was got."""
+        """Raise unless a condition holds; `what` describes the actual result."""
         if not holds:
             raise ConformanceError(f"{self.subject}: {what}; allowed: {allowed}")
 
     def close(self, got: Any, want: Any, what: str) -> None:
-        """The same shape and dtype, and the same values within the tolerance."""
+        """Require the same shape and dtype, and the same values within the tolerance."""
         got, want = np.asarray(to_numpy(got)), np.asarray(to_numpy(want))
         same = (got.shape, got.dtype) == (want.shape, want.dtype)
         self.require(same, f"{what} is {got.dtype}{got.shape}", f"{want.dtype}{want.shape}")
@@ -42,14 +42,14 @@ class Judge:
         self.require(error <= self.tolerance, f"{what} is off by {error:.2g} of the reference's", f"{self.tolerance:g}")
 
     def alike(self, got: Any, want: Any, what: str, least: float = 0.0) -> None:
-        """Every element within the tolerance, relative to the largest of what is wanted; NaN and infinities alike.
+        """Require every element within the tolerance, relative to the largest expected one; NaN and infinities equal.
 
         Args:
             got: An array.
-            want: What it should be.
-            what: What it is, for the message, which also says where the first element differs and by how much.
-            least: What the tolerance is relative to at least: the size of what this was computed from, where it may be
-                nothing but a remainder of roundings.
+            want: The expected array.
+            what: Its name, for the message, which also contains the first difference and its position.
+            least: The least value that the tolerance is relative to: the size of the terms, if the result may be a
+                mere rounding error of their cancellation.
         """
         got, want = np.asarray(to_numpy(got)), np.asarray(to_numpy(want))
         same = (got.shape, got.dtype) == (want.shape, want.dtype)
@@ -70,13 +70,13 @@ class Judge:
             )
 
     def identical(self, got: Mapping[str, Any], want: Mapping[str, Any], what: str) -> None:
-        """The same bits for every name in `want`."""
+        """Require the same bits for every name in `want`."""
         for name, value in want.items():
             same = name in got and np.array_equal(to_numpy(got[name]), to_numpy(value), equal_nan=True)
             self.require(same, f"{what} {name!r}", "the same bits")
 
     def refuses(self, kind: type[Exception], call: Callable[[], Any], what: str) -> None:
-        """The call raises an error of this kind, and no other."""
+        """Require that the call raises an error of this type, and no other."""
         try:
             call()
         except kind:

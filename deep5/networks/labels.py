@@ -1,4 +1,4 @@
-"""Labels that are no class: found before an engine reads past the end of memory, or counts from the end, for them."""
+"""Reject labels that are not a class, for which an engine would read out of bounds or count from the end."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from deep5.networks.onnx.attributes import attribute
 __all__ = ["LOSSES", "Labels", "label_inputs", "open_losses", "weighs_otherwise"]
 
 LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
-# Operators that keep all elements of their first input. (A Cast to fewer bits may make a class of what was none.)
+# Operators that keep all elements of their first input. (A Cast to fewer bits may turn an invalid label into a class.)
 _KEEPING = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """An input that a loss takes labels from.
+    """An input that provides the labels of a loss.
 
     Attributes:
-        position: Which of the network's inputs it is.
+        position: Index of the input among the network's inputs.
         name: Its name.
-        classes: How many classes there are.
+        classes: The number of classes.
         unsigned: Its element type without a sign.
-        ignored: The number that stands for no class, or None.
+        ignored: The label to ignore, or None.
     """
 
     position: int
@@ -38,14 +38,14 @@ class Labels:
     ignored: int | None
 
     def check(self, value: np.ndarray) -> None:
-        """Look at a batch of labels; takes some 2 µs where all is well, a tenth of that where it is one label.
+        """Check a batch of labels; takes about 2 µs if all are valid, a tenth of that for a single label.
 
         Raises:
-            NetworkError: One is no class.
+            NetworkError: A label is not a class.
         """
         if value.size == 1 and 0 <= value.item() < self.classes:
             return
-        # Without its sign a negative number is a large one: one look finds both.
+        # Viewed as unsigned, a negative number is a large one: one pass finds both.
         if not value.size or value.view(self.unsigned).max() < self.classes:
             return
         wrong, allowed = (value < 0) | (value >= self.classes), f"0 to {self.classes - 1}"
@@ -57,7 +57,7 @@ class Labels:
 
 
 def label_inputs(network: Network) -> list[Labels]:
-    """The inputs of a network whose elements all go into a loss as labels, where the number of classes is known."""
+    """The inputs whose elements all go into a loss as labels, if the number of classes is known."""
     positions = {name: position for position, name in enumerate(network.inputs)}
     found = []
     for node in network.nodes:
@@ -80,8 +80,8 @@ def label_inputs(network: Network) -> list[Labels]:
 
 
 def open_losses(network: Network) -> list[ir.Node]:
-    """The losses whose labels `label_inputs` does not find: they are computed, nobody knows how many classes there are,
-    or the loss is inside of another node."""
+    """The losses whose labels `label_inputs` does not find: the labels are computed, the number of classes is unknown,
+    or the loss is in a nested graph."""
     names = {labels.name for labels in label_inputs(network)}
     graph, found = network.model.graph, []
     for node in graph.all_nodes():
@@ -93,9 +93,9 @@ def open_losses(network: Network) -> list[ir.Node]:
 
 
 def weighs_otherwise(network: Network, loss: str) -> str | None:
-    """Why a loss is known to be another mean than that over samples, or none; None where nothing says so.
+    """Why a loss is known not to be the mean over samples; None if nothing indicates that.
 
-    Of such a loss the mean over parts of a batch, each by its number of samples, is not that of the batch.
+    For such a loss, the mean over parts of a batch, weighted by their numbers of samples, is not that of the batch.
 
     Args:
         network: The network.
@@ -118,7 +118,7 @@ def weighs_otherwise(network: Network, loss: str) -> str | None:
 
 
 def _source(value: ir.Value | None) -> ir.Value | None:
-    """What a value holds all elements of, in whatever shape and whole type; None where that is not only whole."""
+    """The source of a value's elements before reshapes and casts; None if a value on the way is not an integer."""
     while value is not None and value.dtype is not None and value.dtype.is_integer():
         node = value.producer()
         if node is None or node.op_type not in _KEEPING or node.domain:

@@ -1,7 +1,7 @@
-"""Dropout's masks: a function of (seed, step, node) and of nothing else, the same bits for every framework.
+"""Dropout masks: they depend only on (seed, step, node), and are bit-identical in every framework.
 
-A framework's own random stream cannot be compared with another's, and ONNX Runtime's cannot even be restored. So masks
-are drawn here, by a counter-based generator, and enter a network as inputs.
+Frameworks' random streams cannot be compared with each other, and ONNX Runtime's cannot even be restored. So masks are
+drawn here, by a counter-based generator, and are inputs of a network.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ MASK(mask_float64, double)
 
 
 def dropout_mask(shape: tuple[int, ...], *, ratio: float, seed: int, step: int, node: str, dtype: str) -> Any:
-    """What dropout multiplies by: 0 with probability `ratio`, else 1 / (1 - ratio).
+    """The factor of dropout: 0 with probability `ratio`, else 1 / (1 - ratio).
 
     Args:
-        shape: Of the value that is dropped from.
+        shape: Shape of dropout's input.
         ratio: In [0, 1).
         seed: Seed of the run's noise.
         step: Number of the step.
-        node: Name of the node: every node has a stream of its own.
-        dtype: `"float32"` or `"float64"`; what is dropped does not depend on it.
+        node: Name of the node: every node has a separate stream.
+        dtype: `"float32"` or `"float64"`; the dropped elements do not depend on it.
 
     Returns:
-        A NumPy array of its own memory, 64-byte aligned.
+        A NumPy array that owns its memory, 64-byte aligned.
 
     References:
         Srivastava et al., Dropout: a simple way to prevent neural networks from overfitting, JMLR 15, 2014; scaled in
@@ -91,7 +91,7 @@ def dropout_mask(shape: tuple[int, ...], *, ratio: float, seed: int, step: int, 
 
 @functools.cache
 def _compiled(dtype: str) -> Any:
-    """The C function for an element type, or None where there is no compiler."""
+    """The C function for an element type, or None without a compiler."""
     if compiler.compiler() is None:
         return None
     call = getattr(compiler.load_library(_C_SOURCE), f"mask_{dtype}")

@@ -1,4 +1,4 @@
-"""`NativeNetwork`: the description of a network that was written in a framework and not as an ONNX graph."""
+"""`NativeNetwork`: the description of a network written in a framework instead of as an ONNX graph."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["NativeNetwork"]
 
 @dataclass(frozen=True, kw_only=True)
 class NativeNetwork:
-    """What executors, trainer and recipes ask of a network, of one that only its own framework can run.
+    """The network interface of executors, trainer and recipes, for a network that only its own framework can run.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         inputs: Specifications of the inputs that a caller feeds, by name.
         outputs: Specifications of the outputs, by name.
-        parameter_specs: Specifications of what is trained, by name.
+        parameter_specs: Specifications of the trained values, by name.
         buffer_specs: Specifications of values that training changes without a gradient, by name.
-        structure: A text that differs where the computation differs, such as a listing of its operations.
-        weights: What `weights_hash` gives where there are no values.
-        values: The value of every parameter and buffer; none where they are not kept, as by an executor, which would
-            hold all weights twice. They are not copied.
+        structure: A string that differs if the computation differs, such as a listing of its operations.
+        weights: The result of `weights_hash` if there are no values.
+        values: The value of every parameter and buffer, not copied; empty if they are not kept, as by an executor,
+            which would hold all weights twice.
     """
 
     name: str
@@ -42,27 +42,27 @@ class NativeNetwork:
 
     @property
     def frozen(self) -> frozenset[str]:
-        """Parameters that no gradient is taken by: none, for what the native code does not train is a buffer."""
+        """Parameters without a gradient: none, since values that the native code does not train are buffers."""
         return frozenset()
 
     @property
     def trained_specs(self) -> Mapping[str, TensorSpec]:
-        """Specifications of the parameters that gradients are taken by: of all."""
+        """Specifications of the parameters with a gradient: all of them."""
         return self.parameter_specs
 
     def parameters(self) -> Mapping[str, np.ndarray]:
-        """The initial values of the parameters by name, each read when it is asked for."""
+        """The initial values of the parameters by name, each read on access."""
         return InitialValues(self.initial, self.parameter_specs)
 
     def buffers(self) -> Mapping[str, np.ndarray]:
-        """The initial values of the buffers by name, likewise."""
+        """The initial values of the buffers by name, each read on access."""
         return InitialValues(self.initial, self.buffer_specs)
 
     def initial(self, name: str) -> np.ndarray:
-        """The initial value of a parameter or buffer; a fresh, writable array.
+        """The initial value of a parameter or buffer, as a fresh, writable array.
 
         Raises:
-            NetworkError: Nothing has that name.
+            NetworkError: The name is unknown.
             Unsupported: The values are not kept.
         """
         if name not in self.parameter_specs and name not in self.buffer_specs:
@@ -77,7 +77,7 @@ class NativeNetwork:
         return np.array(self.values[name], order="C")
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> NativeNetwork:
-        """There is no graph to put other values into.
+        """Not supported: there is no graph to put values into.
 
         Raises:
             Unsupported: Always.
@@ -95,7 +95,7 @@ class NativeNetwork:
         return hash_of_values({**self.parameter_specs, **self.buffer_specs}, self.initial)
 
     def structure_hash(self) -> str:
-        """SHA-256 over the structure's text and all specifications, without the weights."""
+        """SHA-256 over the structure string and all specifications, without the weights."""
         lines = [f"native {self.structure}"]
         parts = {"inputs": self.inputs, "outputs": self.outputs, "parameters": self.parameter_specs}
         for kind, specs in {**parts, "buffers": self.buffer_specs}.items():

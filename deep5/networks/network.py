@@ -1,4 +1,4 @@
-"""`Network`: an ONNX model held by onnx-ir, with the names that executors, gradients and recipes need."""
+"""`Network`: an ONNX model in onnx-ir, with the names that executors, gradients and recipes need."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["Network"]
 class Network:
     """A graph of ONNX operators with its initial weights.
 
-    Initial values are read from the file, or drawn from their seed, only when asked for; live values belong to
-    executors. A network is not changed after it was made.
+    Initial values are read from the file, or drawn from their seed, only when requested; executors hold the live
+    values. A network is immutable.
 
-    What is trained: the floating-point initial values that some node uses, also those that a file writes as Constant or
-    ConstantOfShape nodes of more than one element. What is not: single numbers in Constant nodes (a scale, an
-    epsilon) and whatever was folded, which stay Constant nodes; inputs that say how an operator works (bounds, a
-    padding value, a ratio, the weights of classes, the state that a recurrent layer starts from), which are constants;
-    and running statistics, which are buffers. A file of torch.onnx.export says itself what a parameter is.
+    Parameters (trained): the floating-point initial values that some node uses, including those that a file writes as
+    Constant or ConstantOfShape nodes of more than one element. Not trained: single numbers in Constant nodes (a scale,
+    an epsilon) and folded values, which stay Constant nodes; inputs that configure an operator (bounds, a padding
+    value, a ratio, class weights, the initial state of a recurrent layer), which are constants; and running statistics,
+    which are buffers. A file of torch.onnx.export itself lists the parameters.
 
     Args:
-        model: The model; it is taken over, not copied.
+        model: The model; the network takes ownership and does not copy it.
 
     Raises:
         NetworkError: The model is not valid ONNX.
@@ -47,8 +47,8 @@ class Network:
         inputs: Specifications of the inputs that a caller feeds, by name.
         outputs: Specifications of the outputs, by name.
         parameter_specs: Specifications of the trainable initial values, in the order of first use.
-        frozen: Names of the parameters that no gradient is taken by and that optimizers leave as they are.
-        trained_specs: `parameter_specs` without those that are frozen.
+        frozen: Names of the parameters without a gradient, which optimizers do not change.
+        trained_specs: `parameter_specs` without the frozen ones.
         buffer_specs: Specifications of values that training changes without a gradient (running statistics).
     """
 
@@ -75,24 +75,24 @@ class Network:
 
     @classmethod
     def from_onnx(cls, path_or_model: str | Path | onnx.ModelProto) -> Network:
-        """Read a network; it comes out in opset 20 or newer, with functions inlined and constants folded.
+        """Read a network; the result has opset 20 or newer, with functions inlined and constants folded.
 
         Args:
-            path_or_model: A file in ONNX's format, or a model in memory (copied).
+            path_or_model: An ONNX file, or a model in memory (copied).
 
         Raises:
-            NetworkError: No such file, not a valid ONNX model, or weights outside the model's folder.
+            NetworkError: A missing file, an invalid ONNX model, or weights outside the model's folder.
         """
         return cls(import_model(path_or_model))
 
     @property
     def nodes(self) -> list[ir.Node]:
-        """The nodes in the order of execution."""
+        """The nodes in execution order."""
         return list(self.model.graph)
 
     @property
     def opset(self) -> int:
-        """The version of ONNX's own operator set that the network is written in."""
+        """The version of the network's ONNX operator set."""
         return self.model.graph.opset_imports[""]
 
     @property
@@ -102,18 +102,18 @@ class Network:
         return {name: self.initial(name) for name in self.model.graph.initializers if name not in owned}
 
     def parameters(self) -> Mapping[str, np.ndarray]:
-        """The initial values of the parameters by name, in the order of first use, each read when it is asked for."""
+        """The initial values of the parameters by name, in the order of first use, each read on access."""
         return InitialValues(self.initial, self.parameter_specs)
 
     def buffers(self) -> Mapping[str, np.ndarray]:
-        """The initial values of the buffers by name, likewise."""
+        """The initial values of the buffers by name, each read on access."""
         return InitialValues(self.initial, self.buffer_specs)
 
     def initial(self, name: str) -> np.ndarray:
-        """The initial value of a parameter, buffer or constant; a fresh, writable array.
+        """The initial value of a parameter, buffer or constant, as a fresh, writable array.
 
         Raises:
-            NetworkError: Nothing has that name.
+            NetworkError: The name is unknown.
         """
         return initial_value(self.model, name)
 
@@ -121,10 +121,10 @@ class Network:
         """A copy of this network with other initial values.
 
         Args:
-            values: New values by name, of the same shapes and dtypes; what is not named stays.
+            values: New values by name, with the same shapes and dtypes; other values stay.
 
         Raises:
-            NetworkError: No mapping, an unknown name, or a value that does not fit.
+            NetworkError: The argument is not a mapping, a name is unknown, or a value does not fit.
         """
         return Network(initials.with_values(self.model, values))
 
@@ -132,19 +132,19 @@ class Network:
         """A copy of this network that returns these values, in this order.
 
         Raises:
-            NetworkError: No node computes such a value, one is named twice, or none is.
+            NetworkError: A name that no node computes, a duplicate name, or no names.
         """
         return Network(subnetwork.with_outputs(self.model, names))
 
     def add_parameter(self, name: str, value: np.ndarray) -> Network:
-        """A copy with one more initial value: a parameter, where it is floating-point and a node uses it as one.
+        """A copy with one more initial value: a parameter, if it is floating-point and a node uses it as one.
 
         Args:
-            name: A name that no value has.
-            value: Numbers; copied.
+            name: An unused name.
+            value: A numeric array; copied.
 
         Raises:
-            NetworkError: The name is taken, or these are no numbers.
+            NetworkError: The name is taken, or the array is not numeric.
         """
         return Network(initials.add_parameter(self.model, name, value))
 
@@ -158,51 +158,52 @@ class Network:
         domain: str = "",
         **attributes: Any,
     ) -> Network:
-        """A copy with one more node; nothing uses its outputs until `add_edge` or `with_outputs` says so.
+        """A copy with one more node; its outputs are unused until `add_edge` or `with_outputs`.
 
         Args:
-            op_type: An operator of ONNX's own set, or one that was registered.
-            inputs: Names of values; None for an input that is left out.
-            outputs: Names for what it computes; left out: one, named after the node.
-            name: The node's; left out: the operator and a number.
-            domain: Of a registered operator.
-            attributes: Of the node.
+            op_type: An ONNX operator, or a registered one.
+            inputs: Names of values; None for an omitted input.
+            outputs: Names of its outputs; by default one, named after the node.
+            name: Name of the node; by default the operator and a number.
+            domain: Domain of a registered operator.
+            attributes: Attributes of the node.
 
         Raises:
-            NetworkError: No such operator or value, a name that is taken, or inputs that the operator does not take.
+            NetworkError: An unknown operator or value, a taken name, or inputs that the operator does not accept.
         """
         return Network(editing.add_node(self.model, op_type, inputs, outputs, name, domain, attributes))
 
     def remove_node(self, name: str, *, bypass: str | None = None) -> Network:
-        """A copy without a node, and without initial values that it alone used.
+        """A copy without a node, and without initial values that only this node used.
 
         Args:
-            name: The node's.
-            bypass: The input of the node that those take who took its output; left out: nobody may take it.
+            name: Name of the node.
+            bypass: The input of the node that replaces its output in all readers; by default there may be no readers.
 
         Raises:
-            NetworkError: No such node or input, somebody would be left without an input, or the shapes do not fit.
+            NetworkError: An unknown node or input, a reader that would be left without an input, or shapes that do not
+                fit.
         """
         return Network(editing.remove_node(self.model, name, bypass))
 
     def add_edge(self, value: str, node: str, position: int | None = None) -> Network:
-        """A copy in which a node takes a value as an input, in place of what it took there.
+        """A copy in which a node reads a value as an input, in place of its previous input.
 
         Args:
-            value: What it takes.
-            node: Who takes it.
-            position: Which of the node's inputs; left out: one more, behind the others.
+            value: The value.
+            node: The node.
+            position: Index of the node's input; by default a new one after the others.
 
         Raises:
-            NetworkError: No such value or node, a cycle, or an input that the operator does not take.
+            NetworkError: An unknown value or node, a cycle, or an input that the operator does not accept.
         """
         return Network(editing.add_edge(self.model, value, node, position))
 
     def remove_edge(self, node: str, position: int) -> Network:
-        """A copy in which a node does without an input that is optional or one of a row, such as a bias.
+        """A copy in which a node lacks an optional or variadic input, such as a bias.
 
         Raises:
-            NetworkError: No such node or input, or the operator needs it.
+            NetworkError: An unknown node or input, or an input that the operator requires.
         """
         return Network(editing.remove_edge(self.model, node, position))
 
@@ -215,83 +216,83 @@ class Network:
         domain: str = "",
         **attributes: Any,
     ) -> Network:
-        """A copy in which another operator computes what a node did; names of node and outputs stay.
+        """A copy in which another operator replaces a node; the names of node and outputs stay.
 
         Args:
-            name: The node's.
-            op_type: The other operator.
-            inputs: Names of values; left out: those of the node.
-            domain: Of a registered operator.
-            attributes: Of the new node; the old one's are not taken over.
+            name: Name of the node.
+            op_type: The new operator.
+            inputs: Names of values; by default those of the node.
+            domain: Domain of a registered operator.
+            attributes: Attributes of the new node; the previous node's attributes are dropped.
 
         Raises:
-            NetworkError: No such node, operator or value, a cycle, or shapes that do not fit.
+            NetworkError: An unknown node, operator or value, a cycle, or shapes that do not fit.
         """
         return Network(editing.replace_node(self.model, name, op_type, inputs, domain, attributes))
 
     def rename(self, old: str, new: str) -> Network:
-        """A copy in which a value (an input, output, parameter or one between), else a node, has another name.
+        """A copy in which a value (an input, output, parameter or intermediate value), else a node, is renamed.
 
         Raises:
-            NetworkError: Nothing has the old name, or something else has the new one.
+            NetworkError: The old name is unknown, or the new one is taken.
         """
         return Network(editing.rename(self.model, old, new))
 
     def freeze(self, *patterns: str) -> Network:
         """A copy in which parameters are frozen; they stay parameters.
 
-        No gradient is taken by them unless `wrt` names them, and no optimizer changes them. A file that `save` writes
-        says so.
+        They have no gradient unless `wrt` names them, and no optimizer changes them. `save` stores the frozen names in
+        the file.
 
         Args:
             patterns: Names of parameters, with `*`, `?` and `[…]` as in file names; none: all parameters.
 
         Raises:
-            NetworkError: A pattern that matches no parameter.
+            NetworkError: A pattern matches no parameter.
         """
         return Network(freezing.freeze(self.model, self.parameter_specs, patterns))
 
     def unfreeze(self, *patterns: str) -> Network:
-        """A copy in which parameters are trained again; see `freeze`. Raises as that."""
+        """A copy in which parameters are trained again; arguments and errors as for `freeze`."""
         return Network(freezing.unfreeze(self.model, self.parameter_specs, patterns))
 
     def add_loss(
         self, scores: str = "logits", loss: str = "cross_entropy", *, label: str = "label", name: str = "loss"
     ) -> Network:
-        """A copy with a loss, the mean over the batch or, of the squared error, over all elements, as its last output.
+        """A copy with a loss as its last output: the mean over the batch or, for the squared error, over all elements.
 
         Args:
             scores: A value (N, classes, …), or, for the squared error, of any shape.
             loss: `"cross_entropy"` or `"mean_squared_error"`.
-            label: An input of the network; one that is not there is declared: (N, …) int64, or as the scores.
-            name: Of the loss.
+            label: An input of the network; a missing one is declared: (N, …) int64, or like the scores.
+            name: Name of the loss.
 
         Raises:
-            NetworkError: No such value, an unknown loss, a name that is taken, or shapes that do not fit.
+            NetworkError: An unknown value or loss, a taken name, or shapes that do not fit.
         """
         return Network(subnetwork.add_loss(self.model, scores, loss, label, name))
 
     def subnetwork(self, inputs: Sequence[str], outputs: Sequence[str]) -> Network:
-        """What computes some values from others, as a network of its own, with the parameters that it uses.
+        """The part that computes some values from others, as a separate network with the parameters that it uses.
 
         Args:
-            inputs: Values where it begins, all that it needs; they become its inputs.
-            outputs: Values where it ends; they become its outputs.
+            inputs: All values that the part needs; they become its inputs.
+            outputs: The values that the part computes; they become its outputs.
 
         Raises:
-            NetworkError: No such value, or an input of the network goes into it that is not named.
+            NetworkError: An unknown value, or a network input that the part needs but `inputs` does not name.
         """
         return Network(subnetwork.subnetwork(self.model, inputs, outputs))
 
     def refused_by(self, framework: str, error: Exception) -> Exception:
-        """The error to raise where a back-end raised another one while it made the network runnable."""
+        """The error to raise if a back-end raised another one while it made the network runnable."""
         return unmakeable(error, framework, str(self.model.graph.name))
 
     def to_onnx(self) -> onnx.ModelProto:
         """The network as an `onnx.ModelProto`, all weights inside.
 
         Raises:
-            NetworkError: It is larger than the 2 GiB that such a model can be.
+            NetworkError: It is larger than 2 GiB, the limit of such a model.
         """
         return model_proto(self.model)
 
@@ -299,11 +300,11 @@ class Network:
         """Write the network as one ONNX file, atomically and weight by weight.
 
         Args:
-            path: A file that ends in `.onnx`: `with_weights` tells the formats apart by that.
+            path: A file that ends in `.onnx`: `with_weights` recognizes the format by the suffix.
 
         Raises:
-            UsageError: Another ending, or no path.
-            NetworkError: It is larger than the 2 GiB that such a file can be.
+            UsageError: No path, or another suffix.
+            NetworkError: It is larger than 2 GiB, the limit of such a file.
             OutputError: It cannot be written.
         """
         save_model(self.model, path)
@@ -312,19 +313,19 @@ class Network:
         """Write the initial values of parameters and buffers as a safetensors file, atomically.
 
         Raises:
-            UsageError: The file does not end in `.safetensors`, or no path.
+            UsageError: No path, or a file that does not end in `.safetensors`.
             MissingDependency: safetensors is not installed.
-            OutputError: It cannot be written.
+            OutputError: The file cannot be written.
         """
         write_weights(self, path)
 
     def with_weights(self, path: str | Path) -> Network:
-        """A copy of this network with the initial values of a safetensors or an ONNX file, by their names.
+        """A copy of this network with the initial values of a safetensors or ONNX file, matched by name.
 
         Raises:
-            UsageError: A file of another kind, or no path.
+            UsageError: No path, or a file of another type.
             MissingDependency: safetensors is not installed.
-            NetworkError: No such file, or values that are missing, unknown, misshapen or of another dtype.
+            NetworkError: A missing file, or values that are missing, unknown, misshapen or of another dtype.
         """
         return self.with_values(read_weights({**self.parameter_specs, **self.buffer_specs}, path))
 

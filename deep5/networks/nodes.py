@@ -1,4 +1,4 @@
-"""What the operator tables of the back-ends ask of a node before they write its code."""
+"""Queries of nodes for the operator tables of the back-ends, before they generate code."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def supported(
     floating: Collection[str] = (),
     shapeless: Callable[[ir.Node], bool] = lambda node: False,
 ) -> Support:
-    """Whether a back-end's table has a node, with its element types and attributes.
+    """Whether a back-end's table has a node's operator, and supports its element types and attributes.
 
     Args:
         node: The node.
-        back_end: Its name for a reader.
-        operators: What the table has; of another domain than ONNX's own, behind that and a dot.
-        checks: By operator, why a node cannot run, or None.
-        dtypes: Element types that the framework computes with; others it can at most store.
-        floating: Operators that it has for floating-point numbers alone.
+        back_end: The back-end's display name.
+        operators: Operators in the table; one outside ONNX's own domain as `domain.operator`.
+        checks: By operator, a function that returns why a node cannot run, or None.
+        dtypes: Element types that the framework computes with; it can at most store others.
+        floating: Operators that it supports for floating-point numbers only.
         shapeless: Whether it runs a node without knowing the shapes of its values.
     """
     own = node.domain in ("", "ai.onnx")
@@ -89,13 +89,13 @@ def subgraphs(node: ir.Node) -> dict[str, ir.Graph]:
 
 
 def nested(node: ir.Node) -> Iterator[ir.Node]:
-    """The nodes of the graphs inside a node, and of those inside these."""
+    """The nodes of the graphs inside a node, at any depth."""
     for graph in subgraphs(node).values():
         yield from graph.all_nodes()
 
 
 def captured(graph: ir.Graph) -> list[ir.Value]:
-    """The values of surrounding graphs that a graph inside a node reads, or the graphs inside its own nodes do."""
+    """The values of outer graphs that a nested graph, or any graph inside it, reads."""
     own = {*graph.inputs, *graph.initializers.values()}
     found: dict[ir.Value, None] = {}
     for node in graph:
@@ -106,22 +106,22 @@ def captured(graph: ir.Graph) -> list[ir.Value]:
 
 
 def captures(node: ir.Node) -> list[ir.Value]:
-    """What the graphs inside a node read from around it."""
+    """The outer values that the graphs inside a node read."""
     return list(dict.fromkeys(value for graph in subgraphs(node).values() for value in captured(graph)))
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
-    """The values that a node reads: its inputs, and what the graphs inside it take from around it."""
+    """The values that a node reads: its inputs, and the outer values that its nested graphs read."""
     return list(dict.fromkeys([*(value for value in node.inputs if value is not None), *captures(node)]))
 
 
 def fixed(node: ir.Node, position: int) -> Any:
-    """The value of an input as a NumPy array; None where it is left out or computed."""
+    """The value of an input as a NumPy array; None if it is omitted or computed."""
     return constant_value(node.inputs[position]) if position < len(node.inputs) else None
 
 
 def computed(node: ir.Node, *positions: int) -> str | None:
-    """Why the node cannot run where one of these inputs is not known before anything runs."""
+    """Why the node cannot run if one of these inputs is unknown before the run."""
     for position in positions:
         value = node.inputs[position] if position < len(node.inputs) else None
         if value is not None and constant_value(value) is None:
@@ -130,39 +130,39 @@ def computed(node: ir.Node, *positions: int) -> str | None:
 
 
 def spare(node: ir.Node) -> str | None:
-    """Why the node cannot run where more than its first output is asked for."""
+    """Why the node cannot run if more than its first output is used."""
     named = [value.name for value in node.outputs[1:] if value.name]
     return f"the further outputs {', '.join(map(str, named))}" if named else None
 
 
 def rank(node: ir.Node, position: int = 0) -> int:
-    """How many axes an input has."""
+    """The rank of an input."""
     return len(node.inputs[position].shape)  # type: ignore[union-attr,arg-type]  # shapes were inferred
 
 
 def ranked(node: ir.Node) -> bool:
-    """Whether it is known how many axes the first input has."""
+    """Whether the rank of the first input is known."""
     return node.inputs[0] is not None and node.inputs[0].shape is not None
 
 
 def axis(node: ir.Node, default: int, name: str = "axis") -> int:
-    """An attribute that names an axis of the first input, counted from the first where the number of axes is known."""
+    """An axis attribute for the first input, converted to a nonnegative index if the rank is known."""
     chosen: int = attribute(node, name, default)
     return chosen + rank(node) if chosen < 0 and ranked(node) else chosen
 
 
 def is_whole(value: ir.Value | None) -> bool:
-    """Whether a value holds whole numbers."""
+    """Whether a value is of an integer type."""
     return value is not None and value.dtype is not None and value.dtype.is_integer()
 
 
 def inside(node: ir.Node) -> bool:
-    """Whether all indices of a Gather are known before anything runs, and within an axis whose extent is known."""
+    """Whether all indices of a Gather are known before the run, and within an axis of known size."""
     return fixed(node, 1) is not None and _extent(node) is not None and outside(node) is None
 
 
 def outside(node: ir.Node) -> str | None:
-    """Why a Gather cannot run, one of whose indices is known to be outside its axis."""
+    """Why a Gather cannot run: one of its constant indices is out of bounds; else None."""
     indices, extent = fixed(node, 1), _extent(node)
     if indices is None or extent is None:
         return None
@@ -171,7 +171,7 @@ def outside(node: ir.Node) -> str | None:
 
 
 def poisonless(node: ir.Node) -> str | None:
-    """Why a Gather cannot run where an index outside its axis raises no error: no NaN can stand for a whole number."""
+    """Why a Gather whose out-of-bounds indices raise no error cannot run: integers have no NaN to mark the result."""
     kind = node.inputs[0].dtype if node.inputs[0] is not None else None
     if kind in FLOATS or inside(node):
         return None
@@ -182,7 +182,7 @@ def poisonless(node: ir.Node) -> str | None:
 
 
 def of_shapes(value: ir.Value | None) -> bool:
-    """Whether a value is computed of extents and constants alone; a chain longer than any of those is not followed."""
+    """Whether a value is computed from shapes and constants only; chains longer than 64 nodes are not followed."""
     return _of_shapes(value, {}, 64)
 
 
@@ -200,13 +200,13 @@ def _of_shapes(value: ir.Value | None, known: dict[ir.Value, bool], depth: int) 
 
 
 def _extent(node: ir.Node) -> int | None:
-    """The extent of the axis that a Gather takes from, where it is known."""
+    """The size of a Gather's axis, if it is known."""
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
     extent = None if shape is None else shape[attribute(node, "axis", 0)]
     return extent if isinstance(extent, int) else None
 
 
 def extents(value: ir.Value | None) -> list[int | str | None]:
-    """The extents of a value; a symbol's name, or None, where one is not known; none where the rank is not known."""
-    shape = value.shape or ()  # type: ignore[union-attr]  # it is there
+    """The dimensions of a value: integers, names, or None for unnamed ones; empty if the rank is unknown."""
+    shape = value.shape or ()  # type: ignore[union-attr]  # the value exists
     return [extent if isinstance(extent, int) else extent.value for extent in shape]

@@ -1,4 +1,4 @@
-"""`onnx_backend`: a framework under the interface that ONNX's own test suite and tools know a back-end by."""
+"""`onnx_backend`: a framework with the back-end interface of ONNX's own test suite and tools."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def onnx_backend(framework: Any) -> type[Backend]:
         framework: Its name, or the framework itself.
 
     Returns:
-        A class whose `prepare(model)` gives what `run([array, …])` evaluates, whose `run_model` does both, and whose
-        `run_node` runs one node; it raises deep5's own errors.
+        A class whose `prepare(model)` returns an object with `run([array, …])`, whose `run_model` does both, and whose
+        `run_node` runs one node; it raises deep5's errors.
 
     References:
         ONNX, Implementing an ONNX backend; `onnx.backend.base`.
@@ -45,7 +45,7 @@ def onnx_backend(framework: Any) -> type[Backend]:
     """
     chosen = framework_of(framework, "onnx_backend")
 
-    class FrameworkBackend(Backend):  # type: ignore[misc]  # onnx tells no types here
+    class FrameworkBackend(Backend):  # type: ignore[misc]  # onnx has no types here
         """Prepares models for one framework."""
 
         @classmethod
@@ -92,13 +92,13 @@ def _check_listed(what: str, inputs: Any) -> None:
 
 
 def _model_of(node: Any, inputs: Any, version: int | None, results: Any) -> onnx.ModelProto:
-    """The model of one node, whose inputs have the types and shapes of the arrays.
+    """A model of one node, whose inputs have the types and shapes of the arrays.
 
     Args:
         node: The node.
         inputs: An array for each name that it reads.
-        version: That of ONNX's own operators; None for the newest.
-        results: Element type and shape of each output; None where they follow from the inputs.
+        version: Version of ONNX's operators; None for the newest.
+        results: Element type and shape of each output; None if they follow from the inputs.
     """
     if not isinstance(node, onnx.NodeProto):
         raise UsageError(

@@ -19,15 +19,15 @@ __all__ = ["ONNXOperator"]
 
 
 class ONNXOperator(Operator):
-    """An operator of ONNX's own set, for a framework's executor: it has no code of its own.
+    """An ONNX operator, to run on a framework's executor: it contains no code itself.
 
     Args:
         op_type: ONNX's name: `"Conv"`, `"MatMul"`, `"LSTM"`.
-        outputs: How many of its outputs are asked for.
-        attributes: ONNX's, by name.
+        outputs: The number of outputs to compute.
+        attributes: ONNX's attributes, by name.
 
     Raises:
-        UsageError: ONNX has no such operator.
+        UsageError: Unknown ONNX operator.
 
     >>> ONNXOperator("MatMul").specs(TensorSpec(shape=(2, 3)), TensorSpec(shape=(3, 4)))[0].shape
     (2, 4)
@@ -40,18 +40,18 @@ class ONNXOperator(Operator):
         self.title = op_type
 
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """As ONNX infers them."""
+        """The specifications of the outputs, as inferred by ONNX."""
         return tuple(self.network(inputs).outputs.values())
 
     def network(self, inputs: Sequence[TensorSpec]) -> Network:
-        """The network of this one node, with inputs `x0`, `x1`, … and outputs `y0`, `y1`, ….
+        """The network of this single node, with inputs `x0`, `x1`, … and outputs `y0`, `y1`, ….
 
         Args:
             inputs: Specifications of the node's inputs, all of which are inputs of the network.
 
         Raises:
-            NetworkError: The operator does not take these.
-            ShapeError: An output's shape does not follow from those of the inputs.
+            NetworkError: The operator does not accept these inputs.
+            ShapeError: An output's shape does not follow from the inputs' shapes.
         """
         build = NetworkBuilder(self.op_type)
         given = [build.input(f"x{number}", spec.shape, spec.dtype) for number, spec in enumerate(inputs)]
@@ -68,10 +68,10 @@ class ONNXOperator(Operator):
         return network
 
     def forward(self, *inputs: Array) -> Any:
-        """A framework runs it.
+        """Not supported: a framework runs the operator.
 
         Raises:
-            Unsupported: In any case.
+            Unsupported: Always.
         """
         raise Unsupported(f"{self.op_type} is run by a framework; remedy: d5.framework(NAME).operator_executor(…)")
 
@@ -82,7 +82,7 @@ class ONNXOperator(Operator):
         outputs: Sequence[Array],
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
-        """A framework differentiates it; raises as `forward`."""
+        """Not supported: a framework differentiates the operator; raises as `forward`."""
         raise Unsupported(
             f"{self.op_type} is differentiated by a framework; remedy: d5.framework(NAME).operator_executor(…)"
         )

@@ -1,4 +1,4 @@
-"""Batch normalization over the batch of all ranks: the mark on its nodes, and the operators that ranks exchange by."""
+"""Batch normalization over the batch of all ranks: the mark on its nodes, and the operators that communicate."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from deep5.networks.onnx.attributes import attribute
 __all__ = ["RANKS", "is_over_ranks", "is_training", "over_ranks"]
 
 RANKS = "deep5.ranks"
-"""The domain of operators that normalize over the parts of a batch on several ranks, which exchange while they run.
+"""The domain of operators that normalize over a batch whose parts are on several ranks; they communicate at run time.
 
-`BatchMoments` gives mean, variance and the number of elements per channel, over all ranks, of this rank's x;
-`GradientSums` the sums over all ranks of its inputs. `RankStatistics` of `deep5.distributed` computes both.
+`BatchMoments` returns mean, variance and the number of elements per channel, over all ranks, for this rank's x;
+`GradientSums` returns the sums over all ranks of its inputs. `RankStatistics` of `deep5.distributed` computes both.
 """
 _MARK = "deep5.over_ranks"
 
@@ -24,18 +24,19 @@ def is_training(node: ir.Node) -> bool:
 
 
 def is_over_ranks(node: ir.Node) -> bool:
-    """Whether the statistics of a batch normalization in training are those of the batch of all ranks."""
+    """Whether a batch normalization in training uses the statistics of the batch of all ranks."""
     return _MARK in node.metadata_props
 
 
 def over_ranks(network: Network) -> Network:
-    """The network with every batch normalization in training over the batch of all ranks.
+    """The network with every batch normalization in training computed over the batch of all ranks.
 
     Args:
         network: The network in training; it is not changed.
 
     Returns:
-        For `gradient_network` and `expand_training`, which write such a node in operators of the domain `RANKS`.
+        A network for `gradient_network` and `expand_training`, which expand such nodes into operators of the domain
+        `RANKS`.
     """
     model = network.model.clone()
     for node in model.graph:

@@ -1,6 +1,6 @@
-"""Philox4x32-10: random words that are a function of a counter and a key, in NumPy and in C.
+"""Philox4x32-10: random words that depend only on a counter and a key, in NumPy and in C.
 
-Whoever draws the words of a node or of a sample needs no state and no order of drawing: dropout's masks, augmentation.
+Drawing the words of a node or of a sample needs no state and no fixed order: used by dropout's masks and augmentation.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ C_SOURCE = (
 } while (0)
 """
 )
-"""A round in C, for kernels that do `PHILOX_ROUNDS` of them and add `PHILOX_I0`, `PHILOX_I1` to the key after each."""
+"""One round in C; kernels run `PHILOX_ROUNDS` rounds, and add `PHILOX_I0` and `PHILOX_I1` to the key after each."""
 
 
 def philox(index: np.ndarray, *, high: int, key: int) -> np.ndarray:
-    """Four random words a counter: Philox4x32-10 of the counter (index, high) under the key.
+    """Four random words per counter: Philox4x32-10 of the counter (index, high) with the key.
 
     Args:
         index: Lower 64 bits of the counters, int64 or uint64, shape (counters,).
-        high: Upper 64 bits of all of them.
+        high: Upper 64 bits, the same for all counters.
         key: 64 bits.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Networks in native code, before anything is made of them: what describes them checked, their outputs found."""
+"""Networks in native code, before use: check their description, and determine their outputs."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = [
 ]
 
 _Tensor = TypeVar("_Tensor")
-# Extents for each symbol, in two runs: where both appear, the extent is the symbol's.
+# Values for each symbol, in two runs: an output dimension that takes both values is that symbol.
 _TRIED = ((2, 3, 5, 7), (11, 13, 17, 19))
 _INPUTS = 'inputs={"input": TensorSpec(shape=("N", 4)), "label": TensorSpec(shape=("N",), dtype="int64")}'
 
 UNFIT = (IndexError, RuntimeError, TypeError, ValueError)
-"""What frameworks raise where values do not fit; what else a function raises is its author's own."""
+"""The exceptions of frameworks for values that do not fit; a function's other exceptions are not caught."""
 
 
 def checked_inputs(inputs: Any) -> dict[str, TensorSpec]:
-    """What a caller wrote as `inputs`, a copy.
+    """The argument `inputs`, checked and copied.
 
     Raises:
-        UsageError: No specifications by name, extents that are none, or a dtype by a name that is not NumPy's.
+        UsageError: Not a dict of specifications by name, an invalid dimension, or a dtype that is not NumPy's name.
 
     >>> checked_inputs({"input": (None, 4)})
     Traceback (most recent call last):
@@ -69,12 +69,12 @@ def checked_outputs(inputs: Mapping[str, TensorSpec], outputs: Any, what: str) -
     """The names of a model's output and of its loss.
 
     Args:
-        inputs: Of the model, and the label behind them.
-        outputs: What a caller wrote.
-        what: What the framework calls a model.
+        inputs: Inputs of the model, then the label.
+        outputs: The argument `outputs`.
+        what: The framework's term for a model.
 
     Raises:
-        UsageError: They are not two names, or there is nothing beside the label.
+        UsageError: The argument is not two names, or there is no input besides the label.
     """
     if len(inputs) < 2:
         raise UsageError(
@@ -90,10 +90,10 @@ def checked_outputs(inputs: Mapping[str, TensorSpec], outputs: Any, what: str) -
 
 
 def checked_seed(seed: Any) -> int:
-    """A seed.
+    """Check a seed.
 
     Raises:
-        UsageError: No whole number.
+        UsageError: It is not an integer.
     """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise UsageError(f"got {seed!r:.60} as seed; allowed: a whole number; remedy: seed=0")
@@ -101,14 +101,14 @@ def checked_seed(seed: Any) -> int:
 
 
 def checked_loss(what: str, spec: TensorSpec) -> None:
-    """Refuse what cannot be minimised.
+    """Reject a loss that cannot be minimized.
 
     Args:
-        what: What messages call the loss function.
-        spec: Of what it gives.
+        what: Name of the loss function in messages.
+        spec: Specification of its result.
 
     Raises:
-        UsageError: No scalar, or no floating-point number.
+        UsageError: The result is not a floating-point scalar.
     """
     if spec.shape != () or not spec.dtype.startswith(("float", "bfloat")):
         raise UsageError(
@@ -117,21 +117,21 @@ def checked_loss(what: str, spec: TensorSpec) -> None:
 
 
 def said_of(function: Any) -> str:
-    """What messages call a function."""
+    """The name of a function in messages."""
     own = getattr(function, "__qualname__", None) or getattr(function, "name", None)
     return own if isinstance(own, str) else type(function).__name__
 
 
 @contextmanager
 def tried(what: str, given: Mapping[str, Any]) -> Iterator[None]:
-    """While inside, somebody's function runs on values that deep5 chose: whatever it raises is told.
+    """Within the context, a user's function runs on values that deep5 chose: its exceptions are reported as errors.
 
     Args:
-        what: What messages call the function.
-        given: What it is called with, in order: arrays, or what else has a `dtype` and a `shape`.
+        what: Name of the function in messages.
+        given: Its arguments, in order: arrays, or other objects with a `dtype` and a `shape`.
 
     Raises:
-        UsageError: The function raised something.
+        UsageError: The function raised an exception.
     """
     try:
         yield
@@ -145,22 +145,22 @@ def tried(what: str, given: Mapping[str, Any]) -> Iterator[None]:
 
 
 def misfit(what: str, given: Mapping[str, Any], error: Exception) -> NetworkError:
-    """What to raise where somebody's function raised one of `UNFIT` on what a caller fed; arguments as for `tried`."""
+    """The error for a user's function that raised one of `UNFIT` on a caller's feed; arguments as for `tried`."""
     return NetworkError(
         f"{what} {_failure(given, error)}; allowed: shapes that fit, labels and indices within their range"
     )
 
 
 def one_tensor(what: str, output: Any, kind: type[_Tensor]) -> _Tensor:
-    """What a network or a loss gives, where it is one tensor.
+    """The output of a network or a loss, which must be one tensor.
 
     Args:
-        what: What messages call it.
-        output: What it gave.
-        kind: Of the framework's tensors.
+        what: Its name in messages.
+        output: The output.
+        kind: The framework's tensor class.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The output is not one tensor.
     """
     if not isinstance(output, kind):
         raise UsageError(
@@ -172,17 +172,17 @@ def one_tensor(what: str, output: Any, kind: type[_Tensor]) -> _Tensor:
 def output_specs(
     what: str, inputs: Mapping[str, TensorSpec], run: Callable[[list[np.ndarray]], Sequence[tuple[Sequence[int], str]]]
 ) -> list[TensorSpec]:
-    """Specifications of what a function gives, found by running it on zeros of two sizes.
+    """Specifications of a function's outputs, determined by running it on zeros of two sizes.
 
-    Symbolic extents of the outputs are those of the inputs.
+    Symbolic dimensions of the outputs are those of the inputs.
 
     Args:
-        what: What messages call the function.
-        inputs: Of the function, by name.
-        run: Calls the function on arrays, in this order; gives shape and dtype of each output.
+        what: Name of the function in messages.
+        inputs: Specifications of its inputs, by name.
+        run: Calls the function on arrays, in this order; returns shape and dtype of each output.
 
     Raises:
-        UsageError: More than four extents are symbolic.
+        UsageError: More than four symbolic dimensions.
 
     >>> inputs = {"x": TensorSpec(shape=("N", 3)), "y": TensorSpec(shape=("T", 3))}
     >>> print(*output_specs("x y^T", inputs, lambda feed: [((feed[0] @ feed[1].T).shape, "float32")]))
@@ -216,7 +216,7 @@ def _is_extent(extent: Any) -> bool:
 
 
 def _written(given: Any) -> str:
-    """The specification that somebody may have meant, as Python has it."""
+    """The specification that the user probably meant, as Python code."""
     shape = getattr(given, "shape", given)
     if isinstance(shape, int):
         shape = ("N", shape)
@@ -235,7 +235,7 @@ def _is_whole(extent: Any) -> bool:
 
 
 def _element(dtype: Any) -> str | None:
-    """NumPy's name of a type of numbers; None for what is none."""
+    """NumPy's name of a numeric type; None for any other."""
     for form in (dtype, getattr(dtype, "name", None), str(dtype).removeprefix("torch.")):
         try:
             # np.dtype(None) is float64.
@@ -247,11 +247,11 @@ def _element(dtype: Any) -> str | None:
 
 
 def _failure(given: Mapping[str, Any], error: Exception) -> str:
-    """What did not work, on one line; frameworks tell it on several, and colour it."""
+    """Describe the failure in one line; frameworks use several, and color them."""
     listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
     told = str(error.args[0] if error.args and isinstance(error.args[0], str) else error)
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", told).splitlines()]
-    # Keras puts the name of a method before what went wrong in it.
+    # Keras puts the name of a method before the actual error.
     telling = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
     return f"does not run on {listed} ({': '.join([type(error).__name__, *telling[:1]])})"
 
@@ -262,6 +262,6 @@ def _described(value: Any) -> str:
     dtype = getattr(value.dtype, "name", str(value.dtype).removeprefix("torch."))
     try:
         extents = ", ".join(map(str, value.shape))
-    except ValueError:  # TensorFlow does not always know how many there are
+    except ValueError:  # TensorFlow does not always know the rank
         extents = "?"
     return f"{dtype}[{extents}]"

@@ -1,4 +1,4 @@
-"""`random_feed`: inputs for a network, drawn at random, that it can run on."""
+"""`random_feed`: random valid inputs for a network."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["random_feed"]
 
-# What hands its first input on as it is, or rearranged.
+# Operators that only rearrange or cast the elements of their first input.
 _SAME = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 
 
 def random_feed(network: Network, extents: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
-    """A batch of inputs: floats of the standard normal distribution; labels and indices that exist; of what else is
-    whole, zeros and ones.
+    """A batch of inputs: standard normal floats; valid labels and indices; zeros and ones for other integers.
 
     Args:
         network: The network.
-        extents: Every symbolic extent of the inputs, by name.
-        seed: Of the numbers.
+        extents: Every symbolic dimension of the inputs, by name.
+        seed: Seed of the numbers.
 
     >>> from deep5.networks import mlp
     >>> feed = random_feed(mlp(features=4, classes=3), {"N": 2})
@@ -46,7 +45,7 @@ def random_feed(network: Network, extents: Mapping[str, int], seed: int = 0) -> 
 
 
 def _indices(network: Network) -> dict[str, int]:
-    """The inputs that rows of a table are taken by, and how many rows there are; of several tables the fewest."""
+    """The inputs that are row indices of a table, with the number of rows; for several tables, the smallest number."""
     found: dict[str, int] = {}
     for node in network.nodes:
         if node.op_type != "Gather" or node.domain:

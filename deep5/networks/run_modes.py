@@ -1,7 +1,7 @@
-"""The two forms in which a network runs: evaluation, and training.
+"""The two forms in which a network runs: evaluation and training.
 
-Batch normalisation and dropout do something else in training. Both forms are networks themselves, pure functions of
-their inputs: what training changes or draws enters and leaves by name. A back-end makes each runnable once.
+Batch normalization and dropout behave differently in training. Both forms are networks, pure functions of their inputs:
+state and random values enter and leave by name. A back-end makes each form runnable once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deep5.networks.transforms.lowering import lowered
 
 __all__ = ["Forms", "Mask", "TrainingForm", "evaluation_form", "training_form"]
 
-# Operators that do something else in training.
+# Operators that behave differently in training.
 _SPECIAL = ("Dropout", "BatchNormalization")
 
 
@@ -34,11 +34,11 @@ class Mask(NamedTuple):
     """The mask of one dropout node.
 
     Attributes:
-        name: Of the training form's input that takes it.
-        shape: Of the value that is dropped from; symbolic extents are those of the network's inputs.
-        ratio: Share that is dropped.
+        name: Name of the training form's input for it.
+        shape: Shape of dropout's input; symbolic dimensions are those of the network's inputs.
+        ratio: Fraction of dropped elements.
         dtype: Element type.
-        node: Name of the node, which is what its random stream is named after.
+        node: Name of the node, which selects its random stream.
     """
 
     name: str
@@ -52,11 +52,11 @@ class TrainingForm(NamedTuple):
     """A network as it runs in training.
 
     Attributes:
-        network: Dropout has become the product with a mask, which is an input behind the network's own. A
-            BatchNormalization has `training_mode=1` and returns its new running statistics, which are outputs behind
+        network: Dropout is replaced by the product with a mask, which is an input after the network's own. A
+            BatchNormalization has `training_mode=1` and returns its new running statistics, which are outputs after
             the network's own.
         masks: The masks, in the order of their inputs.
-        statistics: Name of the output that is a buffer's new value, by the buffer's name.
+        statistics: For each buffer, the name of the output with its new value.
     """
 
     network: Network
@@ -67,7 +67,7 @@ class TrainingForm(NamedTuple):
         """The masks of a step.
 
         Args:
-            extents: Symbolic extents of this batch, by name.
+            extents: Symbolic dimensions of this batch, by name.
             info: Seed and number of the step.
         """
         return [
@@ -84,11 +84,11 @@ class TrainingForm(NamedTuple):
 
 
 class Forms:
-    """A network as one back-end runs it.
+    """A network in the forms that one back-end runs.
 
     Args:
         network: The network; it is not changed.
-        framework: The back-end; what it does not support is expanded, and refused where that does not help.
+        framework: The back-end; unsupported nodes are expanded, and rejected if that does not help.
 
     Raises:
         Unsupported: Nodes that the back-end cannot run, each with its reason.
@@ -96,33 +96,33 @@ class Forms:
 
     def __init__(self, network: Network, framework: Framework) -> None:
         self._framework = framework
-        # Nodes with graphs inside that the back-end runs: to ask takes as long as there are nodes in them.
+        # Supported nodes with nested graphs: the time of a query grows with the number of nodes in them.
         self._known: set[ir.Node] = set()
-        # Registered operators stay nodes here: their gradient is their own backward, not that of what they become.
+        # Registered operators stay nodes here: their gradient is their own backward, not that of their expansion.
         self._kept = lowered(network, lambda node: Support(is_custom(node)) or self._supports(node))
         self._lowered = self.lowered(self._kept) if any(map(is_custom, self._kept.nodes)) else self._kept
         self.evaluation: Network = self.checked(evaluation_form(self._lowered))
 
     @cached_property
     def training(self) -> TrainingForm:
-        """The network in training; holds the very same network as `evaluation` where training makes no difference."""
+        """The network in training; contains the same network object as `evaluation` if training makes no difference."""
         form = training_form(self._lowered)
         return form._replace(network=self.evaluation) if form.network is self._lowered else form
 
     @cached_property
     def differentiated(self) -> Network:
-        """The network in training as its gradient is written down: registered operators are nodes."""
+        """The network in training for gradient construction: registered operators are nodes."""
         return self.training.network if self._kept is self._lowered else training_form(self._kept).network
 
     def lowered(self, network: Network) -> Network:
-        """A network made of one of the forms, with what the back-end does not support written in other operators."""
+        """A network derived from one of the forms, with unsupported nodes expanded into other operators."""
         return lowered(network, self._supports)
 
     def checked(self, network: Network) -> Network:
-        """The network, all of whose nodes the back-end can run.
+        """The network, if the back-end can run all its nodes.
 
         Raises:
-            Unsupported: It cannot; one line a node.
+            Unsupported: It cannot; one line per node.
         """
         nodes = network.nodes
         asked = [node for node in nodes if node not in self._known]
@@ -132,23 +132,23 @@ class Forms:
         return network
 
     def _supports(self, node: ir.Node) -> Support:
-        # Dropout is no node of either form.
+        # Neither form contains Dropout nodes.
         if node in self._known or (node.op_type in _SPECIAL and node.domain == ""):
             return Support(True)
         answer = self._framework.supports(node)
         if answer and subgraphs(node):
-            self._known.add(node)  # what runs is not changed any more
+            self._known.add(node)  # supported nodes do not change any more
         return answer
 
 
 def evaluation_form(network: Network) -> Network:
-    """The network without dropout, batch normalisation by the running statistics.
+    """The network without dropout, and with batch normalization by the running statistics.
 
     Returns:
-        The network itself where it has neither.
+        The network itself if it has neither.
 
     Raises:
-        Unsupported: Somebody reads a batch normalisation's new statistics.
+        Unsupported: A node or output reads a batch normalization's new statistics.
     """
     if not _special(network):
         return network
@@ -163,14 +163,14 @@ def evaluation_form(network: Network) -> Network:
 
 
 def training_form(network: Network) -> TrainingForm:
-    """The network with masks and new statistics made visible.
+    """The network with masks as inputs and new statistics as outputs.
 
     Returns:
-        With the network itself where it has neither dropout nor batch normalisation.
+        A form with the network itself if it has neither dropout nor batch normalization.
 
     Raises:
-        Unsupported: A dropout whose ratio or shape is not known before the network runs, or whose mask somebody reads;
-            a batch normalisation whose statistics are computed.
+        Unsupported: A dropout whose ratio or shape is unknown before the run; a batch normalization whose statistics
+            are computed or read.
     """
     if not _special(network):
         return TrainingForm(network, (), {})
@@ -213,7 +213,7 @@ def _special(network: Network) -> bool:
 
 
 def _mask(network: Network, node: ir.Node) -> Mask | None:
-    """The mask that a dropout node needs; None where it drops nothing."""
+    """The mask of a dropout node; None if it drops nothing."""
     ratio = 0.5
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         known = constant_value(node.inputs[1])
@@ -243,9 +243,9 @@ def _mask(network: Network, node: ir.Node) -> Mask | None:
 
 
 def _keep_all(graph: ir.Graph, node: ir.Node) -> None:
-    """Make a dropout node one that drops nothing."""
-    if _mask_is_read(node):  # else no node is made: one that is in no graph would still be a reader of its inputs
-        # Whatever a value holds, this equals itself.
+    """Replace a dropout node by one that drops nothing."""
+    if _mask_is_read(node):  # else create no node: one outside any graph would still be a reader of its inputs
+        # This equals itself for every value, NaN included.
         absent = ir.node("IsNaN", node.inputs[:1])
         value = absent.outputs[0]
         value.name, value.type = f"{node.name}/absent", ir.TensorType(ir.DataType.BOOL)
@@ -259,7 +259,7 @@ def _mask_is_read(node: ir.Node) -> bool:
 
 
 def _state_mask(graph: ir.Graph, node: ir.Node, *computing: ir.Node) -> None:
-    """Let other nodes compute a dropout's mask, True where an element is kept."""
+    """Let other nodes compute a dropout's mask, True for kept elements."""
     old, new = node.outputs[1], computing[-1].outputs[0]
     new.shape, new.type = old.shape, old.type
     for number, other in enumerate(computing):
@@ -272,7 +272,7 @@ def _state_mask(graph: ir.Graph, node: ir.Node, *computing: ir.Node) -> None:
 
 
 def _replace(graph: ir.Graph, node: ir.Node, op_type: str, *inputs: ir.Value | None) -> None:
-    """Put another node in a node's place, under its names."""
+    """Replace a node by another node with the same names."""
     other, old = ir.node(op_type, inputs, num_outputs=1, name=node.name), node.outputs[0]
     new = other.outputs[0]
     new.name, new.shape, new.type = old.name, old.shape, old.type
@@ -280,7 +280,7 @@ def _replace(graph: ir.Graph, node: ir.Node, op_type: str, *inputs: ir.Value | N
 
 
 def _drop_outputs(node: ir.Node) -> None:
-    """Keep a batch normalisation's first output alone."""
+    """Keep only the first output of a batch normalization."""
     for value in node.outputs[1:]:
         if value.uses() or value.is_graph_output():
             raise Unsupported(

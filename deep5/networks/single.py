@@ -1,4 +1,4 @@
-"""Networks of one node, which stands for one given operator: what an engine that runs networks runs it as."""
+"""Networks of one node for a given operator, so that engines that run networks can run it."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _NUMBERS = itertools.count()
 
 
 class Single:
-    """An operator whose networks of one node can be had.
+    """Creates networks of one node for an operator.
 
-    What is behind a node is found by its name: as long as this object lives, the operator is registered under a name of
-    its own in a domain that is nobody else's, and the node stands for this very object, whatever its attributes.
+    A node's operator is found by its name: as long as this object lives, the operator is registered under a unique name
+    in a private domain, and the node refers to this very object, whatever its attributes.
 
     Args:
-        operator: Any but another framework's.
+        operator: Any operator except another framework's.
     """
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
         if isinstance(operator, ONNXOperator):
             return
-        # What messages call it may be any text, a node's operator is a name of C.
+        # The name in messages may be any string, but a node's operator must be a C identifier.
         self._name = f"{re.sub('[^A-Za-z0-9_]', '_', name_of(operator))}_{next(_NUMBERS)}"
         if self._name[0].isdigit():
             self._name = f"_{self._name}"
 
         class Held(Operator):
-            """Its one object is there already, of another class."""
+            """A class whose only instance is the given operator, of another class."""
 
             def __new__(cls) -> Any:
                 return operator
@@ -57,9 +57,9 @@ class Single:
             inputs: Specifications of the operator's inputs.
 
         Raises:
-            ShapeError: The operator does not take these.
+            ShapeError: The operator does not accept these inputs.
             OperatorError: Its `specs` failed.
-            NetworkError: The same, of an operator of ONNX's own.
+            NetworkError: An ONNX operator does not accept these inputs.
         """
         if isinstance(self.operator, ONNXOperator):
             return self.operator.network(inputs)

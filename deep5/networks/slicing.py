@@ -1,27 +1,27 @@
-"""`slice_of`: what ONNX's Slice takes along one axis, as a slice of Python."""
+"""`slice_of`: ONNX's Slice along one axis, as a Python slice."""
 
 from __future__ import annotations
 
 __all__ = ["slice_of"]
 
-# Beyond every extent, and far from the ends of int64, where frameworks complain.
+# Larger than every dimension, and far from the limits of int64, where frameworks fail.
 _FAR = 2**62
 
 
 def slice_of(start: int, end: int, step: int, extent: int | None) -> slice:
-    """The slice of Python that takes the elements which ONNX's Slice takes.
+    """The Python slice that selects the same elements as ONNX's Slice.
 
-    The two differ where a slice that runs backwards starts before the first element: ONNX puts its start onto the
-    first element and takes it, Python takes nothing.
+    The two differ if a slice with a negative step starts before the first element: ONNX moves the start to the first
+    element and selects it, Python selects nothing.
 
     Args:
-        start: Where it starts; negative: from the end.
-        end: Where it ends, not included; it may be as large or as small as int64 is.
+        start: First index; negative: from the end.
+        end: Last index, exclusive; any int64 value.
         step: Not 0.
-        extent: Of the axis; None where it is not known, which a positive step alone allows.
+        extent: Size of the axis; None if unknown, which is allowed only for a positive step.
 
     References:
-        ONNX, Slice-13: starts are clamped to [0, extent], and to [0, extent - 1] where the step is negative.
+        ONNX, Slice-13: starts are clamped to `[0, extent]`, and to `[0, extent - 1]` if the step is negative.
     """
     low, high = (-_FAR, _FAR) if extent is None else (-extent - 1, extent)
     first, behind = (max(low, min(bound, high)) for bound in (start, end))

@@ -15,11 +15,11 @@ __all__ = ["StampedClock", "Stamps"]
 
 
 class Stamps:
-    """Takes the time between the lines of a generated program, which call `begin` and `mark`.
+    """Measures the time between the lines of a generated program, which calls `begin` and `mark`.
 
     Args:
-        network: Whose layers are meant.
-        wait: Returns when the device has finished; None: every line has, when it is left.
+        network: The network that defines the layers.
+        wait: Returns when the device has finished; None: lines run synchronously.
 
     Attributes:
         network: As given.
@@ -32,21 +32,21 @@ class Stamps:
         self._last = 0
 
     def number(self, group: Group) -> int:
-        """What `mark` is called with where a line belongs to these layers."""
+        """The argument of `mark` for lines that belong to these layers."""
         return self._numbers.setdefault(group, len(self._numbers))
 
     def begin(self) -> None:
-        """A program begins, or goes on behind what belongs to no layer."""
+        """A program begins, or resumes after lines that belong to no layer."""
         if self._wait is not None:
             self._wait()
         self._last = perf_counter_ns()
 
     def mark(self, number: int, *values: Any) -> None:
-        """What ran since the mark before belongs to a group of layers.
+        """The lines since the previous mark belong to a group of layers.
 
         Args:
-            number: The group's.
-            values: What those lines have computed, for whoever needs to look at it.
+            number: The group's number.
+            values: The values that those lines computed, for subclasses that inspect them.
         """
         if self._wait is not None:
             self._wait()
@@ -56,10 +56,10 @@ class Stamps:
         self._last = perf_counter_ns()
 
     def _look(self, number: int, values: tuple[Any, ...]) -> None:
-        """Outside of the clock."""
+        """Inspect the values; not part of the measured time."""
 
     def taken(self) -> dict[Group, float]:
-        """Seconds since this was asked last, by layers."""
+        """Seconds by layers since the previous call."""
         found: dict[Group, float] = {}
         groups = list(self._numbers)
         for number, nanoseconds in self._spans:
@@ -73,7 +73,7 @@ class StampedClock:
 
     Args:
         executor: The executor.
-        stamps: What its programs call.
+        stamps: The stamps that its programs call.
     """
 
     def __init__(self, executor: GraphExecutor, stamps: Stamps) -> None:
@@ -92,8 +92,8 @@ class StampedClock:
         self._steps.append(self._stamps.taken())
 
     def passes(self) -> tuple[Sequence[Pass], Sequence[Pass]]:
-        """What was measured."""
+        """The measurements: passes of inference, and of training steps."""
         return self._forward, self._steps
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""

@@ -13,16 +13,16 @@ __all__ = ["Window"]
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Kernel extents and how the kernel moves; every tuple has one entry a spatial axis.
+    """Kernel size and movement; every tuple has one entry per spatial axis.
 
     Attributes:
-        kernel: Extents; empty where the node leaves them to the shape of its weights.
+        kernel: Sizes; empty if the shape of the node's weights defines them.
         strides: Steps between output elements.
         dilations: Steps between kernel elements.
         begins: Padding before.
-        ends: Padding behind.
-        auto_pad: ONNX's `auto_pad`; `begins` and `ends` count only where it is `"NOTSET"`.
-        ceil: Whether a last window that is not full counts (pooling's `ceil_mode`).
+        ends: Padding after.
+        auto_pad: ONNX's `auto_pad`; `begins` and `ends` are used only if it is `"NOTSET"`.
+        ceil: Whether an incomplete last window counts (pooling's `ceil_mode`).
     """
 
     kernel: tuple[int, ...]
@@ -49,28 +49,28 @@ class Window:
 
     @property
     def padded(self) -> bool:
-        """Whether any padding is asked for."""
+        """Whether the attributes request padding."""
         return self.auto_pad not in ("NOTSET", "VALID") or any(self.begins + self.ends)
 
     def spans(self, kernel: tuple[int, ...]) -> tuple[int, ...]:
-        """Extents that a dilated kernel covers."""
+        """Sizes that a dilated kernel covers."""
         return tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
 
     def fit(
         self, extents: tuple[int, ...], kernel: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Where the window goes over an input.
+        """The positions of the window on an input.
 
         Args:
-            extents: Spatial extents of the input.
-            kernel: Extents of the kernel.
+            extents: Spatial dimensions of the input.
+            kernel: Sizes of the kernel.
 
         Returns:
-            Output extents, padding before and padding behind.
+            Output dimensions, padding before and padding after.
 
         References:
             ONNX operator specifications of Conv-11, AveragePool-19 and MaxPool-12: a window that would start in the
-            padding behind is left out.
+            padding after the input is omitted.
         """
         outputs, begins, ends = [], [], []
         for axis, (extent, span) in enumerate(zip(extents, self.spans(kernel), strict=True)):
