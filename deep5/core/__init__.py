@@ -1,1 +1,1 @@
-"""What every level shares: errors, tensors, events, the contracts of back-ends and metrics, names and files."""
+"""Shared by all levels: errors, tensors, events, the contracts of back-ends and metrics, names and files."""

@@ -1,4 +1,4 @@
-"""Arguments: what is looked at before anything uses it, in one place for every back-end."""
+"""Argument checks that run before any back-end uses the arguments, in one place for all of them."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ __all__ = [
 
 
 THREADS = array("i", [0])
-"""How many threads the framework was asked for that was asked last, 0 where none was: what compiled operators use."""
+"""Number of threads last requested of a framework, 0 if none was; compiled operators use it."""
 
 
 def most_threads() -> int:
-    """The largest number of threads that a framework is asked for: 64, or four a logical processor where that is more.
+    """The largest number of threads that may be requested: 64, or four per logical processor if that is more.
 
-    Frameworks start as many threads as they are told, and those that are told too many take all memory or end the
-    process. 64 on every machine: a recipe that was written on a larger one still runs, and it is what OpenBLAS, which
-    NumPy brings, is built for.
+    Frameworks start as many threads as requested; too many exhaust the memory or abort the process. At least 64 are
+    allowed on every machine, so that a recipe written on a larger one still runs; NumPy's OpenBLAS is built for 64.
     """
     return max(64, 4 * (os.cpu_count() or 1))
 
 
 def bounded_threads(set_threads: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
-    """A back-end's `set_threads`, behind a look at the number."""
+    """Wrap a back-end's `set_threads` so that it checks the number first."""
 
     @functools.wraps(set_threads)
     def checked(self: Any, threads: int) -> None:
@@ -56,11 +55,11 @@ def bounded_threads(set_threads: Callable[[Any, int], None]) -> Callable[[Any, i
 
 
 def of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
-    """A back-end's `executor`, behind a look at the network."""
+    """Wrap a back-end's `executor` so that it checks the network first."""
 
     @functools.wraps(executor)
     def checked(self: Any, network: Any, **options: Any) -> Any:
-        # By what it has: this module knows the class of networks for its types alone.
+        # Checked by its attributes: this module imports the class of networks only for annotations.
         if isinstance(network, type) or not all(
             hasattr(network, part) for part in ("inputs", "outputs", "parameter_specs")
         ):
@@ -69,9 +68,9 @@ def of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
             return executor(self, network, **options)
         except (AssertionError, Deep5Error):
             raise
-        except Exception as error:  # whatever a table of operators or an engine raises of odd settings
+        except Exception as error:  # operator tables and engines may raise anything on invalid settings
             explained = getattr(network, "refused_by", None)
-            if explained is None:  # native code: what its author's own code raises is its author's
+            if explained is None:  # native code: errors of the user's own code pass through
                 raise
             raise explained(self.name, error) from error
 
@@ -79,12 +78,12 @@ def of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def no_network(got: object, what: str, which: str = "the network") -> str:
-    """What is wrong with something that stands where a network belongs.
+    """The error message for an argument that is not a network.
 
     Args:
-        got: It.
-        what: The function that was given it.
-        which: The argument.
+        got: The argument's value.
+        what: The function that received it.
+        which: What the message calls the argument.
     """
     remedy = "one of deep5.networks, such as deep5.networks.lenet()"
     if isinstance(got, (str, os.PathLike)):
@@ -95,7 +94,7 @@ def no_network(got: object, what: str, which: str = "the network") -> str:
 
 
 def is_finite(value: object) -> bool:
-    """Whether something is a finite number, of Python's or NumPy's, that has a place in float64."""
+    """Whether a value is a finite Python or NumPy number that float64 can represent."""
     try:
         return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
     except OverflowError:
@@ -103,20 +102,20 @@ def is_finite(value: object) -> bool:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether something is a whole number, of Python's or NumPy's."""
+    """Whether a value is a Python or NumPy integer."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_callable(name: str, given: object, form: str) -> None:
-    """Refuse what cannot be called where a function may stand.
+    """Check that an optional function can be called.
 
     Args:
-        name: Of the argument.
-        given: Its value; None is none.
-        form: How it is called.
+        name: The argument's name.
+        given: Its value; None means no function.
+        form: The signature that it is called with.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The value is neither None nor callable.
     """
     if given is not None and not callable(given):
         raise UsageError(

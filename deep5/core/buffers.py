@@ -1,4 +1,4 @@
-"""What a collective takes: contiguous buffers of numbers, and a reduction."""
+"""Checks of the arguments of collectives: contiguous numeric buffers, and a reduction."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _REDUCTIONS = frozenset(get_args(Reduction))
 
 
 def check_buffer(buffer: Any, *, op: object = "sum") -> None:
-    """Refuse what is no contiguous array, or no reduction.
+    """Check that a buffer is a contiguous numeric array and that `op` is a reduction.
 
     Raises:
-        UsageError: It is none.
+        UsageError: One of them is not.
     """
     if op not in _REDUCTIONS:
         raise UsageError(f"unknown reduction {op!r}; allowed: {', '.join(get_args(Reduction))}")
@@ -35,7 +35,7 @@ def check_buffer(buffer: Any, *, op: object = "sum") -> None:
 
 
 def check_written(buffer: np.ndarray) -> None:
-    """Refuse a buffer that results cannot be written into.
+    """Check that results can be written into a buffer.
 
     Raises:
         UsageError: It is read-only.
@@ -48,10 +48,10 @@ def check_written(buffer: np.ndarray) -> None:
 
 
 def check_pair(part: Any, whole: Any, parts: int) -> None:
-    """Refuse two buffers of which one does not have so many times the elements of the other.
+    """Check that one buffer has `parts` times as many elements as the other.
 
     Raises:
-        UsageError: One is no buffer, or they do not fit.
+        UsageError: One is not a buffer, or the sizes do not fit.
     """
     check_buffer(part)
     check_buffer(whole)

@@ -1,4 +1,4 @@
-"""One text for one meaning: what a recipe holds, in JSON's types, and its hash."""
+"""The canonical form of a recipe's values in JSON types, and its hash: equal meaning gives equal text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deep5.core.python_source import source_of
 
 __all__ = ["canonical", "canonical_hash", "copied"]
 
-# The registry in which an object under one of a recipe's keys is looked up, so that a class and its name are one.
+# Recipe key to the registry in which its objects are looked up, so that a class and its name are equivalent.
 _REGISTRY = {
     "model": "networks",
     "dataset": "datasets",
@@ -31,19 +31,19 @@ _REGISTRY = {
     "gradient_modifier": "gradient_modifiers",
     "framework": "frameworks",
 }
-# Under these a text may name what a file holds, too.
+# Under these keys a string may also name an object in a file.
 _IN_FILES = {*_REGISTRY, "batch_size", "parameter_groups", "executor", "candidate", "baseline", "bare", "operator"}
 
 
 def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | None = None) -> Any:
-    """A value of a recipe in JSON's types.
+    """A value of a recipe in JSON types.
 
     Args:
-        value: JSON's types, tuples, NumPy numbers, classes, functions, networks, data sets, and objects with
+        value: JSON types, tuples, NumPy numbers, classes, functions, networks, data sets, and objects with
             `describe()`.
-        key: The recipe's key it stands under.
-        strict: False for the record alone: what has no canonical form is told by its type.
-        beside: The folder of `FILE.py:NAME`; None: the working directory.
+        key: The recipe key of the value.
+        strict: False only for the record: a value without a canonical form is written as its type.
+        beside: The folder that `FILE.py:NAME` is relative to; None: the working directory.
 
     Raises:
         RecipeError: A lambda, a number that is not finite, or an object that does not describe itself.
@@ -77,7 +77,7 @@ def canonical_hash(value: Any) -> str:
 
 
 def copied(value: Any) -> Any:
-    """Dicts, lists and tuples copied through and through; what they hold is shared."""
+    """Dicts, lists and tuples copied recursively; the other objects in them are shared."""
     if isinstance(value, Mapping):
         return {key: copied(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -110,7 +110,7 @@ def _object(value: Any, key: str, strict: bool) -> Any:
 
 
 def _content(value: Any) -> dict[str, Any] | None:
-    """A network or a data set given as an object is what its own hashes say."""
+    """A network or data set given as an object is identified by its own hashes."""
     if hasattr(value, "structure_hash") and hasattr(value, "weights_hash"):
         return {"network": value.structure_hash(), "weights": value.weights_hash()}
     if hasattr(value, "split_hash"):
@@ -119,7 +119,7 @@ def _content(value: Any) -> dict[str, Any] | None:
 
 
 def _component(component: Any, key: str, strict: bool) -> Any:
-    """A class or function: its registered name, else where it comes from or the hash of its source."""
+    """A class or function: its registered name, else its module and name or the hash of its source."""
     name = component.__qualname__
     if "<lambda>" in name and strict:
         raise RecipeError(f"{key!r} holds a lambda, which has no name to hash; remedy: define a function with def")
@@ -128,7 +128,7 @@ def _component(component: Any, key: str, strict: bool) -> Any:
     if registered:
         return registered
     owner = getattr(component, "__self__", None)
-    if owner is not None and not inspect.ismodule(owner):  # a bound method is its object, too
+    if owner is not None and not inspect.ismodule(owner):  # a bound method includes its object
         return {"method": name, "of": canonical(owner, key, strict=strict)}
     module = hash_module(str(getattr(component, "__module__", None)))
     if _own(component):
@@ -141,7 +141,7 @@ def _component(component: Any, key: str, strict: bool) -> Any:
         raise RecipeError(
             f"{key!r} holds {name!r}, whose source cannot be found; remedy: define it in a file"
         ) from error
-    # What a function made inside another one took along is a part of what it does.
+    # The variables that a closure captures are part of its behavior.
     cells = zip(component.__code__.co_freevars, component.__closure__ or (), strict=True) if _closes(component) else ()
     closure = {
         free: canonical(cell.cell_contents, key, strict=strict)
@@ -152,7 +152,7 @@ def _component(component: Any, key: str, strict: bool) -> Any:
 
 
 def _file_component(text: str, beside: Path | None) -> Any:
-    """`FILE.py:NAME` means what the file holds; one that is not there is found out when it is loaded."""
+    """`FILE.py:NAME` is identified by the file's content; a missing file is reported when it is loaded."""
     file, _, name = text.rpartition(":")
     path = Path(beside or "", file)
     if not path.is_file():
@@ -161,7 +161,7 @@ def _file_component(text: str, beside: Path | None) -> Any:
 
 
 def _file_content(text: str, beside: Path | None) -> Any:
-    """A file of weights is what it holds, wherever it lies."""
+    """A weights file is identified by its content, not by its path."""
     path = Path(beside or "", text)
     return {"file": hashlib.sha256(path.read_bytes()).hexdigest()} if path.is_file() else text
 

@@ -1,6 +1,6 @@
-"""What every chart is made of: Altair, axes with their unit, colors by name, titles, panels of one width, files.
+"""Building blocks of all charts: axes with units, colors by name, titles, panels of one width, and files.
 
-Needs the packages of the extra `report`: Altair, and vl-convert, which draws without a browser.
+Requires the packages of the extra `report`: Altair, and vl-convert, which renders without a browser.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 WIDTH = 440
-"""Of every panel, in pixels: with its axis it is read in a column of a paper."""
+"""Width of every panel in pixels; with its axis it fits a column of a paper."""
 
 PALETTE = (
     "#0072b2",
@@ -46,21 +46,21 @@ PALETTE = (
     "#6b6b6b",
     "#b5bd00",
 )
-"""Six of Okabe and Ito's colors, which color-blind readers can distinguish, and four between them."""
+"""Six of Okabe and Ito's colors, which color-blind readers can distinguish, and four intermediate ones."""
 
-# Lines beyond the colors are dashed.
+# When the colors run out, further lines are dashed.
 _DASHES = ([1, 0], [5, 3], [2, 2])
-# Pixels: of a letter of a name, on average; of the line that a number stands in; of an axis' numbers and their title.
+# In pixels: average width of a letter, height of a line of text, and width of an axis with its numbers and title.
 _LETTER, _LINE, _AXIS = 6.5, 15, 48
 _TICKS, _PADDING = 6, 8
 
 
 def ticks(values: Iterable[float], gap: float = 0.0) -> list[float]:
-    """Where a logarithmic axis has marks: at the powers of ten, and between them where fewer than three of these fit.
+    """Positions of the ticks of a logarithmic axis: the powers of ten, and values between them if fewer than three fit.
 
     Args:
-        values: What is drawn, each above zero.
-        gap: Share of the axis that lies between two marks at least.
+        values: The plotted values, all positive.
+        gap: Minimum distance between two ticks, as a fraction of the axis.
 
     >>> ticks([0.8e-3, 0.2]), ticks([0.8, 6.0])
     ([0.001, 0.01, 0.1], [1.0, 2.0, 5.0])
@@ -81,7 +81,7 @@ def ticks(values: Iterable[float], gap: float = 0.0) -> list[float]:
         first = next((place for place, tick in enumerate(found) if _is_power(tick)), 0) % 2
         found = found[first::2]  # a power of ten stays
     kept: list[float] = []
-    for tick in sorted(found, key=lambda tick: not _is_power(tick)):  # a power of ten before what is beside it
+    for tick in sorted(found, key=lambda tick: not _is_power(tick)):  # powers of ten first
         if all(abs(log10(tick / other)) >= gap * log10(most / least) for other in kept):
             kept.append(tick)
     return sorted(kept) or [float(f"{(least * most) ** 0.5:.3g}")]
@@ -92,7 +92,7 @@ def _is_power(tick: float) -> bool:
 
 
 def _even(least: float, most: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten, of the largest of which three lie within a span of less than ten."""
+    """Multiples of the largest step (1, 2 or 5 times a power of ten) with three multiples in a span below ten."""
     first = floor(log10(most))
     for decade in range(first, first - 6, -1):
         for step in (5, 2, 1):
@@ -106,16 +106,16 @@ def _even(least: float, most: float) -> list[float]:
 def logarithmic(
     alt: Any, kind: Any, field: str, values: Sequence[float], title: str, unit: str = "s", height: int = 180
 ) -> Any:
-    """A logarithmic axis whose marks have their unit: 300µs, 20ms, 1s.
+    """A logarithmic axis whose tick labels have units: 300µs, 20ms, 1s.
 
     Args:
         alt: Altair.
         kind: `alt.X` or `alt.Y`.
-        field: Of the data.
-        values: What is drawn.
-        title: Of the axis.
-        unit: Empty for a plain number.
-        height: Of the panel, in pixels, in which numbers stand above each other.
+        field: Field of the data.
+        values: The plotted values.
+        title: Title of the axis.
+        unit: Unit of the values; empty for plain numbers.
+        height: Height of the panel in pixels, for a vertical axis.
     """
     label = f"format(datum.value, '.3~s') + '{unit}'" if unit else "format(datum.value, '.3~g')"
     extent = {"minExtent": _AXIS, "maxExtent": _AXIS} if kind is alt.Y else {}
@@ -125,7 +125,7 @@ def logarithmic(
 
 
 def names_axis(alt: Any, labels: Sequence[str]) -> Any:
-    """Names under the places 0, 1, 2, …; turned where the longest has not the room of one place."""
+    """An axis with names at the positions 0, 1, 2, …; rotated if the longest name does not fit."""
     turned = max(map(len, labels)) * _LETTER > WIDTH / len(labels)
     return alt.Axis(
         values=list(range(len(labels))),
@@ -138,7 +138,7 @@ def names_axis(alt: Any, labels: Sequence[str]) -> Any:
 
 
 def doubling(alt: Any, field: str, values: Sequence[int], title: str) -> Any:
-    """A horizontal axis on which doubling is one step, with a mark at each of the values."""
+    """A horizontal axis with base-2 logarithmic scale and a tick at each of the values."""
     return alt.X(
         field,
         scale=alt.Scale(type="log", base=2, nice=False, padding=10),
@@ -148,7 +148,7 @@ def doubling(alt: Any, field: str, values: Sequence[int], title: str) -> Any:
 
 
 def same_axis(axis: Any, field: str) -> Any:
-    """Another field on the same axis: layers share one only where all of them state the same about it."""
+    """Another field on the same axis: layers share an axis only if all of them specify it identically."""
     stated = axis.to_dict()
     return type(axis)(field, **{name: stated[name] for name in ("scale", "axis", "title") if name in stated})
 
@@ -158,8 +158,8 @@ def by_name(channel: Any, field: str, looks: Mapping[str, Any], **more: Any) -> 
 
     Args:
         channel: `alt.Color`, `alt.StrokeDash` or `alt.Shape`.
-        field: Of the data.
-        looks: By name, in the order of the legend.
+        field: Field of the data.
+        looks: Color, dash or shape by name, in the order of the legend.
         more: Further arguments of the channel.
     """
     scale = {"domain": list(looks), "range": list(looks.values())}
@@ -170,7 +170,7 @@ def line_styles(names: Sequence[str]) -> tuple[dict[str, str], dict[str, list[in
     """A color and a dash for every line, so that no two of up to thirty lines share both.
 
     Args:
-        names: Of the lines, each once.
+        names: Distinct names of the lines.
 
     >>> colors, dashes = line_styles([f"line {number}" for number in range(11)])
     >>> colors["line 0"] == colors["line 10"], dashes["line 0"], dashes["line 10"]
@@ -194,8 +194,8 @@ def stacked(
     Args:
         alt: Altair.
         panels: From top to bottom.
-        title: Of the whole, or empty.
-        notes: Lines under the title.
+        title: Title of the chart, or empty.
+        notes: Lines below the title.
         legend: Settings of the legend; default: four columns.
     """
     made = alt.vconcat(*panels, spacing=12).resolve_scale(color="shared", x="independent")
@@ -210,12 +210,12 @@ def stacked(
 
 
 def headed(alt: Any, made: Any, title: str, below: str = "") -> Any:
-    """A chart with its title, words below it in lines that fit, and a legend whose symbols show line and dash."""
+    """A chart with a title, a wrapped subtitle, and a legend whose symbols show line and dash."""
     lines = textwrap.wrap(below, 84 if title else 60)
     if title:
         under = {"subtitle": lines} if lines else {}
         made = made.properties(title=alt.Title(title, anchor="start", fontSize=13, subtitleFontSize=11, **under))
-    elif lines:  # Vega does not draw a subtitle under an empty title
+    elif lines:  # Vega draws no subtitle below an empty title
         made = made.properties(title=alt.Title(lines, anchor="start", fontSize=11))
     return _with_plain_axes(made).configure_legend(
         orient="right",
@@ -232,9 +232,9 @@ def above_title(title: Any, sentence: str, letters: int, **defaults: Any) -> dic
     """A title's specification with a sentence above it.
 
     Args:
-        title: As a specification holds it: an object, a string, or a list of strings.
-        sentence: What is to stand above.
-        letters: Of a line.
+        title: The title in the specification: an object, a string, or a list of strings.
+        sentence: The sentence to add.
+        letters: Maximum length of a line.
         defaults: Settings that the title may override.
     """
     own = title if isinstance(title, dict) else {"text": title}
@@ -273,9 +273,9 @@ def files(name: str, chart: Any, *, page: bool = False) -> dict[str, bytes]:
     """A chart as `NAME.svg` and `NAME.png`.
 
     Args:
-        name: Of the files.
-        chart: Of Altair.
-        page: Whether to make `NAME.html`, too, which needs nothing from a network.
+        name: Base name of the files.
+        chart: An Altair chart.
+        page: Whether to write `NAME.html` as well, which works offline.
 
     Raises:
         MissingDependency: vl-convert is not installed.

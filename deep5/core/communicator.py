@@ -1,4 +1,4 @@
-"""`Communicator`: collectives with the names of MPI on contiguous buffers, bytes and messages counted."""
+"""`Communicator`: MPI-style collectives on contiguous buffers, with counts of bytes and messages."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ __all__ = [
 
 
 TIMEOUT_S = 60.0
-"""How long a wait may take where nobody says otherwise."""
+"""Default timeout of a wait, in seconds."""
 
 
 @runtime_checkable
 class Request(Protocol):
-    """An operation that was started."""
+    """A pending operation."""
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when it has finished.
+        """Block until the operation has finished.
 
         Raises:
-            CommunicationError: It has not within `timeout_s` seconds, or another rank is lost.
+            CommunicationError: It has not finished within `timeout_s` seconds, or another rank is lost.
         """
         ...
 
     def done(self) -> bool:
-        """Whether it has finished; returns at once."""
+        """Whether it has finished; does not block."""
         ...
 
 
 @runtime_checkable
 class Communicator(Protocol):
-    """Ranks that exchange contiguous buffers. Every wait takes a limit; nothing is pickled.
+    """Ranks that exchange contiguous buffers. Every wait has a timeout; nothing is pickled.
 
     Every rank calls the same collectives in the same order, with buffers of the same size and dtype. Buffers are
-    C-contiguous NumPy arrays of numbers. A collective `x` has a form `x_start` that returns at once with a `Request`;
-    its buffers are not to be touched before that has finished. Those that were started are a queue of their own: they
-    are carried out in the order in which they were started, whatever blocking ones come between.
+    C-contiguous numeric NumPy arrays. A collective `x` has a variant `x_start` that returns a `Request` immediately;
+    its buffers must not be touched until the request has finished. Started operations form a separate queue: they
+    execute in the order in which they were started, regardless of blocking calls in between.
 
     Attributes:
-        rank: This process, from 0.
-        size: How many there are.
-        sent_bytes: What this rank handed over for others so far: the bytes of its buffer, once a call, however many
-            copies of them the library sends. One who only receives (a broadcast, say) hands over none.
-        messages: How many operations did, those without a byte left out; a barrier is none.
-        waited_ns: Nanoseconds that calls and waits took, as this rank's caller saw them.
-        hidden_ns: Nanoseconds in which collectives that were started were under way while the caller was in none of
-            these calls and waits, from `count_hidden` on; before that, nothing is added. With `waited_ns` it makes up
-            the time that communication took. Messages are not in it: nobody sees one arrive who does not wait for it.
+        rank: Rank of this process, from 0.
+        size: Number of ranks.
+        sent_bytes: Bytes that this rank has contributed so far: the size of its buffer, once per call, regardless of
+            how many copies the library sends. A rank that only receives (in a broadcast, for example) contributes none.
+        messages: Number of operations that contributed at least one byte; a barrier does not count.
+        waited_ns: Nanoseconds that this rank spent in calls and waits.
+        hidden_ns: Nanoseconds in which started collectives were in progress while the caller was in none of these calls
+            and waits. Counted only after `count_hidden`. Together with `waited_ns` it is the total communication time.
+            Point-to-point messages are not included: their arrival is not observed before the wait.
     """
 
     rank: int
@@ -69,15 +69,15 @@ class Communicator(Protocol):
     hidden_ns: int
 
     def count_hidden(self) -> bool:
-        """Count `hidden_ns` from here on, by this rank itself; nothing can be under way yet.
+        """Count `hidden_ns` on this rank from now on; no operation may be in progress yet.
 
         Returns:
-            Whether the communicator knows when what was started has ended; where it does not, nothing is counted.
+            Whether the communicator can observe when a started operation ends; if it cannot, nothing is counted.
         """
         ...
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
-        """Combine the buffers of all ranks; every rank gets the same result, to the bit, in place."""
+        """Combine the buffers of all ranks; every rank gets the bit-identical result in place."""
         ...
 
     def all_reduce_start(self, buffer: np.ndarray, *, op: Reduction = "sum") -> Request:
@@ -85,7 +85,7 @@ class Communicator(Protocol):
         ...
 
     def reduce(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
-        """Combine the buffers of all ranks; the root gets the result in place, the others' are as they were."""
+        """Combine the buffers of all ranks; the root gets the result in place, the other buffers are unchanged."""
         ...
 
     def reduce_start(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum") -> Request:
@@ -103,7 +103,7 @@ class Communicator(Protocol):
     def reduce_scatter(
         self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Combine, and give each rank its own part: `buffer` has the elements of (size, *out.shape)."""
+        """Combine the buffers and give each rank its part: `buffer` has as many elements as (size, *out.shape)."""
         ...
 
     def reduce_scatter_start(self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum") -> Request:
@@ -111,7 +111,7 @@ class Communicator(Protocol):
         ...
 
     def all_gather(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Every rank gets all buffers in `out`, which has the elements of (size, *buffer.shape)."""
+        """Every rank gets all buffers in `out`, which has as many elements as (size, *buffer.shape)."""
         ...
 
     def all_gather_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
@@ -121,7 +121,7 @@ class Communicator(Protocol):
     def gather(
         self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """The root gets all buffers in `out`, which has the elements of (size, *buffer.shape); None elsewhere."""
+        """The root gets all buffers in `out`, with as many elements as (size, *buffer.shape); None on other ranks."""
         ...
 
     def gather_start(self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0) -> Request:
@@ -131,7 +131,7 @@ class Communicator(Protocol):
     def scatter(
         self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Each rank gets its part of the root's buffer of (size, *out.shape); elsewhere that is None."""
+        """Each rank gets its part of the root's buffer of (size, *out.shape); `buffer` is None on other ranks."""
         ...
 
     def scatter_start(self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0) -> Request:
@@ -147,7 +147,7 @@ class Communicator(Protocol):
         ...
 
     def send(self, buffer: np.ndarray, to: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Hand the buffer over to another rank; it may be changed when this returns."""
+        """Send the buffer to another rank; it may be reused when this returns."""
         ...
 
     def send_start(self, buffer: np.ndarray, to: int, *, tag: int = 0) -> Request:
@@ -155,7 +155,7 @@ class Communicator(Protocol):
         ...
 
     def receive(self, buffer: np.ndarray, source: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Take the next message of that tag from another rank, which has the buffer's size in bytes."""
+        """Receive the next message with that tag from another rank; it has the buffer's size in bytes."""
         ...
 
     def receive_start(self, buffer: np.ndarray, source: int, *, tag: int = 0) -> Request:
@@ -165,23 +165,25 @@ class Communicator(Protocol):
     def exchange(
         self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int], *, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Send the buffer to each neighbour and get theirs in `out`, in the order of `neighbours`.
+        """Send the buffer to each neighbor and receive theirs in `out`, in the order of `neighbours`.
 
         Args:
-            buffer: This rank's.
-            out: Has the elements of (len(neighbours), *buffer.shape).
-            neighbours: Other ranks, each once; who is a neighbour of this rank names it as one in the same call. What
-                the others do does not matter.
-            timeout_s: Limit of the wait.
+            buffer: This rank's buffer.
+            out: Has as many elements as (len(neighbours), *buffer.shape).
+            neighbours: Distinct other ranks, each of which lists this rank in the same call. The calls of all other
+                ranks do not matter.
+            timeout_s: Timeout of the wait.
         """
         ...
 
     def exchange_start(self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int]) -> Request:
-        """`exchange` without waiting. It is made of messages of tag 0, which are taken in the order of their start."""
+        """`exchange` without waiting. It consists of messages with tag 0, which are received in the order of their
+        start.
+        """
         ...
 
     def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when every rank has come here."""
+        """Block until every rank has called it."""
         ...
 
     def barrier_start(self) -> Request:
@@ -192,22 +194,22 @@ class Communicator(Protocol):
         """A communicator of all ranks that give the same color; every rank calls it.
 
         Args:
-            color: A whole number from 0.
-            key: Ranks of the new one are in this order; None: as here.
+            color: A nonnegative integer.
+            key: Sorts the ranks of the new communicator; None: keep their order.
         """
         ...
 
     def close(self) -> None:
-        """Give up what the communicator holds; called by every rank, when nothing is under way."""
+        """Release the communicator's resources; every rank calls it when no operation is in progress."""
         ...
 
 
 class _Finished:
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Already done."""
+        """Already finished."""
 
     def done(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
 
@@ -227,7 +229,7 @@ class SingleRank:
         self.sent_bytes = self.messages = self.waited_ns = self.hidden_ns = 0
 
     def count_hidden(self) -> bool:
-        """Nothing is ever under way."""
+        """No operation is ever in progress."""
         return True
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
@@ -318,7 +320,7 @@ class SingleRank:
         return _FINISHED
 
     def send(self, buffer: np.ndarray, to: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """There is nobody.
+        """There is no other rank.
 
         Raises:
             UsageError: Always.
@@ -331,7 +333,7 @@ class SingleRank:
         return _FINISHED
 
     def receive(self, buffer: np.ndarray, source: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """There is nobody.
+        """There is no other rank.
 
         Raises:
             UsageError: Always.
@@ -346,10 +348,10 @@ class SingleRank:
     def exchange(
         self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int], *, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Nobody is a neighbour.
+        """There are no neighbors.
 
         Raises:
-            UsageError: One is named.
+            UsageError: `neighbours` is not empty.
         """
         if neighbours:
             raise UsageError(f"exchange with the ranks {list(neighbours)}; allowed: none, this is the only rank")
@@ -360,18 +362,18 @@ class SingleRank:
         return _FINISHED
 
     def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Nobody to wait for."""
+        """There is no rank to wait for."""
 
     def barrier_start(self) -> Request:
         """Finished at once."""
         return _FINISHED
 
     def split(self, color: int, *, key: int | None = None) -> Communicator:
-        """Again a single rank."""
+        """Another single rank."""
         return SingleRank()
 
     def close(self) -> None:
-        """There is nothing to give up."""
+        """There is nothing to release."""
 
 
 def _only(root: int) -> None:

@@ -1,4 +1,4 @@
-"""C, C++ and CUDA to a loaded library: compiled once by the machine's own compiler, cached under what went into it."""
+"""C, C++ and CUDA sources to loaded libraries: compiled by the local compiler, cached by the hash of all inputs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from deep5.core.files import write_atomically
 
 __all__ = ["CPP", "CUDA", "C", "CompilerRefusal", "Language", "cache_folder", "clear_cache", "compiler", "load_library"]
 
-# No -ffast-math: an optimizer must mean what it says, NaN included. What is switched off here (errno, traps,
-# contraction to fused multiply-add) lets loops vectorise and keeps each operation rounded as NumPy rounds it.
+# No -ffast-math: an optimizer must follow its formula, NaN included. Without errno and traps, loops vectorize; without
+# contraction to fused multiply-add, each operation is rounded as in NumPy.
 FLAGS = (
     "-O3",
     "-march=native",
@@ -34,16 +34,16 @@ FLAGS = (
     "-shared",
 )
 _COMPILE_TIMEOUT_S = 120
-# omp_pause_soft of OpenMP 5.0, and the runtimes, by an address, that are told so.
+# omp_pause_soft of OpenMP 5.0, and the OpenMP runtimes, by address, that pause before a fork.
 _PAUSE_SOFT = 1
 _PAUSED: set[int | None] = set()
 
 
 class CompilerRefusal(Deep5Error):
-    """A source that the compiler refused.
+    """The compiler rejected a source.
 
     Attributes:
-        output: The compiler's lines.
+        output: The compiler's output.
     """
 
     def __init__(self, message: str, output: str) -> None:
@@ -53,15 +53,15 @@ class CompilerRefusal(Deep5Error):
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """What a source is written in.
+    """The language of a source.
 
     Attributes:
-        name: For a reader.
-        suffix: Of its files.
-        variable: The variable of the environment that names the compiler.
-        commands: Compilers to look for where it names none.
-        flags: What they are called with; None: `FLAGS`.
-        install: What to install where there is none.
+        name: Name in messages.
+        suffix: Suffix of its files.
+        variable: The environment variable that names the compiler.
+        commands: Compilers to look for if the variable is not set.
+        flags: Compiler flags; None: `FLAGS`.
+        install: What to install if there is no compiler.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Language:
 
 
 C = Language(name="C", suffix=".c", variable="CC", commands=("cc", "gcc", "clang"), flags=None, install="gcc or clang")
-# What a user's own operator is promised: what -O3 gives on this machine, and OpenMP.
+# User-defined operators get -O3 for this machine, and OpenMP.
 CPP = Language(
     name="C++",
     suffix=".cpp",
     variable="CXX",
     commands=("c++", "g++", "clang++"),
-    # Hidden: static data of templates of the same name would be one object for all libraries of a process.
+    # Hidden visibility: otherwise all libraries of a process share static data of templates with the same name.
     flags=("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fvisibility=hidden", "-fPIC", "-shared"),
     install="g++ or clang++",
 )
@@ -94,7 +94,7 @@ CUDA = Language(
 
 
 def cache_folder() -> Path:
-    """Where deep5 keeps what can be made again: `$DEEP5_CACHE`, else `deep5` in the user's cache folder."""
+    """The folder for files that deep5 can recreate: `$DEEP5_CACHE`, else `deep5` in the user's cache folder."""
     chosen = os.environ.get("DEEP5_CACHE")
     if chosen:
         return Path(chosen)
@@ -102,7 +102,7 @@ def cache_folder() -> Path:
 
 
 def compiler(language: Language = C) -> str | None:
-    """The compiler of a language: `$CC`, else `cc`, `gcc` or `clang` on the path, for C; None where there is none."""
+    """The compiler of a language: `$CC`, else `cc`, `gcc` or `clang` on the path, for C; None if there is none."""
     for name in (os.environ.get(language.variable), *language.commands):
         if name and (path := shutil.which(name)):
             return path
@@ -122,18 +122,18 @@ def _machine() -> str:
 def load_library(
     source: str, language: Language = C, *, what: str = "the generated kernel", include: Sequence[Path] = ()
 ) -> ctypes.CDLL:
-    """Compile a source, or find it in the cache, and load it.
+    """Compile a source, or find its library in the cache, and load it.
 
     Args:
-        source: A whole file; part of the cache's key, with the files that it includes (those of the system left out),
-            the compiler, the flags and the processor.
-        language: What it is written in.
-        what: What messages call it.
-        include: Folders in which it finds files to include.
+        source: Text of a complete file. It is part of the cache key, with the files it includes (system headers
+            excepted), the compiler, the flags and the processor.
+        language: Language of the source.
+        what: Name of the source in messages.
+        include: Folders searched for included files.
 
     Raises:
-        CompilerRefusal: The compiler refused the source; the message holds its lines.
-        Deep5Error: There is no compiler, the cache cannot be written, or what is in it was changed since it was
+        CompilerRefusal: The compiler rejected the source; the message holds the compiler's output.
+        Deep5Error: There is no compiler, the cache cannot be written, or a cached file was changed after it was
             compiled.
     """
     command = compiler(language)
@@ -143,7 +143,7 @@ def load_library(
             f"{language.variable}"
         )
     call = [command, *(FLAGS if language.flags is None else language.flags), *(f"-I{folder}" for folder in include)]
-    # The prefer-vector-width flag exists on x86 alone.
+    # The prefer-vector-width flag exists only on x86.
     call = [flag for flag in call if "vector-width" not in flag or platform.machine() == "x86_64"]
     stamp = Path(command).resolve().stat()
     identity = f"{Path(command).resolve()} {stamp.st_size} {stamp.st_mtime_ns}"
@@ -162,7 +162,7 @@ def load_library(
 
 
 def clear_cache() -> int:
-    """Delete all that deep5 or torch.compile for it compiled; returns how many bytes that freed."""
+    """Delete everything compiled by deep5, or by torch.compile for deep5; returns the number of bytes freed."""
     freed = 0
     folder = cache_folder() / "kernels"
     for path in [path for suffix in ("so", "sha256", "includes") for path in folder.glob(f"*.{suffix}")]:
@@ -175,14 +175,14 @@ def clear_cache() -> int:
 
 
 def _let_fork(library: ctypes.CDLL) -> None:
-    """See to it that a child of this process may call the library.
+    """Ensure that a forked child of this process can call the library.
 
-    OpenMP keeps the threads of a first parallel region for the next ones; a child has none of them and would wait for
-    them for ever. So they are let go before a fork, and started again when there is work.
+    OpenMP keeps the threads of the first parallel region for later ones; a child has none of them and would wait
+    forever. They are therefore released before a fork, and restarted when there is work.
     """
     try:
         pause = library.omp_pause_resource_all
-    except AttributeError:  # without OpenMP, or with one before 5.0
+    except AttributeError:  # no OpenMP, or older than 5.0
         return
     address = ctypes.cast(pause, ctypes.c_void_p).value
     if address not in _PAUSED:
@@ -191,7 +191,7 @@ def _let_fork(library: ctypes.CDLL) -> None:
 
 
 def _cached(folder: Path, key: str, what: str) -> Path | None:
-    """The library of a key whose included files are what they were; None where it has to be compiled."""
+    """The library of a key if its included files are unchanged; None if it has to be compiled."""
     try:
         stem = _stem(key, (folder / f"{key}.includes").read_text(encoding="utf-8").splitlines())
     except OSError:
@@ -213,15 +213,15 @@ def _cached(folder: Path, key: str, what: str) -> Path | None:
 
 
 def _stem(key: str, includes: Sequence[str]) -> str:
-    """How the names of the libraries begin that were compiled from files of this content.
+    """The common start of the names of libraries compiled from files with this content.
 
     Raises:
-        OSError: One of them is not there.
+        OSError: A file is missing.
     """
     contents = hashlib.sha256()
     for name in includes:
         contents.update(name.encode() + b"\0" + hashlib.sha256(Path(name).read_bytes()).digest())
-    # The name differs where the content does: a library that is loaded stays what it is.
+    # Different content gets a different name, so a library that is already loaded is never overwritten.
     return f"{key[:40]}-{contents.hexdigest()[:24]}"
 
 
@@ -234,10 +234,10 @@ def _compile(call: list[str], source: str, language: Language, what: str, cache:
             _call_compiler(call, code, built, what, language)
             data, includes = built.read_bytes(), _included(built.with_suffix(".d"), code)
             digest = hashlib.sha256(data).hexdigest()
-            # Not every compiler makes the same bytes twice (__TIME__): processes that compile one source at once write
-            # to the same names only what is the same.
+            # Compilers are not always deterministic (__TIME__). With the digest in the name, processes that compile one
+            # source concurrently write only identical content to the same name.
             library = cache / f"{_stem(key, includes)}-{digest[:16]}.so"
-        # The library first: without the other two it is compiled again.
+        # Write the library first: if the other two files are missing, it is compiled again.
         write_atomically(library, data)
         write_atomically(library.with_suffix(".sha256"), digest)
         write_atomically(cache / f"{key}.includes", "".join(f"{name}\n" for name in includes))
@@ -259,7 +259,7 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
             text=True,
             timeout=_COMPILE_TIMEOUT_S,
             check=False,
-            env={**os.environ, "LC_ALL": "C"},  # what it says is read, and shown, in one language
+            env={**os.environ, "LC_ALL": "C"},  # the output is parsed and shown in one language
         )
     except subprocess.TimeoutExpired:
         raise Deep5Error(f"{command} did not finish within {_COMPILE_TIMEOUT_S} s") from None
@@ -274,10 +274,10 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
 
 
 def _included(rules: Path, code: Path) -> list[str]:
-    """The files that a source includes, as the compiler wrote them down for make."""
+    """The files that a source includes, from the compiler's rules for make."""
     if not rules.is_file():
         return []
     listed = rules.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
     names = [name.replace("\\ ", " ") for name in re.findall(r"(?:\\ |\S)+", listed)]
-    # Not what is gone once the compiler has finished: its own files, and this one.
+    # Without files that exist only during compilation: temporary files, and the source itself.
     return sorted({str(Path(name).resolve()) for name in names if Path(name).is_file()} - {str(code.resolve())})

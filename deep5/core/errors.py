@@ -1,4 +1,4 @@
-"""The `Deep5Error` family: every message says what, got, allowed, remedy."""
+"""The `Deep5Error` family: every message states what happened, what was given, what is allowed and the remedy."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ __all__ = [
 
 
 Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
-"""From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints:
-what a command of the command line is given."""
+"""The error handler passed to commands of the command line: from the flags "show tracebacks" and "print JSON" to a
+context manager that turns errors into messages and yields the print function.
+"""
 
 
 class Deep5Error(Exception):
-    """Base of all errors that deep5 raises on purpose; `exit_status` is what the command line returns."""
+    """Base of all errors that deep5 raises on purpose; `exit_status` is the exit status of the command line."""
 
     exit_status = 3
 
@@ -47,7 +48,7 @@ class UsageError(Deep5Error):
 
 
 class RecipeError(UsageError):
-    """A recipe that is not valid; the message names the file and, where known, the line."""
+    """An invalid recipe; the message names the file and, where known, the line."""
 
 
 class GoalError(RecipeError):
@@ -55,7 +56,7 @@ class GoalError(RecipeError):
 
 
 class UnknownName(UsageError):
-    """A component name that nothing is registered under."""
+    """A name under which no component is registered."""
 
     def __init__(self, kind: str, got: str, allowed: Iterable[str], remedy: str = "") -> None:
         names = sorted(allowed)
@@ -72,11 +73,11 @@ class OutputError(UsageError):
 
 
 class CheckpointError(UsageError):
-    """A checkpoint that is missing, damaged, or of another run."""
+    """A checkpoint that is missing, damaged, or belongs to another run."""
 
 
 class CommunicationError(Deep5Error):
-    """Ranks that cannot exchange what they have to: one is lost, late, or does something else than the others."""
+    """Ranks cannot communicate: one is lost, late, or calls a different operation than the others."""
 
 
 class NetworkError(Deep5Error):
@@ -88,7 +89,7 @@ class ShapeError(NetworkError):
 
 
 class Unsupported(Deep5Error):
-    """A thing that a framework or a function cannot do, with the reason."""
+    """An operation that a framework or function does not support, with the reason."""
 
 
 class OperatorError(Deep5Error):
@@ -108,7 +109,9 @@ class RunFailed(Deep5Error):
 
 
 def suggestion(got: str, allowed: Iterable[str]) -> str:
-    """The tail '; did you mean …?' for the closest allowed name, in other case first, or an empty string."""
+    """The tail '; did you mean …?' with the closest allowed name, preferably one differing only in case, or an empty
+    string.
+    """
     names = list(allowed)
     alike = [name for name in names if name.casefold() == str(got).casefold()]
     close = difflib.get_close_matches(str(got), alike or names, n=1, cutoff=0.0 if alike else 0.6)
@@ -116,5 +119,5 @@ def suggestion(got: str, allowed: Iterable[str]) -> str:
 
 
 def brief(value: object) -> str:
-    """A value as messages show it: in one line, at most 60 characters."""
+    """A value as shown in messages: one line of at most 60 characters."""
     return " ".join(repr(value).split())[:60]

@@ -1,4 +1,4 @@
-"""Hooks shared by all levels: an `Event` listens, `Listeners` calls only what somebody overrode."""
+"""Hooks shared by all levels: an `Event` listens, `Listeners` calls only overridden hooks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from deep5.core.tensors import Arrays
 __all__ = ["HOOKS", "NO_CLASSES", "Event", "Listeners", "StepInfo", "StopTraining", "check_info"]
 
 NO_CLASSES = "the labels are no classes, which are whole numbers of the shape of the logits without their last axis"
-"""Why an evaluation has no accuracy."""
+"""The reason why an evaluation has no accuracy."""
 
 
 class StepInfo(NamedTuple):
-    """What a step is told about itself. Immutable.
+    """Information about a training step. Immutable.
 
-    A named tuple and not a data class: it is made once a step, and a frozen data class takes four times as long.
+    A named tuple, not a data class: one is created per step, and a frozen data class takes four times as long.
 
     Attributes:
         step: Steps done before this one, counted over the whole run, from 0.
         epoch: Epochs done before this one, from 0.
         batch_size: Samples in this batch; the last batch of an epoch may be smaller.
-        sample_ids: Indices of the samples in the data set, shape (batch_size,), or None where they are unknown.
+        sample_ids: Indices of the samples in the data set, shape (batch_size,), or None if unknown.
         seed: Seed of the run's noise; masks are a function of (seed, step, node).
-        global_batch_size: Samples that all ranks have in this step; 0: there is one rank, which has them all.
+        global_batch_size: Samples of all ranks in this step; 0 for a single rank.
     """
 
     step: int = 0
@@ -39,14 +39,15 @@ class StepInfo(NamedTuple):
 
 
 def check_info(info: StepInfo) -> StepInfo:
-    """What a step was told about itself.
+    """Check the information about a step.
 
     Raises:
-        UsageError: It is no `StepInfo`, its numbers are no whole ones, or `step`, `epoch` or `batch_size` is below 0.
+        UsageError: It is not a `StepInfo`, its numbers are not integers, or `step`, `epoch` or `batch_size` is
+            negative.
     """
     if type(info) is StepInfo:
         step, epoch, batch, _, seed, whole = info
-        # Every step comes this way: what is nearly always there is asked first, in one line.
+        # Called in every step: the common case is checked first, in one expression.
         if type(step) is type(epoch) is type(batch) is type(seed) is type(whole) is int and (
             step >= 0 and epoch >= 0 and batch >= 0 and whole >= 0
         ):
@@ -64,21 +65,21 @@ def check_info(info: StepInfo) -> StepInfo:
 
 
 class StopTraining(Exception):
-    """Raised by an event to end training in good order; the message says why."""
+    """Raised by an event to stop training cleanly; the message gives the reason."""
 
 
 class Event:
-    """Base of everything that listens to a run: progress bars, loggers, schedules, metric observers.
+    """Base class of all listeners of a run: progress bars, loggers, schedules, metric observers.
 
-    Override what is needed; a hook that nobody overrides costs nothing. `trainer` is the `Trainer` that calls.
-    Times are host times of one clock (`time.perf_counter_ns`), taken by the trainer.
+    Override the hooks you need; a hook that is not overridden costs nothing. `trainer` is the calling `Trainer`. Times
+    are host times of one clock (`time.perf_counter_ns`), taken by the trainer.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a hook that nobody would call.
+        """Reject methods that look like hooks but would never be called.
 
         Raises:
-            UsageError: A method is named like a hook and is none.
+            UsageError: A method has a name similar to a hook's.
         """
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
@@ -89,19 +90,19 @@ class Event:
                 )
 
     every_rank = True
-    """False where one rank of several speaks for all, such as a progress bar: the first one's is the only one."""
+    """False if only the first of several ranks has the event, such as a progress bar."""
 
     kept_as: ClassVar[str | None] = None
-    """The name that this event's state has in a checkpoint; None: that of its class."""
+    """The name of this event's state in a checkpoint; None: the class name."""
 
     synchronous = False
-    """True where `after_step` needs the device to have finished; the trainer then synchronises every step."""
+    """True if `after_step` needs the device to have finished; the trainer then synchronizes every step."""
 
     def before_training(self, trainer: Any) -> None:
-        """Once, before the first epoch."""
+        """Called once, before the first epoch."""
 
     def after_training(self, trainer: Any) -> None:
-        """Once, after the last epoch, also when training was stopped by an event."""
+        """Called once, after the last epoch, also if an event stopped training."""
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
         """Before the first batch of an epoch, counted from 0."""
@@ -110,34 +111,34 @@ class Event:
         """After the epoch's last step and its evaluation."""
 
     def before_batch(self, trainer: Any, epoch: int) -> None:
-        """Before the sampler is asked for what the next step learns from, also where there turns out to be no more."""
+        """Before the next batch is requested from the sampler, even if there turns out to be none."""
 
     def before_step(self, trainer: Any, info: StepInfo) -> None:
-        """Before a step, its batch at hand."""
+        """Before a step, when its batch is available."""
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """After a step. `outputs` are native values: reading one may force a synchronisation, so read late."""
+        """After a step. `outputs` are native values: reading one may force a synchronization, so read late."""
 
     def after_batch(self, trainer: Any, info: StepInfo, outputs: Arrays) -> None:
-        """When a batch has been learned from and `after_step` is over everywhere."""
+        """After the training step of a batch and all `after_step` hooks."""
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
-        """Before the validation batches are run."""
+        """Before the validation batches run."""
 
     def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
-        """After a validation batch: its samples' indices (None where unknown), its inputs, and all outputs, native."""
+        """After a validation batch: its sample indices (None if unknown), its inputs, and all native outputs."""
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """After evaluation; `scores` holds `loss`, `samples` and, where labels are classes, `accuracy` (percent)."""
+        """After evaluation; `scores` holds `loss`, `samples` and, if labels are classes, `accuracy` (percent)."""
 
     def after_all(self, trainer: Any) -> None:
-        """Between two steps, and after an epoch's end, when every other hook is over: checkpoints are taken here."""
+        """Between two steps and after each epoch, after all other hooks: checkpoints are written here."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resume needs of this event: JSON's types, and NumPy arrays, by name.
+        """The event's state for a resume: JSON types and NumPy arrays, by name.
 
-        Asked for in `after_all`. A resumed run calls `load_state_dict` with it behind `before_training`;
-        `before_epoch` is not called again for an epoch that a resume goes on in the middle of.
+        Called in `after_all`. A resumed run passes it to `load_state_dict` after `before_training`; if it resumes in
+        the middle of an epoch, `before_epoch` is not called again for that epoch.
         """
         return {}
 
@@ -145,13 +146,15 @@ class Event:
         """Restore `state_dict`."""
 
     def after_timing(self, rounds: Any) -> None:
-        """Once, after the last round of a timing recipe, without a trainer: `rounds` is a `measuring.timing.Rounds`."""
+        """Called once, after the last round of a timing recipe, without a trainer: `rounds` is a
+        `measuring.timing.Rounds`.
+        """
 
     def after_collectives(self, times: Any, summary: Any) -> None:
-        """Once, on the first rank of a recipe of collectives, which has no trainer either.
+        """Called once, on the first rank of a collectives recipe, without a trainer.
 
-        `times` is a `deep5.bench.collective.measure.CollectiveTimes`, `summary` what
-        `deep5.bench.collective.summary.summarise_collectives` makes of it.
+        `times` is a `deep5.bench.collective.measure.CollectiveTimes`, `summary` the result of
+        `deep5.bench.collective.summary.summarise_collectives` on it.
         """
 
 
@@ -160,7 +163,7 @@ HOOKS = tuple(name for name in vars(Event) if name.startswith(("before_", "after
 
 
 class Listeners:
-    """The events attached to one trainer, as a tuple of bound methods a hook.
+    """The events attached to one trainer: for each hook a tuple of bound methods.
 
     >>> class Count(Event):
     ...     epochs = 0
@@ -188,7 +191,7 @@ class Listeners:
     def __init__(self) -> None:
         self.events: tuple[Event, ...] = ()
         self.deferred: Callable[[Event, Callable[..., None]], Callable[..., None]] | None = None
-        """Gives what is called in place of an event's hook; for ranks that may only stop together. None: the hook."""
+        """Returns a replacement for an event's hook, for ranks that must stop together. None: call the hook itself."""
         self._collect(())
 
     def _collect(self, events: Iterable[Event]) -> None:
@@ -207,11 +210,11 @@ class Listeners:
 
     @contextmanager
     def attached(self, events: Iterable[Event]) -> Iterator[None]:
-        """Attach events for the length of a `with` block; they are gone after it, also after an exception.
+        """Attach events for the duration of a `with` block; they are detached after it, also after an exception.
 
         Raises:
-            UsageError: One event in place of several, or something that is no `Event`, such as a class in place of its
-                object.
+            UsageError: A single event instead of several, or an object that is not an `Event`, such as a class instead
+                of an instance.
         """
         if isinstance(events, Event) or not isinstance(events, Iterable):
             raise UsageError(f"got {brief(events)} as events; allowed: a list of events; remedy: events=[…] around it")

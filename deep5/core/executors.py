@@ -1,4 +1,4 @@
-"""What a back-end makes: executors of networks and of operators, whole training steps."""
+"""The objects that a back-end creates: executors of networks and operators, and whole training steps."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["GraphExecutor", "OperatorExecutor", "ParameterGroup", "StepOptimizer
 
 
 class ParameterGroup:
-    """Parameters that get hyperparameters of their own.
+    """Parameters with their own hyperparameters.
 
     Args:
-        match: Says of a parameter's name whether it belongs to the group, by True or False.
-        frozen: The parameters stay as they are; their gradients are not computed.
-        hyper: Values that replace the rule's, such as `lr=0.01`: finite numbers.
+        match: Predicate on a parameter's name: True if the parameter belongs to the group.
+        frozen: Whether the parameters stay unchanged; their gradients are then not computed.
+        hyper: Finite numbers that replace the rule's, such as `lr=0.01`.
 
     Raises:
-        UsageError: `match` cannot be called, `frozen` is no bool, or a value of `hyper` no finite number.
+        UsageError: `match` is not callable, `frozen` is not a bool, or a value of `hyper` is not a finite number.
     """
 
     def __init__(self, match: Callable[[str], bool], *, frozen: bool = False, **hyper: float) -> None:
@@ -45,27 +45,27 @@ class ParameterGroup:
         self.hyper = dict(hyper)
 
     def describe(self) -> dict[str, Any]:
-        """The group, for a recipe's hash; its predicate has to be a function with a name."""
+        """The group for a recipe's hash; its predicate must be a named function."""
         return {"match": self.match, "frozen": self.frozen, **self.hyper}
 
 
 @runtime_checkable
 class TrainStep(Protocol):
-    """A whole training step, compiled as one where the framework compiles."""
+    """A whole training step, compiled as one unit if the framework compiles."""
 
     @property
     def traces(self) -> int:
-        """How often the rule (and, where the framework compiles, the step) was traced."""
+        """How often the rule (and, if the framework compiles, the step) was traced."""
         ...
 
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Forward, backward and update; returns the network's outputs as native values.
 
-        The step uses its gradients up: `inference_and_backprop(accumulate=True)` after it adds to none.
+        The step consumes its gradients: `inference_and_backprop(accumulate=True)` after it adds to nothing.
 
         Raises:
-            ShapeError: As for `GraphExecutor.inference_and_backprop`: among others, an empty batch.
-            UsageError: `info` is no `StepInfo`.
+            ShapeError: As for `GraphExecutor.inference_and_backprop`, for example an empty batch.
+            UsageError: `info` is not a `StepInfo`.
         """
         ...
 
@@ -78,13 +78,13 @@ class TrainStep(Protocol):
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """The first half of a step: outputs, with gradients left in the executor.
+        """The first half of a step: returns the outputs and leaves the gradients in the executor.
 
         Args:
             inputs: As for `GraphExecutor.inference`.
             info: The step; the rule's point depends on it.
             on_gradient: As for `GraphExecutor.inference_and_backprop`.
-            accumulate: Add to the gradients of the call before.
+            accumulate: Add to the gradients of the previous call.
             loss_scale: The gradient is that of `loss_scale * loss`, times the loss scale of the step itself.
         """
         ...
@@ -93,33 +93,33 @@ class TrainStep(Protocol):
         """The second half of a step: the pipeline and the update rule on these gradients.
 
         Args:
-            gradients: As `backprop` leaves them: scaled by the loss scale of the step, if it has one.
+            gradients: As left by `backprop`: scaled by the step's loss scale, if any.
             info: The step.
 
         Raises:
-            ShapeError: A gradient is missing, or of another shape or dtype than its parameter; nothing has changed.
+            ShapeError: A gradient is missing, or its shape or dtype differs from its parameter's; nothing has changed.
         """
         ...
 
     @property
     def loss_scale(self) -> float:
-        """What the loss of the next step is multiplied by; 1 where it is not scaled."""
+        """The factor that the loss of the next step is multiplied by; 1 without loss scaling."""
         ...
 
     @property
     def skipped_steps(self) -> int:
-        """Steps without an update, because a gradient was not finite under a dynamic loss scale."""
+        """Number of steps without an update because a gradient was not finite under a dynamic loss scale."""
         ...
 
     def regroup(self, groups: Sequence[ParameterGroup], pipeline: Any) -> None:
-        """Other parameter groups, and stages of the pipeline, from now on; one new trace, the state stays as it is.
+        """Replace the parameter groups and the stages of the pipeline; traces once more and keeps the state.
 
-        Between two steps: what `backprop` has begun is given up.
+        Call it between two steps: it discards a step begun by `backprop`.
         """
         ...
 
     def averaged(self) -> AbstractContextManager[None]:
-        """While inside, the executor's parameters hold the rule's `eval_param`."""
+        """Within the context, the executor's parameters hold the rule's `eval_param`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,16 +127,16 @@ class TrainStep(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit."""
+        """Restore `state_dict`, bit-identically."""
         ...
 
 
 @runtime_checkable
 class StepOptimizer(Protocol):
-    """An optimizer that owns its step: native optimizers, L-BFGS, distributed schemes, a user's own loop."""
+    """An optimizer that implements its own step: native optimizers, L-BFGS, distributed schemes, custom loops."""
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Take hold of the executor's parameters; called once, before the first step."""
+        """Attach to the executor's parameters; called once, before the first step."""
         ...
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
@@ -148,31 +148,31 @@ class StepOptimizer(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit."""
+        """Restore `state_dict`, bit-identically."""
         ...
 
 
 @runtime_checkable
 class GraphExecutor(Protocol):
-    """A network made runnable by one framework. Values stay in the framework's own memory.
+    """A network made executable by one framework. Values stay in the framework's memory.
 
-    The executor owns the live parameters; `network` keeps the initial ones and is never changed. Where the network is
+    The executor owns the live parameters; `network` keeps the initial ones and is never changed. If the network is
     native code, `network` describes it: inputs, outputs, parameters and buffers, without a graph.
 
-    Several threads may call `inference` in evaluation at once, and each gets what it would get alone; engines whose
-    memory serves one call (ONNX Runtime, OpenVINO) run them one after the other. All else is one thread's at a time:
-    there is one set of parameters, of running statistics and of gradients, which training changes.
+    Several threads may call `inference` in evaluation at once, and each gets the same result as without the others;
+    engines with memory for one call (ONNX Runtime, OpenVINO) serialize the calls. All other methods may be used by one
+    thread at a time: there is one set of parameters, of running statistics and of gradients, which training changes.
     """
 
     device: Device
     capabilities: frozenset[str]
-    """Among `"whole_step"`, `"early_gradients"`, `"float64"`."""
+    """A subset of `"whole_step"`, `"early_gradients"`, `"float64"`."""
 
     if TYPE_CHECKING:
         # Read-only, so that an executor of graphs may narrow it to `Network`.
         @property
         def network(self) -> NetworkSpec:
-            """What it runs."""
+            """The network that it runs."""
             ...
 
     else:
@@ -184,17 +184,18 @@ class GraphExecutor(Protocol):
 
         Args:
             inputs: A value for every input of the network; NumPy arrays or native ones.
-            training: Whether layers that behave differently in training (batch normalisation, dropout) do so.
-            info: The step that random masks are a function of.
+            training: Whether layers that behave differently in training (batch normalization, dropout) do so.
+            info: The step that determines random masks.
 
         Returns:
-            Every output of the network by name, native values. In evaluation a symbolic extent may be 0 where the
-            framework runs it; means over nothing, such as the loss, are then NaN.
+            Every output of the network by name, as native values. In evaluation a symbolic dimension may be 0 if the
+            framework supports it; means over no elements, such as the loss, are then NaN.
 
         Raises:
-            ShapeError: A missing, unknown or misshapen input; with `training`, a symbolic extent of 0.
+            ShapeError: A missing or unknown input, or one with the wrong shape; with `training`, a symbolic dimension
+                of 0.
             NetworkError: The framework fails on these inputs.
-            UsageError: `info` is no `StepInfo`.
+            UsageError: `info` is not a `StepInfo`.
         """
         ...
 
@@ -209,53 +210,54 @@ class GraphExecutor(Protocol):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
-        """Run forward in training mode and the gradient of a scalar output.
+        """Run forward in training mode and compute the gradients of a scalar output.
 
         Args:
             inputs: As for `inference`.
             loss: Name of the scalar output to differentiate.
             info: As for `inference`.
-            wrt: Parameters and inputs to differentiate by; all parameters where None.
-            accumulate: Add to the gradients of the call before. Where there are none, these are the first: none are
-                left by a whole training step (`TrainStep.__call__`), which uses its gradients up, nor by a call that
-                failed. `TrainStep.backprop` leaves its gradients, and `apply` does not touch them.
+            wrt: Parameters and inputs to differentiate with respect to; all parameters if None.
+            accumulate: Add to the gradients of the previous call. If there are none, start from zero: a whole training
+                step (`TrainStep.__call__`) consumes its gradients, and a failed call leaves none. `TrainStep.backprop`
+                leaves its gradients, and `apply` does not change them.
             loss_scale: The gradient is that of `loss_scale * loss`; a finite number.
             on_gradient: Called with (name, gradient) as soon as each is known, with the value that `gradients` will
-                give: where `accumulate` is set, the sum.
+                return: the sum if `accumulate` is set.
 
         Returns:
-            As `inference`; the gradients are read by `gradients`.
+            As `inference`; read the gradients with `gradients`.
 
         Raises:
-            ShapeError: A missing, unknown or misshapen input; a symbolic extent of 0, since the mean over an empty
-                batch is NaN; with `accumulate`, the gradient by an input that has another shape than before.
-            NetworkError: A label that is no class, or the framework fails on these inputs.
+            ShapeError: A missing or unknown input, or one with the wrong shape; a symbolic dimension of 0, since the
+                mean over an empty batch is NaN; with `accumulate`, the gradient of an input whose shape differs from
+                the previous call.
+            NetworkError: A label is not a class, or the framework fails on these inputs.
             UnknownName: No such loss, parameter or input.
             Unsupported: An output that cannot be differentiated.
-            UsageError: `loss` or what is in `wrt` is no name, `loss_scale` no finite number, `info` no `StepInfo`,
-                `on_gradient` no function.
+            UsageError: `loss` or an entry of `wrt` is not a name, `loss_scale` is not a finite number, `info` is not a
+                `StepInfo`, or `on_gradient` is not a function.
         """
         ...
 
     def gradients(self) -> Arrays:
-        """Gradients of the last `inference_and_backprop`, by parameter or input name, native values.
+        """Gradients of the last `inference_and_backprop` by parameter or input name, as native values.
 
         Raises:
-            Unsupported: There are none, because a whole compiled step or nothing ran last. Where the framework
-                compiles no whole steps, those of the step may still be read.
+            Unsupported: There are none, because a whole compiled step ran last, or nothing did. If the framework does
+                not compile whole steps, the gradients of the step can still be read.
         """
         ...
 
     def parameters(self) -> Arrays:
-        """The live parameters by name: writing to one in place changes the network that runs."""
+        """The live parameters by name; writing to one in place changes the running network."""
         ...
 
     def buffers(self) -> Arrays:
-        """The live values that training changes but no optimizer owns (running statistics), by name."""
+        """The live values that training changes without an optimizer (running statistics), by name."""
         ...
 
     def read(self, names: Sequence[str], out: Array) -> None:
-        """Copy parameters or buffers, one behind the other, into a contiguous NumPy array of their dtype."""
+        """Copy parameters or buffers, concatenated, into a contiguous NumPy array of their dtype."""
         ...
 
     def write(self, names: Sequence[str], packed: Array) -> None:
@@ -274,66 +276,66 @@ class GraphExecutor(Protocol):
         """The whole training step under an update rule.
 
         Args:
-            rule: An `UpdateRule`. Its hyperparameters may change between steps, without a second trace.
+            rule: An `UpdateRule`. Its hyperparameters may change between steps without retracing.
             loss: Name of the scalar output to differentiate.
-            groups: The first group that matches a parameter gives its hyperparameters.
+            groups: The first group that matches a parameter determines its hyperparameters.
             modifier: `gradient_modifier(name, param, grad) -> grad`, called before the rule.
             pipeline: A `GradientPipeline`: clipping, decoupled weight decay, loss scaling.
 
         Raises:
             RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a
                 group matches no parameter.
-            UsageError: `loss` is no output, or `groups` no sequence of groups.
+            UsageError: `loss` is not an output, or `groups` is not a sequence of groups.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, buffers and random state as NumPy arrays by name, copied; bit-exact."""
+        """Parameters, buffers and random state as NumPy arrays by name; bit-exact copies."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit."""
+        """Restore `state_dict`, bit-identically."""
         ...
 
     def export(self, *, evaluation: bool = True) -> NetworkSpec:
-        """The network with the live parameters as its initial ones.
+        """The network with the live parameters as its initial values.
 
         Args:
-            evaluation: Export what evaluation uses (`eval_param`) where the rule in force defines it.
+            evaluation: Export the parameters for evaluation (`eval_param`) if the current rule defines them.
 
         Raises:
-            Unsupported: The network is native code: there is no graph.
+            Unsupported: The network is native code and has no graph.
         """
         ...
 
     def synchronize(self) -> None:
-        """Return when all work that this thread started has finished. A clock is read only after this."""
+        """Block until all work started by this thread has finished. Read clocks only after this."""
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Threads, dtype, TF32 and determinism as read back from the framework, not as asked for."""
+        """Threads, dtype, TF32 and determinism as read back from the framework, not as requested."""
         ...
 
 
 @runtime_checkable
 class OperatorExecutor(Protocol):
-    """One operator made runnable by one framework, forward and backward, on the framework's own arrays.
+    """One operator made executable by one framework, forward and backward, on the framework's native arrays.
 
-    Nothing is converted within a call: what a clock around it sees is the framework's work.
+    No conversion happens within a call, so a clock around it measures only the framework's work.
 
-    Several threads may call it at once, and each gets what it would get alone; the operator's own code, too, then runs
-    in several threads. Engines whose memory serves one call (ONNX Runtime, OpenVINO) run calls of the same shapes one
-    after the other.
+    Several threads may call it at once, and each gets the same result as without the others; the operator's own code
+    then runs in several threads, too. Engines with memory for one call (ONNX Runtime, OpenVINO) serialize calls with
+    the same shapes.
     """
 
     operator: Operator
     device: Device
 
     def arrays(self, *values: Array) -> tuple[Array, ...]:
-        """Values of NumPy (or native ones) as native arrays on the device, copied where they must be.
+        """NumPy or native values as native arrays on the device, copied if necessary.
 
         Raises:
-            ShapeError: A value is no array that the framework takes.
+            ShapeError: A value is not an array that the framework accepts.
         """
         ...
 
@@ -341,13 +343,13 @@ class OperatorExecutor(Protocol):
         """Run forward.
 
         Args:
-            inputs: Native arrays, as `arrays` gives them.
+            inputs: Native arrays, as returned by `arrays`.
 
         Returns:
-            The outputs, native.
+            The outputs as native arrays.
 
         Raises:
-            ShapeError: Inputs that the operator does not take.
+            ShapeError: The operator does not accept the inputs.
             OperatorError: It broke its contract, or failed.
         """
         ...
@@ -355,18 +357,17 @@ class OperatorExecutor(Protocol):
     def inference_and_backprop(
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
-        """Run forward, and the vector-Jacobian product.
+        """Run forward and compute the vector-Jacobian product.
 
         Args:
             inputs: Native arrays.
-            output_grads: A native array an output, of its shape; those of outputs that are no floating-point numbers
-                are not looked at, and may be None.
-            needs: Which inputs want a gradient; None: all floating-point ones.
+            output_grads: One native array per output, of its shape; entries of outputs that are not floating-point are
+                ignored and may be None.
+            needs: Which inputs need a gradient; None: all floating-point ones.
 
         Returns:
-            The outputs, and a gradient an input; None where none is wanted. A gradient may be memory of
-            `output_grads` or of another gradient, where the operator's `backward` hands on what it was given: who
-            writes to one copies it first.
+            The outputs, and one gradient per input, None if not needed. A gradient may share memory with `output_grads`
+            or with another gradient if the operator's `backward` passes an array through: copy it before writing to it.
 
         Raises:
             As `inference`.
@@ -375,7 +376,7 @@ class OperatorExecutor(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Return when all work that this thread started has finished."""
+        """Block until all work started by this thread has finished."""
         ...
 
     def settings(self) -> dict[str, Any]:

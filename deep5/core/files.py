@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes."""
+"""Atomic writes: a file is complete or absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def write_atomically(path: str | Path, data: bytes | str | Callable[[BinaryIO], 
 
     Args:
         path: The file; its folder must exist.
-        data: The whole content, text being encoded as UTF-8; or what writes it into a file, piece by piece.
+        data: The whole content, strings encoded as UTF-8; or a function that writes it into a file piece by piece.
     """
     path = Path(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")

@@ -1,7 +1,7 @@
-"""Paths under which modules were first documented: still importable, and the names by which recipes are hashed.
+"""Paths under which modules were first documented: still importable, and used as names in recipe hashes.
 
-`fixed_hash` writes a class as `module:name`. A module that moves keeps the name that it had when results were first
-hashed, so a result from before the move stays comparable with one from after it.
+`fixed_hash` writes a class as `module:name`. A module that moves keeps the name under which results were first hashed,
+so results from before and after the move stay comparable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     class _Finder(MetaPathFinder, Loader): ...
 
 else:
-    # Importing the base classes takes as long as the rest of `import deep5`.
+    # Importing the base classes would take as long as the rest of `import deep5`.
     _Finder = object
 
 __all__ = ["HASH_MODULES", "IMPORTABLE", "hash_module", "keep_importable"]
@@ -37,7 +37,7 @@ IMPORTABLE = {
     "deep5.samples": "deep5.measuring.samples",
     "deep5.statistics": "deep5.measuring.statistics",
 }
-"""Documented paths and where they lead: the same module object under both names."""
+"""Former paths to present paths: both names give the same module object."""
 
 HASH_MODULES = {
     "deep5.cli.audit": "deep5.audit.command",
@@ -202,7 +202,7 @@ HASH_MODULES = {
     "deep5.trained.predict": "deep5.predict",
     "deep5.training.buffer_pool": "deep5.training.lending",
 }
-"""Module to the name that stands for it in hashes; a module without an entry stands for itself."""
+"""Module to its name in hashes; a module without an entry keeps its own name."""
 
 
 def hash_module(module: str) -> str:
@@ -215,7 +215,7 @@ def hash_module(module: str) -> str:
 
 
 class _FormerPaths(_Finder):
-    """A finder and loader of `IMPORTABLE`: importing a former path gives the module at its present one."""
+    """A finder and loader of `IMPORTABLE`: importing a former path returns the module at its present path."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -226,11 +226,11 @@ class _FormerPaths(_Finder):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes what stands in sys.modules after this call.
+        # The import system uses the entry of sys.modules after this call.
         sys.modules[module.__name__] = import_module(IMPORTABLE[module.__name__])
 
 
 def keep_importable() -> None:
-    """Let `IMPORTABLE` be imported; called once by `deep5/__init__.py`."""
+    """Make the paths of `IMPORTABLE` importable; called once by `deep5/__init__.py`."""
     if not any(isinstance(finder, _FormerPaths) for finder in sys.meta_path):
         sys.meta_path.append(_FormerPaths())

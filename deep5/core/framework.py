@@ -1,4 +1,4 @@
-"""What a back-end is: `Framework`, which says what it can do and makes executors."""
+"""`Framework`: the base class of back-ends, which reports what a back-end supports and creates executors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Framework", "Support"]
 
 
 class Support(NamedTuple):
-    """The answer of `supports`: `Support(True)`, or `Support(False, reason)`; it is true where the answer is yes."""
+    """The result of `supports`: `Support(True)`, or `Support(False, reason)`; truthy if supported."""
 
     yes: bool
     reason: str = ""
@@ -28,23 +28,23 @@ class Support(NamedTuple):
 
 
 class Framework(ABC):
-    """A back-end. Reached by name: `deep5.framework("pytorch")`; registered under `deep5.frameworks`.
+    """A back-end. Get one by name with `deep5.framework("pytorch")`; registered under `deep5.frameworks`.
 
     Args:
-        mode: A key of `modes`, or nothing for the plain one.
+        mode: A key of `modes`, or empty for the default.
     """
 
     name: str
     """The registered name; a mode follows a colon."""
     modes: ClassVar[Mapping[str, str]] = {}
-    """Other ways to run, each with what it does in a few words: `"compiled"` is asked for as `"pytorch:compiled"`."""
+    """Other modes, each with a short description: `"compiled"` is selected by `"pytorch:compiled"`."""
     requires: ClassVar[tuple[str, ...]] = ()
-    """Distributions that must be installed; `deep5 list frameworks` looks for them without importing anything."""
+    """Required distributions; `deep5 list frameworks` looks for them without importing them."""
     thread_variable: ClassVar[str] = ""
-    """The variable of the environment, beside OMP_NUM_THREADS, that the library takes its number of threads from."""
+    """The environment variable, besides OMP_NUM_THREADS, that sets the library's number of threads."""
 
     def __init_subclass__(cls) -> None:
-        """Have what is asked of a back-end looked at before its own code sees it: every back-end refuses alike."""
+        """Check arguments before the back-end's own code runs, so that every back-end rejects them alike."""
         super().__init_subclass__()
         if "set_threads" in vars(cls):
             cls.set_threads = bounded_threads(cls.set_threads)  # type: ignore[method-assign, assignment]
@@ -58,20 +58,20 @@ class Framework(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """The version of the library underneath."""
+        """The version of the underlying library."""
 
     @abstractmethod
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
-        """Make a network runnable.
+        """Make a network executable.
 
         Args:
             network: The network; it is not changed.
             device: Where it runs.
-            seed: Seed of noise alone; initial weights come from the network.
+            seed: Seed of noise only; initial weights come from the network.
 
         Raises:
-            UsageError: `network` is no `Network`, or `seed` no whole number from 0 to 2**63 - 1.
-            Unsupported: Nodes that this framework cannot run, each with its reason; a device that is not there.
+            UsageError: `network` is not a `Network`, or `seed` is not an integer from 0 to 2**63 - 1.
+            Unsupported: Nodes that this framework cannot run, each with its reason; a device that does not exist.
         """
 
     @abstractmethod
@@ -82,26 +82,26 @@ class Framework(ABC):
     def operator(self, operator: Operator) -> Callable[..., Any]:
         """The native, differentiable form of an operator: a callable on native arrays.
 
-        Every call is held to what the operator's `specs` says.
+        Every call is checked against the operator's `specs`.
 
         Raises:
             Unsupported: The framework cannot run it, with the reason.
         """
 
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
-        """Make one operator runnable: a deep5 `Operator`, compiled or not, a `NativeOperator` of this framework, or an
-        `ONNXOperator`.
+        """Make one operator executable: a deep5 `Operator`, compiled or not, a `NativeOperator` of this framework, or
+        an `ONNXOperator`.
 
         Raises:
-            Unsupported: The framework cannot run it, with the reason; a device that is not there.
+            Unsupported: The framework cannot run it, with the reason; a device that does not exist.
         """
         raise Unsupported(f"the back-end {self.name} runs no operators outside of a network")
 
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
-        """Make a network runnable with instruments that time its layers; see `deep5.networks.layer_times`.
+        """Make a network executable with instrumentation that times its layers; see `deep5.networks.layer_times`.
 
         Raises:
-            Unsupported: Nothing tells how long a layer takes here, with the reason.
+            Unsupported: The time of a layer cannot be measured here, with the reason.
         """
         raise Unsupported(f"{self.name} does not tell how long a layer takes")
 
@@ -109,7 +109,7 @@ class Framework(ABC):
         """The framework's own optimizer under one of deep5's names (`native:NAME` in a recipe).
 
         Raises:
-            UnknownName: It has none of that name.
+            UnknownName: It has no optimizer of that name.
         """
         native: Mapping[str, Callable[..., StepOptimizer]] = self.optimizers()
         if name not in native:
@@ -121,7 +121,7 @@ class Framework(ABC):
         return {}
 
     def unsupported(self, nodes: Iterable[Any]) -> list[str]:
-        """One line a node that cannot run: name, operator, reason."""
+        """One line per node that cannot run: name, operator, reason."""
         return [
             f"{node.name or node.op_type} ({node.op_type}): {answer.reason}"
             for node in nodes
@@ -133,24 +133,24 @@ class Framework(ABC):
         """Set how many threads an operator may use in this process; read it back through `settings`.
 
         Raises:
-            UsageError: No integer from 1 to `deep5.core.arguments.most_threads()`, or the framework has started with
-                another one.
+            UsageError: `threads` is not an integer from 1 to `deep5.core.arguments.most_threads()`, or the framework
+                has already started with another number.
         """
 
     def set_numerics(self, *, deterministic: bool, tf32: bool) -> None:
-        """Set what accelerators may do to the bits, for this process; read it back through `settings`.
+        """Set the numerical settings of accelerators for this process; read them back through `settings`.
 
-        Frameworks differ in what they do where nobody asks: products of float32 are rounded to TF32 by some and not by
-        others. On the host there is nothing to set: every back-end gives the same bits again, and none uses TF32. It
-        goes before `set_threads`, too, which starts some frameworks.
+        Frameworks have different defaults: some round products of float32 to TF32, others do not. On the host there is
+        nothing to set: every back-end is deterministic, and none uses TF32. Call it before `set_threads`, which starts
+        some frameworks.
 
         Args:
-            deterministic: Whether only kernels may run that give the same bits again; an operator that has none is
-                refused when it runs.
-            tf32: Whether products and convolutions of float32 may keep 10 bits of their factors' mantissas.
+            deterministic: Whether only deterministic kernels may run; an operator without one raises an error when it
+                runs.
+            tf32: Whether products and convolutions of float32 may round the mantissas of their factors to 10 bits.
 
         Raises:
-            UsageError: An argument is no bool, or the framework has started with other settings.
+            UsageError: An argument is not a bool, or the framework has already started with other settings.
         """
         for name, value in (("deterministic", deterministic), ("tf32", tf32)):
             if not isinstance(value, bool):
@@ -158,4 +158,4 @@ class Framework(ABC):
         self._set_numerics(deterministic, tf32)
 
     def _set_numerics(self, deterministic: bool, tf32: bool) -> None:  # noqa: B027  # most have nothing to set
-        """What `set_numerics` does; nothing, where a back-end runs on the host alone."""
+        """The implementation of `set_numerics`; does nothing for back-ends that run only on the host."""

@@ -1,4 +1,4 @@
-"""`LayerClock`: what a back-end times the layers of a network with."""
+"""`LayerClock`: a back-end's instrument for timing the layers of a network."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["Group", "LayerClock", "Pass"]
 
 
 class Group(NamedTuple):
-    """Layers that run as one, in the network's order, and whether their gradients are meant; mostly a single layer."""
+    """Layers that run fused, in the network's order, and whether their gradients are meant; usually a single layer."""
 
     layers: tuple[str, ...]
     backward: bool
 
 
 Pass = Mapping[Group, float]
-"""Seconds of one pass by what ran."""
+"""Seconds of one pass by group."""
 
 
 class LayerClock(Protocol):
-    """An executor with instruments, of one network; made by `Framework.layer_clock`."""
+    """An instrumented executor of one network; created by `Framework.layer_clock`."""
 
     def inference(self, inputs: Arrays) -> None:
         """Run forward once; see `GraphExecutor.inference`."""
@@ -33,9 +33,11 @@ class LayerClock(Protocol):
         ...
 
     def passes(self) -> tuple[Sequence[Pass], Sequence[Pass]]:
-        """What was measured: an entry a call of `inference`, and one a call of `inference_and_backprop`; ends it."""
+        """The measurements: one entry per call of `inference`, and one per call of `inference_and_backprop`; ends
+        measuring.
+        """
         ...
 
     def close(self) -> None:
-        """Give back what it holds, files among it."""
+        """Release its resources, including files."""
         ...

@@ -1,4 +1,4 @@
-"""Values that are looked up by a key at every call, and made again where they have been forgotten."""
+"""Bounded caches: values looked up by key at every call, and recomputed after eviction."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Value = TypeVar("Value")
 
 
 def remember(known: dict[Key, Value], key: Key, made: Value, *, room: int = 256) -> Value:
-    """Keep what was made under its key; where there is no room, everything older is forgotten.
+    """Store a computed value under its key; when the cache is full, all older entries are evicted.
 
-    Lookups stay those of a plain dict, at every call; this runs when something was made. A network for sequences meets
-    many shapes, so there is room for many.
+    Lookups at every call stay plain dict lookups; this function runs only after a value was computed. A sequence
+    network sees many shapes, so the default capacity is large.
 
     >>> squares = {}
     >>> [remember(squares, number, number**2, room=2) for number in (1, 2, 3)], squares

@@ -1,4 +1,4 @@
-"""What a metric is (name, unit, direction), what watches a run for it, and what a goal demands of it."""
+"""Metrics (name, unit, direction), their observers that watch a run, and goals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
     Attributes:
         value: In the metric's unit.
-        step: Steps done when it was taken, or None where the value belongs to no step.
+        step: Steps done when it was taken, or None if the value belongs to no step.
         epoch: Epochs done when it was taken, or None.
         time_s: Seconds since training began, on the run's clock, or None.
     """
@@ -37,10 +37,10 @@ class Sample(NamedTuple):
 
 
 class FirstCalls:
-    """Tells the first training step of each size of batch from all others: that one compiles, chooses and allocates.
+    """Identifies the first training step of each batch size, in which frameworks compile, select kernels and allocate.
 
     Args:
-        sizes: Those that were met before.
+        sizes: Batch sizes seen before.
 
     >>> first = FirstCalls()
     >>> [first(StepInfo(step=step, batch_size=size)) for step, size in enumerate((64, 64, 17, 64, 17))]
@@ -51,7 +51,7 @@ class FirstCalls:
         self.sizes = set(sizes)
 
     def __call__(self, info: StepInfo) -> bool:
-        """Whether this step, told of once, is the first of its size of batch."""
+        """Whether this step is the first of its batch size; call it once per step."""
         if info.batch_size in self.sizes:
             return False
         self.sizes.add(info.batch_size)
@@ -59,53 +59,53 @@ class FirstCalls:
 
 
 class Observer(Event, ABC):
-    """Watches one run for one metric; made anew for every run, so nothing leaks from one into the next."""
+    """Watches one run for one metric; created anew for every run, so no state leaks from one run into the next."""
 
     @abstractmethod
     def samples(self) -> list[Sample]:
-        """Every raw value, in the order of time."""
+        """All raw values in chronological order."""
 
     @abstractmethod
     def value(self) -> float | None:
-        """The number that is held against the goal, in the metric's unit; None where the run did not yield one."""
+        """The number that is compared with the goal, in the metric's unit; None if the run did not yield one."""
 
     def interval(self) -> tuple[float, float] | None:
-        """An interval for `value` where the samples allow one."""
+        """An interval for `value`, if the samples allow one."""
         return None
 
     def combine(self, communicator: Communicator) -> None:
-        """Make `value` that of all ranks, where it is more than this rank's.
+        """Combine `value` over all ranks, if it is not specific to this rank.
 
-        Called once on every rank when training is over, in the order of the recipe's metrics; only the first rank's
-        value is asked for after it. The samples stay this rank's.
+        Called once on every rank when training is over, in the order of the recipe's metrics; afterwards only the first
+        rank's value is read. The samples stay those of this rank.
 
         Args:
-            communicator: Of all ranks.
+            communicator: The communicator of all ranks.
         """
 
     def files(self) -> dict[str, bytes | str]:
-        """Files for the result folder, by plain name, where a number does not say it all: such as a matrix.
+        """Additional files for the result folder, by plain name, such as a matrix.
 
-        Of two metrics of one name in a recipe, the second's files get `-2` before the suffix, and so on; a file that a
-        metric of another name has as well gets the metric's name there.
+        If a recipe has two metrics of one name, the second's files get `-2` before the suffix, and so on; if metrics of
+        different names have a file of the same name, it gets the metric's name there.
         """
         return {}
 
     def missing(self) -> str | None:
-        """Why there is no value, where the machine or the framework does not let it be known; None: nothing to say."""
+        """Why there is no value, if the machine or the framework does not provide it; None: no reason to report."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Every attribute. A class that keeps values unread reads them first; moments of a clock it leaves out."""
+        """All attributes. A class with unread device values reads them first, and leaves out clock readings."""
         return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the attributes as they were."""
+        """Restore the attributes."""
         vars(self).update(state)
 
 
 class Metric(ABC):
-    """A quantity that a recipe may judge. Metrics hold parameters, never samples: those are the observer's."""
+    """A quantity that a recipe may evaluate. Metrics hold parameters, never samples, which belong to the observer."""
 
     name: ClassVar[str]
     unit: ClassVar[str]
@@ -116,7 +116,7 @@ class Metric(ABC):
         """A fresh observer for one run."""
 
     def describe(self) -> dict[str, Any]:
-        """The metric and its parameters, in JSON's types."""
+        """The metric and its parameters, in JSON types."""
         return {"metric": self.name, **vars(self)}
 
     def __eq__(self, other: object) -> bool:
@@ -159,9 +159,9 @@ def parse_goal(metric: Metric, goal: float | str | None) -> Goal | None:
     """Read the goal of a `(metric, goal)` pair.
 
     Args:
-        metric: Gives direction and unit.
-        goal: A number (at least, or at most, by the metric's direction), a string such as `">= 97"` or
-            `"< 60 s"`, or None: report, do not judge.
+        metric: Determines direction and unit.
+        goal: A number (at least, or at most, by the metric's direction), a string such as `">= 97"` or `"< 60 s"`, or
+            None: report without a goal.
 
     Raises:
         GoalError: A goal that cannot be read, is not finite, points the wrong way, or names another unit.

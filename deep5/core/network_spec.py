@@ -1,4 +1,4 @@
-"""`NetworkSpec`: what the core's contracts know of a network, whether a graph or a framework's own code."""
+"""`NetworkSpec`: the view of a network in the core's contracts, whether a graph or a framework's native code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["NetworkSpec"]
 
 
 class NetworkSpec(Protocol):
-    """Names, shapes and initial values; `deep5.networks.Network` and `NativeNetwork` have them."""
+    """Names, shapes and initial values; implemented by `deep5.networks.Network` and `NativeNetwork`."""
 
     @property
     def inputs(self) -> Mapping[str, TensorSpec]:
@@ -37,12 +37,12 @@ class NetworkSpec(Protocol):
 
     @property
     def buffer_specs(self) -> Mapping[str, TensorSpec]:
-        """Specifications of values that training changes without a gradient, by name."""
+        """Specifications of the values that training changes without a gradient, by name."""
         ...
 
     @property
     def frozen(self) -> frozenset[str]:
-        """Names of the parameters that no gradient is taken by."""
+        """Names of the parameters that get no gradient."""
         ...
 
     def parameters(self) -> Mapping[str, np.ndarray]:
@@ -66,5 +66,5 @@ class NetworkSpec(Protocol):
         ...
 
     def structure_hash(self) -> str:
-        """SHA-256 over what the network computes, without the weights."""
+        """SHA-256 over the network's computation, without the weights."""
         ...

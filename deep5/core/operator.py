@@ -11,7 +11,7 @@ __all__ = ["Operator"]
 
 
 class Operator(ABC):
-    """An operation of any number of inputs and outputs, on the functions of `deep5.array_namespace`.
+    """An operation with any number of inputs and outputs, written with the functions of `deep5.array_namespace`.
 
     >>> class Square(Operator):
     ...     def specs(self, x): return (x,)
@@ -26,18 +26,18 @@ class Operator(ABC):
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Shapes and dtypes of the outputs, from those of the inputs.
 
-        In a network an extent may be symbolic; it may be passed on, and computed with (+, -, *, //, %).
+        In a network a dimension may be symbolic; it supports +, -, *, // and %.
 
         Returns:
-            A `TensorSpec` an output.
+            One `TensorSpec` per output.
 
         Raises:
-            ShapeError: It does not take such inputs.
+            ShapeError: The operator does not accept these inputs.
         """
 
     @abstractmethod
     def forward(self, *inputs: Array) -> Array | tuple[Array, ...]:
-        """The outputs; one array, or a tuple of them. Inputs are not changed."""
+        """The outputs; one array, or a tuple of them. Must not change its inputs."""
 
     @abstractmethod
     def backward(
@@ -47,16 +47,16 @@ class Operator(ABC):
         outputs: Sequence[Array],
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
-        """Gradients by the inputs.
+        """Gradients with respect to the inputs.
 
         Args:
-            output_grads: Gradient by each output, of the output's shape and dtype; None by one that is no
-                floating-point number.
+            output_grads: The gradient of each output, of the output's shape and dtype; None for outputs that are not
+                floating-point.
             inputs: As `forward` got them.
             outputs: As `forward` returned them.
-            needs: Which inputs want a gradient.
+            needs: Which inputs need a gradient.
 
         Returns:
-            One gradient an input, of the input's shape and dtype; None where `needs` is false, as it is for inputs
-            that are no floating-point numbers.
+            One gradient per input, of the input's shape and dtype; None where `needs` is false, as it is for inputs
+            that are not floating-point.
         """

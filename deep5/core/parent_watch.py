@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it; nothing is imported for it, so that it is the first thing done."""
+"""Ends a process together with its parent; imports almost nothing, so that it can run first."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None, *, by: signal.Signals = signal.SIGKILL) -> None:
-    """End with the process that started this one: an endless loop must not outlive who waits for it.
+    """End this process when its parent ends, so that an endless loop does not outlive the parent.
 
     Args:
-        parent: Its number, where it may have ended before this call: then this process ends at once.
-        by: What ends this process; another than SIGKILL for one that has something to put away, and does.
+        parent: Process ID of the parent, if it may already have ended; this process then ends immediately.
+        by: The signal that ends this process; other than SIGKILL for a process that has to clean up.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)

@@ -1,4 +1,4 @@
-"""Names to components: the only loader. Everything is registered by entry point, deep5's own components included."""
+"""Names to components: the only loader. Everything is registered by entry point, including deep5's own components."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ KINDS = {
     "schemes": "scheme",
     "compressors": "compression",
 }
-"""What can be registered: the entry point group `deep5.<kind>` and the word for one of them."""
+"""The kinds of components: `kind` of the entry point group `deep5.<kind>` to its word in messages."""
 
-# The distribution that brings a module, and the extra of deep5 that installs it.
+# Module to its distribution and to the extra of deep5 that installs it.
 _EXTRAS = {
     "torch": "pytorch",
     "tensorflow": "tensorflow",
@@ -62,9 +62,9 @@ _EXTRAS = {
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM back until the block ends.
+    """Defer SIGINT and SIGTERM until the block ends.
 
-    For imports of compiled libraries: an exception in the middle of one (of NumPy's, say) can crash the interpreter.
+    For imports of compiled libraries: an exception during one (NumPy's, for example) can crash the interpreter.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -75,13 +75,13 @@ def uninterrupted() -> Iterator[None]:
 
 @functools.cache
 def _installed() -> Any:
-    # Reading those of one group alone reads every file of every distribution, too: some 10 ms.
+    # Reading a single group would also read every file of every distribution: some 10 ms.
     return entry_points()
 
 
 @functools.cache
 def registered(kind: str) -> Mapping[str, EntryPoint]:
-    """Every registered component of a kind (a key of `KINDS`), by name, nothing loaded."""
+    """All registered components of a kind (a key of `KINDS`) by name; loads none."""
     return {point.name: point for point in sorted(_installed().select(group=f"deep5.{kind}"), key=lambda p: p.name)}
 
 
@@ -94,7 +94,7 @@ def load(kind: str, name: str) -> Any:
         name: The registered name.
 
     Raises:
-        UnknownName: Nothing has that name.
+        UnknownName: No component has that name.
         MissingDependency: A package that the component needs is not installed.
     """
     points = registered(kind)
@@ -114,12 +114,12 @@ def load(kind: str, name: str) -> Any:
 
 
 def _is_part(module: str, of: str) -> bool:
-    """Whether a module that is missing belongs to the package that asked for it."""
+    """Whether a missing module belongs to the package that imports it."""
     return module.partition(".")[0] == of.partition(".")[0]
 
 
 def install_command(package: str) -> str:
-    """The command that installs a distribution, by deep5's extra where it has one.
+    """The command that installs a distribution, by deep5's extra if there is one.
 
     >>> install_command("torch"), install_command("yaml")
     ("pip install 'deep5[pytorch]'", 'pip install yaml')
@@ -134,7 +134,7 @@ def missing_dependency(what: str, error: ModuleNotFoundError) -> MissingDependen
     if package in _EXTRAS:
         told = f"the package {package!r}, which is not installed; remedy: {install_command(package)}"
     else:
-        # It may as well be a slip: nobody is to be sent to install a package that only sounds right.
+        # It may also be a typo: do not suggest installing a package that only has a similar name.
         told = (
             f"the module {package!r}, which is not there; remedy: look at the spelling, put {package}.py beside what "
             "imports it, or install the package that has it"
@@ -143,7 +143,7 @@ def missing_dependency(what: str, error: ModuleNotFoundError) -> MissingDependen
 
 
 def name_of(kind: str, component: Any) -> str | None:
-    """The registered name of a component given as an object, or None; loads nothing but what the object came from."""
+    """The registered name of a component given as an object, or None; loads only the object's package."""
     module, qualified = getattr(component, "__module__", None), getattr(component, "__qualname__", None)
     for name, point in registered(kind).items():
         if f"{module}:{qualified}" == point.value:
@@ -187,8 +187,8 @@ def framework(name: str) -> Framework:
         name: `"pytorch"`, `"reference"`, …; a mode follows a colon: `"pytorch:compiled"`.
 
     Raises:
-        UsageError: `name` is no text, or has a colon without a mode.
-        UnknownName: No back-end has that name, or the back-end no such mode.
+        UsageError: `name` is not a string, or has a colon without a mode.
+        UnknownName: No back-end has that name, or the back-end has no such mode.
         MissingDependency: Its library is not installed.
 
     >>> framework("reference").name
@@ -204,7 +204,7 @@ def framework(name: str) -> Framework:
 
 @functools.cache
 def _made(name: str) -> Framework:
-    """One object a name, whoever asks."""
+    """One shared object per name."""
     from deep5.core.framework import Framework
 
     plain, colon, mode = name.partition(":")

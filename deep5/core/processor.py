@@ -1,4 +1,4 @@
-"""What this machine's processor is able to do, where numbers depend on it."""
+"""Features of this machine's processor that affect numerical results."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 
 __all__ = ["adds_bfloat16_in_float32"]
 
-# x86's AVX-512, with or without instructions for bfloat16, and what Arm calls its own.
+# x86's AVX-512, with or without bfloat16 instructions, and Arm's equivalents.
 _ABLE = {"avx512bw", "amx_bf16", "bf16", "svebf16"}
 
 
 @functools.cache
 def adds_bfloat16_in_float32() -> bool:
-    """Whether frameworks' kernels for bfloat16 add up in float32 on this processor.
+    """Whether the frameworks' bfloat16 kernels accumulate in float32 on this processor.
 
-    oneDNN, which PyTorch and TensorFlow call, has such kernels for x86 from AVX-512 on. Elsewhere a fallback adds a
-    convolution's gradients up in bfloat16: of 6419 ones TensorFlow finds 2048, PyTorch 7040 (measured on AVX2).
+    oneDNN, which PyTorch and TensorFlow call, has such kernels for x86 from AVX-512 on. Elsewhere a fallback
+    accumulates a convolution's gradients in bfloat16: the sum of 6419 ones is 2048 in TensorFlow and 7040 in PyTorch
+    (measured on AVX2).
 
     References:
         oneDNN, Developer guide, Data types: bf16 needs avx512_core, or emulates it from there on.
@@ -28,7 +29,7 @@ def adds_bfloat16_in_float32() -> bool:
 
 
 def _able(text: str) -> bool:
-    """The same of a file /proc/cpuinfo; one that lists nothing is no reason to compute otherwise."""
+    """The same for the text of /proc/cpuinfo; true if it lists no features."""
     lines = [line for line in text.splitlines() if line.lower().startswith(("flags", "features"))]
     words = {word for line in lines for word in line.split()}
     return not words or bool(words & _ABLE)

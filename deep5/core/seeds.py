@@ -1,4 +1,4 @@
-"""One seed a purpose: weights, order and noise are drawn from streams that do not touch each other."""
+"""One seed per purpose: weights, order and noise are drawn from independent streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["derive_seed", "generator"]
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed that is a function of the run's seed and of what it is for.
+    """A 63-bit seed derived from the run's seed and its purpose.
 
     >>> derive_seed(0, "weights", "conv1") == derive_seed(0, "weights", "conv1")
     True

@@ -1,4 +1,4 @@
-"""What all levels know of a tensor: its specification, its device, and exchange between array libraries."""
+"""Tensors as seen by all levels: specification, device, and exchange between array libraries."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ __all__ = [
 Array = Any
 Arrays = Mapping[str, Any]
 
-# How the names of element types begin that ml_dtypes brings.
+# Prefixes of the names of ml_dtypes' element types.
 _BORROWED = ("bfloat16", "float4_", "float6_", "float8_", "int2", "int4", "uint2", "uint4")
 
 NAMESPACES: dict[str, Callable[[], Any]] = {}
-"""What gives the namespace of a library that has none of its own, by the library's package; back-ends enter theirs."""
+"""Library package to a function that returns its array API namespace, for libraries without one; back-ends add theirs.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """Shape and dtype of a tensor, or of the tensors that an input or output of a network holds several of, or none.
+    """Shape and dtype of a tensor, or of the tensors in a sequence or optional input or output of a network.
 
     Attributes:
-        shape: Extents; an `int` is fixed, a `str` names a symbolic extent (`"N"`, the batch).
-        dtype: NumPy name of the element type, such as `"float32"`, `"int64"`; ml_dtypes' name where NumPy has none, as
-            `"bfloat16"`, `"float8_e4m3fn"`, `"int4"`; `"string"` for texts, in arrays of Python objects.
+        shape: Dimensions; an `int` is fixed, a `str` names a symbolic dimension (`"N"`, the batch).
+        dtype: NumPy name of the element type, such as `"float32"`, `"int64"`; ml_dtypes' name if NumPy has none, such
+            as `"bfloat16"`, `"float8_e4m3fn"`, `"int4"`; `"string"` for strings, in arrays of Python objects.
         collection: `""` for a tensor, `"sequence"` for a list of tensors, `"optional"` for a tensor or None, `"optional
-            sequence"` for a list or None; of a list's tensors the shape is not looked at: ONNX lets each have its own.
+            sequence"` for a list or None. The shape of a list's tensors is not checked: in ONNX each may have its own.
 
     Raises:
-        ShapeError: The shape is no tuple.
+        ShapeError: The shape is not a tuple.
     """
 
     shape: tuple[int | str, ...]
@@ -58,7 +59,7 @@ class TensorSpec:
     collection: str = ""
 
     def __post_init__(self) -> None:
-        # Extents and dtype are judged where they are used: there the message can name the input.
+        # Dimensions and dtype are checked where they are used: there the message can name the input.
         if not isinstance(self.shape, (tuple, list)):
             raise ShapeError(f"got the shape {self.shape!r}; allowed: a tuple of extents; remedy: shape=('N', 3), say")
 
@@ -67,7 +68,7 @@ class TensorSpec:
         """Number of elements.
 
         Raises:
-            ShapeError: An extent is symbolic, or below zero.
+            ShapeError: A dimension is symbolic or negative.
         """
         total = 1
         for extent in self.shape:
@@ -79,7 +80,7 @@ class TensorSpec:
         return total
 
     def mismatch(self, shape: tuple[int, ...], dtype: str) -> str | None:
-        """Why a tensor of this shape and dtype does not fit, or None where it does."""
+        """Why a tensor of this shape and dtype does not fit, or None if it does."""
         if dtype != self.dtype:
             return f"got dtype {dtype}, expected {self.dtype}"
         if len(shape) != len(self.shape) or any(
@@ -96,7 +97,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A place that computes: `kind` is `"cpu"` or `"cuda"`, `index` counts devices of one kind."""
+    """A compute device: `kind` is `"cpu"` or `"cuda"`, `index` counts devices of one kind."""
 
     kind: str = "cpu"
     index: int = 0
@@ -105,12 +106,12 @@ class Device:
         return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
 
     def describe(self) -> str:
-        """The canonical text that enters a recipe's hash."""
+        """The canonical string that enters a recipe's hash."""
         return str(self)
 
 
 def device(text: str | Device) -> Device:
-    """Read a device.
+    """Parse a device.
 
     Args:
         text: `"cpu"`, `"cuda"`, `"cuda:1"`, or a `Device`, returned as it is.
@@ -140,9 +141,9 @@ def GPUDevice(index: int = 0) -> Device:  # noqa: N802 - the name that recipes o
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An uninitialised C-contiguous NumPy array whose memory begins at a multiple of 64 bytes.
+    """An uninitialized C-contiguous NumPy array whose memory is aligned to 64 bytes.
 
-    That is what a framework needs that takes host memory over without a copy (JAX by DLPack, ONNX Runtime).
+    Frameworks that use host memory without a copy require this (JAX by DLPack, ONNX Runtime).
     """
     import numpy as np
 
@@ -156,14 +157,14 @@ def array_namespace(*arrays: Array) -> Any:
     """The array API namespace of the arrays (https://data-apis.org/array-api).
 
     Args:
-        arrays: At least one array of NumPy, PyTorch, JAX, `array_api_strict`, or of deep5's tracer; numbers may stand
+        arrays: At least one array of NumPy, PyTorch, JAX, `array_api_strict`, or of deep5's tracer; numbers are allowed
             among them.
 
     Raises:
-        Unsupported: No array, arrays of several libraries, or a library without a namespace.
+        Unsupported: No array, arrays of different libraries, or a library without a namespace.
     """
     given = [array for array in arrays if not isinstance(array, (bool, int, float, complex))]
-    # NumPy 2 follows the standard itself; only libraries that do not (PyTorch) need the compatibility layer.
+    # NumPy 2 implements the standard; only libraries that do not (PyTorch) need the compatibility layer.
     if given and all(type(array) is type(given[0]) for array in given) and hasattr(given[0], "__array_namespace__"):
         return given[0].__array_namespace__()
     packages = {type(array).__module__.partition(".")[0] for array in given}
@@ -180,7 +181,7 @@ def array_namespace(*arrays: Array) -> Any:
 
 
 def numpy_dtype(given: Any) -> Any:
-    """NumPy's element type by any of its names; `"bfloat16"` and the like too, which NumPy has from another library.
+    """NumPy's element type by any of its names, including `"bfloat16"` and others that come from ml_dtypes.
 
     >>> numpy_dtype("bfloat16").itemsize
     2
@@ -195,32 +196,32 @@ def numpy_dtype(given: Any) -> Any:
 
 
 def to_numpy(value: Array) -> Any:
-    """The value as a NumPy array; shares memory where the library allows it.
+    """The value as a NumPy array; shares memory if the library allows it.
 
     Args:
-        value: Any array; one that lives on an accelerator is copied to the host.
+        value: Any array; an array on an accelerator is copied to the host.
 
     Raises:
-        Unsupported: The value is no array.
+        Unsupported: The value is not an array.
     """
     import numpy as np
 
     if isinstance(value, np.ndarray):
         return value
     try:
-        if hasattr(value, "detach"):  # PyTorch: autograd and device are left behind
+        if hasattr(value, "detach"):  # PyTorch: drop autograd and device
             held = value.detach().cpu()
-            if (kind := str(held.dtype).removeprefix("torch.")).startswith(_BORROWED):  # torch makes no arrays of them
+            if (kind := str(held.dtype).removeprefix("torch.")).startswith(_BORROWED):  # torch cannot convert them
                 bits = getattr(sys.modules["torch"], f"uint{8 * held.element_size()}")
                 return held.contiguous().view(bits).numpy().view(numpy_dtype(kind))
             return held.numpy()
-        # JAX's own way shares memory too, and takes a quarter of the time where its code is not in the caches.
+        # JAX's own conversion also shares memory, and takes a quarter of the time when its code is not cached.
         if hasattr(value, "__dlpack__") and not type(value).__module__.startswith("jax"):
             return np.from_dlpack(value)
     except (TypeError, RuntimeError, BufferError):
-        pass  # an element type or a layout that the exchange does not know; NumPy may
+        pass  # an element type or layout that DLPack does not support, but NumPy may
     try:
-        # TensorFlow's own way knows bfloat16, NumPy's does not.
+        # TensorFlow's own conversion supports bfloat16, NumPy's does not.
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise Unsupported(f"cannot make a NumPy array of {type(value).__name__} ({error})") from error
@@ -231,5 +232,5 @@ def to_numpy(value: Array) -> Any:
 
 @functools.cache
 def dtype_name(dtype: Any) -> str:
-    """An element type by NumPy's name, whatever the framework calls it."""
+    """NumPy's name of an element type of any framework."""
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Text on its way to a terminal, which obeys what steers it."""
+"""Text for a terminal, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 __all__ = ["counted", "plain", "styled_where_fit"]
 
-# What a launcher tells a process that is one of several ranks.
+# Environment variables that launchers set for each of several ranks.
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID")
 
 
 def counted(count: int, what: str) -> str:
-    """A number of things in words.
+    """A count with its noun.
 
     >>> counted(1, "run"), counted(0, "run")
     ('1 run', '0 runs')
@@ -24,7 +24,7 @@ def counted(count: int, what: str) -> str:
 
 
 def plain(text: object) -> str:
-    r"""A text whose signs that steer a terminal, or turn the direction of writing, are written out; line breaks stay.
+    r"""The text with terminal control characters and bidirectional marks escaped; line breaks stay.
 
     >>> plain("a\x1b[31mb\u202e")
     'a\\x1b[31mb\\u202e'
@@ -36,13 +36,13 @@ def plain(text: object) -> str:
 
 
 def styled_where_fit(console: Console) -> Console:
-    """The console, or one of the same file and width without colour and weight, where the codes for these may show.
+    """The console, or an unstyled one of the same file and width if escape codes could become visible.
 
-    They may where `NO_COLOR` is set, and in a rank that another launcher started: that gives its ranks a terminal of
-    its own making, whatever becomes of what they print.
+    The unstyled one is used if `NO_COLOR` is set, and in a rank that another launcher started: launchers give ranks a
+    pseudo-terminal, whatever the actual destination of the output is.
 
     Args:
-        console: Where something is to be printed.
+        console: The console to print to.
     """
     foreign = "DEEP5_LAUNCH" not in os.environ and any(name in os.environ for name in _RANKS)
     if not os.environ.get("NO_COLOR") and not foreign:

@@ -1,4 +1,4 @@
-"""deep5's version, written here only, and the folder of its package."""
+"""deep5's version, defined only here, and the folder of its package."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ __all__ = ["PACKAGE", "__version__"]
 __version__ = "0.2.0"
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""The folder `deep5` that is imported."""
+"""The folder of the imported package `deep5`."""
