@@ -1,4 +1,4 @@
-"""`Backward`: what a gradient rule writes its nodes with."""
+"""`Backward`: the builder with which gradient rules add nodes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Gradients = Sequence[ir.Value | None]
 
 
 def extents(value: ir.Value) -> Extents:
-    """Extents of a value: integers, names of symbolic extents, None for unknown ones.
+    """Dimensions of a value: integers, names of symbolic dimensions, None for unknown ones.
 
     Raises:
-        Unsupported: Not even the number of axes is known.
+        Unsupported: The rank is unknown.
     """
     if value.shape is None:
         raise Unsupported(
@@ -30,12 +30,12 @@ def extents(value: ir.Value) -> Extents:
 
 
 def refuse(node: ir.Node, reason: str) -> Unsupported:
-    """The error for a node whose gradient has no rule, ready to be raised."""
+    """The error to raise for a node that has no gradient rule."""
     return Unsupported(f"no gradient for node {node.name!r} ({node.op_type}): {reason}")
 
 
 def operands(node: ir.Node, count: int) -> tuple[ir.Value, ...]:
-    """The first inputs of a node, none of which may be left out."""
+    """The first inputs of a node, none of which may be omitted."""
     values = tuple(value for value in node.inputs[:count] if value is not None)
     if len(values) < count:
         raise refuse(node, f"got {len(values)} inputs; allowed: at least {count}")
@@ -47,16 +47,16 @@ class Backward:
 
     Args:
         graph: The graph that receives the nodes.
-        wanted: Values whose gradient somebody needs; rules leave the others out.
-        before: The node in front of which the nodes go; at the end of the graph where None.
-        prefix: What the new nodes' names begin with.
-        rules: The rules of other operators, for a rule that is made of them.
-        around: What writes to the graph around this one: names are new in both.
+        wanted: Values whose gradient is needed; rules skip the others.
+        before: The node before which nodes are inserted; None: at the end of the graph.
+        prefix: Prefix of the new nodes' names.
+        rules: The rules of other operators, for rules composed of them.
+        around: The builder of the enclosing graph; new names are unique in both.
 
     Attributes:
         graph: As given.
         rules: As given.
-        prefix: As given; the nodes of a gradient have the name of the layer in front, by which its time is known.
+        prefix: As given; gradient nodes are prefixed with the name of their layer, to which their time is attributed.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Backward:
         self._shapes: dict[ir.Value, ir.Value] = {}
 
     def want(self, values: Collection[ir.Value]) -> None:
-        """Say whose gradient somebody needs, where that was not known before."""
+        """Set the values whose gradient is needed, if they were not known at construction."""
         self._wanted = values
 
     def wants(self, value: ir.Value | None) -> bool:
-        """Whether the gradient by this value is needed."""
+        """Whether the gradient of this value is needed."""
         return value is not None and value in self._wanted
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
@@ -108,7 +108,7 @@ class Backward:
         return node.outputs
 
     def fresh(self, name: str) -> str:
-        """The name, with underscores appended until no value carries it."""
+        """The name, with underscores appended until it is unused."""
         while name in self._taken:
             name += "_"
         self._taken.add(name)
@@ -123,7 +123,7 @@ class Backward:
         return self._constant(np.array(value, dtype=np.int64))
 
     def floats(self, *values: float) -> ir.Value:
-        """A vector of float32, such as scales, whatever the network's own element type."""
+        """A vector of float32, such as scales, regardless of the network's element type."""
         return self._constant(np.array(values, dtype=np.float32))
 
     def like(self, number: float | Sequence[float], value: ir.Value) -> ir.Value:
@@ -133,11 +133,11 @@ class Backward:
         return self._constant(np.array(number, dtype=value.dtype.numpy()))
 
     def _constant(self, array: np.ndarray) -> ir.Value:
-        # A Constant node and not an initializer: float initializers are what a network calls its parameters.
+        # A Constant node, not an initializer: a network treats float initializers as parameters.
         return self.op("Constant", value=ir.tensor(array))
 
     def shape(self, value: ir.Value | None) -> ir.Value:
-        """The shape of a value at run time, int64; one Shape node a value."""
+        """The shape of a value at run time, int64; one Shape node per value."""
         if value is None:
             raise Unsupported("the shape of a value that is left out; allowed: a value")
         if value not in self._shapes:
@@ -149,11 +149,11 @@ class Backward:
         return self.op("Expand", self.like(0.0, value), self.shape(value))
 
     def scaled(self, value: ir.Value | None, factor: float, like: ir.Value) -> ir.Value | None:
-        """`factor * value`, and the value itself where the factor is 1; `like` gives the element type."""
+        """`factor * value`, or the value itself if the factor is 1; `like` gives the element type."""
         return value if factor == 1.0 else self.op("Mul", value, self.like(factor, like))
 
     def output(self, node: ir.Node, index: int, shape: ir.Shape | None, dtype: ir.DataType | None) -> ir.Value:
-        """An optional output of a node, added where the node does not have it."""
+        """An optional output of a node, added if the node does not have it."""
         if len(node.outputs) <= index:
             node.resize_outputs(index + 1)
         value = node.outputs[index]
@@ -167,9 +167,9 @@ class Backward:
         """Sum a gradient over the axes along which `target` was broadcast.
 
         Args:
-            gradient: The gradient by the broadcast value.
-            shape: Its extents.
-            target: The value that was broadcast; its gradient, of its own shape, comes out.
+            gradient: The gradient of the broadcast value.
+            shape: Its dimensions.
+            target: The value that was broadcast; the result is its gradient, of its own shape.
 
         References:
             ONNX, Broadcasting in ONNX: the adjoint of repeating along an axis is the sum over it.
@@ -182,7 +182,7 @@ class Backward:
                 if got != 1:
                     axes.append(axis)
             elif not isinstance(want, int) and (want is None or want != got):
-                known = False  # a symbolic extent that may be 1 when the network runs
+                known = False  # a symbolic dimension that may be 1 when the network runs
         if not known:
             return self._unbroadcast_at_run_time(gradient, lead, target)
         if not axes:
@@ -195,7 +195,8 @@ class Backward:
     def _unbroadcast_at_run_time(self, gradient: ir.Value | None, lead: int, target: ir.Value) -> ir.Value:
         goal = self.shape(target)
         aligned = self.op("Concat", self.ints(*[1] * lead), goal, axis=0) if lead else goal
-        # Where the target's extent is 1 the sum is right whether or not it was repeated: a sum over one is itself.
+        # If the target's dimension is 1, the sum is correct whether or not it was repeated: a sum over one element is
+        # itself.
         ones = self.op("NonZero", self.op("Equal", aligned, self.ints(1)))
         axes = self.op("Reshape", ones, self.ints(-1))
         total = self.op("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
@@ -203,5 +204,6 @@ class Backward:
 
 
 Rule = Callable[[Backward, ir.Node, Gradients], Gradients]
-"""A rule takes the node and the gradients by its outputs and returns the gradients by its inputs, in their order;
-None stands for an output that the loss does not see and for an input whose gradient nobody wants."""
+"""A rule takes a node and the gradients of its outputs, and returns the gradients of its inputs in order. None marks an
+output that the loss does not depend on, and an input whose gradient is not needed.
+"""

@@ -1,4 +1,4 @@
-"""Batch normalisation in training, in operators that every engine has: statistics, then the evaluation form."""
+"""Batch normalization in training, in operators that every engine has: statistics, then the evaluation form."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = [
 
 
 def normalized_axes(x: ir.Value) -> tuple[int, ...]:
-    """The axes that statistics run over: all but the channels'."""
+    """The axes of the statistics: all except the channel axis."""
     return (0, *range(2, len(extents(x))))
 
 
 def channel_wide(b: Backward, x: ir.Value, value: ir.Value) -> ir.Value:
-    """A vector with one entry a channel, in a shape that broadcasts against x."""
+    """A vector with one entry per channel, in a shape that broadcasts against x."""
     return b.op("Reshape", value, b.ints(1, -1, *[1] * (len(extents(x)) - 2)))
 
 
 def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """Turn a training node, in place, into its evaluation form, which normalises by statistics computed before it.
+    """Convert a training node in place to the evaluation form, which normalizes by statistics computed before it.
 
-    mean = sum x / m and variance = sum (x - mean)^2 / m, over the m elements of a channel. Of the outputs for running
-    statistics those that somebody reads, or that leave the graph, become nodes:
+    mean = sum x / m and variance = sum (x - mean)^2 / m, over the m elements of a channel. Outputs for running
+    statistics that are read, or are graph outputs, become nodes:
     running' = momentum running + (1 - momentum) batch.
 
     Args:
@@ -40,11 +40,11 @@ def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value,
         node: A BatchNormalization with `training_mode=1`.
 
     Returns:
-        Mean and variance of the batch, one entry a channel; of all ranks' parts where it `is_over_ranks`.
+        Mean and variance of the batch, one entry per channel; over all ranks if the node `is_over_ranks`.
 
     References:
         Ioffe and Szegedy, Batch normalization, ICML 2015, algorithm 1; ONNX, BatchNormalization-15: the running
-        variance is the population's.
+        variance is the population variance.
     """
     (x,) = operands(node, 1)
     b = Backward(graph, before=node, prefix=f"{node.name or node.outputs[0].name}/training")
@@ -71,7 +71,7 @@ def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value,
 def _of_batch(b: Backward, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     axes = b.ints(*normalized_axes(x))
     wide = b.op("ReduceMean", x, axes, keepdims=1)
-    # Centred before it is squared: the mean of squares less the square of the mean cancels.
+    # Center before squaring: the mean of squares minus the square of the mean suffers from cancellation.
     centred = b.op("Sub", x, wide)
     variance = b.op("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=0)
     return b.op("Reshape", wide, b.ints(-1)), variance
@@ -80,20 +80,20 @@ def _of_batch(b: Backward, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 def _of_all_ranks(b: Backward, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     mean, variance, count = b.ops("BatchMoments", 3, x, domain=RANKS)
     b.graph.opset_imports.setdefault(RANKS, 1)
-    # ONNX infers nothing of them.
+    # ONNX does not infer their shapes.
     for value, shape in ((mean, extents(x)[1:2]), (variance, extents(x)[1:2]), (count, ())):
         value.shape, value.type = ir.Shape(shape), ir.TensorType(x.dtype or ir.DataType.FLOAT)
     return mean, variance
 
 
 def expand_training(network: Network) -> Network:
-    """The network with all batch normalisations in training split, for engines that have the evaluation form alone.
+    """Split all batch normalizations in training, for engines that have only the evaluation form.
 
     Args:
         network: The network; it is not changed.
 
     Returns:
-        A network of the same inputs and outputs; the network itself where there is nothing to split.
+        A network with the same inputs and outputs; the network itself if there is nothing to split.
     """
     if not any(is_training(node) for node in network.nodes):
         return network

@@ -1,5 +1,5 @@
-"""`gradient_network`: a network and a scalar output in, the network with its gradients out; `vjp_network`: the same for
-gradients by outputs of any shape, which are given.
+"""`gradient_network`: a network extended by the gradients of a scalar output; `vjp_network`: the same for outputs of
+any shape, whose gradients are inputs.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from deep5.networks.transforms.lowering import lowered
 
 __all__ = ["gradient_network", "vjp_network"]
 
-# From here on Reduce operators take their axes as an input and ScatterElements adds, as the rules write them.
+# The first opset in which Reduce operators take axes as an input and ScatterElements adds, as the rules require.
 _OLDEST_OPSET = 18
-# As long as a vector of axes, or a shape, may be.
+# The maximum length of a vector of axes, or of a shape.
 _MOST_AXES = 64
 
 
 def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | None = None) -> Network:
-    """The network together with the gradient of one of its outputs, all of it ONNX operators.
+    """Extend a network by the gradient of one of its outputs, in ONNX operators.
 
-    Reverse-mode differentiation: from the loss back to the inputs, each node's rule turns the gradients by its
-    outputs into those by its inputs; a value that is used several times sums what its uses send back.
+    Reverse-mode differentiation: from the loss back to the inputs, each node's rule maps the gradients of its outputs
+    to those of its inputs; the gradients of a value that is used several times are summed.
 
     Args:
         network: The network; it is not changed.
         loss: Name of a scalar floating-point output.
-        wrt: Parameters and floating-point inputs to differentiate by; all parameters where None.
+        wrt: Parameters and floating-point inputs to differentiate with respect to; all parameters if None.
 
     Returns:
         Inputs: those of the network, and the scalar `loss_scale` of the loss's dtype. Outputs: those of the network,
-        then `grad:NAME` for every name in `wrt`: the gradient of `loss_scale * loss`, of the shape and dtype of NAME;
-        zeros where the loss does not depend on it. What has no rule is expanded where it can be, into the body of an
-        ONNX function or into the cells of a recurrent layer; batch normalisation in training is split into its
-        statistics and its evaluation form.
+            then `grad:NAME` for every name in `wrt`: the gradient of `loss_scale * loss`, of the shape and dtype of
+            NAME; zeros if the loss does not depend on it. Operators without a rule are expanded if possible, into the
+            body of an ONNX function or into the cells of a recurrent layer; batch normalization in training is split
+            into its statistics and its evaluation form.
 
     Raises:
         UnknownName: No such output, parameter or input.
-        NetworkError: The loss is not a floating-point scalar, or the network already has a value of a new name.
-        Unsupported: Operators without a rule between `wrt` and the loss, each by name; integers to differentiate by.
+        NetworkError: The loss is not a floating-point scalar, or a new name is already used in the network.
+        Unsupported: Operators without a rule between `wrt` and the loss, each by name; integers in `wrt`.
 
     References:
         Griewank and Walther, Evaluating Derivatives, SIAM 2008, section 3.2.
@@ -74,11 +74,11 @@ def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | 
 
 
 def vjp_network(network: Network, wrt: Sequence[str]) -> Network:
-    """The network together with its vector-Jacobian product, all of it ONNX operators.
+    """Extend a network by its vector-Jacobian product, in ONNX operators.
 
     Args:
         network: The network; it is not changed.
-        wrt: Parameters and floating-point inputs to differentiate by.
+        wrt: Parameters and floating-point inputs to differentiate with respect to.
 
     Returns:
         Inputs: those of the network, then `seed:NAME` for each of its floating-point outputs, of that output's shape
@@ -87,7 +87,7 @@ def vjp_network(network: Network, wrt: Sequence[str]) -> Network:
 
     Raises:
         UnknownName: No such parameter or input.
-        NetworkError: No output is a floating-point number, or the network already has a value of a new name.
+        NetworkError: No output is floating-point, or a new name is already used in the network.
         Unsupported: As for `gradient_network`.
 
     >>> from deep5.networks import mlp
@@ -104,13 +104,13 @@ def vjp_network(network: Network, wrt: Sequence[str]) -> Network:
 
 
 def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[str], what: str) -> Network:
-    """The network with gradients.
+    """Extend a network by gradients.
 
     Args:
         network: The network; it is not changed.
-        seeds: By outputs to differentiate, the names of the inputs that hold the gradients by them.
-        names: What to differentiate by.
-        what: For messages.
+        seeds: Outputs to differentiate, each with the name of the input that holds its gradient.
+        names: Parameters and inputs to differentiate with respect to.
+        what: Description for messages.
     """
     if network.opset < _OLDEST_OPSET:
         raise Unsupported(
@@ -149,7 +149,7 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
         result.name, result.shape, result.type = f"grad:{source.name}", source.shape, source.type
         results[source] = result
 
-    # A gradient is named where its last contribution is known: a communicator may send it while the rest is computed.
+    # A gradient is named right after its last contribution: a communicator may send it while the rest is computed.
     last = {value: node for node in reversed(path) for value in targets(node) if value in sources.values()}
     for node in reversed(path):
         differentiate(backward, node, active, gradients)
@@ -161,16 +161,16 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
             finish(source)
         graph.outputs.append(results[source])
     for node in nodes:
-        if is_training(node):  # one that the gradient does not pass: it runs as the others do
+        if is_training(node):  # no gradient passes it, but it runs in the same form as the others
             split_batch_normalization(graph, node)
     infer_shapes(model, what)
     return Network(model)
 
 
 def _expanded(network: Network, seeds: Collection[str], names: Sequence[str]) -> Network:
-    """The network whose nodes without a rule, between `names` and these outputs, are written in other operators.
+    """Expand the nodes without a rule between `names` and these outputs into other operators.
 
-    Those are ONNX functions, recurrent layers, and loops and branches of which it is known what they run; others stay.
+    Expands ONNX functions, recurrent layers, and loops and branches whose control flow is known; others stay.
     """
     while True:
         graph = network.model.graph
@@ -185,8 +185,9 @@ def _expanded(network: Network, seeds: Collection[str], names: Sequence[str]) ->
 
 
 def _settle_inside(graph: ir.Graph) -> bool:
-    """Put constants that may be axes or a shape into the graphs inside nodes which read them, since ONNX's inference
-    does not look for them around those; whether there were any."""
+    """Copy constants that may be axes or a shape into the subgraphs that read them, since ONNX's shape inference does
+    not look them up in the enclosing graph; returns whether there were any.
+    """
     count = 0
     for node in list(graph.all_nodes()):
         within = node.graph
@@ -204,7 +205,7 @@ def _settle_inside(graph: ir.Graph) -> bool:
 
 
 def _on(path: list[ir.Node]) -> Iterator[ir.Node]:
-    """The nodes of a path, and those that a gradient passes inside of them."""
+    """The nodes of a path, and the nodes in their subgraphs that a gradient passes."""
     for node in path:
         yield node
         for graph in subgraphs(node).values():
@@ -213,7 +214,7 @@ def _on(path: list[ir.Node]) -> Iterator[ir.Node]:
 
 
 def _without(network: Network, names: set[str]) -> Network:
-    """The network with the nodes of these names expanded; itself where none can be."""
+    """The network with the nodes of these names expanded; the network itself if none can be."""
     return lowered(network, lambda node: Support(node.name not in names))
 
 
@@ -222,7 +223,7 @@ def _has_rule(node: ir.Node) -> bool:
 
 
 def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
-    """The value in the copied graph that a name in `wrt` stands for."""
+    """The value in the copied graph for a name in `wrt`."""
     if name in network.parameter_specs:
         return graph.initializers[name]
     if name not in network.inputs:

@@ -1,4 +1,4 @@
-"""The gradient of an operator as that of other operators which compute the same."""
+"""The gradient of an operator, derived from an equivalent composition of other operators."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ __all__ = ["recomputed"]
 _IR_VERSION = 10
 
 Written = Callable[[Backward, ir.Node, Sequence[ir.Value | None]], Sequence[ir.Value]]
-"""Takes the node and its inputs, writes its outputs with other operators."""
+"""A function of a node and its inputs that writes the node's outputs with other operators."""
 
 
 def recomputed(b: Backward, node: ir.Node, grads: Gradients, write: Written) -> Gradients:
-    """Write the node's outputs once more, in operators that have rules, and differentiate those.
+    """Recompute the node's outputs with operators that have rules, and differentiate those.
 
-    The forward pass keeps the node, which the engine runs as a whole; only what the gradient needs is computed again.
+    The forward pass keeps the original node, which the engine runs as one kernel; only values that the gradient needs
+    are recomputed.
 
     Args:
         b: The backward pass.
         node: The node.
-        grads: The gradients by its outputs.
-        write: What it computes.
+        grads: The gradients of its outputs.
+        write: Writes an equivalent computation.
     """
     copies = {value: _like(value, f"input_{at}") for at, value in enumerate(node.inputs) if value is not None}
     graph = ir.Graph(list(copies.values()), [], nodes=[], opset_imports=dict(b.graph.opset_imports), name=node.op_type)

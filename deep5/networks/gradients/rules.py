@@ -1,4 +1,4 @@
-"""The table of gradient rules, one an operator, and the operators that no gradient passes."""
+"""The table of gradient rules, one per operator, and the operators that no gradient passes."""
 
 from __future__ import annotations
 
@@ -71,5 +71,6 @@ REFUSED: dict[str, str] = {
     "SequenceMap": _SEQUENCE,
     "SplitToSequence": _SEQUENCE,
 }
-"""Operators of floating-point numbers that no gradient passes, and why; the others without a rule are written in
-operators that have one."""
+"""Floating-point operators that no gradient passes, with the reason; other operators without a rule are expanded into
+operators that have one.
+"""

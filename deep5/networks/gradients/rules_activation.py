@@ -23,7 +23,7 @@ def _relu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         ONNX, Relu-14. Nair and Hinton, Rectified linear units improve restricted Boltzmann machines, ICML 2010.
     """
     y = node.outputs[0]
-    # A product with zeros and ones would be faster by a quarter, and turn an infinite dy into NaN.
+    # A product with a 0/1 mask would be a quarter faster, but would turn an infinite dy into NaN.
     return [_where_positive(b, y, grads[0], b.like(0.0, y))]
 
 
@@ -57,7 +57,7 @@ def _celu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         ONNX, Celu-12. Barron, Continuously differentiable exponential linear units, arXiv:1704.07483, equation 2.
     """
     (x,) = operands(node, 1)
-    left = b.op("Min", x, b.like(0.0, x))  # no infinity beside what is not taken
+    left = b.op("Min", x, b.like(0.0, x))  # no overflow in the branch that is not selected
     return [b.op("Mul", grads[0], b.op("Exp", b.op("Div", left, b.like(attribute(node, "alpha", 1.0), x))))]
 
 
@@ -131,8 +131,8 @@ def _hard_swish(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _clip(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = min(max(x, low), high): dx = dy where low <= x <= high, dlow the sum of dy where x < low, dhigh that where
-    x > high, or low is.
+    """y = min(max(x, low), high): dx = dy where low <= x <= high, dlow = the sum of dy where x < low, dhigh = the sum
+    of dy where x > high or low > high.
 
     References:
         ONNX, Clip-13.
@@ -168,7 +168,7 @@ def _erf(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _gelu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x P(x), P the normal distribution: dx = dy (P(x) + x p(x)), with its density p.
+    """y = x P(x), P the normal CDF: dx = dy (P(x) + x p(x)), with the density p.
 
     `approximate="tanh"`: P(x) = (1 + t) / 2, t = tanh(u), u = sqrt(2 / pi) (x + 0.044715 x^3), and
     p(x) = (1 - t^2) u' / 2.

@@ -14,7 +14,7 @@ __all__ = ["RULES"]
 
 
 def _terms(node: ir.Node) -> tuple[list[str], str]:
-    """The subscripts of the operands and of the result, the latter written out where the equation leaves it out."""
+    """The subscripts of the operands and of the result, which is derived if the equation omits it."""
     equation = "".join(attribute(node, "equation").split())
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -25,9 +25,10 @@ def _terms(node: ir.Node) -> tuple[list[str], str]:
 
 
 def _einsum(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = a sum over indices of a product: the gradient by a factor is that of dy and the other factors.
+    """y = a sum over indices of a product: the gradient of a factor is the same sum over dy and the other factors.
 
-    An index that is that factor's alone is repeated along; one that it has twice gives a diagonal, zeros beside it.
+    It is broadcast along an index that only this factor has; an index that the factor has twice gives a diagonal
+    matrix.
 
     References:
         ONNX, Einsum-12. Laue, Mitterreiter and Giesen, A simple and efficient tensor calculus, AAAI 2020, theorem 8.
@@ -51,13 +52,13 @@ def _einsum(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _dots(value: ir.Value, term: str) -> Extents:
-    """The extents that the ellipsis stands for."""
+    """The dimensions that the ellipsis stands for."""
     before, dots, behind = term.partition("...")
     return extents(value)[len(before) : len(extents(value)) - len(behind)] if dots else ()
 
 
 def _axes(term: str, dots: int, of: int) -> list[int | str]:
-    """The axes of a subscript: letters, and the last `of` ones of the ellipsis' `dots` numbers where it stands."""
+    """The axes of a subscript: letters, and for the ellipsis the last `of` of its `dots` numbers."""
     before, ellipsis, behind = term.partition("...")
     return [*before, *(range(dots - of, dots) if ellipsis else ()), *behind]
 
@@ -67,11 +68,11 @@ def _fitted(b: Backward, dx: ir.Value | None, kept: str, value: ir.Value, term: 
 
     Args:
         b: The backward pass.
-        dx: What dy and the other factors make of it.
+        dx: The result of the sum over dy and the other factors.
         kept: The subscript of dx.
         value: The factor.
         term: Its subscript.
-        broadcast: The extents that the ellipsis stands for in the result.
+        broadcast: The dimensions that the ellipsis stands for in the result.
     """
     dots, own = len(broadcast), len(_dots(value, term))
     axes, given = _axes(term, dots, own), _axes(kept, dots, dots)
@@ -92,12 +93,12 @@ def _fitted(b: Backward, dx: ir.Value | None, kept: str, value: ir.Value, term: 
         places = [at for at, axis in enumerate(axes) if axis == letter]
         for one, other in itertools.pairwise(places):
             dx = b.op("Where", _diagonal(b, value, one, other), dx, b.like(0.0, value))
-    assert dx is not None  # noqa: S101 - a gradient that is wanted comes from one that is there
+    assert dx is not None  # noqa: S101 - a needed gradient is computed from existing ones
     return dx
 
 
 def _diagonal(b: Backward, value: ir.Value, one: int, other: int) -> ir.Value:
-    """Whether the numbers along two axes of a value are equal, in a shape that broadcasts against it."""
+    """Whether the indices along two axes of a value are equal, in a shape that broadcasts against it."""
     rank, sides = len(extents(value)), []
     for axis in (one, other):
         extent = b.op("Squeeze", b.op("Shape", value, start=axis, end=axis + 1))
@@ -107,12 +108,12 @@ def _diagonal(b: Backward, value: ir.Value, one: int, other: int) -> ir.Value:
 
 
 def _det(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = det(x): dx[i, j] = dy times the cofactor of x[i, j], which is right where x is singular, too.
+    """y = det(x): dx[i, j] = dy times the cofactor of x[i, j], which is also correct for singular x.
 
     References:
         ONNX, Det-11 (the same in Det-22). Giles, An extended collection of matrix derivative results for forward and
-        reverse mode automatic differentiation, 2008, section 2.2.4, with the inverse times the determinant as the
-        cofactors are.
+        reverse mode automatic differentiation, 2008, section 2.2.4, with the cofactors in place of the inverse times
+        the determinant.
     """
     (x,) = operands(node, 1)
     size = extents(x)[-1]
@@ -133,7 +134,7 @@ def _det(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _range(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y[i] = start + i delta: dstart = sum of dy, ddelta = sum of i dy; the limit changes no element.
+    """y[i] = start + i delta: dstart = sum of dy, ddelta = sum of i dy; the limit affects no element.
 
     References:
         ONNX, Range-11.
@@ -149,9 +150,9 @@ def _range(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _affine_grid(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y[n, p] = theta[n] (p, 1): dtheta[n] = sum over places p of dy[n, p] (p, 1)^T.
+    """y[n, p] = theta[n] (p, 1): dtheta[n] = sum over positions p of dy[n, p] (p, 1)^T.
 
-    The places are the grid of the identity.
+    The positions p are the grid of the identity transform.
 
     References:
         ONNX, AffineGrid-20. Jaderberg et al., Spatial transformer networks, NeurIPS 2015, equation 1.

@@ -1,7 +1,7 @@
 """Gradient of convolution, as products of matrices.
 
-Every form here computes the same; which is taken follows ONNX Runtime's time on one thread, for batches of 8 and the
-layers of LeNet and of ResNet-18. With the batch innermost in memory the windows are copied in long runs.
+All variants here compute the same result. The choice follows the time of ONNX Runtime on one thread for batches of 8
+and the layers of LeNet and ResNet-18. With the batch innermost in memory, windows are copied in long contiguous runs.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from deep5.networks.window import Window
 
 __all__ = ["RULES", "by_weights", "fitted", "resolved"]
 
-# From here on one product for every element of the kernel beats one product with all windows copied side by side,
-# which then leave the cache.
+# From these sizes on, one product per kernel element is faster than one product with all windows copied side by side,
+# which no longer fit the cache.
 _MANY_CHANNELS, _MANY_WINDOWS = 32, 128
-# Up to here the transposed convolution of an image is so small a product that the whole batch goes into one.
+# Up to this size, the transposed convolution of one image is such a small product that the whole batch is one product.
 _FEW_WINDOWS = 32
-# With the batch as one axis more: engines have transposed convolutions over at most three.
+# Including the batch as an axis: engines support transposed convolutions over at most three axes.
 _MOST_AXES = 3
 
 
 def _conv(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """Y = X * W + bias, over any number of spatial axes; channels may fall into groups, down to one channel each.
+    """Y = X * W + bias, over any number of spatial axes, with groups of channels down to one channel each.
 
     dX is the transposed convolution of dY with W, in the same groups. dW[m, c, k] sums
-    dY[n, m, o] X[n, c', stride o + dilation k - begin] over n and o, where c' is channel c of the group that m is in;
+    dY[n, m, o] X[n, c', stride o + dilation k - begin] over n and o, where c' is channel c of the group of m;
     dbias sums dY over batch and space.
 
     References:
@@ -58,7 +58,7 @@ def _conv(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _by_input(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window, *, together: bool) -> ir.Value:
-    """dX; `together`: dy comes with the batch as its last axis, which becomes one more spatial axis."""
+    """dX; `together`: the batch is the last axis of dy, and becomes an additional spatial axis."""
     x, w = operands(node, 2)
     kernel, space = extents(w)[2:], extents(x)[2:]
     output_padding = []
@@ -67,7 +67,8 @@ def _by_input(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window, *
         if stride == 1:
             output_padding.append(0)
         elif isinstance(extent, int) and isinstance(size, int):
-            # What the last stride left over at the end of the input: its gradient is zero or comes from padding.
+            # The elements that the last stride leaves over at the end of the input: their gradient is zero or comes
+            # from padding.
             span = window.dilations[axis] * (size - 1) + 1
             output_padding.append((extent + window.begins[axis] + window.ends[axis] - span) % stride)
         else:
@@ -90,7 +91,7 @@ def _by_input(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window, *
 
 
 def _by_input_at_run_time(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window) -> ir.Value:
-    """dX where it is not known what the last stride leaves over: of all that windows touch, cut or filled to X."""
+    """dX if the remainder of the last stride is unknown: over all that windows touch, cropped or padded to X."""
     x, w = operands(node, 2)
     touched = b.op(
         "ConvTranspose",
@@ -104,7 +105,9 @@ def _by_input_at_run_time(b: Backward, node: ir.Node, dy: ir.Value | None, windo
 
 
 def fitted(b: Backward, touched: ir.Value, x: ir.Value, begins: tuple[int, ...]) -> ir.Value:
-    """What windows touch, in the spatial extents of x: without the padding before, cut or filled with zeros behind."""
+    """The region that windows touch, in the spatial shape of x: without the leading padding, cropped or zero-padded at
+    the end.
+    """
     behind = b.op("Sub", b.op("Shape", x, start=2), b.op("Shape", touched, start=2))
     if any(begins):
         behind = b.op("Add", behind, b.ints(*begins))
@@ -113,7 +116,7 @@ def fitted(b: Backward, touched: ir.Value, x: ir.Value, begins: tuple[int, ...])
 
 
 def resolved(node: ir.Node, x: ir.Value, kernel: Extents) -> Window:
-    """The window of a node, with `auto_pad` written out as padding."""
+    """The window of a node, with `auto_pad` resolved to explicit padding."""
     rank = len(kernel)
     window = Window.of(node, rank)
     if window.auto_pad == "NOTSET":
@@ -130,18 +133,18 @@ def resolved(node: ir.Node, x: ir.Value, kernel: Extents) -> Window:
 def by_weights(
     b: Backward, node: ir.Node, values: tuple[ir.Value, ir.Value, ir.Value], dy: ir.Value | None, window: Window
 ) -> ir.Value:
-    """dW of a convolution; dy comes with the batch as its last axis.
+    """dW of a convolution; the batch is the last axis of dy.
 
     Args:
         b: The backward pass.
-        node: For its groups, and for messages.
-        values: What the windows go over, the weights, and a value of the shape of the result.
+        node: Gives the groups, and the name in messages.
+        values: The input of the windows, the weights, and a value of the output's shape.
         dy: (M, *output, N).
         window: Strides, dilations, padding.
 
     References:
         Chellapilla, Puri and Simard, High performance convolutional neural networks for document processing, 2006:
-        windows as the columns of a matrix.
+        windows as columns of a matrix.
     """
     x, w, y = values
     rank = len(window.strides)
@@ -172,17 +175,17 @@ def by_weights(
 
 
 def _by_groups(b: Backward, dy: ir.Value | None, columns: ir.Value, shape: tuple[int, int, int]) -> ir.Value:
-    """dW of groups of channels: dW[g] = dY[g] columns[g]^T, one product a group, all in one batch.
+    """dW of groups of channels: dW[g] = dY[g] columns[g]^T, one product per group, in one batch.
 
     Args:
         b: The backward pass.
         dy: (M, *output, N).
-        columns: What the windows hold, (C, kernel, *output, N).
-        shape: Of the result: groups, outputs of a group, columns of a group. Channels of one group are neighbours.
+        columns: The elements of the windows, (C, kernel, *output, N).
+        shape: Shape of the result: groups, outputs per group, columns per group. Channels of one group are adjacent.
 
     References:
         Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks, NIPS 2012,
-        section 3.5: each group is a convolution of its own. The product is that of `by_weights`.
+        section 3.5: each group is a separate convolution. The product is that of `by_weights`.
     """
     group, outputs, count = shape
     rows = b.op("Reshape", dy, b.ints(group, outputs, -1))
@@ -191,7 +194,7 @@ def _by_groups(b: Backward, dy: ir.Value | None, columns: ir.Value, shape: tuple
 
 
 def _windows(b: Backward, source: ir.Value, y: ir.Value, window: Window, position: tuple[int, ...]) -> ir.Value:
-    """What all windows hold at one position of the kernel, (channels, 1, *windows, batch)."""
+    """The elements of all windows at one position of the kernel, (channels, 1, *windows, batch)."""
     rank, steps = len(position), b.ints(*window.strides)
     starts = [d * k for d, k in zip(window.dilations, position, strict=True)]
     space = extents(y)[2:]

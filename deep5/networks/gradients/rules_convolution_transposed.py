@@ -15,14 +15,14 @@ __all__ = ["RULES"]
 
 
 class _Cut(NamedTuple):
-    """What a node cuts off before and behind all that its kernels write to; negative where it adds zeros."""
+    """How much a node crops before and after the region that its kernels write to; negative where it adds zeros."""
 
     begins: tuple[int, ...]
     ends: tuple[int, ...]
 
 
 def _cut(node: ir.Node, x: ir.Value, w: ir.Value, window: Window) -> _Cut:
-    """From `pads` and `output_padding`, or from the shape that `auto_pad` or `output_shape` ask for.
+    """Computed from `pads` and `output_padding`, or from the shape that `auto_pad` or `output_shape` requires.
 
     References:
         ONNX, ConvTranspose-11: the equations of `total_padding`.
@@ -51,7 +51,8 @@ def _cut(node: ir.Node, x: ir.Value, w: ir.Value, window: Window) -> _Cut:
 
 
 def _conv_transpose(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """Y = X *^T W + bias: dX is the convolution of dY with W, dW that convolution's own with dY and X in their places.
+    """Y = X *^T W + bias: dX is the convolution of dY with W, and dW is the dW of that convolution, with dY as its
+    input and X as its output gradient.
 
     References:
         ONNX, ConvTranspose-11. Dumoulin and Visin, A guide to convolution arithmetic for deep learning,

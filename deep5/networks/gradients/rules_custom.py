@@ -1,4 +1,4 @@
-"""The gradient of a registered operator: a node that stands for its `backward`."""
+"""The gradient of a registered operator: a node that calls its `backward`."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _deformed(b: Backward, node: ir.Node, values: Sequence[ir.Value | None]) -> 
 
 
 def _deform_conv(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """Y = a convolution of X whose windows' elements lie off their places: samples of X, then a product.
+    """Y = a convolution of X whose window elements are shifted by offsets: samples of X, then a product.
 
     References:
         ONNX, DeformConv-19. Dai et al., Deformable convolutional networks, ICCV 2017, equations 2 to 4; Zhu et al.,

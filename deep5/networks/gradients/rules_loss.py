@@ -13,8 +13,8 @@ __all__ = ["RULES"]
 def _softmax_cross_entropy(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """l = -v log softmax(x)[label], along axis 1: dx = (softmax(x) - onehot(label)) v dl.
 
-    v is the weight of the label's class, 1 where there are none, and 0 where the label is `ignore_index`. softmax(x)
-    is the exponential of the node's second output; `reduction="mean"` divides dl by the sum of v.
+    v is the weight of the label's class, 1 without weights, and 0 where the label is `ignore_index`. softmax(x) is the
+    exponential of the node's second output; `reduction="mean"` divides dl by the sum of v.
 
     References:
         ONNX, SoftmaxCrossEntropyLoss-13. Bishop, Pattern Recognition and Machine Learning, 2006, equation 4.109.
@@ -47,7 +47,7 @@ def _negative_log_likelihood(b: Backward, node: ir.Node, grads: Gradients) -> Gr
 def _chosen(
     b: Backward, node: ir.Node, x: ir.Value, label: ir.Value, dl: ir.Value | None
 ) -> tuple[ir.Value, ir.Value | None]:
-    """onehot(label) in the shape of x, and v dl in one that broadcasts to it."""
+    """onehot(label) in the shape of x, and v dl in a shape that broadcasts to it."""
     classes = extents(x)[1]
     depth = b.integer(classes) if isinstance(classes, int) else b.op("Squeeze", b.op("Shape", x, start=1, end=2))
     # ONNX Runtime takes an index and a depth of one type only.
@@ -66,7 +66,7 @@ def _chosen(
 
 
 def _share(b: Backward, node: ir.Node, x: ir.Value, label: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """Labels that are all classes, and what each counts; None where each counts 1."""
+    """Labels that are all valid classes, and the weight of each; None if all weights are 1."""
     weights = node.inputs[2] if len(node.inputs) > 2 else None
     ignored = attribute(node, "ignore_index")
     if ignored is None:

@@ -184,7 +184,7 @@ def _abs(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _mod(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = a - q c, with the quotient q = a / c rounded to a whole number: da = dy, dc = -dy q.
+    """y = a - q c, with the quotient q = a / c rounded to an integer: da = dy, dc = -dy q.
 
     References:
         ONNX, Mod-13.

@@ -1,4 +1,4 @@
-"""Gradients of If, Loop and Scan: the graphs inside are run again, and the way back through them behind that."""
+"""Gradients of If, Loop and Scan: their subgraphs run again, followed by the backward pass through them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ __all__ = ["RULES", "declare_shapes"]
 
 
 def declare_shapes(graph: ir.Graph) -> bool:
-    """Say of what loops are given and give which shape it has, where that follows; ONNX's own inference does not.
+    """Declare the shapes of loops' inputs and outputs if they can be derived; ONNX's shape inference does not.
 
-    A state has the shape that it begins with, of a Loop where the body keeps it; an output of parts, one more axis than
-    a part.
+    A state has its initial shape, in a Loop if the body preserves it; a scan output has one more axis than its parts.
 
     Args:
-        graph: With inferred shapes; more of them follow from what is declared.
+        graph: A graph with inferred shapes; the declarations allow more to be inferred.
 
     Returns:
-        Whether something was.
+        Whether any shape was declared.
     """
     declared = False
 
@@ -65,14 +64,14 @@ def declare_shapes(graph: ir.Graph) -> bool:
 
 
 def _both(one: ir.Shape | None, other: ir.Shape | None) -> list[Any] | None:
-    """What is known of the extents of a value that has the one shape and then the other."""
+    """The dimensions that two shapes have in common."""
     if one is None or other is None or not _alike(one, other):
         return None
     return [left if left == right else None for left, right in zip(one, other, strict=True)]
 
 
 def _if(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """The gradient of the branch that is taken; what this one does not read has the gradient zero.
+    """The gradient of the branch taken; values that this branch does not read have a zero gradient.
 
     References:
         ONNX, If-19 (the same in If-25).
@@ -96,7 +95,7 @@ def _if(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _loop(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """Back through the iterations that there were, each of which starts from a state that the loop has kept.
+    """Backward through the executed iterations, each starting from a state that the loop has saved.
 
     References:
         ONNX, Loop-19 (the same in Loop-25).
@@ -139,7 +138,7 @@ def _loop(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _scan(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """Back through the steps, each of which starts from a state that was kept.
+    """Backward through the steps, each starting from a saved state.
 
     References:
         ONNX, Scan-19 (the same in Scan-25).
@@ -178,13 +177,13 @@ def _scan(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 class Scanned(NamedTuple):
-    """What each step of a loop is given a part of.
+    """An array of which each step of a loop receives a slice.
 
     Attributes:
-        part: The input of a step.
-        whole: The array of all parts.
-        axis: The one of the steps.
-        backward: 1 where the last part comes first, else 0.
+        part: The step's input.
+        whole: The array of all slices.
+        axis: The axis of the steps.
+        backward: 1 if the last slice comes first, else 0.
     """
 
     part: ir.Value
@@ -194,16 +193,15 @@ class Scanned(NamedTuple):
 
 
 class Way(NamedTuple):
-    """The way back through the steps of a loop, in a copy of its body.
+    """The backward pass through the steps of a loop, in a copy of its body.
 
     Attributes:
-        begin: What the first step back starts from: gradients by the loop's results, and sums that are zero.
-        inputs: The inputs of a step for these.
-        given: What each step is given besides.
-        outputs: What a step computes: what the next starts from, then gradients by `passed`.
-        passed: Inputs of the body that are parts of the loop's inputs, and floating-point numbers.
-        order: The values by which gradients are sent, in the order of the rule's results: each the position among
-            what the whole way gives, or None.
+        begin: Initial values of the first backward step: gradients of the loop's results, and zero sums.
+        inputs: The step's inputs for these.
+        given: Further inputs of each step.
+        outputs: Results of a step: the initial values of the next, then gradients of `passed`.
+        passed: Floating-point inputs of the body that are slices of the loop's inputs.
+        order: For each result of the rule, its position among the results of the backward pass, or None.
     """
 
     begin: list[ir.Value]
@@ -214,7 +212,7 @@ class Way(NamedTuple):
     order: list[int | None]
 
     def sent(self, made: Sequence[ir.Value]) -> list[ir.Value | None]:
-        """The gradients, of what the whole way gives."""
+        """The gradients, selected from the results of the backward pass."""
         return [None if position is None else made[position] for position in self.order]
 
 
@@ -230,17 +228,17 @@ def _way_back(
     flows: Sequence[tuple[int, int]],
     initial: Sequence[ir.Value | None],
 ) -> Way:
-    """Write the way back through one step.
+    """Write the backward pass through one step.
 
     Args:
-        b: Writes beside the loop.
+        b: Writes to the graph of the loop.
         node: The loop.
-        inner: Writes in a copy of its body.
-        grads: Gradients by the loop's outputs.
-        states: Inputs of the copy that a step hands to the next.
-        parts: Inputs of the copy that are parts of the node's inputs.
-        results: What the copy computes: states, then parts of the node's further outputs.
-        given: What each step is given; all but gradients.
+        inner: Writes to a copy of its body.
+        grads: Gradients of the loop's outputs.
+        states: Inputs of the copy that a step passes to the next.
+        parts: Inputs of the copy that are slices of the node's inputs.
+        results: Outputs of the copy: states, then slices of the node's further outputs.
+        given: All inputs of each step except gradients.
         flows: Axes and directions of the node's further outputs.
         initial: The node's inputs that the first step starts from.
     """
@@ -252,7 +250,7 @@ def _way_back(
     inputs = [_fresh(inner, value) for value in (*(states[index] for index in carried), *summed)]
     for index in carried:
         first, gradient = initial[index], grads[index]
-        assert first is not None  # noqa: S101 - ONNX has no state that is left out
+        assert first is not None  # noqa: S101 - ONNX does not allow omitted states
         begin.append(b.zeros(first) if gradient is None else gradient)
     begin += [b.zeros(value) for value in summed]
     seeds: list[tuple[ir.Value, ir.Value]] = list(zip((results[index] for index in carried), inputs, strict=False))
@@ -270,22 +268,23 @@ def _way_back(
 
 
 def _ways(node: ir.Node, name: str, count: int) -> list[int]:
-    """Axes or directions of a Scan, which are 0 where nothing is said."""
+    """Axes or directions of a Scan; 0 by default."""
     return list(attribute(node, name, None) or [0] * count)
 
 
 def _back(
     inner: Backward, seeds: Sequence[tuple[ir.Value, ir.Value | None]], sources: Sequence[ir.Value]
 ) -> list[ir.Value]:
-    """Write the way back through a graph behind it.
+    """Write the backward pass of a graph after its nodes.
 
     Args:
-        inner: Writes in the graph.
-        seeds: Outputs of the graph, and the gradients by them; None by one that the loss does not see.
-        sources: What to differentiate by: inputs of the graph, and what it reads from around it.
+        inner: Writes to the graph.
+        seeds: Outputs of the graph and their gradients; None if the loss does not depend on the output.
+        sources: Values to differentiate with respect to: inputs of the graph, and values of enclosing graphs that it
+            reads.
 
     Returns:
-        The gradients by `sources`, each a value of its own.
+        The gradients of `sources`, each a separate value.
     """
     roots = [value for value, seed in seeds if seed is not None]
     active, path = path_between(list(inner.graph), set(sources), roots)
@@ -312,10 +311,10 @@ def _kept(
     results: Sequence[ir.Value],
     initial: Sequence[ir.Value | None],
 ) -> list[ir.Value]:
-    """More outputs of a loop: the states that its steps start from.
+    """Add outputs to a loop: the states that its steps start from.
 
     Args:
-        b: Writes beside the loop.
+        b: Writes to the graph of the loop.
         node: The loop.
         states: Inputs of its body.
         results: Its body's outputs that are the states of the next step.
@@ -343,14 +342,14 @@ def _alike(one: ir.Shape, other: ir.Shape) -> bool:
 
 
 def _fresh(inner: Backward, like: ir.Value) -> ir.Value:
-    """An input of a step, for a gradient by a value."""
+    """An input of a step, for the gradient of a value."""
     made = ir.Value(name=inner.fresh(f"{like.name}_gradient"))
     _declare(made, like)
     return made
 
 
 def _declare(value: ir.Value, like: ir.Value | None) -> None:
-    """Say of a value what is known of another of its kind, where nothing is known of its own."""
+    """Copy shape and type of a similar value where the value's own are unknown."""
     if like is not None:
         value.type, value.shape = value.type or like.type, value.shape if value.shape is not None else like.shape
 

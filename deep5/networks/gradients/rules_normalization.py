@@ -1,4 +1,4 @@
-"""Gradients of normalisation."""
+"""Gradients of normalization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["RULES"]
 def _batch_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = scale c r + bias, c = x - mean, r = 1 / sqrt(variance + epsilon): dbias = sum dy, dscale = r sum dy c.
 
-    Evaluation: dx = scale r dy. Training, over m elements a channel, with the batch's own mean and variance:
+    Evaluation: dx = scale r dy. Training, over m elements per channel, with the mean and variance of the batch:
     dx = scale r (dy - dbias / m - c r dscale / m).
 
     References:
@@ -58,7 +58,8 @@ def _batch_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
 def _through_statistics(
     b: Backward, x: ir.Value, node: ir.Node, r: ir.Value, count: ir.Value, sums: tuple[ir.Value | None, ir.Value | None]
 ) -> ir.Value:
-    """scale r / m (c r dscale + dbias), which is a batch normalisation of x: one pass over memory, as the forward's.
+    """scale r / m (c r dscale + dbias), written as a batch normalization of x: one pass over memory, like the forward
+    pass.
 
     m is `count`; `sums` are dbias and dscale.
     """
@@ -73,7 +74,7 @@ def _through_statistics(
 def _over_ranks(
     b: Backward, mean: ir.Value, dbias: ir.Value | None, dscale: ir.Value | None
 ) -> tuple[ir.Value, tuple[ir.Value | None, ir.Value | None]]:
-    """How many elements a channel has in the batch of all ranks, and the sums over that."""
+    """Number of elements per channel in the batch of all ranks, and the sums over it."""
     moments = mean.producer()
     sums = b.ops("GradientSums", 2, dbias, dscale, domain=RANKS)
     for value in sums:
@@ -83,7 +84,7 @@ def _over_ranks(
 
 
 def _count(b: Backward, x: ir.Value) -> ir.Value:
-    """How many elements a channel has, of the element type of x."""
+    """Number of elements per channel, in the element type of x."""
     axes = [extents(x)[axis] for axis in normalized_axes(x)]
     fixed = [extent for extent in axes if isinstance(extent, int)]
     if len(fixed) == len(axes):
@@ -108,7 +109,7 @@ def _layer_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
         kept = ir.Shape([1 if axis >= first else extent for axis, extent in enumerate(x.shape or ())])
         mean, r = (b.output(node, index, kept, x.dtype) for index in (1, 2))
         n = b.op("Mul", b.op("Sub", x, mean), r)
-    else:  # ONNX returns the statistics in float32, which says too little of a float64 network
+    else:  # ONNX returns the statistics in float32, which is too inaccurate for a float64 network
         centred = b.op("Sub", x, b.op("ReduceMean", x, axes, keepdims=1))
         variance = b.op("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=1)
         epsilon = b.like(attribute(node, "epsilon", 1e-5), x)
@@ -134,9 +135,9 @@ def _layer_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
 def _by_statistics(
     b: Backward, x: ir.Value, known: tuple[ir.Value, ir.Value], axes: ir.Value, grads: Gradients
 ) -> ir.Value | None:
-    """What the gradients by mean and r = 1 / sqrt(variance + epsilon) add to dx: (dmean - n r^2 dr) / m.
+    """Contribution to dx of the gradients of mean and r = 1 / sqrt(variance + epsilon): (dmean - n r^2 dr) / m.
 
-    n is normalised x; None where the loss sees neither.
+    n is the normalized x; None if the loss depends on neither.
     """
     (n, r), total = known, None
     for index, gradient in enumerate(grads):
@@ -158,7 +159,7 @@ def _instance_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gra
     """y = scale n + bias, n = (x - mean) r, statistics over space: with g = scale dy,
     dx = r (g - mean(g) - n mean(g n)).
 
-    dscale and dbias, one a channel, sum dy n and dy over batch and space.
+    dscale and dbias, one entry per channel, sum dy n and dy over batch and space.
 
     References:
         ONNX, InstanceNormalization-6. Ulyanov, Vedaldi and Lempitsky, Instance normalization, arXiv:1607.08022,
@@ -186,9 +187,10 @@ def _instance_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gra
 
 
 def _mean_variance_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = c / d, c = x - mean, d = s + 1e-9, s the deviation: dx = g - mean(g) - c mean(g c) / (s d), g = dy / d.
+    """y = c / d, c = x - mean, d = s + 1e-9, s the standard deviation:
+    dx = g - mean(g) - c mean(g c) / (s d), g = dy / d.
 
-    The last term is 0 where s is, where the body of ONNX's function would give NaN.
+    The last term is 0 where s = 0; differentiating ONNX's function body would give NaN there.
 
     References:
         ONNX, MeanVarianceNormalization-13, and its function body: 1e-9.
@@ -208,7 +210,7 @@ def _mean_variance_normalization(b: Backward, node: ir.Node, grads: Gradients) -
 def _lp_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = x / n, n the norm along an axis: dx = (dy - y sum(dy y)) / n, with sign(x) in place of the first y for p = 1.
 
-    0 where n = 0, where y is 0.
+    0 where n = 0, as y is 0 there.
 
     References:
         ONNX, LpNormalization-1.
@@ -226,7 +228,7 @@ def _lp_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients
 
 def _local_response_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = x s^-beta, s = bias + alpha / size sum of x^2 over `size` channels around each:
-    dx = dy s^-beta - 2 alpha beta / size x (sum of dy x s^(-beta - 1) over the channels that see this one).
+    dx = dy s^-beta - 2 alpha beta / size x (sum of dy x s^(-beta - 1) over the channels that include this one).
 
     References:
         ONNX, LRN-13. Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks,
@@ -240,13 +242,13 @@ def _local_response_normalization(b: Backward, node: ir.Node, grads: Gradients) 
     scale = b.op("Add", b.op("Mul", mean, b.like(alpha, x)), b.like(attribute(node, "bias", 1.0), x))
     power = b.op("Pow", scale, b.like(-beta, x))
     direct = b.op("Mul", dy, power)
-    # The channels that see this one are as many on the other side.
+    # The channels that include this one: the same window, mirrored.
     seen = _channel_mean(b, b.op("Div", b.op("Mul", direct, x), scale), x, size, (after, before))
     return [b.op("Sub", direct, b.op("Mul", b.op("Mul", x, seen), b.like(2.0 * alpha * beta, x)))]
 
 
 def _channel_mean(b: Backward, value: ir.Value, x: ir.Value, size: int, pads: tuple[int, int]) -> ir.Value:
-    """The sum over `size` channels around each, divided by `size`; what lies outside counts as zero."""
+    """The sum over `size` channels around each, divided by `size`; channels outside count as zero."""
     rows = b.op(
         "Reshape",
         value,

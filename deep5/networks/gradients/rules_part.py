@@ -1,4 +1,4 @@
-"""Gradients of operators that take parts of a value, or put values together."""
+"""Gradients of operators that select parts of a value, or join values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RULES", "returned"]
 
 
 def _gather(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x[indices] along an axis: dx adds each part of dy to the place that it was taken from.
+    """y = x[indices] along an axis: dx adds each part of dy to the position it was taken from.
 
     References:
         ONNX, Gather-13.
@@ -28,7 +28,7 @@ def _gather(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         place = int(index) % extent
         part = b.op("Unsqueeze", dy, b.ints(axis))
         return [_padded(b, part, rank, {axis: (place, extent - place - 1)}), None]
-    # ScatterND adds along the leading axis: the gathered one goes there, and back.
+    # ScatterND adds along the leading axis: move the gathered axis there, and back.
     front = [axis, *(other for other in range(rank) if other != axis)]
     if axis:
         dy = b.op(
@@ -44,7 +44,7 @@ def _gather(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _gather_elements(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y[i] = x[… index[i] …] along an axis: dx adds each dy[i] to the element that it was taken from.
+    """y[i] = x[… index[i] …] along an axis: dx adds each dy[i] to the element it was taken from.
 
     References:
         ONNX, GatherElements-13.
@@ -55,7 +55,7 @@ def _gather_elements(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _split(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """The outputs are parts of x along an axis: dx is their gradients put together, zeros for those without one.
+    """The outputs are parts of x along an axis: dx is their gradients joined, zeros for those without one.
 
     References:
         ONNX, Split-18.
@@ -68,7 +68,7 @@ def _split(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _concat(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = the inputs along an axis: each receives its part of dy.
+    """y = the inputs joined along an axis: each receives its part of dy.
 
     References:
         ONNX, Concat-13.
@@ -92,7 +92,7 @@ def _concat(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _slice(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x[start:end:step] along axes: dx = dy at the places that it was taken from, 0 elsewhere.
+    """y = x[start:end:step] along axes: dx = dy at the selected positions, 0 elsewhere.
 
     References:
         ONNX, Slice-13.
@@ -107,7 +107,7 @@ def _slice(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _spans(node: ir.Node, x: ir.Value) -> dict[int, tuple[int, int]] | None:
-    """What a slice without strides cuts off before and behind, by axis; None where that is not known."""
+    """How much a slice without strides cuts off before and after, by axis; None if unknown."""
     rank = len(extents(x))
     given = [constant_value(value) for value in (*node.inputs[1:], None, None)[:4]]
     starts, ends, axes, steps = (
@@ -127,15 +127,15 @@ def _spans(node: ir.Node, x: ir.Value) -> dict[int, tuple[int, int]] | None:
 
 
 def _padded(b: Backward, value: ir.Value | None, rank: int, spans: dict[int, tuple[int, int]]) -> ir.Value:
-    """The value with zeros before and behind, by axis."""
+    """The value with zeros before and after, by axis."""
     before, behind = ([spans.get(axis, (0, 0))[side] for axis in range(rank)] for side in (0, 1))
     return b.op("Pad", value, b.ints(*before, *behind))
 
 
 def _pad(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x between constants: dx is what lies between in dy, which is a padding by the negative extents.
+    """y = x padded with constants: dx is the inner part of dy, which is dy padded by the negative pads.
 
-    Where negative pads cut x off, nothing depends on what was cut: it receives zeros.
+    Where negative pads crop x, nothing depends on the cropped elements: they receive zeros.
 
     References:
         ONNX, Pad-19.
@@ -150,7 +150,7 @@ def _pad(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     dx = b.op("Pad", grads[0], back, *([] if axes is None else [None, axes]))
     if value is None or not b.wants(value):
         return [dx, *rest]
-    # What dy holds outside of x belongs to the constant.
+    # The elements of dy outside of x are the gradient of the constant.
     ones = b.op("Pad", b.op("Expand", b.like(1.0, x), b.shape(x)), pads, b.like(0.0, x), axes)
     outside = b.op("Where", b.op("Equal", ones, b.like(0.0, x)), grads[0], b.like(0.0, x))
     total = b.op("Reshape", b.op("ReduceSum", outside, keepdims=0), b.shape(value))
@@ -158,13 +158,13 @@ def _pad(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def returned(b: Backward, x: ir.Value, dy: ir.Value | None, move: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """dx of an operator that only moves or repeats elements: each dy is added to the element that it was taken from.
+    """dx of an operator that only moves or repeats elements: each dy is added to the element it was taken from.
 
     Args:
         b: The backward pass.
-        x: What was moved.
-        dy: The gradient by what it became.
-        move: The operator; the numbers of the elements of x, moved as x was, say where each came from.
+        x: The operator's input.
+        dy: The gradient of its output.
+        move: The operator; applied to the indices of the elements of x, it gives the origin of each output element.
     """
     numbers = b.op("Range", b.integer(0), b.op("Size", x), b.integer(1))
     places = b.op("Reshape", move(b.op("Reshape", numbers, b.shape(x), allowzero=1)), b.ints(-1))
@@ -174,7 +174,7 @@ def returned(b: Backward, x: ir.Value, dy: ir.Value | None, move: Callable[[ir.V
 
 
 def _compress(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = the parts of x along an axis, or of its elements in a row, for which a condition holds: dx = dy there.
+    """y = the parts of x along an axis, or the elements of flattened x, where a condition holds: dx = dy there.
 
     References:
         ONNX, Compress-11.
@@ -186,7 +186,7 @@ def _compress(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _reverse_sequence(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x, the first elements of each sequence in reverse: dx is dy with the same ones reversed.
+    """y = x with the first elements of each sequence reversed: dx is dy with the same elements reversed.
 
     References:
         ONNX, ReverseSequence-10.
@@ -197,7 +197,7 @@ def _reverse_sequence(b: Backward, node: ir.Node, grads: Gradients) -> Gradients
 
 
 def _unique(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = the distinct elements of x, or its distinct parts along an axis: dx = dy where each stands first.
+    """y = the distinct elements of x, or its distinct parts along an axis: dx = dy at the first occurrence of each.
 
     References:
         ONNX, Unique-11.
@@ -211,7 +211,7 @@ def _unique(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _one_hot(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = values[1] where the index along an axis is that of the label, values[0] elsewhere: sums of dy over both.
+    """y = values[1] where the index along an axis equals the label, values[0] elsewhere: sums of dy over each set.
 
     References:
         ONNX, OneHot-11.

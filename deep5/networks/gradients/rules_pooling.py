@@ -18,7 +18,7 @@ __all__ = ["RULES"]
 def _average_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = mean of x over a window of K elements: every element of the window receives dy / K.
 
-    K leaves out what the window has beyond the padding, and the padding too unless `count_include_pad`.
+    K excludes elements of the window beyond the padding, and the padding itself unless `count_include_pad`.
 
     References:
         ONNX, AveragePool-19.
@@ -46,7 +46,7 @@ def _average_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _shared(b: Backward, node: ir.Node, dy: ir.Value | None, x: ir.Value, window: Window) -> ir.Value | None:
-    """dy over the number of elements that each window has."""
+    """dy divided by the number of elements of each window."""
     include, rank = attribute(node, "count_include_pad", 0), len(window.kernel)
     for axis, (size, stride, dilation) in enumerate(zip(window.kernel, window.strides, window.dilations, strict=True)):
         first, behind = window.begins[axis], window.ends[axis] if include else 0
@@ -62,21 +62,21 @@ def _shared(b: Backward, node: ir.Node, dy: ir.Value | None, x: ir.Value, window
             b.op("Less", at, b.op("Add", extent, b.integer(behind))),
         )
         count = b.op("ReduceSum", b.op("Cast", inside, to=x.dtype), b.ints(1), keepdims=0)
-        count = b.op("Max", count, b.like(1.0, x))  # a window of padding alone, whose mean is 0
+        count = b.op("Max", count, b.like(1.0, x))  # a window of only padding, whose mean is 0
         dy = b.op("Div", dy, b.op("Reshape", count, b.ints(-1, *[1] * (rank - axis - 1))))
     return dy
 
 
 def _spread_wide(b: Backward, share: ir.Value | None, x: ir.Value, window: Window) -> ir.Value:
-    """Windows of any kind: all that they touch, cut or filled to x."""
+    """Windows of any kind: the region that they touch, cropped or padded to x."""
     wide = replace(window, begins=(0,) * len(window.kernel), ends=(0,) * len(window.kernel))
     return fitted(b, _touched(b, share, x, wide, [0] * len(window.kernel)), x, window.begins)
 
 
 def _spread(b: Backward, share: ir.Value | None, window: Window, rests: list[int]) -> ir.Value:
-    """Windows that tile the input: repeat each element over its window, zeros behind the last one."""
+    """Windows that tile the input: repeat each element over its window, with zeros after the last one."""
     rank = len(window.kernel)
-    # Of the operators that repeat elements along two axes, ONNX Runtime is fastest at this one, by up to 25 times.
+    # ONNX Runtime's fastest operator for repeating elements along two axes, by a factor of up to 25.
     spread = b.op(
         "Resize",
         share,
@@ -90,7 +90,7 @@ def _spread(b: Backward, share: ir.Value | None, window: Window, rests: list[int
 
 
 def _touched(b: Backward, share: ir.Value | None, x: ir.Value, window: Window, rests: list[int]) -> ir.Value:
-    """Each channel alone through a transposed convolution with ones: the sum of what each element's windows have."""
+    """A depthwise transposed convolution with ones: for each element, the sum over its windows."""
     rank = len(window.kernel)
     ones = b.op("Expand", b.like(1.0, x), b.ints(1, 1, *window.kernel))
     space = b.op("Shape", share, start=2)
@@ -109,26 +109,26 @@ def _touched(b: Backward, share: ir.Value | None, x: ir.Value, window: Window, r
 
 
 def _max_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max of x over a window: dy goes to the element that the forward pass chose, the first where several tie.
+    """y = max of x over a window: dy goes to the element that the forward pass selected, the first one in a tie.
 
     References:
         ONNX, MaxPool-12. Zeiler and Fergus, Visualizing and understanding convolutional networks, ECCV 2014, section
-        2.1: the element that was chosen is remembered.
+        2.1: the selected element is stored.
     """
     (x,), (dy, second) = operands(node, 1), (*grads, None)[:2]
     if second is not None:
         raise refuse(node, "the loss depends on its Indices")
-    if attribute(node, "storage_order", 0):  # which counts as no other operator does: once more, in their order
+    if attribute(node, "storage_order", 0):  # no other operator counts in this order: recompute in theirs
         settings = {name: value for name, value in node.attributes.items() if name != "storage_order"}
         indices = b.ops("MaxPool", 2, x, **{name: value.value for name, value in settings.items()})[1]
     else:
         indices = b.output(node, 1, node.outputs[0].shape, ir.DataType.INT64)
     window = Window.of(node, len(extents(x)) - 2)
     apart = all(t >= span for t, span in zip(window.strides, window.spans(window.kernel), strict=True))
-    if apart and x.dtype == ir.DataType.FLOAT:  # ONNX Runtime has it in float32 alone
+    if apart and x.dtype == ir.DataType.FLOAT:  # ONNX Runtime supports only float32
         return [b.op("MaxUnpool", dy, indices, b.shape(x), kernel_shape=window.kernel, strides=window.strides)]
     size = b.op("Reshape", b.op("Size", x), b.ints(1))
-    # Indices count over the whole tensor; overlapping windows may choose one element more than once, hence add.
+    # Indices count over the whole tensor; overlapping windows may select an element more than once, hence add.
     zeros = b.op("Expand", b.like(0.0, x), size)
     flat, chosen = b.op("Reshape", dy, b.ints(-1)), b.op("Reshape", indices, b.ints(-1))
     return [b.op("Reshape", b.op("ScatterElements", zeros, chosen, flat, axis=0, reduction="add"), b.shape(x))]
@@ -151,7 +151,7 @@ def _global_average_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
 
 
 def _global_max_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max of x over all of space: elements that equal y share dy in equal parts, as those of ReduceMax do.
+    """y = max of x over all of space: elements that equal y share dy equally, as for ReduceMax.
 
     References:
         ONNX, GlobalMaxPool-1.
@@ -199,7 +199,7 @@ def _global_lp_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _max_unpool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x at its places in the flattened y, zeros elsewhere: dx is dy there.
+    """y = x at its indices in the flattened y, zeros elsewhere: dx is dy there.
 
     References:
         ONNX, MaxUnpool-11.

@@ -14,10 +14,10 @@ __all__ = ["RULES"]
 
 
 def _axes(node: ir.Node) -> tuple[int, ...]:
-    """The axes that a node reduces, ascending; none where it reduces nothing.
+    """The axes that a node reduces, ascending; empty if it reduces none.
 
     Raises:
-        Unsupported: Axes that are computed.
+        Unsupported: The axes are computed at run time.
     """
     rank, given = len(extents(*operands(node, 1))), node.inputs[1] if len(node.inputs) > 1 else None
     known = constant_value(given)
@@ -29,7 +29,7 @@ def _axes(node: ir.Node) -> tuple[int, ...]:
 
 
 def _kept(b: Backward, node: ir.Node, value: ir.Value | None) -> ir.Value | None:
-    """A value of the result's shape, with extent 1 along the reduced axes, so that it broadcasts against the input."""
+    """A value of the result's shape, with size 1 along the reduced axes, so that it broadcasts against the input."""
     axes = _axes(node)
     return value if attribute(node, "keepdims", 1) or not axes else b.op("Unsqueeze", value, b.ints(*axes))
 
@@ -88,7 +88,7 @@ def _l2(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _extreme(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max of x along axes, or min: elements that equal y share dy in equal parts, as PyTorch's amax, JAX's max.
+    """y = max of x along axes, or min: elements that equal y share dy equally, as in PyTorch's amax and JAX's max.
 
     References:
         ONNX, ReduceMax-20 and ReduceMin-20.
@@ -103,7 +103,7 @@ def _extreme(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 def _product(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = product of x along axes: each element receives dy times the product of the others.
 
-    That is y over the element where there is no zero, and 0 unless the element is the only one.
+    That is y divided by the element if there is no zero, and otherwise 0 unless the element is the only zero.
 
     References:
         ONNX, ReduceProd-18.
@@ -130,7 +130,7 @@ def _l1(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _log_sum(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = log(sum of x) along axes: dx = dy / exp(y), by the sum itself.
+    """y = log(sum of x) along axes: dx = dy / exp(y), with the sum itself instead of exp(y).
 
     References:
         ONNX, ReduceLogSum-18.

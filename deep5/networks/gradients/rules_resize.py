@@ -1,4 +1,4 @@
-"""Gradient of resizing, which is linear in each axis by itself."""
+"""Gradient of resizing, which is linear along each axis separately."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["RULES"]
 
 
 def _resize(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = W x along each axis: dx = W^T dy, and W is what the node itself makes of the identity.
+    """y = W x along each axis: dx = W^T dy, and W is the node applied to the identity matrix.
 
-    Where each element is repeated a whole number of times, dx is a sum over the repetitions.
+    If each element is repeated an integer number of times, dx is a sum over the repetitions.
 
     References:
         ONNX, Resize-19.
@@ -39,11 +39,11 @@ def _resize(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _repetitions(node: ir.Node, x: ir.Value, axes: list[int]) -> list[int] | None:
-    """How often each axis repeats its elements; None where the node does something else."""
+    """How often each axis repeats its elements; None if the node does not repeat elements."""
     scales = constant_value(node.inputs[2]) if len(node.inputs) > 2 else None
     mode = attribute(node, "coordinate_transformation_mode", "half_pixel")
     nearest = attribute(node, "nearest_mode", "round_prefer_floor")
-    # Of a whole number of repetitions, no place between two elements is as near to the one as to the other.
+    # With an integer number of repetitions, no position is equally close to two elements.
     plain = (mode, nearest) == ("asymmetric", "floor") or (mode == "half_pixel" and nearest.startswith("round"))
     if attribute(node, "mode", "nearest") != "nearest" or not plain or scales is None or len(scales) != len(axes):
         return None
@@ -56,7 +56,7 @@ def _repetitions(node: ir.Node, x: ir.Value, axes: list[int]) -> list[int] | Non
 
 
 def _same(node: ir.Node, x: ir.Value, position: int, axis: int) -> bool:
-    """Whether an axis stays as it is."""
+    """Whether an axis is unchanged."""
     if attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         return False
     scales = constant_value(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -73,8 +73,8 @@ def _by_axis(b: Backward, node: ir.Node, x: ir.Value, dy: ir.Value | None, at: t
         b: The backward pass.
         node: The node.
         x: Its input.
-        dy: The gradient by an output that has been taken back along the axes before.
-        at: Which of the node's axes it is, which of x, and how many the node has.
+        dy: The gradient, already propagated back along the previous axes.
+        at: The index of the axis among the node's axes, its index in x, and the number of the node's axes.
     """
     position, axis, count = at
     size = b.op("Shape", x, start=axis, end=axis + 1)

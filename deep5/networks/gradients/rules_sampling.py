@@ -27,7 +27,7 @@ def _grid_sampled(b: Backward, node: ir.Node, values: Sequence[ir.Value | None])
     kernel = Kernel(_MODES.get(mode, mode), attribute(node, "padding_mode", "zeros"), corners)
     flat = b.op("Reshape", grid, b.op("Concat", b.op("Shape", grid, end=1), b.ints(-1, axes), axis=0))
     one, half, coordinates = b.like(1.0, x), b.like(0.5, x), []
-    for axis in range(axes):  # the grid names the last axis first
+    for axis in range(axes):  # the grid lists the last axis first
         at = b.op("Add", b.op("Gather", flat, b.integer(axes - 1 - axis), axis=2), one)
         size = extent(b, x, axis + 2, x)
         if corners:
@@ -40,7 +40,8 @@ def _grid_sampled(b: Backward, node: ir.Node, values: Sequence[ir.Value | None])
 
 
 def _grid_sample(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x between its elements, at the places of a grid: each weight times dy to its element, and to the place.
+    """y = x interpolated at the points of a grid: dx adds each weight times dy to its element; the grid gets a
+    gradient, too.
 
     References:
         ONNX, GridSample-20. Jaderberg et al., Spatial transformer networks, NeurIPS 2015, equations 5 to 7.
@@ -49,7 +50,7 @@ def _grid_sample(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _regions(b: Backward, node: ir.Node, values: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
-    """Means over places in each bin of each region; where no number is given, as many as elements that it covers."""
+    """Means over sample points in each bin of each region; by default one point per element that the bin covers."""
     x, rois, image = _given(values, 3)
     outputs = [attribute(node, f"output_{name}", 1) for name in ("height", "width")]
     ratio, scale = attribute(node, "sampling_ratio", 0), attribute(node, "spatial_scale", 1.0)
@@ -93,7 +94,7 @@ def _regions(b: Backward, node: ir.Node, values: Sequence[ir.Value | None]) -> S
 
 
 def _roi_align(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = means of x between its elements, over places in the bins of regions: each weight times dy to its element.
+    """y = means of x interpolated at points in the bins of regions: dx adds each weight times dy to its element.
 
     References:
         ONNX, RoiAlign-16. He et al., Mask R-CNN, ICCV 2017, section 3.

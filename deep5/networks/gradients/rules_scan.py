@@ -1,4 +1,4 @@
-"""Gradients of running sums and products, and of what orders elements along an axis."""
+"""Gradients of cumulative sums and products, and of operators that sort along an axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["RULES"]
 
 
 def _cumulated(b: Backward, node: ir.Node, op_type: str, value: ir.Value | None, *, back: bool = False) -> ir.Value:
-    """The running sum or product of a value as the node runs, or the other way round."""
+    """The cumulative sum or product of a value in the node's direction, or in the opposite one."""
     exclusive, reverse = bool(attribute(node, "exclusive", 0)), bool(attribute(node, "reverse", 0))
     return b.op(op_type, value, node.inputs[1], exclusive=int(exclusive), reverse=int(reverse != back))
 
@@ -28,7 +28,7 @@ def _cum_sum(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 def _cum_prod(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y[j] = product of x[i], i up to j: dx[i] = (sum of dy[j] y[j], j from i on) / x[i] before the first zero.
 
-    At the first zero, y is what the products are with a one in its place; behind it nothing changes a product.
+    At the first zero, the products are computed with a one in its place; after it, no element changes a product.
 
     References:
         ONNX, CumProd-26.
@@ -36,7 +36,7 @@ def _cum_prod(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     (x, axis), (y,) = operands(node, 2), node.outputs
     zero, one = b.like(0.0, x), b.like(1.0, x)
     gone = b.op("Equal", x, zero)
-    # How many zeros there are up to each element, itself included, whatever the node itself includes.
+    # Number of zeros up to and including each element, regardless of the node's `exclusive`.
     count = b.op("CumSum", b.op("Cast", gone, to=x.dtype), axis, reverse=attribute(node, "reverse", 0))
     first = b.op("And", gone, b.op("Equal", count, one))
     other = _cumulated(b, node, "CumProd", b.op("Where", first, one, x))
@@ -47,7 +47,7 @@ def _cum_prod(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _top_k(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = the k largest or smallest elements of x along an axis: dx adds dy to the elements that were taken.
+    """y = the k largest or smallest elements of x along an axis: dx adds dy to the selected elements.
 
     References:
         ONNX, TopK-11.

@@ -1,4 +1,4 @@
-"""Gradients of operators that write elements into a value at given places."""
+"""Gradients of operators that write elements into a value at given indices."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["RULES", "coordinates"]
 
 
 class _Places(NamedTuple):
-    """How a node writes to its places, with any values and reduction, and how they are read."""
+    """How a node writes to its indices, with any values and reduction, and how they are read."""
 
     put: Callable[[ir.Value | None, ir.Value | None, str], ir.Value]
     take: Callable[[ir.Value | None], ir.Value]
 
 
 def _scatter(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x with u written to places, or added to, multiplied by, or held against what is there.
+    """y = x with u written at indices, or combined with the elements there by sum, product, max or min.
 
-    none: dx = dy where nothing was written, du = dy at the places. add: dx = dy, du = dy at the places. mul: each
-    factor receives dy times the product of the others. max, min: what equals y shares dy in equal parts.
+    none: dx = dy where nothing was written, du = dy at the indices. add: dx = dy, du = dy at the indices. mul: each
+    factor receives dy times the product of the others. max, min: elements that equal y share dy equally.
 
     References:
         ONNX, ScatterElements-18 and ScatterND-18.
@@ -57,7 +57,7 @@ def _scatter(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _products(b: Backward, values: tuple[ir.Value, ir.Value], at: _Places, grads: Gradients) -> Gradients:
-    """Each factor's dy times the product of the others, which is not y over the factor where that is 0."""
+    """For each factor, dy times the product of the others, which is not y / factor if the factor is 0."""
     x, u = values
     zero, one = b.like(0.0, x), b.like(1.0, x)
     gone = [b.op("Equal", value, zero) for value in values]
@@ -81,12 +81,12 @@ def _extremes(b: Backward, values: tuple[ir.Value, ir.Value], y: ir.Value, at: _
 
 
 def coordinates(b: Backward, indices: ir.Value, batch: int) -> ir.Value:
-    """Indices of a GatherND with each batch element's own coordinates in front, so that there are no batch axes.
+    """Indices of a GatherND with the batch coordinates prepended, so that there are no batch axes.
 
     Args:
         b: The backward pass.
         indices: (*batch, *places, depth).
-        batch: How many batch axes there are.
+        batch: Number of batch axes.
     """
     indices = indices if indices.dtype == ir.DataType.INT64 else b.op("Cast", indices, to=ir.DataType.INT64)
     rank, parts = len(extents(indices)), list[ir.Value]()
@@ -100,7 +100,7 @@ def coordinates(b: Backward, indices: ir.Value, batch: int) -> ir.Value:
 
 
 def _gather_nd(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = parts of x at coordinates: dx adds each part of dy to the place that it was taken from.
+    """y = parts of x at coordinates: dx adds each part of dy to the position it was taken from.
 
     References:
         ONNX, GatherND-13.
@@ -111,9 +111,9 @@ def _gather_nd(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _tensor_scatter(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x with u written along an axis, from an index on that each batch element has: as for ScatterElements.
+    """y = x with u written along an axis, from a start index per batch element: as for ScatterElements.
 
-    Where u goes is seen by writing the numbers of its elements instead.
+    Writing the indices of u's elements instead of u shows where each element goes.
 
     References:
         ONNX, TensorScatter-24.
@@ -128,7 +128,7 @@ def _tensor_scatter(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     dx = b.op("Where", kept, grads[0], b.like(0.0, x))
     du = None
     if b.wants(u):
-        # What was not written adds zero, to the first element.
+        # Positions that were not written add zero to the first element.
         place = b.op("Where", kept, b.integer(0), number)
         sent = b.op("Where", kept, b.like(0.0, x), grads[0])
         flat = b.op("Expand", b.like(0.0, u), b.op("Reshape", size, b.ints(1)))

@@ -89,7 +89,7 @@ def _depth_to_space(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = blocks of channels laid out in space: dx gathers them again.
 
     References:
-        ONNX, DepthToSpace-13: `mode` says whether the channels of a block lie together (CRD) or apart (DCR).
+        ONNX, DepthToSpace-13: `mode` gives the order: the channels of a block are adjacent (CRD) or not (DCR).
     """
     (x,), size = operands(node, 1), attribute(node, "blocksize")
     batch, channels = b.op("Shape", x, end=1), b.op("Div", b.op("Shape", x, start=1, end=2), b.ints(size * size))
@@ -110,7 +110,7 @@ def _space_to_depth(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _dropout(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x mask / (1 - ratio) in training, x otherwise: dx the same of dy.
+    """y = x mask / (1 - ratio) in training, x otherwise: dx = the same for dy.
 
     References:
         ONNX, Dropout-13.

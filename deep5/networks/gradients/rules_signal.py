@@ -1,4 +1,4 @@
-"""Gradients of Fourier transforms, and of columns put together to images."""
+"""Gradients of Fourier transforms, and of Col2Im."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["RULES"]
 
-# From here on DFT takes its axis as an input.
+# The first opset in which DFT takes its axis as an input.
 _AXIS_IS_INPUT = 20
 
 
@@ -37,9 +37,9 @@ def _axis(b: Backward, node: ir.Node, rank: int) -> int:
 
 
 def _dft(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = F x, or (1 / N) F^H x for the inverse: dx = F^H dy, or (1 / N) F dy; of a real x the real part.
+    """y = F x, or (1 / N) F^H x for the inverse: dx = F^H dy, or (1 / N) F dy; the real part for a real x.
 
-    Of a one-sided y the other frequencies count as 0. A real y of a one-sided x has each frequency twice, except for
+    For a one-sided y the other frequencies count as 0. A real y of a one-sided x contains each frequency twice, except
     those that are their own conjugates.
 
     References:
@@ -73,13 +73,13 @@ def _dft(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _resized(b: Backward, value: ir.Value | None, got: ir.Value, wanted: ir.Value, axis: int) -> ir.Value:
-    """The value with zeros behind along an axis, or cut there."""
+    """The value zero-padded at the end of an axis, or cropped there."""
     return b.op("Pad", value, b.op("Concat", b.ints(0), b.op("Sub", wanted, got), axis=0), None, b.ints(axis))
 
 
 def _framed(b: Backward, node: ir.Node, values: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
     signal, step, window, size = (*values, None, None)[:4]
-    assert signal is not None  # noqa: S101 - ONNX's checker looked
+    assert signal is not None  # noqa: S101 - checked by ONNX's checker
     length = extent(b, signal, 1)
     if size is not None:
         size = b.op("Cast", b.op("Squeeze", size), to=ir.DataType.INT64)
@@ -107,7 +107,7 @@ def _stft(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _col2im(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y adds the elements of columns to their places in images: dx takes each of them from dy, 0 from the padding.
+    """y adds the elements of columns to their positions in images: dx takes each from dy, 0 from the padding.
 
     References:
         ONNX, Col2Im-18.

@@ -10,7 +10,7 @@ __all__ = ["RULES"]
 
 
 def _one_less_square(b: Backward, x: ir.Value) -> ir.Value:
-    """1 - x^2 as (1 - x) (1 + x), which does not cancel beside 1."""
+    """1 - x^2 as (1 - x) (1 + x), which avoids cancellation near 1."""
     one = b.like(1.0, x)
     return b.op("Mul", b.op("Sub", one, x), b.op("Add", one, x))
 
@@ -101,7 +101,7 @@ def _asinh(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _acosh(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = arcosh(x): dx = dy / sqrt(x^2 - 1), as (x - 1) (x + 1), which does not cancel beside 1.
+    """y = arcosh(x): dx = dy / sqrt(x^2 - 1), as (x - 1) (x + 1), which avoids cancellation near 1.
 
     References:
         ONNX, Acosh-9.

@@ -1,4 +1,4 @@
-"""Values of an image between its elements, in operators that have gradient rules."""
+"""Interpolated values of an image, in operators that have gradient rules."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from deep5.networks.gradients.backward import Backward
 __all__ = ["Kernel", "extent", "images", "sampled"]
 
 _CUBIC = -0.75
-"""Keys's parameter of cubic convolution, as ONNX's GridSample has it."""
+"""Keys's parameter of cubic convolution, as in ONNX's GridSample."""
 
 
 class Kernel(NamedTuple):
-    """How a value between elements comes of them.
+    """How to interpolate between elements.
 
     Attributes:
         mode: `"nearest"`, `"linear"` or `"cubic"`.
-        padding: What stands for elements outside: `"zeros"`, the `"border"`, or the inside by `"reflection"`.
-        corners: Whether reflection is at the centres of the outermost elements, not at their outer edges.
+        padding: Values of elements outside: `"zeros"`, `"border"`, or `"reflection"` of the inside.
+        corners: Whether reflection is at the centers of the outermost elements, not at their outer edges.
     """
 
     mode: str
@@ -31,27 +31,27 @@ class Kernel(NamedTuple):
 
 
 def extent(b: Backward, value: ir.Value, axis: int, like: ir.Value | None = None) -> ir.Value:
-    """The extent of an axis, a scalar: int64, or of the element type of `like`."""
+    """The size of an axis, a scalar: int64, or of the element type of `like`."""
     found = b.op("Squeeze", b.op("Shape", value, start=axis, end=axis + 1))
     return found if like is None else b.op("Cast", found, to=like.dtype)
 
 
 def images(b: Backward, x: ir.Value) -> ir.Value:
-    """The numbers of the images, (N, 1)."""
+    """The indices of the images, (N, 1)."""
     return b.op("Unsqueeze", b.op("Range", b.integer(0), extent(b, x, 0), b.integer(1)), b.ints(1))
 
 
 def sampled(
     b: Backward, x: ir.Value, batch: ir.Value, coordinates: Sequence[ir.Value], kernel: Kernel, like: ir.Value
 ) -> ir.Value:
-    """The values of images at places between their elements.
+    """The values of images interpolated at points.
 
     Args:
-        b: Where the nodes go.
+        b: Receives the nodes.
         x: (N, C, *space).
-        batch: Whose image, int64, (R, 1).
-        coordinates: One an axis of space, (R, Q), counted in elements from the centre of the first.
-        kernel: How a value comes of elements.
+        batch: Index of the image, int64, (R, 1).
+        coordinates: One per spatial axis, (R, Q), in elements from the center of the first.
+        kernel: How to interpolate.
         like: A value of the element type.
 
     Returns:
@@ -85,7 +85,7 @@ def sampled(
 
 
 def _taps(b: Backward, at: ir.Value, mode: str, like: ir.Value) -> list[tuple[ir.Value, ir.Value | None]]:
-    """Which elements along one axis count, and how much."""
+    """The elements along one axis that contribute, and their weights."""
     if mode == "nearest":
         return [(b.op("Round", at), None)]
     one = b.like(1.0, like)
@@ -107,13 +107,13 @@ def _taps(b: Backward, at: ir.Value, mode: str, like: ir.Value) -> list[tuple[ir
 def _place(
     b: Backward, at: ir.Value, size: ir.Value, kernel: Kernel, like: ir.Value
 ) -> tuple[ir.Value, ir.Value | None]:
-    """An element along one axis, int64 and within the axis; and whether it is one, None where all count."""
+    """An index along one axis, int64 and within the axis, and whether the element exists; None if all do."""
     zero, last = b.like(0.0, like), b.op("Sub", size, b.like(1.0, like))
     inside = None
     if kernel.padding == "zeros":
         inside = b.op("And", b.op("GreaterOrEqual", at, zero), b.op("LessOrEqual", at, last))
     elif kernel.padding == "reflection":
-        # Between the outer edges, or the centres of the outermost elements; of one element alone, from it to itself.
+        # Between the outer edges, or the centers of the outermost elements; with a single element, from it to itself.
         low = b.like(0.0 if kernel.corners else -0.5, like)
         width = b.op("Max", last, b.like(0.5, like)) if kernel.corners else size
         away = b.op("Mod", b.op("Abs", b.op("Sub", at, low)), b.op("Add", width, width), fmod=1)

@@ -1,4 +1,4 @@
-"""The way back through nodes: which ones a gradient passes, and the rule of one of them."""
+"""The backward pass through nodes: which nodes a gradient passes, and how their rules are applied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deep5.networks.nodes import captures, reads
 __all__ = ["CONSTANT", "differentiate", "path_between", "targets"]
 
 # fmt: off
-# Operators whose outputs are constant wherever they are differentiable: the gradient stops there.
+# Operators whose outputs are piecewise constant: the gradient stops there.
 CONSTANT = frozenset({
     "And", "ArgMax", "ArgMin", "Bernoulli", "Ceil", "ConstantOfShape", "Equal", "EyeLike", "Floor", "Greater",
     "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "MelWeightMatrix", "NonZero", "Not", "Or",
@@ -32,7 +32,7 @@ def path_between(
     for node in nodes:
         constant = node.op_type in CONSTANT and not node.domain
         if not constant and any(value in forward for value in reads(node)):
-            # Integers and truth values do not vary continuously: the gradient stops there.
+            # Integers and booleans do not vary continuously: the gradient stops there.
             forward.update(value for value in node.outputs if value.dtype is None or value.dtype in FLOATS)
     active, path = (set(roots) & forward), []
     for node in reversed(nodes):
@@ -43,14 +43,16 @@ def path_between(
 
 
 def targets(node: ir.Node) -> list[ir.Value | None]:
-    """What a node's rule gives the gradients by: its inputs, then what the graphs inside it read from around it."""
+    """The values whose gradients a node's rule returns: its inputs, then values of enclosing graphs that its subgraphs
+    read.
+    """
     return [*node.inputs, *captures(node)]
 
 
 def differentiate(
     backward: Backward, node: ir.Node, active: set[ir.Value], gradients: dict[ir.Value, ir.Value]
 ) -> None:
-    """Apply a node's rule and add what it sends back to the gradients by the node's `targets`."""
+    """Apply a node's rule and add the results to the gradients of the node's `targets`."""
     rule = backward_node if is_custom(node) else backward.rules[node.op_type]
     backward.prefix = f"{node.name}/backward"
     by = targets(node)
