@@ -1,4 +1,4 @@
-"""Python operators written in ONNX operators, for engines that run nothing else."""
+"""Python operators traced into ONNX operators, for engines that run nothing else."""
 
 from deep5.networks.tracing.expansion import expand_operator, traced
 

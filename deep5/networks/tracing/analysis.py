@@ -1,9 +1,9 @@
-"""Elementary functions: those that ONNX has, and those that are built from them so that they stay accurate.
+"""Elementary functions: those of ONNX, and numerically accurate compositions of them.
 
 References:
-    expm1(x) = tanh(x / 2) (exp(x) + 1), in which nothing cancels: addition theorem of tanh.
+    expm1(x) = tanh(x / 2) (exp(x) + 1), which avoids cancellation: addition theorem of tanh.
     log1p: Goldberg, What every computer scientist should know about floating-point arithmetic, ACM Computing Surveys
-    23(1), 1991, theorem 4: log(1 + x) x / ((1 + x) - 1) is as accurate as the logarithm is.
+        23(1), 1991, theorem 4: log(1 + x) x / ((1 + x) - 1) is as accurate as the logarithm.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _log1p(trace: Trace, x: Any, /) -> Any:
     xp, (x,) = trace.namespace, operands(trace, "log1p", (x,), "float")
     above = 1 + x
     rounded = above - 1
-    correction = xp.where(rounded == x, 1.0, x / rounded)  # at infinity, too, there is nothing to correct
+    correction = xp.where(rounded == x, 1.0, x / rounded)  # no correction needed, also at infinity
     return xp.where(above == 1, x, xp.log(above) * correction)
 
 
@@ -50,12 +50,12 @@ def _logarithm(name: str, base: float) -> Callable[..., TracedArray]:
 
 def _logaddexp(trace: Trace, x1: Any, x2: Any, /) -> Any:
     xp, (x, y) = trace.namespace, operands(trace, "logaddexp", (x1, x2), "float")
-    apart = xp.where(x == y, 0.0, xp.abs(x - y))  # infinities that are equal have no difference
+    apart = xp.where(x == y, 0.0, xp.abs(x - y))  # equal infinities have no difference
     return xp.maximum(x, y) + xp.log1p(xp.exp(-apart))
 
 
 def _hypot(trace: Trace, x1: Any, x2: Any, /) -> Any:
-    """Of numbers whose squares overflow too: the larger times sqrt(1 + (smaller / larger)^2)."""
+    """The larger times sqrt(1 + (smaller / larger)^2), which does not overflow where the squares do."""
     xp, (x, y) = trace.namespace, operands(trace, "hypot", (x1, x2), "float")
     x, y = xp.abs(x), xp.abs(y)
     large, small = xp.maximum(x, y), xp.minimum(x, y)
@@ -64,12 +64,12 @@ def _hypot(trace: Trace, x1: Any, x2: Any, /) -> Any:
 
 
 def _atan2(trace: Trace, x1: Any, x2: Any, /) -> Any:
-    """The angle in all four quadrants, for signed zeros and infinities too: atan(smaller / larger), mirrored."""
+    """The angle in all four quadrants, also for signed zeros and infinities: atan(smaller / larger), mirrored."""
     xp, (y, x) = trace.namespace, operands(trace, "atan2", (x1, x2), "float")
     across, up = xp.abs(x), xp.abs(y)
     steep = up > across
     large, small = xp.where(steep, up, across), xp.where(steep, across, up)
-    # Equal are both 0, where the angle is 0, and both infinite, where it is that of a diagonal.
+    # The equal cases include both 0 (the angle is 0) and both infinite (the angle is that of a diagonal).
     ratio = xp.where(small == large, xp.where(large == 0, large, 1.0), small / large)
     angle = xp.atan(ratio)
     angle = xp.where(steep, math.pi / 2 - angle, angle)

@@ -1,4 +1,4 @@
-"""`TracedArray`: a value of a graph under construction that behaves as an array of the standard."""
+"""`TracedArray`: a value of a graph under construction that behaves like an array of the array API standard."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Emitter", "TracedArray"]
 
 
 class Emitter(Protocol):
-    """What an array needs of the graph that it is a value of; `Trace` is one."""
+    """The interface of the graph under construction that arrays require; implemented by `Trace`."""
 
     namespace: Any
-    """The functions that take its arrays."""
+    """The namespace of functions for its arrays."""
     nodes: list[ir.Node]
-    """What was made, in order."""
+    """The created nodes, in order."""
     symbols: set[str]
     """Names that determine the dimensions of all inputs."""
 
@@ -32,11 +32,11 @@ class Emitter(Protocol):
         ...
 
     def constant(self, array: Any) -> TracedArray:
-        """An array that is known."""
+        """An array with known values."""
         ...
 
     def number(self, extent: TracedExtent, dtype: Any) -> TracedArray:
-        """A dimension as an array without axes, of an element type."""
+        """A dimension as a rank-0 array of an element type."""
         ...
 
     def ints(self, numbers: Sequence[int]) -> ir.Value:
@@ -57,7 +57,7 @@ def _swapped(function: str) -> Callable[..., Any]:
 
 
 _ATTRIBUTES = ("T", "device", "dtype", "mT", "ndim", "shape", "size")
-# Methods of NumPy's and PyTorch's arrays, and the standard's functions of other names.
+# Methods of NumPy's and PyTorch's arrays whose functions in the standard have other names.
 _METHODS = {
     "cumsum": "cumulative_sum",
     "dot": "matmul",
@@ -73,28 +73,28 @@ _METHODS = {
 
 
 class TracedArray:
-    """An array of which shape and element type are known, and what it holds is not.
+    """An array with known shape and element type, but unknown values.
 
     Args:
-        trace: Where its node is.
-        value: The value that it stands for.
-        shape: Extents; symbolic ones may be computed with.
-        dtype: NumPy's.
+        trace: The trace that contains its node.
+        value: The value that it represents.
+        shape: Dimensions; symbolic ones support arithmetic.
+        dtype: NumPy element type.
 
     Raises:
-        Unsupported: Somebody asks what it holds.
+        Unsupported: The operator's code requests its values.
     """
 
-    # NumPy's arrays and numbers leave an operation with one of these to it.
+    # NumPy's arrays and numbers defer operations with a TracedArray to it.
     __array_ufunc__ = None
-    # Equality is element by element.
+    # Equality is elementwise.
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, trace: Emitter, value: ir.Value, shape: Shape, dtype: np.dtype[Any]) -> None:
         self.trace, self.value, self.shape, self.dtype = trace, value, shape, dtype
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """The functions that take it."""
+        """The namespace of functions for it."""
         return self.trace.namespace
 
     @property
@@ -109,11 +109,11 @@ class TracedArray:
 
     @property
     def device(self) -> str:
-        """Whatever the engine runs on."""
+        """The device of the engine, which is not known while tracing."""
         return "cpu"
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> TracedArray:
-        """Itself: the engine decides where."""
+        """The array itself: the engine selects the device."""
         return self
 
     @property
@@ -123,24 +123,24 @@ class TracedArray:
 
     @property
     def T(self) -> TracedArray:  # noqa: N802 - the standard's name
-        """A matrix transposed.
+        """The transposed matrix.
 
         Raises:
-            Unsupported: It is no matrix.
+            Unsupported: The rank is not 2.
         """
         if self.ndim != 2:
             raise Unsupported(f".T of {self}; allowed: two axes; remedy: .mT, or xp.permute_dims")
         return self.mT
 
-    if not TYPE_CHECKING:  # which would take any name for an attribute
+    if not TYPE_CHECKING:  # with which type checkers would accept any attribute name
 
         def __getattr__(self, name: str) -> NoReturn:
-            """What the standard's arrays do not have, with the function that does it."""
+            """Raise an error for an attribute outside the standard, and name the function that replaces it."""
             told = f"a traced array has no attribute {name!r}"
             if name.startswith("_"):
-                raise AttributeError(told, name=name)  # what libraries look for, and do without
+                raise AttributeError(told, name=name)  # attributes that libraries probe, and can do without
             function = _METHODS.get(name, name)
-            more = "" if function == name else ", …"  # arguments of its own
+            more = "" if function == name else ", …"  # further arguments
             if function in dir(self.trace.namespace):
                 remedy = f"xp.{function}(x{more}) instead of x.{name}({more and '…'}), with xp = d5.array_namespace(x)"
             else:

@@ -1,4 +1,4 @@
-"""Functions that make arrays, and products of matrices."""
+"""Functions that create arrays, and matrix products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deep5.networks.tracing.trace import Trace
 
 __all__ = ["FUNCTIONS"]
 
-_FLOAT = np.dtype(np.float64)  # NumPy's, and torch says otherwise: an operator names its types
+_FLOAT = np.dtype(np.float64)  # NumPy's default, which differs from torch's: operators should specify types
 
 
 def _asarray(trace: Trace, obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
@@ -96,7 +96,7 @@ def _linspace(
 
 
 def _band(*, lower: bool) -> Callable[..., TracedArray]:
-    """The elements on one side of the k-th diagonal, the others zero."""
+    """Keep the elements on one side of the k-th diagonal; the others become zero."""
 
     def function(trace: Trace, x: Any, /, *, k: int = 0) -> Any:
         xp, x = trace.namespace, array_of(trace, x)
@@ -144,7 +144,7 @@ def _vecdot(trace: Trace, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def _tensordot(trace: Trace, x1: Any, x2: Any, /, *, axes: int | Sequence[Sequence[int]] = 2) -> Any:
-    """One product of matrices."""
+    """Written as one matrix product."""
     xp, (x, y) = trace.namespace, operands(trace, "tensordot", (x1, x2), "integer", "float")
     if isinstance(axes, int):
         left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))

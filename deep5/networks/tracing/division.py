@@ -1,4 +1,4 @@
-"""Division of whole numbers, remainders and powers: as NumPy has them, whatever an engine's own operators do."""
+"""Integer division, remainders and powers with NumPy's results, regardless of the engine's own operators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from deep5.networks.tracing.trace import Trace
 __all__ = ["FUNCTIONS"]
 
 _NUMBERS = ("integer", "float")
-# Whole powers up to this are products: exact for whole numbers, and right for negative bases on every engine.
+# Integer powers up to this are products: exact for integers, and correct for negative bases on every engine.
 _MOST_FACTORS = 64
 
 
 def _remainder(trace: Trace, x1: Any, x2: Any, /) -> Any:
-    """Of the divisor's sign; 0 for a whole number modulo 0, as NumPy has it, where engines fail."""
+    """The remainder, with the divisor's sign; 0 for an integer modulo 0, as in NumPy, where engines fail."""
     x, y = operands(trace, "remainder", (x1, x2), *_NUMBERS)
     if not floating(x.dtype):
         return joined("Mod", x, _divisor(x, y, x2), x.dtype)
@@ -27,7 +27,7 @@ def _remainder(trace: Trace, x1: Any, x2: Any, /) -> Any:
 
 
 def _modulo(x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray, TracedArray]:
-    """The remainder, that of C's fmod, and whether they differ."""
+    """The remainder, the result of C's fmod, and whether they differ."""
     trace = x.trace
     shape = broadcast_shapes(x.shape, y.shape)
     left = trace.emit("Mod", [x, y], x.dtype, shape, fmod=1)
@@ -38,7 +38,9 @@ def _modulo(x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray, T
 
 
 def _divisor(x: TracedArray, y: TracedArray, given: Any) -> Any:
-    """A divisor without the two at which engines fail: 0, and -1, by which the lowest number has no quotient."""
+    """A divisor without the values at which engines fail: 0, and -1, for which the quotient of the smallest integer
+    overflows.
+    """
     if isinstance(given, int) and given not in (0, -1):
         return y
     bad: Any = y == 0
@@ -48,7 +50,7 @@ def _divisor(x: TracedArray, y: TracedArray, given: Any) -> Any:
 
 
 def _floor_divide(trace: Trace, x1: Any, x2: Any, /) -> Any:
-    """As NumPy: of whole numbers 0 where the divisor is; of others the rounded (x - remainder) / y."""
+    """As in NumPy: for integers 0 where the divisor is 0; for other numbers the rounded (x - remainder) / y."""
     x, y = operands(trace, "floor_divide", (x1, x2), *_NUMBERS)
     if floating(x.dtype):
         _, left, moved = _modulo(x, y)
@@ -76,7 +78,7 @@ def _pow(trace: Trace, x1: Any, x2: Any, /) -> Any:
 
 
 def _power(x: TracedArray, exponent: int) -> Any:
-    """A product of squares."""
+    """The power by repeated squaring."""
     result: Any = None
     while exponent:
         if exponent % 2:

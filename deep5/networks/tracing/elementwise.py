@@ -1,7 +1,7 @@
-"""Functions of single elements: arithmetic, powers, comparisons, logic, rounding.
+"""Elementwise functions: arithmetic, powers, comparisons, logic, rounding.
 
 Where an engine's operator and NumPy's function differ (a NaN in Max, the sign of Mod, a division by zero), the function
-is built from operators whose meaning ONNX and IEEE 754 fix.
+is composed of operators whose results ONNX and IEEE 754 define.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BOOL, _NUMBERS = np.dtype(np.bool_), ("integer", "float")
 
 
 def joined(op_type: str, x: TracedArray, y: TracedArray, dtype: Any = None) -> TracedArray:
-    """A node of two arrays of one element type, stretched to one shape."""
+    """A node of two arrays of one element type, broadcast to one shape."""
     return x.trace.emit(op_type, [x, y], dtype or x.dtype, broadcast_shapes(x.shape, y.shape))
 
 
@@ -49,7 +49,7 @@ def _two(name: str, op_type: str, *kinds: str, dtype: Any = None) -> Callable[..
 
 
 def _swapped(name: str, op_type: str) -> Callable[..., TracedArray]:
-    """x > y as y < x: OpenVINO finds every number greater than NaN, and none less."""
+    """x > y as y < x: in OpenVINO, every number compares greater than NaN, but none less."""
 
     def function(trace: Trace, x1: Any, x2: Any, /) -> Any:
         x, y = operands(trace, name, (x1, x2), *_NUMBERS)
@@ -59,7 +59,7 @@ def _swapped(name: str, op_type: str) -> Callable[..., TracedArray]:
 
 
 def _whole(name: str, op_type: str) -> Callable[..., TracedArray]:
-    """A rounding, which leaves whole numbers as they are."""
+    """A rounding function; integers are unchanged."""
 
     def function(trace: Trace, x: Any, /) -> Any:
         (x,) = operands(trace, name, (x,), *_NUMBERS)
@@ -78,13 +78,13 @@ def _bits(name: str, logical: str, bitwise: str) -> Callable[..., TracedArray]:
 
 
 def _is(name: str, *, infinite: bool, missing: bool) -> Callable[..., TracedArray]:
-    """Whether a number is infinite, or none; never for whole numbers."""
+    """Whether an element is infinite, or NaN; always false for integers."""
 
     def function(trace: Trace, x: Any, /) -> Any:
         x = array_of(trace, x)
         if kind_of(x.dtype) != "float":
             known = cast(x, _BOOL)
-            return joined("Xor", known, known)  # no whole number is
+            return joined("Xor", known, known)  # false for all integers
         found = [
             trace.emit(op_type, [x], _BOOL, x.shape)
             for op_type, asked in (("IsInf", infinite), ("IsNaN", missing))
@@ -105,17 +105,17 @@ def _not_equal(trace: Trace, x1: Any, x2: Any, /) -> Any:
 
 
 def where(trace: Emitter, condition: Any, x1: Any, x2: Any, /) -> Any:
-    """Elements of one array where a condition holds, of the other elsewhere."""
+    """Elements of one array where a condition holds, and of the other elsewhere."""
     (condition,) = operands(trace, "where with a condition", (condition,), "bool")
     x1, x2 = operands(trace, "where", (x1, x2))
-    if x1.dtype == _BOOL:  # engines select numbers
+    if x1.dtype == _BOOL:  # engines select only numbers
         return (condition & x1) | (~condition & x2)
     shape = broadcast_shapes(condition.shape, x1.shape, x2.shape)
     return trace.emit("Where", [condition, x1, x2], x1.dtype, shape)
 
 
 def _extreme(name: str, op_type: str) -> Callable[..., TracedArray]:
-    """The larger, or smaller, of two; NaN where one is NaN, which engines' Max and Min do not all keep."""
+    """The larger or smaller of two; NaN where one is NaN, which not all engines' Max and Min propagate."""
 
     def function(trace: Trace, x1: Any, x2: Any, /) -> Any:
         known = [value for value in (x1, x2) if isinstance(value, (bool, int, float))]
@@ -125,7 +125,7 @@ def _extreme(name: str, op_type: str) -> Callable[..., TracedArray]:
         if known and known[0] == known[0]:
             x, y = (y, x) if known[0] is x1 else (x, y)
             beyond = x < y if op_type == "Max" else x > y
-            return where(trace, beyond, y, x)  # a NaN in x is not beyond y
+            return where(trace, beyond, y, x)  # comparisons with NaN in x are false
         ahead = x >= y if op_type == "Max" else x <= y
         return where(trace, ahead | trace.namespace.isnan(x), x, y)
 
@@ -175,7 +175,7 @@ def _astype(trace: Trace, x: Any, dtype: Any, /, *, copy: bool = True, device: A
 
 
 def _result_type(trace: Trace, *given: Any) -> Any:
-    """The element type that arrays and types make together; numbers beside them change nothing."""
+    """The common element type of arrays and types; Python numbers do not affect it."""
     dtypes = [value.dtype if hasattr(value, "dtype") else np.dtype(value) for value in given if _typed(value)]
     if not dtypes:
         raise Unsupported("result_type of numbers alone; allowed: at least one array or element type")

@@ -1,4 +1,4 @@
-"""An operator's node replaced by the ONNX operators that its Python code amounts to."""
+"""Replaces an operator's node by the ONNX operators that its Python code traces to."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from deep5.operators.contract import check_gradients, check_outputs, name_of, se
 
 __all__ = ["expand_operator", "traced"]
 
-# The first in which reductions take their axes as an input.
+# The first opset in which reductions take their axes as an input.
 _OLDEST_OPSET = 18
-# Numbers for symbolic extents, with many divisors, under which shapes are held against the operator's word.
+# Trial values for symbolic dimensions, with many divisors, for comparing shapes with the operator's `specs`.
 _TRIED: tuple[Callable[[int], int], ...] = (lambda n: 12, lambda n: 24 * (n + 1), lambda n: 60)
 
 
@@ -35,12 +35,12 @@ def expand_operator(graph: ir.Graph, node: ir.Node, operator: Operator) -> None:
     Args:
         graph: The graph that holds it; changed in place.
         node: The node, with the shapes and types of its inputs; its outputs have names.
-        operator: What stands behind it; see `deep5.networks.custom.operator_of`.
+        operator: The node's operator; see `deep5.networks.custom.operator_of`.
 
     Raises:
-        Unsupported: The operator's code cannot be written so, with the reason.
+        Unsupported: The operator's code cannot be traced, with the reason.
         OperatorError: It breaks the operator's contract.
-        ShapeError: It does not take such inputs.
+        ShapeError: It does not accept these inputs.
     """
     if graph.opset_imports.get("", 0) < _OLDEST_OPSET:
         raise Unsupported(f"the network is of opset {graph.opset_imports.get('')}; allowed: {_OLDEST_OPSET} and newer")
@@ -55,7 +55,7 @@ def expand_operator(graph: ir.Graph, node: ir.Node, operator: Operator) -> None:
             value = trace.emit("Identity", [result], result.dtype, result.shape).value
         taken.add(value)
         outputs.append(value)
-    # Constants may be outputs, too: a copy keeps them apart from what reads them.
+    # Constants may also be outputs: a copy separates them from their other uses.
     old = list(node.outputs)
     ir.convenience.replace_nodes_and_values(graph, node, [node], trace.nodes, old, outputs)
 
@@ -63,13 +63,13 @@ def expand_operator(graph: ir.Graph, node: ir.Node, operator: Operator) -> None:
 def traced(
     function: Callable[..., Any], inputs: Sequence[ir.Value], specs: Sequence[TensorSpec], name: str = "traced"
 ) -> tuple[list[ir.Node], tuple[TracedArray, ...]]:
-    """The nodes that a function of arrays becomes, and its results.
+    """The nodes that a function of arrays is traced to, and its results.
 
     Args:
         function: Takes as many arrays as there are inputs.
         inputs: Values of a graph.
-        specs: Their shapes and element types; an extent that is a text is symbolic.
-        name: What the names of nodes begin with.
+        specs: Their shapes and element types; a string dimension is symbolic.
+        name: Prefix of the nodes' names.
     """
     trace, arrays = _begin(name, inputs, specs)
     return trace.nodes, several(function(*arrays))
@@ -84,20 +84,20 @@ def _begin(name: str, values: Sequence[ir.Value], specs: Sequence[TensorSpec]) -
 
 
 def _run(operator: Operator, call: Callable[[], Any], inputs: Sequence[TracedArray]) -> Any:
-    """What the operator's code returns; arrays of NumPy in it become constants."""
+    """The return value of the operator's code; NumPy arrays in it become constants."""
     try:
         made = call()
         if inputs and isinstance(made, (list, tuple)):
             made = tuple(array_of(inputs[0].trace, x) if isinstance(x, np.ndarray) else x for x in made)
     except Deep5Error:
         raise
-    except Exception as error:  # any kind: the code is its author's, on arrays that he may not have thought of
+    except Exception as error:  # any kind: user code, on arrays it may not be written for
         raise Unsupported(f"{name_of(operator)} raised {type(error).__name__} while it was traced: {error}") from error
     return made
 
 
 def _specs(node: ir.Node, operator: Operator) -> list[TensorSpec]:
-    """Of the inputs; an extent that has no name gets one, which begins with `?`."""
+    """Specifications of the inputs; an unnamed dimension gets a name that begins with `?`."""
     specs = []
     for value in node.inputs:
         if value is None or value.shape is None or value.dtype is None:
@@ -112,7 +112,7 @@ def _specs(node: ir.Node, operator: Operator) -> list[TensorSpec]:
 
 
 def _related(operator: Backward, specs: list[TensorSpec]) -> list[TensorSpec]:
-    """What a backward pass gets has the shapes that the operator's own `specs` says, inferred or not."""
+    """Give the inputs of a backward pass the shapes that the operator's `specs` declares, inferred or not."""
     grads, given, outputs = operator.split(specs)
     known = specs_of(operator.operator, [_symbolic(spec) for spec in given])
     lead = [spec for spec, floating in zip(known, operator.floating, strict=False) if floating]
@@ -135,13 +135,13 @@ def _outputs(operator: Operator, inputs: Sequence[TracedArray]) -> tuple[TracedA
             except ShapeError:
                 if not at:
                     raise
-                continue  # not a batch that it takes
+                continue  # not an accepted batch
             check_outputs(operator, got, expected)
     return made
 
 
 def _gradients(operator: Backward, inputs: Sequence[TracedArray]) -> Any:
-    """What `Backward.forward` returns, whose check knows no symbolic extents."""
+    """The result of `Backward.forward`, without its check, which does not support symbolic dimensions."""
     inner, needs = operator.operator, operator.needs
     grads, given, outputs = operator.split(inputs)
     left = iter(grads)
@@ -153,13 +153,13 @@ def _gradients(operator: Backward, inputs: Sequence[TracedArray]) -> Any:
                 known = [_stand_in(x, at) for x in given]
                 got = [_stand_in(x, at) for x in made] if isinstance(made, (list, tuple)) else made
             except ShapeError:
-                continue  # not a batch that it takes
+                continue  # not an accepted batch
             check_gradients(inner, got, known, needs)
     return tuple(gradient for gradient, needed in zip(made, needs, strict=True) if needed)
 
 
 def _batches(inputs: Sequence[TracedArray]) -> list[dict[str, int]]:
-    """Some numbers for the symbolic extents; one empty choice where there are none."""
+    """Trial values for the symbolic dimensions; one empty mapping if there are none."""
     names = sorted(inputs[0].trace.symbols) if inputs else []
     return [{name: number(place) for place, name in enumerate(names)} for number in _TRIED] if names else [{}]
 
@@ -176,7 +176,7 @@ def _in_words(at: dict[str, int]) -> Iterator[None]:
 
 
 def _stand_in(x: Any, at: dict[str, int]) -> Any:
-    """An array of the shape and type that a traced one has then, without memory; what else it is, as it is."""
+    """For a traced array, an array of its shape and type for these values, without memory; other values unchanged."""
     if not isinstance(x, TracedArray):
         return x
     return np.broadcast_to(np.zeros((), x.dtype), tuple(evaluated(extent, at) for extent in x.shape))

@@ -1,4 +1,4 @@
-"""Extents while an operator is traced: numbers, or names that are computed with and never decided by."""
+"""Dimensions while an operator is traced: integers, or names that support arithmetic but not control flow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 Assignment = Mapping[str, int]
-"""Numbers for the names of symbolic extents."""
+"""Values of symbolic dimensions by name."""
 
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -35,20 +35,20 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 class TracedExtent(Extent):
-    """A symbolic extent and how it is computed.
+    """A symbolic dimension and the expression that computes it.
 
-    Two that are written alike are equal. Whether any others are is not known before the network runs: to ask is an
-    error, as a branch that is taken now would be wrong for some batch.
+    Two with the same expression are equal. Whether others are equal is unknown until the network runs: comparing them
+    is an error, because a branch taken now would be wrong for some batch sizes.
 
     Attributes:
-        tree: `(sign, left, right)` of a computed one; `("", calculate)` of one that some value's shape holds, where
-            `calculate` gives it from the extents of the inputs and is None for those themselves.
+        tree: `(sign, left, right)` for a computed dimension; `("", calculate)` for a dimension of some value's shape,
+            where `calculate` computes it from the dimensions of the inputs and is None for those themselves.
     """
 
     tree: tuple[Any, ...]
 
     def __new__(cls, text: str, tree: tuple[Any, ...] = ("", None)) -> TracedExtent:
-        """An extent by this name."""
+        """A dimension with this name."""
         made = super().__new__(cls, text)
         made.tree = tree
         return made
@@ -133,25 +133,25 @@ Shape = tuple[int | TracedExtent, ...]
 
 
 def leaf(text: str, calculate: Callable[[Assignment], int] | None = None) -> TracedExtent:
-    """An extent that some value's shape holds."""
+    """A dimension of some value's shape."""
     return TracedExtent(text, ("", calculate))
 
 
 def same(left: int | str, right: int | str) -> bool:
-    """Whether two extents are known to be equal."""
+    """Whether two dimensions are known to be equal."""
     return str(left) == str(right)
 
 
 def static(shape: Sequence[int | TracedExtent]) -> bool:
-    """Whether all extents are numbers."""
+    """Whether all dimensions are integers."""
     return all(isinstance(extent, int) for extent in shape)
 
 
 def evaluated(extent: int | TracedExtent, at: Assignment) -> int:
-    """The number that an extent is, where those of the inputs are these.
+    """The value of a dimension for given dimensions of the inputs.
 
     Raises:
-        ShapeError: Shapes that do not fit together then.
+        ShapeError: The shapes do not fit together for these values.
     """
     if isinstance(extent, int):
         return extent
@@ -165,7 +165,7 @@ def evaluated(extent: int | TracedExtent, at: Assignment) -> int:
 
 
 def product(extents: Sequence[int | TracedExtent]) -> int | TracedExtent:
-    """The product of extents, written in one order."""
+    """The product of dimensions, in canonical order."""
     number, names = _factors(extents)
     if number == 0 or not names:
         return number
@@ -176,7 +176,7 @@ def product(extents: Sequence[int | TracedExtent]) -> int | TracedExtent:
 
 
 def quotient(above: Sequence[int | TracedExtent], below: Sequence[int | TracedExtent]) -> int | TracedExtent:
-    """The product of extents over that of others, rounded down; common factors are cancelled."""
+    """The product of dimensions divided by that of others, rounded down; common factors cancel."""
     number, names = _factors(above)
     other, others = _factors(below)
     for name in list(others):

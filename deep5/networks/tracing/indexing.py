@@ -18,15 +18,15 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a key selects of an array: a Slice, then a Squeeze, then an Unsqueeze, each where it has axes.
+    """The selection of a key on an array: a Slice, then a Squeeze, then an Unsqueeze, each only if it has axes.
 
     Attributes:
-        axes: That are sliced, with `starts`, `stops` and `steps` as ONNX writes them.
+        axes: The sliced axes, with `starts`, `stops` and `steps` in ONNX's form.
         sliced: The shape after the Slice.
-        dropped: Axes that an integer selects from.
+        dropped: Axes indexed by an integer.
         left: The shape after the Squeeze.
-        added: Axes that None adds.
-        shape: The shape in the end.
+        added: Axes added by None.
+        shape: The final shape.
     """
 
     axes: tuple[int, ...]
@@ -41,16 +41,16 @@ class Selection:
 
 
 def selection(of: Shape, key: Any, array: object) -> Selection:
-    """What `key` selects of an array.
+    """The selection of `key` on an array.
 
     Args:
         of: The shape of the array.
-        key: Between the brackets.
+        key: The index expression.
         array: The array, for messages.
 
     Raises:
-        Unsupported: A key that is an array, or something else that the standard's basic indexing has not.
-        ShapeError: Too many keys, or one beyond the axis.
+        Unsupported: A key that is an array, or otherwise not part of the standard's basic indexing.
+        ShapeError: Too many keys, or an index out of range.
     """
     keys = _spelt_out(len(of), key if isinstance(key, tuple) else (key,), array)
     bounds: list[tuple[int, Any, Any, int]] = []  # axis, start, stop, step
@@ -90,7 +90,7 @@ def selection(of: Shape, key: Any, array: object) -> Selection:
 
 
 def _spelt_out(rank: int, keys: tuple[Any, ...], array: object) -> list[Any]:
-    """The keys with a slice for every axis that has none."""
+    """The keys, with a slice added for every axis that has none."""
     for each in keys:
         fits = each is None or each is Ellipsis or isinstance(each, (int, np.integer, slice))
         if not fits or isinstance(each, (bool, TracedExtent)):
@@ -116,7 +116,7 @@ def _bounds(key: slice) -> tuple[Any, Any, int]:
 
 
 def _for_onnx(extent: Any, start: Any, stop: Any, step: int) -> tuple[Any, Any]:
-    """Bounds as ONNX writes them, to which None is the far end."""
+    """Bounds in ONNX's form, with a value for None, which means the far end."""
     if isinstance(extent, int) and not isinstance(start, TracedExtent) and not isinstance(stop, TracedExtent):
         low, high, _ = slice(start, stop, step).indices(extent)
         return low, (_FIRST if high < 0 else high)

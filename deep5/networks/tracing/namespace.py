@@ -1,4 +1,4 @@
-"""The array API on a graph under construction: every function by its name in the standard.
+"""The array API on a graph under construction: all functions by their names in the standard.
 
 References:
     Python array API standard, 2024.12, https://data-apis.org/array-api.
@@ -58,7 +58,7 @@ _KINDS: dict[str, Callable[[np.dtype[Any]], bool]] = {
 
 
 def _isdtype(dtype: Any, kind: Any, /) -> bool:
-    """Whether an element type is of a kind, one of several, or a type itself."""
+    """Whether an element type is of a kind, of one of several kinds, or equal to a type."""
     if isinstance(kind, tuple):
         return any(_isdtype(dtype, each) for each in kind)
     if isinstance(kind, str):
@@ -85,7 +85,7 @@ class Namespace:
     """The functions, constants and element types by the standard's names.
 
     Args:
-        trace: Where the nodes go.
+        trace: Receives the nodes.
     """
 
     __name__ = "deep5.networks.tracing.namespace"

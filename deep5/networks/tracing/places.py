@@ -1,4 +1,4 @@
-"""Functions that pick elements by their places, and repeat them."""
+"""Functions that select elements by index, and repeat them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _take_along_axis(trace: Trace, x: Any, indices: Any, /, *, axis: int = -1) -
     (along,) = axes_of("take_along_axis", x, axis)
     if places.ndim != x.ndim:
         raise ShapeError(f"take_along_axis of {x} at {places}; allowed: as many axes")
-    # All axes but that one are stretched to each other.
+    # All other axes are broadcast to each other.
     before, after = broadcast_shapes(x.shape[:along], places.shape[:along]), slice(along + 1, None)
     behind = broadcast_shapes(x.shape[after], places.shape[after])
     goal, source = ((*before, array.shape[along], *behind) for array in (places, x))
@@ -80,7 +80,7 @@ def _take_along_axis(trace: Trace, x: Any, indices: Any, /, *, axis: int = -1) -
 
 
 def _wide(places: TracedArray) -> Any:
-    """Indices of a type that Gather takes."""
+    """Indices in a type that Gather accepts."""
     known = places.dtype in (np.dtype(np.int32), np.dtype(np.int64))
     return places if known else places.trace.namespace.astype(places, np.int64)
 

@@ -1,4 +1,4 @@
-"""Element types: what arrays and numbers that meet become, and which ones a function takes."""
+"""Element types: promotion of arrays and numbers, and the types that a function accepts."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def kind_of(dtype: np.dtype[Any]) -> str:
 
 
 def floating(dtype: np.dtype[Any]) -> bool:
-    """Whether it is a floating-point type."""
+    """Whether the type is floating-point."""
     return kind_of(dtype) == "float"
 
 
 def array_of(trace: Emitter, value: Any) -> TracedArray:
-    """An array as one of the trace: its own, or NumPy's, which is a constant.
+    """The value as an array of the trace; a NumPy array becomes a constant.
 
     Raises:
-        Unsupported: It is none.
+        Unsupported: It is not an array.
     """
     if isinstance(value, TracedArray):
         if value.trace is not trace:
@@ -48,7 +48,7 @@ def array_of(trace: Emitter, value: Any) -> TracedArray:
 
 
 def cast(x: TracedArray, dtype: np.dtype[Any]) -> TracedArray:
-    """The array in another element type; itself where it has that."""
+    """The array in another element type; the array itself if it has that type."""
     if x.dtype == dtype:
         return x
     return x.trace.emit("Cast", [x], dtype, x.shape, to=int(ir.DataType.from_numpy(dtype)))
@@ -57,11 +57,11 @@ def cast(x: TracedArray, dtype: np.dtype[Any]) -> TracedArray:
 def promoted(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
     """The element type of a result, by the standard's table.
 
-    The standard leaves open what a whole and a floating-point number make, and libraries differ: that is refused where
-    NumPy would widen the floating-point type.
+    The standard does not define the promotion of integers with floating-point types, and libraries differ: it is an
+    error if NumPy would widen the floating-point type.
 
     Raises:
-        Unsupported: The standard does not say.
+        Unsupported: The standard does not define the promotion.
     """
     result = dtypes[0]
     for other in dtypes[1:]:
@@ -84,16 +84,17 @@ def _open(left: np.dtype[Any], right: np.dtype[Any]) -> str:
 def operands(trace: Emitter, function: str, values: tuple[Any, ...], *kinds: str) -> list[TracedArray]:
     """Arrays and Python numbers as arrays of one element type.
 
-    A number takes the element type of the arrays; a whole number any but truth values, another a floating-point one.
+    A number gets the element type of the arrays: an integer any type but boolean, other numbers only a floating-point
+    type.
 
     Args:
-        trace: Where they are.
-        function: What messages call the function.
-        values: Arrays, numbers, and extents.
-        kinds: Those that the function takes, of `KINDS`; all where none is given.
+        trace: The trace of the arrays.
+        function: Name of the function in messages.
+        values: Arrays, numbers, and dimensions.
+        kinds: The kinds in `KINDS` that the function accepts; all if none is given.
 
     Raises:
-        Unsupported: No array among them, or of other kinds.
+        Unsupported: There is no array among them, or one is of another kind.
     """
     numbers = [isinstance(value, (bool, int, float, TracedExtent)) for value in values]
     arrays = [array_of(trace, value) for value, number in zip(values, numbers, strict=True) if not number]
@@ -111,7 +112,7 @@ def operands(trace: Emitter, function: str, values: tuple[Any, ...], *kinds: str
 
 
 def _called(x: TracedArray) -> str:
-    """An array in messages, with its name where it comes from outside."""
+    """The description of an array in messages, with its name if it is an input."""
     return f"{x}" if x.value.producer() in x.trace.nodes else f"{x} ({x.value.name!r})"
 
 

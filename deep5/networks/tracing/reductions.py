@@ -1,4 +1,4 @@
-"""Functions over axes: sums, means, extremes, places, truth values."""
+"""Reductions over axes: sums, means, extremes, their indices, booleans."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _INT32, _INT64, _BOOL, _FLOAT32 = map(np.dtype, (np.int32, np.int64, np.bool_, n
 
 
 def axes_of(function: str, x: TracedArray, axis: Axis) -> tuple[int, ...]:
-    """The axes, counted from the first; all where None is given.
+    """The axes as nonnegative numbers; all if None is given.
 
     Raises:
-        ShapeError: One that the array does not have, or one twice.
+        ShapeError: An axis that does not exist, or is repeated.
     """
     given = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
     if any(isinstance(place, bool) or not isinstance(place, int) or not -x.ndim <= place < x.ndim for place in given):
@@ -49,7 +49,7 @@ def _reduced(op_type: str, x: TracedArray, axes: Sequence[int], keepdims: bool) 
 
 
 def _adding(name: str, op_type: str) -> Callable[..., TracedArray]:
-    """A sum or a product; of whole numbers in 64 bits where no other type is asked for."""
+    """A sum or a product; of integers in 64 bits unless another type is requested."""
 
     def reduce(trace: Trace, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
         (x,) = operands(trace, name, (x,), "integer", "float")
@@ -68,7 +68,7 @@ def _mean(trace: Trace, x: Any, /, *, axis: Axis = None, keepdims: bool = False)
     count = product([x.shape[place] for place in axes])
     if isinstance(count, int) and count:
         return _reduced("ReduceMean", x, axes, keepdims)
-    # Of nothing it is 0 / 0, which not every engine's ReduceMean says.
+    # The mean of no elements is 0 / 0, which not every engine's ReduceMean returns.
     return _reduced("ReduceSum", x, axes, keepdims) / count
 
 
@@ -88,7 +88,7 @@ def _spread(name: str, *, root: bool) -> Callable[..., TracedArray]:
 
 
 def _extreme(name: str, op_type: str) -> Callable[..., TracedArray]:
-    """The largest, or smallest; NaN where one of them is, which engines' own reductions do not all keep."""
+    """The largest or smallest element; NaN if one of them is NaN, which not all engines' reductions propagate."""
 
     def reduce(trace: Trace, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
         (x,) = operands(trace, name, (x,), "integer", "float")
@@ -110,7 +110,7 @@ def _some(name: str, x: TracedArray, axes: Sequence[int]) -> None:
 
 
 def _place(name: str, op_type: str) -> Callable[..., TracedArray]:
-    """The first place of an extreme, or of a NaN where there is one."""
+    """The index of the first extreme, or of the first NaN if there is one."""
 
     def reduce(trace: Trace, x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
         xp, (x,) = trace.namespace, operands(trace, name, (x,), "integer", "float")
@@ -142,7 +142,8 @@ def _counted(x: TracedArray, axis: Axis, keepdims: bool, name: str, dtype: np.dt
 
 
 def _any(trace: Trace, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    # Every engine sums floating-point numbers, of nothing too, and a sum of ones is zero only where there is none.
+    # Every engine can sum floating-point numbers, also of no elements, and a sum of ones is zero only if there are
+    # none.
     return _counted(array_of(trace, x), axis, keepdims, "any", _FLOAT32) > 0
 
 

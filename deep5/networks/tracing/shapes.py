@@ -1,4 +1,4 @@
-"""Shapes that follow from others: stretched to each other, sliced, and named by what an operator made them of."""
+"""Derived shapes: broadcast, sliced, and named by the expressions that operators computed them with."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _SIGNS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def named(text: str) -> tuple[TracedExtent, set[str]]:
-    """An extent of an input, and the names whose numbers give its own: several where an operator computed it."""
-    text = str(text)  # plain: an `Extent`, of which nobody knows which is larger, cannot be sorted
+    """A dimension of an input, and the names that determine its value: several if an operator computed it."""
+    text = str(text)  # plain: an `Extent` cannot be sorted, since its order is unknown
     try:
         tree = parse(text, "eval").body
         names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
         if text not in names and _follows(tree, dict.fromkeys(names, 1)) is not None:
             return leaf(text, lambda at: _known(text, _follows(tree, at))), names
     except (SyntaxError, ZeroDivisionError):
-        pass  # a name of somebody else's making
+        pass  # a name that deep5 did not write
     return leaf(text), {text}
 
 
 def _follows(tree: ast.expr, at: Assignment) -> int | None:
-    """What an expression of +, -, *, // and % gives; None where it holds something else."""
+    """The value of an expression of +, -, *, // and %; None if it contains anything else."""
     if isinstance(tree, ast.Name):
         return at.get(tree.id)
     if isinstance(tree, ast.Constant):
@@ -55,7 +55,7 @@ def _known(text: str, number: int | None) -> int:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that arrays of these shapes are stretched to, by the rules of the standard.
+    """The shape that arrays of these shapes are broadcast to, by the rules of the standard.
 
     Raises:
         ShapeError: They do not fit.
@@ -92,7 +92,7 @@ def _stretched(left: int | TracedExtent, right: int | TracedExtent, shapes: Sequ
 
 
 def sliced(extent: int | TracedExtent, start: Any, stop: Any, step: int) -> int | TracedExtent:
-    """How many places a slice takes along an axis; its bounds are numbers, extents or None."""
+    """The number of elements that a slice selects along an axis; its bounds are integers, dimensions or None."""
     bounds = (start, stop)
     if isinstance(extent, int) and not any(isinstance(bound, TracedExtent) for bound in bounds):
         return len(range(*slice(start, stop, step).indices(extent)))

@@ -1,4 +1,4 @@
-"""Functions that move elements: shapes, axes, joining, repeating, places."""
+"""Functions that move elements: reshaping, axes, joining, repeating, indexing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Axis = int | Sequence[int] | None
 
 
 def shape_of(given: Any) -> Shape:
-    """A shape that somebody wrote: an extent, or several."""
+    """A shape argument: a dimension, or several."""
     extents = (given,) if isinstance(given, (int, str)) else tuple(given)
     for extent in extents:
         if isinstance(extent, bool) or not isinstance(extent, (int, np.integer, TracedExtent)):
@@ -42,7 +42,7 @@ def _reshape(trace: Trace, x: Any, /, shape: Any, *, copy: bool | None = None) -
         if isinstance(found, int) or not static(rest) or 0 in rest:
             target = list(final)
     _fits(x, final)
-    # 0 is an extent, and not ONNX's "as it was"; beside -1 there is none.
+    # 0 is a dimension, not ONNX's "unchanged"; it is not allowed together with -1.
     dynamic = not static(target) or 0 in [extent for extent in target if isinstance(extent, int)]
     attributes = {"allowzero": 1} if dynamic else {}
     return trace.emit("Reshape", [x, trace.shape(target)], x.dtype, final, **attributes)

@@ -1,4 +1,4 @@
-"""`Trace`: the nodes that an operator becomes, and their values as arrays."""
+"""`Trace`: the nodes that an operator is traced to, and their values as arrays."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Trace:
     """A graph under construction.
 
     Args:
-        name: What the names of nodes and values begin with.
+        name: Prefix of the names of nodes and values.
 
     Attributes:
-        nodes: What was made, in order.
-        namespace: The array API on it; whoever makes the trace sets it.
-        symbols: Names of which the extents of all inputs follow.
+        nodes: The created nodes, in order.
+        namespace: The array API on it; set by the creator of the trace.
+        symbols: Names that determine the dimensions of all inputs.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,7 +40,7 @@ class Trace:
         self._extents: dict[str, ir.Value] = {}
 
     def input(self, value: ir.Value, shape: Sequence[int | str], dtype: Any) -> TracedArray:
-        """An array that comes from outside; an extent that is a text is symbolic."""
+        """An input array; a string dimension is symbolic."""
         extents: list[int | TracedExtent] = []
         for extent in shape:
             if isinstance(extent, str):
@@ -52,11 +52,11 @@ class Trace:
         return self._array(value, tuple(extents), np.dtype(dtype))
 
     def constant(self, array: Any) -> TracedArray:
-        """An array that is known; a Constant node, so that no number of an operator is taken for a parameter."""
+        """An array with known values; a Constant node, so that they are not taken for parameters."""
         array = np.asarray(array)
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
-            tensor = ir.tensor(np.array(array))  # a copy: the operator may change its own
+            tensor = ir.tensor(np.array(array))  # a copy: the operator may change the original
             self._constants[key] = self.emit("Constant", [], array.dtype, array.shape, value=tensor)
         return self._constants[key]
 
@@ -73,18 +73,18 @@ class Trace:
         return self._array(value, shape, np.dtype(dtype))
 
     def ints(self, numbers: Sequence[int]) -> ir.Value:
-        """Whole numbers as a vector: axes, a shape, bounds."""
+        """Integers as a vector: axes, a shape, bounds."""
         return self.constant(np.array(numbers, np.int64)).value
 
     def shape(self, shape: Sequence[int | TracedExtent]) -> ir.Value:
-        """Extents as a vector, those that are symbolic read from shapes when the network runs."""
+        """Dimensions as a vector; symbolic ones are read from shapes when the network runs."""
         if static(shape):
             return self.ints([int(extent) for extent in shape])
         parts = [self.extent(extent) for extent in shape]
         return parts[0] if len(parts) == 1 else self._vector("Concat", parts, len(parts), axis=0)
 
     def extent(self, extent: int | TracedExtent) -> ir.Value:
-        """An extent as a vector of one number."""
+        """A dimension as a vector of one element."""
         if isinstance(extent, int):
             return self.ints([extent])
         text = str(extent)
@@ -99,7 +99,7 @@ class Trace:
         return self._extents[text]
 
     def number(self, extent: TracedExtent, dtype: Any) -> TracedArray:
-        """An extent as an array without axes, of an element type."""
+        """A dimension as a rank-0 array of an element type."""
         single = self.emit("Squeeze", [self.extent(extent), self.ints([0])], np.int64, ())
         if np.dtype(dtype) == np.int64:
             return single
@@ -124,5 +124,5 @@ class Trace:
 
 
 def _named(extent: TracedExtent) -> str | None:
-    """What a graph calls an extent of the network's; the others are inferred."""
+    """The name in the graph of a dimension of the network; None for others, which are inferred."""
     return str(extent) if extent.tree == ("", None) and not extent.startswith("?") else None
