@@ -1,4 +1,4 @@
-"""Networks by name, each a function of its sizes, loss, dtype and seed."""
+"""Predefined networks, each a function of sizes, loss, dtype and seed."""
 
 from deep5.networks.zoo.branched import googlenet, inception
 from deep5.networks.zoo.classical import lenet, mlp

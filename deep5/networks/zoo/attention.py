@@ -1,4 +1,4 @@
-"""The blocks of transformers: attention and feed-forward layers, each a residual behind its normalisation."""
+"""The blocks of transformers: attention and feed-forward layers, each a pre-norm residual."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocks", "check_positions", "fiftieth"]
 
-# Added to no score, but in place of one that causality forbids: its softmax is zero in either dtype.
+# Replaces scores masked by causality, instead of being added to them; its softmax is zero in either dtype.
 _FORBIDDEN = -1e9
 
 
 def check_positions(positions: int | None, length: int) -> None:
-    """Refuse a table of fewer positions than there are tokens.
+    """Check that the table of positions has a row for every token.
 
     Raises:
-        UsageError: Got, and what is allowed.
+        UsageError: It has too few rows.
     """
     if positions is not None and positions < length:
         raise UsageError(f"got {positions} positions for {length} tokens; allowed: positions of at least the length")
 
 
 def fiftieth(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Normal with deviation 0.02."""
+    """Normal with standard deviation 0.02."""
     return rng.standard_normal(shape) * 0.02
 
 
 class Blocks:
-    """Layers of a transformer; a value is (N, length, width) throughout.
+    """Layers of a transformer; all values have shape (N, length, width).
 
     Args:
-        build: Takes the layers.
-        length: Tokens a sequence.
-        width: Features a token.
+        build: Receives the layers.
+        length: Tokens per sequence.
+        width: Features per token.
         heads: Attention heads; they divide the width.
-        dropout: Share that training drops of the attention's weights and of every residual.
-        causal: Whether a position sees only itself and earlier ones.
+        dropout: Dropout probability for the attention weights and every residual.
+        causal: Whether a position attends only to itself and earlier ones.
         gelu: `"operator"`, `"erf"` (written out) or `"tanh"` (the operator with its approximation).
-        residual: Draws the weights of the layers that end in a residual.
+        residual: Initializer for the weights of layers that end in a residual.
 
     Raises:
         UsageError: The heads do not divide the width.
@@ -75,7 +75,7 @@ class Blocks:
         self.seen = build.constant("attention.seen", seen) if causal else None
 
     def position(self, length: int, positions: int | None) -> Any:
-        """One row a token: the whole table, or its first rows."""
+        """One row per token: the whole table, or its first rows."""
         table = self.build.parameter("position", (positions or length, self.width), fiftieth)
         if positions is None:
             return table
@@ -107,7 +107,7 @@ class Blocks:
         return self.residual(x, self.dense(self.gelu(y), f"{name}.out", 4 * self.width, self.width, self._residual))
 
     def gelu(self, x: Any) -> Any:
-        """x (1 + erf(x / sqrt(2))) / 2, or what is near it; Hendrycks and Gimpel, arXiv:1606.08415, section 2."""
+        """x (1 + erf(x / sqrt(2))) / 2, or its approximation; Hendrycks and Gimpel, arXiv:1606.08415, section 2."""
         build = self.build
         if self._gelu != "erf":
             return build.op("Gelu", x, approximate="tanh") if self._gelu == "tanh" else build.op("Gelu", x)
@@ -115,18 +115,18 @@ class Blocks:
         return build.op("Mul", build.op("Mul", x, build.op("Add", error, build.scalar(1.0))), build.scalar(0.5))
 
     def layers(self, x: Any, count: int) -> Any:
-        """Blocks of attention and feed-forward layer, and the normalisation behind the last."""
+        """Blocks of attention and feed-forward layer, with a final normalization."""
         for layer in range(count):
             for part in (self.attention, self.feed_forward):
                 x = part(x, f"block{layer}")
         return self.normalised(x, "norm")
 
     def residual(self, x: Any, y: Any) -> Any:
-        """x + y, of which training drops a share."""
+        """x + y, with dropout on y."""
         return self.build.op("Add", x, dropped(self.build, y, self.dropout))
 
     def normalised(self, x: Any, name: str) -> Any:
-        """A layer normalisation over the features of each token."""
+        """Layer normalization over the features of each token."""
         from deep5.networks.edit.builder import ones, zeros
 
         scale = self.build.parameter(f"{name}.scale", (self.width,), ones)
@@ -134,14 +134,14 @@ class Blocks:
         return self.build.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
 
     def dense(self, x: Any, name: str, into: int, out: int, initializer: Initializer | None = None) -> Any:
-        """x W + b, without a bias at first."""
+        """x W + b; b is initially zero."""
         from deep5.networks.edit.builder import zeros
 
         y = self.build.op("MatMul", x, self.build.parameter(f"{name}.weight", (into, out), initializer or fiftieth))
         return self.build.op("Add", y, self.build.parameter(f"{name}.bias", (out,), zeros))
 
     def ints(self, name: str, *values: int) -> Any:
-        """A constant of whole numbers."""
+        """A constant of integers."""
         import numpy as np
 
         return self.build.constant(name, np.array(values, dtype=np.int64))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["googlenet", "inception"]
 
-# The paper's table 1: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 behind the pooling.
+# The paper's table 1: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after the pooling.
 _MODULES = {
     "module3a": (64, 96, 128, 16, 32, 32),
     "module3b": (128, 128, 192, 32, 96, 64),
@@ -36,12 +36,12 @@ _MODULES = {
     "module5b": (384, 192, 384, 48, 128, 128),
 }
 _SMALL = ("module3a", "module3b", "module4a")
-# A maximum pooling is before these, an auxiliary classifier behind those.
+# Modules preceded by a max-pooling, and modules followed by an auxiliary classifier.
 _HALVED = ("module4a", "module5a")
 _AUXILIARY = {"module4a": "auxiliary1", "module4d": "auxiliary2"}
 _AUXILIARY_SHARE = 0.3
 _AUXILIARY_IMAGE = 65
-"""The least extent of an image of which the auxiliary classifiers, at a sixteenth, see 5 x 5 pixels."""
+"""The minimum image size for which the auxiliary classifiers, at one sixteenth, see 5 x 5 pixels."""
 
 
 def googlenet(
@@ -59,22 +59,22 @@ def googlenet(
 
     Args:
         classes: Number of classes.
-        width: Channels of the first convolution, 64 in the paper; all others in proportion, at least 1.
-        image: Extent of the square images; with auxiliary classifiers at least 65.
-        auxiliary: Whether there are the two classifiers behind modules 4a and 4d, whose losses count 0.3 each. The
-            output `loss` has them in evaluation, too; `logits` is the last classifier's.
-        dropout: Share that training drops before the last classifier; before an auxiliary one it is 0.7, or none where
-            this is none.
+        width: Channels of the first convolution, 64 in the paper; all others scale proportionally, at least 1.
+        image: Size of the square images; with auxiliary classifiers at least 65.
+        auxiliary: Whether to add the two classifiers after modules 4a and 4d, whose losses are weighted by 0.3 each.
+            The output `loss` includes them in evaluation, too; `logits` is that of the last classifier.
+        dropout: Dropout probability before the last classifier; before an auxiliary one it is 0.7, or zero if this is
+            zero.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights. The paper does not give them: convolutions He-normal, as every one feeds a ReLU,
-            fully connected layers Glorot-uniform, biases zero.
+        seed: Seed of the initial weights, which the paper does not specify: convolutions He-normal, as each feeds a
+            ReLU, fully connected layers Glorot-uniform, biases zero.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, a share outside [0, 1), or
+        UsageError: An unknown loss or dtype, a size that is not an integer of at least 1, a dropout outside [0, 1), or
             an image too small for the auxiliary classifiers.
 
     References:
@@ -118,25 +118,25 @@ def inception(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """A small GoogLeNet for small colour images: a stem, three inception modules, global average pooling.
+    """A small GoogLeNet for small color images: a stem, three inception modules, global average pooling.
 
     The stem's first convolution is 3 x 3 with stride 1 instead of 7 x 7 with stride 2 and pooling; the modules are the
-    paper's 3a, 3b and 4a; there are no auxiliary classifiers, no local response normalisation and no dropout.
+    paper's 3a, 3b and 4a; there are no auxiliary classifiers, no local response normalization and no dropout.
 
     Args:
         classes: Number of classes.
-        width: Channels of the first convolution, 64 in the paper; all others in proportion, at least 1.
-        image: Extent of the square images; two max-poolings halve it.
+        width: Channels of the first convolution, 64 in the paper; all others scale proportionally, at least 1.
+        image: Size of the square images; two max-poolings halve it.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights. The paper does not give them: convolutions He-normal, as every one feeds a ReLU,
-            the last layer Glorot-uniform, biases zero.
+        seed: Seed of the initial weights, which the paper does not specify: convolutions He-normal, as each feeds a
+            ReLU, the last layer Glorot-uniform, biases zero.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, or a size that is no whole number of at least 1.
+        UsageError: An unknown loss or dtype, or a size that is not an integer of at least 1.
 
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, figure 2b and table 1.
@@ -174,12 +174,12 @@ def _module(build: NetworkBuilder, x: Any, name: str, into: int, row: list[int])
 
 
 def _local(build: NetworkBuilder, x: Any) -> Any:
-    """Local response normalisation with the constants of Krizhevsky et al., NeurIPS 2012, section 3.3."""
+    """Local response normalization with the constants of Krizhevsky et al., NeurIPS 2012, section 3.3."""
     return build.op("LRN", x, size=5, alpha=1e-4, beta=0.75, bias=1.0)
 
 
 def _auxiliary(build: NetworkBuilder, x: Any, name: str, sizes: tuple[int, ...], dropout: float) -> Any:
-    """The scores of a classifier on a module's output; sizes: channels, reduced, flat, hidden, classes."""
+    """The logits of a classifier on a module's output; sizes: channels, reduced, flat, hidden, classes."""
     from deep5.networks.edit.builder import glorot_uniform
 
     channels, reduced, flat, hidden, classes = sizes

@@ -1,4 +1,4 @@
-"""Small networks that everything else is tried on first: LeNet-5 and one hidden layer."""
+"""Small networks for first experiments: LeNet-5 and a network with one hidden layer."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def lenet(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """LeNet-5 for 28 x 28 grey images: two convolutions with pooling, three fully connected layers.
+    """LeNet-5 for 28 x 28 gray images: two convolutions with pooling, three fully connected layers.
 
-    With tanh and average pooling every layer is smooth, so that two right float32 implementations stay together;
-    with ReLU and max-pooling they drift apart without bound.
+    With tanh and average pooling every layer is smooth, so that two correct float32 implementations stay close; with
+    ReLU and max-pooling they diverge without bound.
 
     Args:
         classes: Number of classes.
@@ -40,18 +40,18 @@ def lenet(
         pooling: `"average"` or `"max"`.
         loss: `"cross_entropy"`, the mean over the batch; or `"mean_squared_error"`, the mean over all elements.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: Glorot-uniform for tanh, He-normal for ReLU, biases zero.
+        seed: Seed of the initial weights: Glorot-uniform for tanh, He-normal for ReLU, biases zero.
 
     Returns:
-        Inputs `input` (N, 1, 28, 28) and `label`, (N,) int64 or, for the squared error, (N, classes) of the network's
+        Inputs `input` (N, 1, 28, 28) and `label`, (N,) int64 or, for the squared error, (N, classes) in the network's
         dtype; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown activation, pooling, loss or dtype, or a size that is no whole number of at least 1.
+        UsageError: An unknown activation, pooling, loss or dtype, or a size that is not an integer of at least 1.
 
     References:
-        LeCun et al., Gradient-based learning applied to document recognition, Proc. IEEE 86(11), 1998, figure 2;
-        every feature map of the second convolution sees all of the first, and the last layer is linear.
+        LeCun et al., Gradient-based learning applied to document recognition, Proc. IEEE 86(11), 1998, figure 2; every
+        feature map of the second convolution is connected to all of the first, and the last layer is linear.
     """
     from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform, he_normal, zeros
 
@@ -84,7 +84,7 @@ def mlp(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """One hidden layer, of which training drops the share `dropout`.
+    """A network with one hidden layer, to which training applies dropout with probability `dropout`.
 
     Inputs `input` (N, features) and `label`; outputs and other arguments as for `lenet`.
     """

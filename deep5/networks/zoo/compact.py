@@ -1,4 +1,4 @@
-"""Networks of few parameters, for photographs: SqueezeNet and MobileNetV2."""
+"""Networks with few parameters for photographs: SqueezeNet and MobileNetV2."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["mobilenet_v2", "squeezenet"]
 
-# Table 1: channels of a fire module's squeezing convolution and of both expanding ones; None is a max-pooling.
+# Table 1: channels of a fire module's squeeze convolution and of both expand convolutions; None is a max-pooling.
 _FIRES = ((16, 64), (16, 64), (32, 128), None, (32, 128), (48, 192), (48, 192), (64, 256), None, (64, 256))
 _SQUEEZENET_IMAGE = 35
-# Table 2: expansion, channels, blocks, stride of the first one.
+# Table 2: expansion, channels, blocks, stride of the first block.
 _BOTTLENECKS = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -53,23 +53,24 @@ def squeezenet(
 
     Args:
         classes: Number of classes.
-        width: Channels of the first convolution, 96 in the paper; all others in proportion, at least 1.
-        image: Extent of the square images, at least 35.
-        dropout: Share that training drops before the last convolution.
+        width: Channels of the first convolution, 96 in the paper; all others scale proportionally, at least 1.
+        image: Size of the square images, at least 35.
+        dropout: Dropout probability before the last convolution.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: He-normal, biases zero; the last convolution normal with deviation 0.01.
+        seed: Seed of the initial weights: He-normal, biases zero; the last convolution normal with standard deviation
+            0.01.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, a smaller image, or a share
+        UsageError: An unknown loss or dtype, a size that is not an integer of at least 1, a smaller image, or a dropout
             outside [0, 1).
 
     References:
         Iandola et al., SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB model size,
-        arXiv:1602.07360, table 1 and figure 2. The last convolution has no ReLU here: its means are the logits.
+            arXiv:1602.07360, table 1 and figure 2. Here the last convolution has no ReLU: its means are the logits.
     """
     from deep5.networks.edit.builder import zeros
 
@@ -118,21 +119,21 @@ def mobilenet_v2(
     """MobileNetV2: inverted residuals of depthwise convolutions between narrow, linear bottlenecks.
 
     Args:
-        multiplier: Of all channels but the last layer's, which it makes wider only; rounded to multiples of 8.
+        multiplier: Factor for all channels, rounded to multiples of 8; it never narrows the last layer.
         classes: Number of classes.
-        image: Extent of the square images; five layers halve it.
-        dropout: Share that training drops before the last layer.
+        image: Size of the square images; five layers halve it.
+        dropout: Dropout probability before the last layer.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: convolutions He-normal, batch normalisation the identity, the last layer normal
-            with deviation 0.01 and zero bias.
+        seed: Seed of the initial weights: convolutions He-normal, batch normalization the identity, the last layer
+            normal with standard deviation 0.01 and zero bias.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, a multiplier that is no
-            positive number, or a share outside [0, 1).
+        UsageError: An unknown loss or dtype, a size that is not an integer of at least 1, a multiplier that is not a
+            positive number, or a dropout outside [0, 1).
 
     References:
         Sandler et al., MobileNetV2: Inverted residuals and linear bottlenecks, CVPR 2018, tables 1 and 2.
@@ -145,7 +146,7 @@ def mobilenet_v2(
     bounds = {"low": build.scalar(0.0), "high": build.scalar(6.0)}
 
     def relu6(x: Any, name: str, shape: tuple[int, ...], stride: int = 1, group: int = 1) -> Any:
-        """With batch normalisation and ReLU6."""
+        """A convolution with batch normalization and ReLU6."""
         return build.op("Clip", conv_bn(build, x, name, shape, stride, group=group), bounds["low"], bounds["high"])
 
     into = _eighths(32 * multiplier)
@@ -166,6 +167,6 @@ def mobilenet_v2(
 
 
 def _eighths(channels: float) -> int:
-    """The nearest multiple of 8, at least 8 and no less than 0.9 of what was asked for; as the authors' code has it."""
+    """The nearest multiple of 8, at least 8 and at least 0.9 times the requested number, as in the authors' code."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded

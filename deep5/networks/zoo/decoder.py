@@ -1,4 +1,4 @@
-"""A transformer decoder that predicts the next token, as GPT-2 does."""
+"""A transformer decoder that predicts the next token, like GPT-2."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def gpt(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """A decoder of causal attention over token ids; its default sizes are the smallest GPT-2's.
+    """A decoder with causal attention over token ids; its default sizes are those of the smallest GPT-2.
 
-    Learned positions; blocks as those of `transformer`, with the GELU's tanh form; scores by the embedding itself,
-    which is one parameter with the last layer.
+    Learned positions; blocks as in `transformer`, with the tanh form of GELU; the last layer shares its weights with
+    the embedding.
 
     Args:
         vocabulary: Number of different tokens.
-        length: Tokens a sequence.
-        width: Features a token.
+        length: Tokens per sequence.
+        width: Features per token.
         heads: Attention heads; they divide the width.
         layers: Blocks.
-        positions: Rows of the table of positions, of which the first `length` are used. None: one a token.
-        dropout: Share that training drops of the embeddings, of the attention's weights and of every residual.
+        positions: Rows of the table of positions, of which the first `length` are used. None: one per token.
+        dropout: Dropout probability for the embeddings, the attention weights and every residual.
         dtype: Element type of parameters.
-        seed: Of the initial weights: normal with deviation 0.02, of the layers that end in a residual divided by the
-            square root of their number; biases zero, layer normalisation the identity.
+        seed: Seed of the initial weights: normal with standard deviation 0.02, for layers that end in a residual
+            divided by the square root of their number; biases zero, layer normalization the identity.
 
     Returns:
         Inputs `input` (N, length) int64, each in [0, vocabulary), and `label`, the tokens that follow, of the same
         shape; outputs `logits` (N, length, vocabulary) and the scalar `loss`, the mean over all tokens.
 
     Raises:
-        UsageError: An unknown dtype, a size that is no whole number of at least 1, a width that the heads do not
-            divide, fewer positions than tokens, or a share outside [0, 1).
+        UsageError: An unknown dtype, a size that is not an integer of at least 1, a width that the heads do not divide,
+            fewer positions than tokens, or a dropout outside [0, 1).
 
     References:
         Radford et al., Language models are unsupervised multitask learners, 2019, section 2.3 and table 2.

@@ -1,4 +1,4 @@
-"""DenseNet: every layer of a block sees the outputs of all before it."""
+"""DenseNet: every layer of a block receives the outputs of all previous layers."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ def densenet121(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """DenseNet-121 for photographs: four dense blocks with bottlenecks, halved channels between them (DenseNet-BC).
+    """DenseNet-121 for photographs: four dense blocks with bottlenecks, and transitions that halve the channels
+    (DenseNet-BC).
 
     Args:
         classes: Number of classes.
         growth: Channels that each layer adds; the first convolution has twice as many, bottlenecks four times.
-        image: Extent of the square images; the first layers quarter it, three transitions halve it.
-        blocks: Layers a block: (6, 12, 32, 32) is DenseNet-169, (6, 12, 48, 32) DenseNet-201.
+        image: Size of the square images; the first layers quarter it, three transitions halve it.
+        blocks: Layers per block: (6, 12, 32, 32) is DenseNet-169, (6, 12, 48, 32) DenseNet-201.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: convolutions He-normal, batch normalisation the identity, the last layer normal
-            with deviation 0.01 and zero bias.
+        seed: Seed of the initial weights: convolutions He-normal, batch normalization the identity, the last layer
+            normal with standard deviation 0.01 and zero bias.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, an image that the
-            transitions leave no pixel of, or `blocks` that are no list of such numbers.
+        UsageError: An unknown loss or dtype, a size that is not an integer of at least 1, an image that the transitions
+            reduce to no pixel, or `blocks` that are not a list of such integers.
 
     References:
         Huang et al., Densely connected convolutional networks, CVPR 2017, table 1 and section 3.

@@ -29,27 +29,27 @@ def transformer(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """A transformer encoder over token ids, its mean over the positions classified.
+    """A transformer encoder over token ids that classifies the mean over the positions.
 
     Learned positions; blocks of multi-head attention and a feed-forward layer of four times the width with the exact
-    GELU, each a residual behind a layer normalisation (pre-norm, which trains without a warm-up), and a last layer
-    normalisation.
+    GELU, each a residual with a layer normalization first (pre-norm, which trains without a warm-up), and a final layer
+    normalization.
 
     Args:
         vocabulary: Number of different tokens.
-        length: Tokens a sequence.
-        width: Features a token.
+        length: Tokens per sequence.
+        width: Features per token.
         heads: Attention heads; they divide the width.
         layers: Blocks.
         classes: Number of classes.
-        causal: Whether a position sees only itself and earlier ones.
-        positions: Rows of the table of positions, of which the first `length` are used: weights then fit every shorter
-            or longer sequence, up to this many tokens. None: one a token.
-        gelu: `"operator"` is ONNX's Gelu, which came with opset 20; `"erf"` writes it out, as older files have it.
-        dropout: Share that training drops of the embeddings, of the attention's weights and of every residual.
+        causal: Whether a position attends only to itself and earlier ones.
+        positions: Rows of the table of positions, of which the first `length` are used: the weights then fit sequences
+            of any length up to this number. None: one per token.
+        gelu: `"operator"` is ONNX's Gelu, which came with opset 20; `"erf"` composes it from Erf, as in older files.
+        dropout: Dropout probability for the embeddings, the attention weights and every residual.
         loss: As for `lenet`.
         dtype: Element type of parameters.
-        seed: Of the initial weights: normal with standard deviation 0.02, biases zero, layer normalisation the
+        seed: Seed of the initial weights: normal with standard deviation 0.02, biases zero, layer normalization the
             identity.
 
     Returns:
@@ -57,8 +57,8 @@ def transformer(
         scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss, dtype or gelu, a size that is no whole number of at least 1, a width that the
-            heads do not divide, fewer positions than tokens, or a share outside [0, 1).
+        UsageError: An unknown loss, dtype or gelu, a size that is not an integer of at least 1, a width that the heads
+            do not divide, fewer positions than tokens, or a dropout outside [0, 1).
 
     References:
         Vaswani et al., Attention is all you need, NeurIPS 2017, section 3; pre-norm: Xiong et al., ICML 2020, figure

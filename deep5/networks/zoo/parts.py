@@ -1,4 +1,4 @@
-"""What the networks of the zoo share: checks of their arguments, layers, losses."""
+"""Shared parts of the networks of the zoo: argument checks, layers, losses."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _LOSSES = ("cross_entropy", "mean_squared_error")
 
 
 def check_arguments(dtype: str, loss: str, dropout: float = 0.0, **sizes: int) -> None:
-    """Refuse an unknown dtype or loss, sizes that are no whole numbers of at least 1, and a share outside [0, 1).
+    """Check that dtype and loss are known, sizes are integers of at least 1, and dropout is in [0, 1).
 
     Raises:
-        UsageError: Which argument, and what is allowed.
+        UsageError: An argument is invalid.
     """
     if dtype not in ("float32", "float64"):
         raise UsageError(f"unknown dtype {dtype!r} of a network; allowed: float32, float64")
@@ -55,10 +55,10 @@ def check_arguments(dtype: str, loss: str, dropout: float = 0.0, **sizes: int) -
 
 
 def choice(what: str, got: str, allowed: Mapping[str, str]) -> str:
-    """What a word stands for.
+    """The value of a choice.
 
     Raises:
-        UsageError: A word that is not allowed.
+        UsageError: The choice is not allowed.
     """
     if got not in allowed:
         raise UsageError(f"unknown {what} {got!r}; allowed: {', '.join(allowed)}")
@@ -76,7 +76,7 @@ def linear(build: NetworkBuilder, x: Any, name: str, sizes: tuple[int, int], ini
 def convolution(
     build: NetworkBuilder, x: Any, weight: Any, bias: Any = None, *, stride: int = 1, pad: int = 0, group: int = 1
 ) -> Any:
-    """A convolution with a square kernel, whose extent the weight's shape says."""
+    """A convolution with a square kernel, whose size follows from the weight's shape."""
     kernel = [int(extent) for extent in weight.shape[2:]]
     inputs = (x, weight) if bias is None else (x, weight, bias)
     grouped: dict[str, Any] = {} if group == 1 else {"group": group}
@@ -104,7 +104,7 @@ def convolved(build: NetworkBuilder, x: Any, name: str, shape: tuple[int, ...], 
 
 
 def activated(build: NetworkBuilder, x: Any, name: str, channels: int) -> Any:
-    """A batch normalisation and ReLU."""
+    """Batch normalization and ReLU."""
     return build.op("Relu", normalised(build, x, name, channels))
 
 
@@ -118,12 +118,12 @@ def conv_bn(
     group: int = 1,
     scale: Initializer | None = None,
 ) -> Any:
-    """`convolved`, and the batch normalisation after it."""
+    """`convolved`, followed by batch normalization."""
     return normalised(build, convolved(build, x, name, shape, stride, group), name, shape[0], scale=scale)
 
 
 def normalised(build: NetworkBuilder, x: Any, name: str, channels: int, *, scale: Initializer | None = None) -> Any:
-    """A batch normalisation, whose scale begins with ones unless said otherwise."""
+    """Batch normalization; its scale is initially one by default."""
     from deep5.networks.edit.builder import ones, zeros
 
     shape = (channels,)
@@ -133,7 +133,7 @@ def normalised(build: NetworkBuilder, x: Any, name: str, channels: int, *, scale
 
 
 def halved(build: NetworkBuilder, x: Any) -> Any:
-    """The largest of 3 x 3 pixels, every second one: extents of n become ceil(n / 2)."""
+    """3 x 3 max-pooling with stride 2: dimensions of size n become ceil(n / 2)."""
     return build.op("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
 
 
@@ -143,12 +143,12 @@ def pooled_flat(build: NetworkBuilder, x: Any) -> Any:
 
 
 def dropped(build: NetworkBuilder, x: Any, ratio: float) -> Any:
-    """A Dropout node, which drops this share of the values in training; no node where the share is zero."""
+    """A Dropout node with this probability; no node if it is zero."""
     return build.op("Dropout", x, build.scalar(ratio)) if ratio else x
 
 
 def images(name: str, image: int, classes: int, loss: str, dtype: str, seed: int) -> tuple[NetworkBuilder, Any, Any]:
-    """What a classifier of square colour images begins with: the builder, `input` (N, 3, image, image) and `label`."""
+    """The start of a classifier of square color images: the builder, `input` (N, 3, image, image) and `label`."""
     from deep5.networks.edit.builder import NetworkBuilder
 
     build = NetworkBuilder(name, dtype=dtype, seed=seed)
@@ -161,7 +161,7 @@ def label_of(build: NetworkBuilder, loss: str, classes: int) -> Any:
 
 
 def loss_of(build: NetworkBuilder, scores: Any, label: Any, loss: str) -> Any:
-    """The loss of some scores, a scalar: the mean over the batch, or, of the squared error, over all elements."""
+    """The scalar loss of some logits: the mean over the batch or, for the squared error, over all elements."""
     if loss == "cross_entropy":
         return build.op("SoftmaxCrossEntropyLoss", scores, label, reduction="mean")
     difference = build.op("Sub", scores, label)
@@ -186,5 +186,5 @@ def language_model(build: NetworkBuilder, logits: Any, label: Any, vocabulary: i
 
 
 def hundredth(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Normal with deviation 0.01."""
+    """Normal with standard deviation 0.01."""
     return 0.01 * rng.standard_normal(shape)

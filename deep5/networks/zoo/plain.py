@@ -1,4 +1,4 @@
-"""Networks that are one chain of layers, for photographs: AlexNet and VGG."""
+"""Sequential networks for photographs: AlexNet and VGG."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["alexnet", "vgg"]
 
-# Channels, extent of the kernel, stride, padding; what a pooling follows.
+# Channels, kernel size, stride, padding; then the convolutions followed by a pooling.
 _ALEXNET = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
 _ALEXNET_POOLED = (0, 1, 4)
 _ALEXNET_IMAGE = 63
-# Columns A, B, D and E of the paper's table 1: convolutions a stage.
+# Columns A, B, D and E of the paper's table 1: convolutions per stage.
 _VGG = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _VGG_IMAGE = 32
 
@@ -40,27 +40,27 @@ def alexnet(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """AlexNet in its form of one column: five convolutions, three max-poolings, three fully connected layers.
+    """Single-column AlexNet: five convolutions, three max-poolings, three fully connected layers.
 
-    No local response normalisation and no split between two devices; 256 channels in the fourth convolution, as those
-    have it who count 61,100,840 parameters.
+    No local response normalization and no split between two devices; 256 channels in the fourth convolution, as in the
+    common variant with 61,100,840 parameters.
 
     Args:
         classes: Number of classes.
-        width: Channels of the first convolution; the others in proportion, and the fully connected layers, which are
-            64 times as wide.
-        image: Extent of the square images, at least 63.
-        dropout: Share that training drops before each of the first two fully connected layers.
+        width: Channels of the first convolution; the others scale proportionally, and the fully connected layers are 64
+            times as wide.
+        image: Size of the square images, at least 63.
+        dropout: Dropout probability before each of the first two fully connected layers.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: He-normal, as every layer feeds a ReLU, biases zero; the last layer normal with
-            deviation 0.01, as in the paper.
+        seed: Seed of the initial weights: He-normal, as every layer feeds a ReLU, biases zero; the last layer normal
+            with standard deviation 0.01, as in the paper.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, a smaller image, or a share
+        UsageError: An unknown loss or dtype, a size that is not an integer of at least 1, a smaller image, or a dropout
             outside [0, 1).
 
     References:
@@ -99,21 +99,21 @@ def vgg(
     Args:
         depth: Layers with weights: 11, 13, 16 or 19 (columns A, B, D and E).
         classes: Number of classes.
-        width: Channels of the first stage; the next three double it in turn, the fully connected layers are 64 times as
-            wide.
-        image: Extent of the square images, at least 32; five poolings halve it.
-        dropout: Share that training drops behind each of the first two fully connected layers.
+        width: Channels of the first stage; each of the next three doubles it, the fully connected layers are 64 times
+            as wide.
+        image: Size of the square images, at least 32; five poolings halve it.
+        dropout: Dropout probability after each of the first two fully connected layers.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: He-normal, which trains all depths from scratch, biases zero; the last layer
-            normal with deviation 0.01, as in the paper.
+        seed: Seed of the initial weights: He-normal, which trains all depths from scratch, biases zero; the last layer
+            normal with standard deviation 0.01, as in the paper.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: Another depth, an unknown loss or dtype, a size that is no whole number of at least 1, a smaller
-            image, or a share outside [0, 1).
+        UsageError: Another depth, an unknown loss or dtype, a size that is not an integer of at least 1, a smaller
+            image, or a dropout outside [0, 1).
 
     References:
         Simonyan and Zisserman, Very deep convolutional networks for large-scale image recognition, ICLR 2015, table 1;
@@ -137,7 +137,7 @@ def vgg(
 
 
 def _classifier(build: NetworkBuilder, x: Any, sizes: tuple[int, int, int], ratios: tuple[float, ...]) -> Any:
-    """Three fully connected layers: what goes in, what is between, the classes; and the shares dropped before each."""
+    """Three fully connected layers; `sizes` is (input, hidden, classes), `ratios` is the dropout before each."""
     from deep5.networks.edit.builder import he_normal
 
     flat, hidden, classes = sizes

@@ -25,22 +25,23 @@ def lstm(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """One LSTM layer over a sequence, its last hidden state classified. The sizes read an image row by row.
+    """One LSTM layer over a sequence, with a classifier on its last hidden state. The default sizes read an image row
+    by row.
 
     Args:
-        features: Numbers a step of the sequence.
+        features: Features per step of the sequence.
         hidden: Size of the state.
         length: Steps of the sequence.
         classes: Number of classes.
         loss: As for `lenet`.
         dtype: Element type of parameters and sequences.
-        seed: Of the initial weights: all of them, biases too, uniform within ±1 / sqrt(hidden), as PyTorch draws them.
+        seed: Seed of the initial weights: all, including biases, uniform within ±1 / sqrt(hidden), as in PyTorch.
 
     Returns:
         Inputs `input` (N, length, features) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, or a size that is no whole number of at least 1.
+        UsageError: An unknown loss or dtype, or a size that is not an integer of at least 1.
 
     References:
         Hochreiter and Schmidhuber, Long short-term memory, Neural Computation 9(8), 1997; with the forget gate of Gers,
@@ -87,25 +88,24 @@ def lstm_language_model(
 ) -> Network:
     """LSTM layers over token ids that predict the next one; its default sizes are the medium model of Zaremba et al.
 
-    Each sequence starts from a state of zeros. The operator has two biases a layer where the paper has one: 5,200 more
-    parameters in all.
+    Each sequence starts from a zero state. The operator has two biases per layer instead of the paper's one: 5,200 more
+    parameters in total.
 
     Args:
         vocabulary: Number of different tokens.
-        length: Tokens a sequence.
-        width: Features a token, and size of each layer's state.
+        length: Tokens per sequence.
+        width: Features per token, and size of each layer's state.
         layers: LSTM layers.
-        dropout: Share that training drops before each layer and behind the last, and of nothing that goes from step to
-            step.
+        dropout: Dropout probability before each layer and after the last, but not on recurrent connections.
         dtype: Element type of parameters.
-        seed: Of the initial weights: all uniform within ±0.05, as the paper has it; the last layer's bias is zero.
+        seed: Seed of the initial weights: all uniform within ±0.05, as in the paper; the last layer's bias is zero.
 
     Returns:
         Inputs `input` (N, length) int64, each in [0, vocabulary), and `label`, the tokens that follow, of the same
         shape; outputs `logits` (N, length, vocabulary) and the scalar `loss`, the mean over all tokens.
 
     Raises:
-        UsageError: An unknown dtype, a size that is no whole number of at least 1, or a share outside [0, 1).
+        UsageError: An unknown dtype, a size that is not an integer of at least 1, or a dropout outside [0, 1).
 
     References:
         Zaremba, Sutskever and Vinyals, Recurrent neural network regularization, arXiv:1409.2329, sections 3.2 and 4.1.

@@ -1,4 +1,4 @@
-"""Residual networks for photographs, of basic blocks and of bottlenecks, with projection shortcuts."""
+"""Residual networks for photographs, with basic blocks or bottlenecks, and projection shortcuts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resnet18(
 ) -> Network:
     """ResNet-18 for photographs: four stages of two basic blocks, projection shortcuts.
 
-    Arguments, errors and what comes out are as for `resnet50`.
+    Arguments, results and errors are as for `resnet50`.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (18 layers), option B shortcuts.
@@ -54,7 +54,7 @@ def resnet34(
 ) -> Network:
     """ResNet-34 for photographs: four stages of 3, 4, 6 and 3 basic blocks, projection shortcuts.
 
-    Arguments, errors and what comes out are as for `resnet50`.
+    Arguments, results and errors are as for `resnet50`.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (34 layers), option B shortcuts.
@@ -74,31 +74,32 @@ def resnet50(
 ) -> Network:
     """ResNet-50 for photographs: four stages of bottleneck blocks, projection shortcuts.
 
-    Where a stage halves the image, the 3 x 3 convolution of its first block does it, and the block's last batch
-    normalisation begins with a scale of zero, so that every block begins as the identity: as those have it who trained
-    it on ImageNet in an hour.
+    If a stage halves the image, the 3 x 3 convolution of its first block has the stride. The scale of each block's last
+    batch normalization is initially zero, so that every block starts as the identity. Both follow the authors who
+    trained it on ImageNet in an hour.
 
     Args:
         classes: Number of classes.
-        width: Channels of the first stage's narrow convolutions; each further one has twice as many, its wide ones
-            four times as many as its narrow ones.
-        image: Extent of the square images; the first layers halve it twice, three stages once each.
-        blocks: Bottlenecks a stage, four numbers: (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
+        width: Channels of the first stage's narrow convolutions; each further stage has twice as many, and wide
+            convolutions have four times as many as narrow ones.
+        image: Size of the square images; the first layers halve it twice, three stages once each.
+        blocks: Bottlenecks per stage, four integers: (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: convolutions He-normal, the last layer normal with deviation 0.01 and zero bias.
+        seed: Seed of the initial weights: convolutions He-normal, the last layer normal with standard deviation 0.01
+            and zero bias.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, or `blocks` that are no four
-            such numbers.
+        UsageError: An unknown loss or dtype, a size that is not an integer of at least 1, or `blocks` that are not four
+            such integers.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (50 layers), option B shortcuts;
-        place of the stride and initial weights: Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1
-        hour, arXiv:1706.02677, section 5.1.
+        position of the stride and initial weights: Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1
+            hour, arXiv:1706.02677, section 5.1.
     """
     from deep5.networks.edit.builder import zeros
 
@@ -124,12 +125,12 @@ def resnet50(
 
 
 def basic_stages(build: NetworkBuilder, x: Any, blocks: Sequence[int], width: int) -> tuple[Any, int]:
-    """Stages of basic blocks, each but the first halving the image; also how many channels come out.
+    """Stages of basic blocks, each except the first halving the image; also returns the number of output channels.
 
     Args:
-        build: Takes the layers.
-        x: A value of `width` channels.
-        blocks: How many blocks each stage has.
+        build: Receives the layers.
+        x: A value with `width` channels.
+        blocks: Number of blocks per stage.
         width: Channels of the first stage; each further one has twice as many.
     """
     into = width

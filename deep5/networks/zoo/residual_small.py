@@ -28,25 +28,25 @@ __all__ = ["resnet", "resnet18_small", "wide_resnet"]
 def resnet(
     *, depth: int = 44, classes: int = 10, loss: str = "cross_entropy", dtype: str = "float32", seed: int = 0
 ) -> Network:
-    """The residual network for 32 x 32 colour images: 6n + 2 layers, shortcuts without parameters.
+    """The residual network for 32 x 32 color images: 6n + 2 layers, shortcuts without parameters.
 
     Args:
         depth: 6n + 2: 8, 14, 20, 32, 44, 56, 110.
         classes: Number of classes.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights (He-normal).
+        seed: Seed of the initial weights (He-normal).
 
     Returns:
         Inputs `input` (N, 3, 32, 32) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: A depth that is not 6n + 2, an unknown loss or dtype, or classes that are no whole number of at
+        UsageError: A depth that is not 6n + 2, an unknown loss or dtype, or `classes` that is not an integer of at
             least 1.
 
     References:
-        He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2 (option A shortcuts:
-        every second pixel, missing channels zero).
+        He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2 (option A shortcuts: every
+        second pixel, missing channels are zero).
     """
     from deep5.networks.edit.builder import glorot_uniform
 
@@ -76,25 +76,25 @@ def resnet18_small(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """ResNet-18 for small colour images: four stages of two basic blocks, projection shortcuts.
+    """ResNet-18 for small color images: four stages of two basic blocks, projection shortcuts.
 
-    The first layer is a 3 x 3 convolution with stride 1 and no pooling follows, because 32 x 32 images would shrink
+    The first layer is a 3 x 3 convolution with stride 1, without pooling, because otherwise 32 x 32 images would shrink
     to single pixels.
 
     Args:
         classes: Number of classes.
         width: Channels of the first stage; each further one has twice as many.
-        image: Extent of the square images; three stages halve it.
+        image: Size of the square images; three stages halve it.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: convolutions He-normal, batch normalisation the identity, the last layer
+        seed: Seed of the initial weights: convolutions He-normal, batch normalization the identity, the last layer
             Glorot-uniform with zero bias.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, or a size that is no whole number of at least 1.
+        UsageError: An unknown loss or dtype, or a size that is not an integer of at least 1.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (18 layers), option B shortcuts;
@@ -121,26 +121,26 @@ def wide_resnet(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """Wide residual network for small colour images: 6n + 4 layers, normalisation and ReLU before each convolution.
+    """Wide residual network for small color images: 6n + 4 layers, normalization and ReLU before each convolution.
 
     Args:
         depth: 6n + 4: 10, 16, 22, 28, 40.
-        widen: How many times wider the three stages are than 16, 32 and 64 channels.
+        widen: Factor by which the three stages are wider than 16, 32 and 64 channels.
         classes: Number of classes.
-        width: Channels of the first convolution, 16 in the paper; the stages in proportion.
-        image: Extent of the square images; two stages halve it.
-        dropout: Share that training drops between the two convolutions of a block.
+        width: Channels of the first convolution, 16 in the paper; the stages scale proportionally.
+        image: Size of the square images; two stages halve it.
+        dropout: Dropout probability between the two convolutions of a block.
         loss: As for `lenet`.
         dtype: Element type of parameters and images.
-        seed: Of the initial weights: convolutions He-normal, batch normalisation the identity, the last layer
+        seed: Seed of the initial weights: convolutions He-normal, batch normalization the identity, the last layer
             Glorot-uniform with zero bias.
 
     Returns:
         Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: A depth that is not 6n + 4, an unknown loss or dtype, a size that is no whole number of at least 1,
-            or a share outside [0, 1).
+        UsageError: A depth that is not 6n + 4, an unknown loss or dtype, a size that is not an integer of at least 1,
+            or a dropout outside [0, 1).
 
     References:
         Zagoruyko and Komodakis, Wide residual networks, BMVC 2016, table 1 and figure 1d; order of the layers: He et
