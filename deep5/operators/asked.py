@@ -1,4 +1,4 @@
-"""What a caller may ask of an operator's gradients: by which inputs, given which gradients by the outputs."""
+"""Checks of the gradient arguments of operators: the needed input gradients, and the given output gradients."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["check_native", "check_output_grads", "wanted_gradients"]
 
 
 def check_native(name: str, what: str, values: Sequence[Any], kind: Any, allowed: str) -> None:
-    """Refuse what is no array of the framework's.
+    """Check that values are native arrays of the framework.
 
     Args:
-        name: What messages call the operator.
-        what: What they call a value: an input.
-        values: As the caller gave them.
-        kind: Of the framework's arrays.
-        allowed: What they call one.
+        name: Name of the operator in messages.
+        what: Name of a value in messages, such as an input.
+        values: As passed by the caller.
+        kind: Class of the framework's arrays.
+        allowed: Name of such an array in messages.
 
     Raises:
-        ShapeError: One is none.
+        ShapeError: A value is not such an array.
     """
     for number, value in enumerate(values):
         if not isinstance(value, kind):
@@ -34,15 +34,15 @@ def check_native(name: str, what: str, values: Sequence[Any], kind: Any, allowed
 
 
 def wanted_gradients(name: str, inputs: Sequence[Array], needs: Sequence[bool] | None) -> tuple[bool, ...]:
-    """Which inputs want a gradient; all floating-point ones where `needs` is None.
+    """Which inputs need a gradient; all floating-point ones if `needs` is None.
 
     Args:
-        name: What messages call the operator.
+        name: Name of the operator in messages.
         inputs: Arrays of any library.
-        needs: As the caller gave them.
+        needs: As passed by the caller.
 
     Raises:
-        ShapeError: Another number of needs than inputs, or a gradient by whole numbers.
+        ShapeError: The number of needs differs from that of inputs, or an integer input needs a gradient.
     """
     floating = tuple([_floating(value.dtype) for value in inputs])
     if needs is None:
@@ -60,16 +60,17 @@ def wanted_gradients(name: str, inputs: Sequence[Array], needs: Sequence[bool] |
 
 
 def check_output_grads(name: str, outputs: Sequence[Any], output_grads: Sequence[Any], kind: Any) -> list[Any]:
-    """The gradients by the outputs; None by those that are no floating-point numbers.
+    """The gradients of the outputs; None for those that are not floating-point.
 
     Args:
-        name: What messages call the operator.
-        outputs: Arrays of the library, or whatever else has their `shape` and `dtype`.
-        output_grads: As the caller gave them.
-        kind: Of the library's arrays.
+        name: Name of the operator in messages.
+        outputs: Arrays of the library, or other objects with their `shape` and `dtype`.
+        output_grads: As passed by the caller.
+        kind: Class of the library's arrays.
 
     Raises:
-        ShapeError: Another number, or one that is no such array, or of another shape or element type than its output.
+        ShapeError: The number of gradients is wrong, or one is not such an array or differs from its output in shape or
+            element type.
     """
     if len(output_grads) != len(outputs):
         raise ShapeError(f"{name}: got {len(output_grads)} output_grads; allowed: one an output, {len(outputs)}")
@@ -90,5 +91,5 @@ def check_output_grads(name: str, outputs: Sequence[Any], output_grads: Sequence
 
 @lru_cache(maxsize=64)
 def _floating(dtype: Any) -> bool:
-    """Of an element type of any library; names are slow to make, and this is asked at every call."""
+    """Whether an element type of any library is floating-point; cached, since computing names is slow."""
     return is_floating(dtype_name(dtype))

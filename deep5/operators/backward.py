@@ -1,4 +1,4 @@
-"""`Backward`: an operator's backward pass as an operator, for what has graphs and no automatic differentiation."""
+"""`Backward`: an operator's backward pass as an operator, for graph engines without automatic differentiation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Backward"]
 class Backward(Operator):
     """The gradients of another operator.
 
-    Its inputs are the gradients by the floating-point outputs, then the inputs, then the outputs of the other; its
-    outputs the gradients by those inputs that are needed.
+    Its inputs are the gradients of the floating-point outputs, then the inputs, then the outputs of the other operator;
+    its outputs are the needed gradients of the inputs.
 
     Args:
-        operator: The other.
-        needs: Which of its inputs want a gradient.
-        floating: Which of its outputs are floating-point numbers.
+        operator: The other operator.
+        needs: Which of its inputs need a gradient.
+        floating: Which of its outputs are floating-point.
     """
 
     def __init__(self, operator: Operator, needs: Sequence[bool], floating: Sequence[bool]) -> None:
@@ -31,11 +31,11 @@ class Backward(Operator):
         self.title = f"{name_of(operator)}.backward"
 
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The inputs of the other that want a gradient, as they are.
+        """The specifications of the other operator's inputs that need a gradient.
 
         Raises:
-            ShapeError: Another number of inputs, an output that the other does not give of these inputs, a gradient
-                that is not like its output, or no gradient that is wanted.
+            ShapeError: The number of inputs is wrong, an output does not match these inputs, a gradient does not match
+                its output, or no gradient is needed.
         """
         count = sum(self.floating) + len(self.needs) + len(self.floating)
         if len(inputs) != count:
@@ -46,7 +46,7 @@ class Backward(Operator):
         if not any(self.needs):
             raise ShapeError(f"{self.title}: no input wants a gradient; allowed: at least one")
         grads, given, outputs = self.split(inputs)
-        # A compiled backward trusts in these shapes. Symbolic ones are judged when the network runs.
+        # A compiled backward relies on these shapes. Symbolic ones are checked when the network runs.
         if all(map(known, inputs)):
             made = [spec for spec, floating in zip(outputs, self.floating, strict=True) if floating]
             self._same("the gradient by floating-point output", grads, made)
@@ -54,7 +54,7 @@ class Backward(Operator):
         return tuple(spec for spec, needed in zip(given, self.needs, strict=True) if needed)
 
     def forward(self, *inputs: Array) -> tuple[Array, ...]:
-        """The other's `backward`."""
+        """The other operator's `backward`."""
         grads, given, outputs = self.split(inputs)
         left = iter(grads)
         by_output = tuple(next(left) if floating else None for floating in self.floating)
@@ -69,11 +69,11 @@ class Backward(Operator):
         outputs: Sequence[Array],
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
-        """There is no second derivative."""
+        """Raise an error: there is no second derivative."""
         raise Unsupported(f"{self.title} has no gradient of its own")
 
     def split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Gradients by the outputs, inputs and outputs of the other."""
+        """Output gradients, inputs and outputs of the other operator."""
         lead, count = sum(self.floating), len(self.needs)
         return inputs[:lead], inputs[lead : lead + count], inputs[lead + count :]
 

@@ -1,4 +1,4 @@
-"""`check_forward` and `check_gradient`: the checks of an operator, without mercy; for pytest and the command line."""
+"""`check_forward` and `check_gradient`: strict checks of an operator, for pytest and the command line."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ __all__ = ["TIME_LIMIT_S", "check_forward", "check_gradient", "check_time_limit"
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 TIME_LIMIT_S = 20.0
-"""Seconds that one call of an operator may take in a process of its own, unless a user says otherwise."""
+"""Default time limit in seconds of one call of an operator in a separate process."""
 _LONGEST_S = 1e6
-"""More than a week; what waits for a process takes no infinity."""
+"""More than a week; waiting for a process does not accept infinity."""
 
 
 def check_time_limit(name: str, time_limit_s: Any) -> None:
-    """Refuse what is no length of time; `name` is what messages call it.
+    """Check that a time limit is a positive number; `name` is its name in messages.
 
     Raises:
-        UsageError: No number, or none above 0.
+        UsageError: It is not.
     """
     number = isinstance(time_limit_s, (int, float, np.integer, np.floating)) and not isinstance(time_limit_s, bool)
     if not number or math.isnan(time_limit_s) or not 0 < time_limit_s <= _LONGEST_S:
@@ -79,35 +79,37 @@ def check_forward(
     time_limit_s: float = TIME_LIMIT_S,
     raises: bool = True,
 ) -> OperatorReport:
-    """Check what an operator computes, and how it treats memory.
+    """Check an operator's results and its memory behavior.
 
-    Values are held against a reference function, another framework, or the operator itself in float64; in several
-    element types, on inputs that are not contiguous, that are empty or have no axes, with NaN and infinity; and none
-    of the two may come of finite inputs, unless what is right has them there too. Inputs have to stay as they are,
-    outputs have to be new memory that nobody writes to later, and twice the same has to be the same to the bit. An
-    operator in Python also runs under `array_api_strict`, one in C++ first in a process of its own.
+    Values are compared with a reference function, another framework, or the operator itself in float64: in several
+    element types, on inputs that are not contiguous, are empty or have rank 0, and with NaN and infinity. Finite inputs
+    must not produce NaN or infinity unless the expected values have them too. Inputs must stay unchanged, outputs must
+    be new memory that is not written to later, and repeated calls must be bit-identical. A Python operator also runs
+    under `array_api_strict`, a C++ operator first in a separate process.
 
     Args:
         operator: The operator.
         inputs: Arrays; they are not changed.
-        reference: A function of NumPy arrays, floating-point ones in float64, that gives the right outputs in float64.
-        against: A framework that gives the right outputs instead.
-        framework: Who runs the operator; None: NumPy calls it, or the framework of a `NativeOperator`.
-        dtypes: Element types of the floating inputs; None: all that the operator takes.
-        strict: Whether an operator in Python has to run under `array_api_strict`.
+        reference: A function of NumPy arrays, floating-point ones in float64, that returns the expected outputs in
+            float64.
+        against: A framework that computes the expected outputs instead.
+        framework: The framework that runs the operator; None: called on NumPy arrays, or the framework of a
+            `NativeOperator`.
+        dtypes: Element types of the floating-point inputs; None: all that the operator accepts.
+        strict: Whether a Python operator must run under `array_api_strict`.
         out: Folder for a picture of the differences; None: a temporary one.
-        time_limit_s: Seconds that one call of a C++ operator may take.
-        raises: Whether what does not hold is an error; else it is told by the report alone, which is then false.
+        time_limit_s: Time limit in seconds of one call of a C++ operator.
+        raises: Whether failures raise an error; otherwise only the report contains them, which is then false.
 
     Returns:
-        Every check with error and tolerance, and how the tolerance came about.
+        Every check with its error and tolerance, and the derivation of the tolerance.
 
     Raises:
-        OperatorError: Something does not hold; the message tells all of it. The operator does not run at all.
-        ShapeError: The operator does not take the inputs.
-        UsageError: Arguments that cannot be used.
+        OperatorError: A check failed, and the message lists all failures; or the operator does not run at all.
+        ShapeError: The operator does not accept the inputs.
+        UsageError: An argument is invalid.
     """
-    got: Any = reference  # which a user may have given as anything
+    got: Any = reference  # a user may have passed anything
     if got is not None and not callable(got):
         remedy = "reference=numpy.cbrt, say"
         if isinstance(got, str):
@@ -134,14 +136,13 @@ def check_gradient(
     seed: int = 0,
     raises: bool = True,
 ) -> OperatorReport:
-    """Check an operator's backward against central differences of its forward in float64.
+    """Check an operator's `backward` against central differences of its `forward` in float64.
 
-    The whole Jacobian where inputs have at most 192 elements and outputs 512, random directions where they have more;
-    by every floating input, of every floating output. Elements at a kink are told, and held between the slopes to
-    either side; elements of outputs that are no numbers have no derivative, and are counted and left out. Backward is
-    linear in the gradients by the outputs, hands their NaN on, and follows from what it is given alone. Then backward
-    in lower precision against float64, other memory, empty inputs, `needs`, repeatability, and what backward does to
-    memory, as `check_forward` has it.
+    Checks the whole Jacobian if inputs have at most 192 elements and outputs 512, otherwise random directions, for
+    every floating-point input and output. Elements at a kink are reported, and must lie between the one-sided slopes;
+    output elements that are not finite have no derivative, and are counted and skipped. `backward` must be linear in
+    the output gradients, propagate their NaN, and depend only on its arguments. Further checks, as in `check_forward`:
+    lower precision against float64, other memory layouts, empty inputs, `needs`, repeatability, and memory behavior.
 
     Args:
         operator: The operator.
@@ -151,7 +152,7 @@ def check_gradient(
         strict: As for `check_forward`.
         out: As for `check_forward`.
         time_limit_s: As for `check_forward`.
-        seed: Of the directions.
+        seed: Seed of the random directions.
         raises: As for `check_forward`.
 
     Returns:
@@ -160,7 +161,7 @@ def check_gradient(
     Raises:
         OperatorError: As for `check_forward`.
         ShapeError: As for `check_forward`.
-        Unsupported: The operator has no gradient, or runs in float64 nowhere.
+        Unsupported: The operator has no gradient, or no framework runs it in float64.
         UsageError: As for `check_forward`.
     """
     with _checked(operator, inputs, framework, dtypes, out, time_limit_s) as (run, into):
@@ -170,13 +171,13 @@ def check_gradient(
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """An operator that is ready to be checked.
+    """An operator prepared for the checks.
 
     Attributes:
         subject: Runs it.
-        inputs: Copies of those that were given.
+        inputs: Copies of the given inputs.
         dtypes: Element types to try.
-        asked: Whether a user asked for these, so that none may be refused.
+        asked: Whether the user requested these types, so that none may be rejected.
     """
 
     subject: Subject
@@ -185,7 +186,7 @@ class _Run:
     asked: bool
 
     def strictly(self, strict: bool) -> bool:
-        """Whether it has to run under `array_api_strict`."""
+        """Whether it must run under `array_api_strict`."""
         return strict and self.subject.direct and not isinstance(self.subject.operator, CppOperator)
 
 
@@ -194,9 +195,9 @@ def _forward(
 ) -> None:
     subject, given = run.subject, run.inputs
     fresh = _alike(subject.operator) if subject.direct else None  # before anything ran
-    outputs = subject.forward(contiguous(given))  # what cannot run at all is told at once
+    outputs = subject.forward(contiguous(given))  # raises at once if it cannot run at all
     if not check_forward_conduct(subject, given, _others(given), run.dtypes, into):
-        return  # values that change under way cannot be judged
+        return  # values that change between calls cannot be checked
     try:
         truth = truth_of(subject, given, outputs, reference, against)
     except OperatorError as error:
@@ -235,11 +236,11 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
     grads, needs = cotangents(outputs, rng), floating(given)
     try:
         whole = subject.gradients(contiguous(given), [None if grad is None else grad.copy() for grad in grads], needs)
-    except OperatorError as error:  # that it raises, or breaks its contract, is what is wrong with it
+    except OperatorError as error:  # raising, or breaking the contract, is a failure
         into.say("backward", "FAILED", str(error))
         return
     if not check_backward_conduct(subject, given, _others(given), grads, needs, into):
-        return  # values that change under way cannot be judged
+        return  # values that change between calls cannot be checked
     check_needs(subject, given, grads, whole, into)
     if not isinstance(subject.operator, NativeOperator) and not hasattr(subject.operator, "op_type"):
         plain = subject if subject.direct else Subject(subject.operator, None)
@@ -278,11 +279,11 @@ def _checked(
     out: str | Path | None,
     time_limit_s: float,
 ) -> Iterator[tuple[_Run, Collector]]:
-    """What every check begins with: inputs of our own, element types to try, who runs it, and that it survives that.
+    """Common start of the checks: copies of the inputs, element types to try, the subject, and the survival check.
 
-    Operators are run on what they may complain of: warnings are for their users, and are silenced within.
+    Operators run on unusual inputs here, so warnings are silenced within.
     """
-    got: Any = operator  # which a user may have given as anything
+    got: Any = operator  # a user may have passed anything
     if not isinstance(got, Operator):
         what = (
             f"{operator.__name__}(…), with parentheses" if isinstance(operator, type) else "an object of a class of it"
@@ -297,7 +298,7 @@ def _checked(
         raise UsageError(f"{name_of(operator)}: got source = {brief(source)}; {told}")
     if not isinstance(operator, NativeOperator):
         check_inputs(operator, len(inputs))
-    # Operators see the machine's own order of bytes, whatever a file had.
+    # Operators get native byte order, regardless of a file's.
     given = contiguous([_in_own_bytes(to_numpy(value)) for value in inputs])
     for number, value in enumerate(given):
         if value.dtype.kind == "f" and value.dtype.itemsize > 8:
@@ -324,16 +325,17 @@ def _in_own_bytes(value: np.ndarray) -> np.ndarray:
 
 
 def _alike(operator: Operator) -> Operator | None:
-    """A second operator, which shares nothing with the first; None where that cannot be made."""
+    """A deep copy of an operator; None if it cannot be copied."""
     try:
         return copy.deepcopy(operator)
-    except Exception:  # what an attribute does not like about it, a lock or a module say, is its own affair
+    except Exception:  # some attributes, such as locks or modules, cannot be copied
         return None
 
 
 def _others(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Other values of the same shapes and types, that an operator takes as it takes these: turned around, and all
-    floating ones a little larger."""
+    """Other values with the same shapes and types that an operator accepts likewise: reversed, and all floating-point
+    ones slightly larger.
+    """
     found = []
     for value in inputs:
         turned = np.ascontiguousarray(value.reshape(-1)[::-1].reshape(value.shape))

@@ -1,4 +1,4 @@
-"""What every operator is held to when it runs: as many outputs and gradients as it said, of the shapes it said."""
+"""Contract checks of running operators: the number and shapes of outputs and gradients match the declared ones."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
 
 
 def name_of(operator: Operator) -> str:
-    """What messages call an operator."""
+    """The name of an operator in messages."""
     return str(getattr(operator, "title", "") or type(operator).__name__)
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether there are gradients by a value of this element type.
+    """Whether values of this element type have gradients.
 
     >>> is_floating("bfloat16"), is_floating("int64")
     (True, False)
@@ -43,7 +43,7 @@ def is_floating(dtype: str) -> bool:
 
 
 def known(spec: TensorSpec) -> bool:
-    """Whether all extents are numbers; those that a network or a framework leaves open are other things.
+    """Whether all dimensions are integers; dimensions left open by a network or a framework are not.
 
     >>> known(TensorSpec(shape=(2, 3))), known(TensorSpec(shape=("N", 3)))
     (True, False)
@@ -52,15 +52,15 @@ def known(spec: TensorSpec) -> bool:
 
 
 def spec_of(value: Array) -> TensorSpec:
-    """Shape and element type of an array of any library."""
+    """The shape and element type of an array of any library."""
     return TensorSpec(shape=tuple(map(int, value.shape)), dtype=dtype_name(value.dtype))
 
 
 def check_inputs(operator: Operator, count: int) -> None:
-    """Refuse a number of inputs that `specs` does not take.
+    """Check the number of inputs against the signature of `specs`.
 
     Raises:
-        ShapeError: Too few, or too many.
+        ShapeError: Too few or too many inputs.
     """
     try:
         inspect.signature(operator.specs).bind(*(None,) * count)
@@ -73,11 +73,11 @@ def check_inputs(operator: Operator, count: int) -> None:
 
 
 def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """What an operator says of its outputs, for these inputs.
+    """The output specifications of an operator for these inputs.
 
     Raises:
-        ShapeError: A number of inputs that it does not take.
-        OperatorError: `specs` failed, or gave something else than TensorSpecs.
+        ShapeError: It does not accept this number of inputs.
+        OperatorError: `specs` failed, or did not return TensorSpecs.
     """
     check_inputs(operator, len(inputs))
     given = ", ".join(map(str, inputs))
@@ -94,7 +94,7 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
             f"{name_of(operator)}.specs returned {brief(outputs)}; allowed: a tuple of at least one TensorSpec; "
             "remedy: return (x,), say, where the output is like the input x"
         )
-    # Where all inputs are arrays, so are all outputs.
+    # If all input shapes are known, all output shapes must be.
     if all(map(known, inputs)):
         for number, spec in enumerate(outputs):
             extents: tuple[Any, ...] = spec.shape
@@ -108,7 +108,7 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
 
 
 def _advice(inputs: Sequence[TensorSpec]) -> str:
-    """What may help where `specs` failed for these inputs."""
+    """A remedy if `specs` failed for these inputs."""
     names = sorted({str(extent) for spec in inputs for extent in spec.shape if isinstance(extent, str)})
     if not names:
         return "; remedy: raise d5.ShapeError(…), where it does not take these"
@@ -120,17 +120,17 @@ def _advice(inputs: Sequence[TensorSpec]) -> str:
 
 
 def several(outputs: Any) -> tuple[Any, ...]:
-    """What `forward` returned, as a tuple."""
+    """The result of `forward` as a tuple."""
     if isinstance(outputs, tuple):
         return outputs
     return tuple(outputs) if isinstance(outputs, list) else (outputs,)
 
 
 def check_outputs(operator: Operator, outputs: tuple[Any, ...], expected: Sequence[TensorSpec]) -> None:
-    """Hold what `forward` returned against what `specs` said.
+    """Compare the outputs of `forward` with `specs`.
 
     Raises:
-        OperatorError: Another number, shape or element type.
+        OperatorError: The number, a shape or an element type differs.
     """
     name = name_of(operator)
     if len(outputs) != len(expected):
@@ -141,20 +141,21 @@ def check_outputs(operator: Operator, outputs: tuple[Any, ...], expected: Sequen
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
             raise OperatorError(f"{name}.forward returned {brief(value)} as output {number}; allowed: an array, {spec}")
         got = spec_of(value)
-        if reason := spec.mismatch(got.shape, got.dtype):  # type: ignore[arg-type]  # extents of an array are numbers
+        if reason := spec.mismatch(got.shape, got.dtype):  # type: ignore[arg-type]  # dimensions of an array are integers
             raise OperatorError(f"{name}.forward: output {number}: {reason}, as its specs says")
 
 
 def check_gradients(
     operator: Operator, gradients: Any, inputs: Sequence[Any], needs: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """Hold what `backward` returned against the inputs.
+    """Compare the gradients of `backward` with the inputs.
 
     Returns:
-        One gradient an input; None where none was needed.
+        One gradient per input; None if not needed.
 
     Raises:
-        OperatorError: Another number of gradients, none where one is needed, or one of another shape or element type.
+        OperatorError: The number of gradients is wrong, a needed one is missing, or one has a wrong shape or element
+            type.
     """
     name = name_of(operator)
     if isinstance(gradients, list):
@@ -184,12 +185,12 @@ def check_gradients(
 
 
 def gradient_inputs(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[bool, ...]:
-    """Which inputs there is a gradient by: the floating-point ones."""
+    """Which inputs have a gradient: the floating-point ones."""
     return tuple(is_floating(spec.dtype) for spec in inputs)
 
 
 class Expectations:
-    """What an operator's outputs are to be, by the shapes and element types of its inputs, which are looked up.
+    """Cached output specifications of an operator, by the shapes and element types of its inputs.
 
     Args:
         operator: The operator.
@@ -200,7 +201,7 @@ class Expectations:
         self._known: dict[Any, tuple[TensorSpec, ...]] = {}
 
     def __call__(self, inputs: Sequence[Array]) -> tuple[TensorSpec, ...]:
-        """Of these inputs; raises as `specs_of`."""
+        """The output specifications for these inputs; raises as `specs_of`."""
         key = tuple([(value.shape, value.dtype) for value in inputs])
         found = self._known.get(key)
         if found is None:

@@ -29,20 +29,20 @@ _LOCK = threading.RLock()
 class CppOperator(Operator):
     """An operator whose arithmetic is a C++ class template; see `deep5/operator.h`.
 
-    A subclass says where the source is and what the outputs are (`specs`). The element type that the class is made for
-    is that of the first floating-point input, or of the first input where there is none. Each is compiled when it is
-    first asked for, with `-O3 -march=native` and OpenMP, and kept in the cache folder.
+    A subclass sets the source and defines the outputs (`specs`). The template is instantiated for the element type of
+    the first floating-point input, or of the first input if there is none. Each instance is compiled on first use, with
+    `-O3 -march=native` and OpenMP, and kept in the cache folder.
 
     Args:
-        attributes: The arguments of the C++ constructor, in their order: whole numbers (`int64_t`), numbers
-            (`double`), truth values (`bool`), texts (`std::string`), and lists of whole numbers or of numbers
-            (`std::vector`). What the type in C++ does not hold is refused.
+        attributes: The arguments of the C++ constructor, in order: integers (`int64_t`), numbers (`double`), booleans
+            (`bool`), strings (`std::string`), and lists of integers or of numbers (`std::vector`). Values out of range
+            of the C++ type are rejected.
 
     Attributes:
-        source: The C++ file, relative to the file of the subclass, or the source itself (a text with a `{`, a `;` or
+        source: The C++ file, relative to the file of the subclass, or the source itself (a string with a `{`, a `;` or
             several lines).
-        cuda: The same in CUDA, for graphics processors.
-        template: Name of the C++ class template; the subclass's own where it is empty.
+        cuda: The same in CUDA, for GPUs.
+        template: Name of the C++ class template; the subclass's name if empty.
 
     >>> class Scale(CppOperator):
     ...     source = '''
@@ -70,20 +70,21 @@ class CppOperator(Operator):
         self._libraries: dict[tuple[str, str], Library] = {}
         self._made: dict[tuple[str, str], Made] = {}
         self._kernels: dict[Any, Kernel] = {}
-        # Of the forward pass on NumPy arrays, by their kinds, shapes and element types: one look a call.
+        # Plans of the forward pass on NumPy arrays, by their kinds, shapes and element types: one lookup per call.
         self._plans: dict[Any, Plan] = {}
-        # The same of the backward pass, None where nothing is needed, and which outputs' gradients it takes.
+        # The same for the backward pass: the plan, None if no gradient is needed, and the outputs whose gradients it
+        # takes.
         self._backward_plans: dict[Any, tuple[Plan | None, list[int]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is compiled, which another process finds in the cache."""
+        """The state without compiled objects, which another process finds in the cache."""
         return {**vars(self), "_libraries": {}, "_made": {}, "_kernels": {}, "_plans": {}, "_backward_plans": {}}
 
     def forward(self, *inputs: Array) -> Any:
-        """The outputs of NumPy arrays.
+        """The outputs for NumPy arrays.
 
         Raises:
-            ShapeError: Inputs that the operator does not take.
+            ShapeError: The operator does not accept the inputs.
             OperatorError: It does not compile, or failed.
         """
         try:
@@ -100,10 +101,10 @@ class CppOperator(Operator):
         outputs: Sequence[Array],
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
-        """The gradients of NumPy arrays; see `Operator.backward`.
+        """The gradients for NumPy arrays; see `Operator.backward`.
 
         Raises:
-            ShapeError: Another number of arrays, or others, than `forward` took and gave and than `needs` says.
+            ShapeError: The arrays do not match those of `forward`, or `needs`.
             OperatorError: It does not compile, has no `backward`, or failed.
         """
         given = (*output_grads, *inputs, *outputs)
@@ -118,24 +119,24 @@ class CppOperator(Operator):
         return tuple([next(found) if needed else None for needed in needs])
 
     def kernel(self, dtypes: Sequence[str], *, needs: Sequence[bool] | None = None, device: str = "cpu") -> Kernel:
-        """What frameworks call, compiled where it was not yet.
+        """The kernel that frameworks call, compiled if necessary.
 
         Args:
-            dtypes: Element types of the operator's inputs, as NumPy names them.
-            needs: Which inputs want a gradient, for the backward pass; None: the forward pass.
+            dtypes: NumPy names of the element types of the operator's inputs.
+            needs: Which inputs need a gradient, for the backward pass; None: the forward pass.
             device: `"cpu"` or `"cuda"`.
 
         Returns:
-            The kernel. A backward one has the inputs and outputs that `Backward` says.
+            The kernel. A backward one has the inputs and outputs of `Backward`.
 
         Raises:
-            OperatorError: It does not compile, has no `backward`, or its functions do not take what `specs` says.
+            OperatorError: It does not compile, has no `backward`, or its functions do not match `specs`.
             Unsupported: There is no source for the device.
         """
         key = (tuple(dtypes), None if needs is None else tuple(needs), device)
         kernel = self._kernels.get(key)
         if kernel is None:
-            with _LOCK:  # threads that come at once share one object in C++
+            with _LOCK:  # concurrent threads share one C++ object
                 kernel = self._kernels.get(key)
                 if kernel is None:
                     kernel = self._kernels[key] = self._bind(*key)
@@ -143,24 +144,24 @@ class CppOperator(Operator):
 
     @property
     def differentiable(self) -> bool:
-        """Whether the class has a `backward`, as its library says; compiled where no element type was yet.
+        """Whether the C++ class has a `backward`; compiles it if no element type is compiled yet.
 
         Raises:
             OperatorError: It does not compile.
             Unsupported: There is no source.
         """
         if not self._libraries:
-            # No object is made: a constructor may crash.
+            # Create no object: its constructor may crash.
             device = "cpu" if self.source else "cuda"
             with _LOCK:
                 try:
                     self._library("float32", device)
-                except OperatorError:  # a class that is for another element type alone
+                except OperatorError:  # a class that supports only another element type
                     self._library("float64", device)
-        return list(self._libraries.values())[0].has_backward  # noqa: RUF015 - in one go: threads may add to it
+        return list(self._libraries.values())[0].has_backward  # noqa: RUF015 - atomic: threads may add to it
 
     def report(self) -> dict[str, float]:
-        """What the C++ code reported since the last call, by counter, added up."""
+        """Totals of the counters that the C++ code reported since the last call, by name."""
         total: dict[str, float] = {}
         for made in self._made.values():
             for name, value in made.report().items():
@@ -168,7 +169,7 @@ class CppOperator(Operator):
         return total
 
     def text(self, device: str = "cpu") -> str:
-        """The source.
+        """The text of the source.
 
         Raises:
             Unsupported: There is none for the device.
@@ -186,7 +187,7 @@ class CppOperator(Operator):
             ) from error
 
     def source_path(self, device: str = "cpu") -> Path | None:
-        """The file of the source; None where the class holds the source itself; raises as `text`."""
+        """The file of the source; None if the class contains the source itself; raises as `text`."""
         return source_path(type(self), self._source(device))
 
     def _source(self, device: str) -> str | Path:
@@ -299,7 +300,7 @@ class CppOperator(Operator):
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:
-    """NumPy's scalars are arrays of no axes."""
+    """Convert NumPy scalars to rank-0 arrays."""
     return [np.asarray(value) if isinstance(value, np.generic) else value for value in values]
 
 

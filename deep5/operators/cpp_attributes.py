@@ -1,4 +1,4 @@
-"""The attributes of an operator in C++: what its constructor takes, as Python gives it."""
+"""The attributes of a C++ operator: constructor arguments given in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_attribute", "given_attributes"]
 
 
 class _Attribute(ctypes.Structure):
-    """`deep5::library::Attribute`, which becomes what the constructor takes, or says why it does not."""
+    """`deep5::library::Attribute`, which converts to the constructor's parameter type, or reports why it cannot."""
 
     _fields_ = (
         ("kind", ctypes.c_int32),
@@ -28,10 +28,10 @@ _WHOLE, _NUMBER, _TRUTH, _TEXT, _WHOLES, _NUMBERS = range(6)
 
 
 def as_attribute(operator: str, name: str, value: Any) -> Any:
-    """An attribute as it is kept: a Python number, truth value or text, or a tuple of numbers of one kind.
+    """An attribute in its stored form: a Python number, boolean or string, or a tuple of numbers of one kind.
 
     Raises:
-        UsageError: It is something else, or a whole number of more than 64 bits.
+        UsageError: It is of another type, or an integer of more than 64 bits.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
@@ -52,13 +52,13 @@ def as_attribute(operator: str, name: str, value: Any) -> Any:
 
 
 def given_attributes(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Attributes as the library takes them.
+    """Attributes in the library's form.
 
     Args:
-        attributes: What `as_attribute` returned, by name.
+        attributes: Results of `as_attribute` by name.
 
     Returns:
-        An array in C, and what has to live as long as it.
+        A C array, and the objects that must live as long as it.
     """
     given = (_Attribute * max(1, len(attributes)))()
     kept = []
@@ -71,7 +71,7 @@ def given_attributes(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _in_c(value: Any) -> tuple[int, Any]:
-    """The kind of an attribute, and its elements as an array in C."""
+    """The kind of an attribute, and its elements as a C array."""
     if isinstance(value, str):
         text = value.encode()
         return _TEXT, (ctypes.c_char * len(text)).from_buffer_copy(text) if text else (ctypes.c_char * 0)()

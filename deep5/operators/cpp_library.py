@@ -1,4 +1,4 @@
-"""The library of an operator in C++: its class for one element type, compiled and loaded, and what it says."""
+"""The library of a C++ operator: its class for one element type, compiled and loaded, and its description."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ELEMENTS = {
     "bool": "bool",
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-"""Element types in C++, by NumPy's names."""
+"""C++ element types by NumPy name."""
 
 BOUNDS = [0]
-"""The status with which what is compiled ends its process at an index outside of a tensor; 0: nothing looks."""
+"""Exit status of compiled code at an index out of bounds; 0: without index checks."""
 
 _COUNTERS = 64
 _ERROR = re.compile(r"^(?P<file>.*?)[:(](?P<line>\d+)[:)].*?\berror\b", re.MULTILINE)
@@ -38,7 +38,7 @@ _OWN = re.compile(r"error\b.*?\bdeep5: (?P<text>.*?)[\"\s]*$", re.MULTILINE)
 
 
 class Argument:
-    """A tensor that a C++ function takes."""
+    """A tensor argument of a C++ function."""
 
     def __init__(self, code: int) -> None:
         self.dtype = NAMES[code & 0xFF]
@@ -47,14 +47,14 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A class template in C++.
+    """A C++ class template.
 
     Attributes:
-        name: What messages call the operator.
+        name: Name of the operator in messages.
         template: Name of the class template.
         text: The source.
-        path: Its file; None where there is none.
-        attributes: Names of the arguments of its constructor.
+        path: Its file; None if there is none.
+        attributes: Names of the constructor's arguments.
     """
 
     name: str
@@ -65,19 +65,19 @@ class Source:
 
 
 class Library:
-    """A class in C++ for one element type and device.
+    """A C++ class for one element type and device.
 
     Args:
-        source: Of the device.
-        element: The element type that the class is made for.
+        source: The source for the device.
+        element: The element type of the class.
         device: `"cpu"` or `"cuda"`.
 
     Attributes:
-        functions: What it exports.
+        functions: The exported functions.
         has_backward: Whether the class has a `backward`.
 
     Raises:
-        OperatorError: It does not compile, or the class is none that an operator may have.
+        OperatorError: It does not compile, or the class is not a valid operator class.
     """
 
     def __init__(self, source: Source, element: str, device: str) -> None:
@@ -107,10 +107,10 @@ class Library:
         self.has_backward: bool = self.functions.deep5_describe(1, (ctypes.c_int32 * MAX_TENSORS)()) >= 0
 
     def arguments(self, function: str) -> list[Argument]:
-        """What `forward` or `backward` takes; nothing where there is none.
+        """The arguments of `forward` or `backward`; empty if the function does not exist.
 
         Raises:
-            Unsupported: More tensors than there may be.
+            Unsupported: There are too many tensors.
         """
         codes = (ctypes.c_int32 * MAX_TENSORS)()
         count = self.functions.deep5_describe(["forward", "backward"].index(function), codes)
@@ -119,7 +119,7 @@ class Library:
         return [Argument(code) for code in codes[: max(count, 0)]]
 
     def _told(self, error: CompilerRefusal) -> str:
-        """What the compiler said: all of it where it is about the user's lines, else what the user has to know."""
+        """The compiler's output: all of it if it concerns the user's lines, else only the relevant part."""
         first, own = _ERROR.search(error.output), _OWN.search(error.output)
         if first is not None and (first["file"], first["line"]) == (self._end, "1"):
             return (
@@ -133,11 +133,11 @@ class Library:
 
 
 class Made:
-    """An object of such a class.
+    """An object of a C++ class.
 
     Args:
         library: The class.
-        attributes: The arguments of its constructor, by name.
+        attributes: The constructor's arguments by name.
 
     Raises:
         OperatorError: The constructor threw.
@@ -156,7 +156,7 @@ class Made:
         weakref.finalize(self, functions.deep5_destroy, self.address)
 
     def report(self) -> dict[str, float]:
-        """The counters, by name; they are empty afterwards.
+        """The counters by name; resets them.
 
         Raises:
             OperatorError: There are too many.
@@ -172,7 +172,7 @@ class Made:
 
 
 def source_path(kind: type, source: str | Path) -> Path | None:
-    """The file of a source, which lies beside its class; None where it is the source itself.
+    """The file of a source, next to the class's own file; None if it is the source itself.
 
     >>> source_path(object, "struct A {};") is None
     True
@@ -182,13 +182,13 @@ def source_path(kind: type, source: str | Path) -> Path | None:
     home = next((base for base in kind.__mro__ if source in (vars(base).get("source"), vars(base).get("cuda"))), kind)
     try:
         folder = Path(inspect.getfile(home)).parent
-    except (TypeError, OSError):  # a class that was typed in
+    except (TypeError, OSError):  # a class defined interactively
         folder = Path.cwd()
     return (folder / source).resolve()
 
 
 def _quoted(text: str) -> str:
-    """A text between the quotes of C++."""
+    """A string escaped for a C++ string literal."""
     return " ".join(text.splitlines()).replace("\\", "\\\\").replace('"', '\\"')
 
 

@@ -1,4 +1,4 @@
-"""Random inputs of operators, as checks and timings draw them: whole numbers that may be indices, or within bounds."""
+"""Random inputs of operators for checks and timings: integers that are valid indices, or values within bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def below_extents(shapes: Sequence[Sequence[Any]]) -> int:
-    """What whole numbers stay below, so that they are indices of every axis: the smallest extent, at least 1.
+    """An exclusive bound for integers that makes them valid indices of every axis: the smallest dimension, at least 1.
 
     >>> below_extents([(4, 3), (5,)]), below_extents([()]), below_extents([(0, 3)])
     (3, 2, 1)
@@ -35,14 +35,14 @@ def whole_numbers(
     below: int,
     bounds: tuple[float, float] | None = None,
 ) -> NDArray[Any]:
-    """Whole numbers from 0 on, each as likely as any other; truth values are 0 and 1.
+    """Uniformly distributed integers from 0; booleans are 0 and 1.
 
     Args:
-        draw: Where from.
-        shape: Of the array.
-        dtype: No floating-point one.
-        below: What they stay below, from `below_extents`; no more than the element type holds.
-        bounds: Between these instead, both included.
+        draw: The random generator.
+        shape: Shape of the array.
+        dtype: Element type, not floating-point.
+        below: Exclusive upper bound from `below_extents`, limited by the range of the element type.
+        bounds: Inclusive bounds to use instead.
     """
     import numpy as np
 
@@ -58,10 +58,10 @@ def whole_numbers(
 
 
 def check_bounds(bounds: tuple[float, float]) -> None:
-    """Refuse what is no interval.
+    """Check that bounds are a valid interval.
 
     Raises:
-        UsageError: The first is not below the second, or no number lies evenly between them.
+        UsageError: The first is not below the second, or their difference is not finite.
     """
     if not (bounds[0] < bounds[1] and math.isfinite(bounds[1] - bounds[0])):
         raise UsageError(
@@ -71,15 +71,15 @@ def check_bounds(bounds: tuple[float, float]) -> None:
 
 
 def check_held(bounds: tuple[float, float], dtype: str) -> None:
-    """Refuse bounds that an element type does not hold.
+    """Check that bounds are in the range of an element type.
 
     Raises:
-        UsageError: One of them is beyond its numbers.
+        UsageError: One of them is out of range.
     """
     if dtype == "bool":
         return
     least: float
-    most: float  # a whole number where it is one: as a number of float64 the largest of int64 is one more
+    most: float  # an int for integer types: in float64, the maximum of int64 would be one too large
     if is_floating(dtype):
         import ml_dtypes
 
@@ -89,7 +89,7 @@ def check_held(bounds: tuple[float, float], dtype: str) -> None:
         import numpy as np
 
         known = np.iinfo(dtype)
-        least, most = int(known.min), min(int(known.max), int(np.iinfo(np.int64).max))  # drawn as int64
+        least, most = int(known.min), min(int(known.max), int(np.iinfo(np.int64).max))  # values are drawn as int64
     if bounds[0] < least or bounds[1] > most:
         raise UsageError(
             f"got --range {bounds[0]:g} {bounds[1]:g} for inputs of {dtype}; allowed: from {least:g} to {most:g}"
@@ -97,16 +97,16 @@ def check_held(bounds: tuple[float, float], dtype: str) -> None:
 
 
 def each_input(option: str, given: Sequence[T], count: int, names: Sequence[str] = ()) -> list[T]:
-    """What is given once for all inputs, or once an input: one an input.
+    """Expand values given once for all inputs, or once per input, to one per input.
 
     Args:
-        option: In which it is given, for the message.
-        given: Not empty.
-        count: How many inputs there are.
-        names: Theirs, for the message.
+        option: Name of the option, for the message.
+        given: The values; not empty.
+        count: Number of inputs.
+        names: Names of the inputs, for the message.
 
     Raises:
-        UsageError: Given another number of times.
+        UsageError: The number of values is neither 1 nor `count`.
 
     >>> each_input("--dtype", ["float32"], 2)
     ['float32', 'float32']

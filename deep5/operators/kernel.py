@@ -1,6 +1,6 @@
-"""`Kernel`: a compiled operator in one direction, for inputs of fixed element types, on any memory of the host.
+"""`Kernel`: a compiled operator in one direction, for inputs of fixed element types, on any host memory.
 
-What frameworks call is a C structure (`deep5/kernel.h`): the same one for all of them.
+All frameworks call the same C structure (`deep5/kernel.h`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ ASK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Tensor), ct
 
 
 class Kernel:
-    """An operator in one direction; made by `CppOperator.kernel`.
+    """An operator in one direction; created by `CppOperator.kernel`.
 
     Args:
-        operator: Says the shapes of the outputs: a `CppOperator`, or its `Backward`.
-        library: Compiled.
-        handle: The object in C++.
+        operator: Determines the shapes of the outputs: a `CppOperator`, or its `Backward`.
+        library: The compiled library.
+        handle: The C++ object.
         direction: 0 forward, 1 backward.
-        dtypes: Of the inputs.
-        arguments: Of the C++ function, each as the number of an input or, behind those, of an output; -1: none.
+        dtypes: Element types of the inputs.
+        arguments: For each argument of the C++ function the index of an input or, after the inputs, of an output; -1:
+            none.
         strided: Which inputs may be strided.
 
     Attributes:
-        pointer: Address of the `deep5_kernel`; valid as long as this object.
-        inputs: How many inputs it has.
+        pointer: Address of the `deep5_kernel`; valid during the lifetime of this object.
+        inputs: Number of inputs.
         dtypes: Element types of the inputs, then of the outputs.
         strided: Which inputs may be strided.
     """
@@ -61,7 +62,7 @@ class Kernel:
         self.inputs, self.dtypes, self.strided = len(dtypes), (*dtypes, *made), tuple(strided)
         self._plans: dict[Any, Plan] = {}
         self._failure: Exception | None = None
-        # A weak reference: the callback must not keep the kernel alive, nor the operator.
+        # A weak reference: the callback must keep neither the kernel nor the operator alive.
         own = weakref.ref(self)
         self._ask = ASK(lambda token, inputs, outputs: _answer(own(), inputs, outputs))
         codes = [CODES[dtype] for dtype in self.dtypes]
@@ -81,7 +82,7 @@ class Kernel:
         weakref.finalize(self, _unbind, library, self.pointer, handle)
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        """The outputs of NumPy arrays, as new ones; raises as `plan` and `Plan.on_arrays`."""
+        """The outputs for NumPy arrays, as new arrays; raises as `plan` and `Plan.on_arrays`."""
         try:
             plan = self._plans[tuple([(type(value), value.shape, value.dtype) for value in inputs])]
         except (KeyError, AttributeError, TypeError):
@@ -92,8 +93,8 @@ class Kernel:
         """A plan for inputs of these shapes.
 
         Raises:
-            ShapeError: Another number of inputs, another element type, or shapes that the operator does not take.
-            OperatorError: Its specs says something that the C++ class does not.
+            ShapeError: The operator does not accept the number of inputs, an element type, or the shapes.
+            OperatorError: Its specs do not match the C++ class.
         """
         dtypes = tuple(spec.dtype for spec in inputs)
         if dtypes != self.dtypes[: self.inputs]:
@@ -108,20 +109,20 @@ class Kernel:
         return Plan(self, inputs, outputs)
 
     def fail(self) -> NoReturn:
-        """Raise what went wrong in this thread's last call.
+        """Raise the error of this thread's last call.
 
         Raises:
-            OperatorError: In any case.
+            OperatorError: Always.
         """
         raise OperatorError(f"{self.name} failed: {self._library.deep5_error().decode(errors='replace')}")
 
     @property
     def failure(self) -> Exception | None:
-        """What `specs` raised when a framework asked for the shapes of outputs; None where all went well."""
+        """The exception that `specs` raised when a framework requested the shapes of outputs; None without an error."""
         return self._failure
 
     def _said(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """The outputs as the operator's specs says them, held against what the C++ class writes."""
+        """The outputs by the operator's specs, compared with those of the C++ class."""
         outputs = specs_of(self._operator, inputs)
         if tuple(spec.dtype for spec in outputs) != self.dtypes[self.inputs :]:
             raise OperatorError(
@@ -134,7 +135,7 @@ class Kernel:
         return outputs
 
     def _shapes(self, inputs: Any, outputs: Any) -> None:
-        """Answer a framework's question for the shapes of outputs."""
+        """Callback for frameworks that request the shapes of outputs."""
         specs = [
             TensorSpec(shape=tuple(inputs[at].shape[axis] for axis in range(inputs[at].rank)), dtype=self.dtypes[at])
             for at in range(self.inputs)
@@ -150,7 +151,7 @@ def _answer(kernel: Kernel | None, inputs: Any, outputs: Any) -> int:
         return 1
     try:
         kernel._shapes(inputs, outputs)
-    except Exception as error:  # a callback cannot raise; whoever called the framework is told
+    except Exception as error:  # a callback cannot raise; the framework's caller gets the error
         kernel._failure = error
         return 1
     kernel._failure = None
@@ -158,5 +159,5 @@ def _answer(kernel: Kernel | None, inputs: Any, outputs: Any) -> int:
 
 
 def _unbind(library: Any, pointer: int, handle: Any) -> None:
-    # The handle is an argument so that the object in C++ outlives its kernels.
+    # The handle is an argument so that the C++ object outlives its kernels.
     library.deep5_unbind(pointer)

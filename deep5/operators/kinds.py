@@ -1,4 +1,4 @@
-"""What kind of operator something is: compiled code, or a function of a framework's own."""
+"""Kinds of operators: compiled code, or a framework's native function."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ __all__ = ["behind", "foreign", "is_compiled"]
 
 
 def behind(operator: Operator) -> Operator:
-    """The operator itself, or the one whose backward pass it is."""
+    """The operator itself; for a `Backward`, the operator that it differentiates."""
     return operator.operator if isinstance(operator, Backward) else operator
 
 
 def is_compiled(operator: Operator) -> TypeGuard[CppOperator | Backward]:
-    """Whether it is compiled code, forward or backward."""
+    """Whether an operator is compiled code, forward or backward."""
     return isinstance(behind(operator), CppOperator)
 
 
 def foreign(operator: Operator, framework: str) -> str:
-    """Why a framework does not run an operator that is a function of one.
+    """Why a framework cannot run an operator that is a native function.
 
     Args:
-        operator: Of any kind.
-        framework: The framework, by its name without a mode.
+        operator: An operator of any kind.
+        framework: Name of the framework without a mode.
 
     Returns:
-        The reason; empty where it runs, or where it is no such function.
+        The reason; empty if the framework can run it, or if it is not a native function.
     """
     own = behind(operator)
     if not isinstance(own, NativeOperator):

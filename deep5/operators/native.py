@@ -1,4 +1,4 @@
-"""`NativeOperator`: an existing function of a framework as an operator, for deep5's checks and timings."""
+"""`NativeOperator`: an existing framework function as an operator, for deep5's checks and timings."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["NativeOperator"]
 
 
 class NativeOperator(Operator):
-    """A function of one framework's own arrays: `torch.nn.functional.conv2d`, a Keras layer, a function of JAX.
+    """A function of one framework's native arrays: `torch.nn.functional.conv2d`, a Keras layer, a JAX function.
 
-    It runs on that framework alone, is differentiated by it, and is called with its arrays as they are.
+    It runs only on that framework, which differentiates it, and is called with native arrays.
 
     Args:
-        function: Takes native arrays, gives one or a tuple of them.
-        framework: Whose, by name: `"pytorch"`.
-        specs: Gives the outputs' specifications from the inputs'; None: whatever comes out is right.
+        function: Takes native arrays, returns one or a tuple of them.
+        framework: Name of the framework: `"pytorch"`.
+        specs: Maps input specifications to output specifications; None: any output is valid.
         settings: Further arguments of the function, by name.
 
     Raises:
-        UsageError: `function` cannot be called, or `framework` is no name.
+        UsageError: `function` is not callable, or `framework` is not a name.
 
     >>> NativeOperator(len, framework="pytorch").title
     'len'
@@ -48,17 +48,17 @@ class NativeOperator(Operator):
         self.title = str(getattr(function, "__name__", type(function).__name__))
 
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """As given; see `says_specs`.
+        """The result of the given `specs`; see `says_specs`.
 
         Raises:
-            Unsupported: None were given.
+            Unsupported: None was given.
         """
         if self._specs is None:
             raise Unsupported(f"{self.title} says nothing of its outputs; remedy: NativeOperator(…, specs=…)")
         return self._specs(*inputs)
 
     def forward(self, *inputs: Array) -> Any:
-        """The function's own value, of native arrays."""
+        """The function's result for native arrays."""
         return self.function(*inputs, **self.settings)
 
     def backward(
@@ -68,10 +68,10 @@ class NativeOperator(Operator):
         outputs: Sequence[Array],
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
-        """The framework differentiates it.
+        """Raise an error: the framework differentiates the function.
 
         Raises:
-            Unsupported: In any case.
+            Unsupported: Always.
         """
         raise Unsupported(
             f"{self.title} is differentiated by {self.framework}; remedy: "

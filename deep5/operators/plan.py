@@ -1,6 +1,6 @@
 """`Plan`: a kernel for inputs of known shapes, run on NumPy arrays or on addresses.
 
-The C structures that carry its tensors are those of `deep5/kernel.h`.
+The C structures of its tensors are defined in `deep5/kernel.h`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ INCLUDE = Path(__file__).parent / "include"
 """The folder of deep5's headers."""
 
 MAX_TENSORS = 64
-"""How many tensors a C++ function takes at most."""
+"""Maximum number of tensors of a C++ function."""
 
 make_memory: Callable[[tuple[int, ...], Any], np.ndarray] = np.empty
-"""What makes the outputs on NumPy arrays; checks put a function here that watches the memory around them."""
+"""Allocates the outputs on NumPy arrays; checks replace it to guard the memory around them."""
 
 _FAILED = 1
 
@@ -58,7 +58,7 @@ CODES = {
     "uint64": 13,
     "bfloat16": 16,
 }
-"""Element types as ONNX numbers them, by NumPy's names."""
+"""ONNX's numbers of element types, by NumPy name."""
 
 NAMES = {number: name for name, number in CODES.items()}
 
@@ -76,10 +76,10 @@ class Tensor(ctypes.Structure):
 
 
 class Bound(Protocol):
-    """The compiled code that a plan runs; `Kernel` is one.
+    """The compiled code that a plan runs; implemented by `Kernel`.
 
     Attributes:
-        name: What messages call it.
+        name: Name in messages.
         pointer: Address of its `deep5_kernel`.
         dtypes: Element types of the inputs, then of the outputs.
         strided: Which inputs may be strided.
@@ -91,7 +91,7 @@ class Bound(Protocol):
     strided: tuple[bool, ...]
 
     def fail(self) -> NoReturn:
-        """Raise what went wrong in this thread's last call."""
+        """Raise the error of this thread's last call."""
         ...
 
 
@@ -105,9 +105,9 @@ class _Plan(ctypes.Structure):
 
 @functools.cache
 def _python() -> tuple[Any, Any]:
-    """The functions that call a kernel on Python's objects."""
+    """The functions that call a kernel on Python objects."""
     library = load_library((INCLUDE / "deep5" / "python.c").read_text(encoding="utf-8"), include=(INCLUDE,))
-    loaded = ctypes.PyDLL(library._name)  # which holds the interpreter's lock, unlike the other kind
+    loaded = ctypes.PyDLL(library._name)  # which keeps the GIL, unlike CDLL
     arrays, addresses = loaded.deep5_call_arrays, loaded.deep5_call_addresses
     arrays.argtypes = (ctypes.c_void_p, ctypes.py_object)
     addresses.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
@@ -120,8 +120,8 @@ class Plan:
     Args:
         kernel: The kernel.
         inputs: Specifications of the inputs.
-        outputs: Of the outputs.
-        strides: Of each input, in elements, where it is run on addresses; None, and where there are none: C-contiguous.
+        outputs: Specifications of the outputs.
+        strides: Strides of each input in elements, for runs on addresses; C-contiguous if None or missing.
 
     Attributes:
         outputs: Specifications of the outputs.
@@ -137,7 +137,7 @@ class Plan:
         self.kernel, self.outputs, self._inputs = kernel, tuple(outputs), tuple(inputs)
         self._of_strides: dict[tuple[tuple[int, ...] | None, ...], Plan] = {}
         self._plan = _Plan(kernel=kernel.pointer)
-        self._held = []  # what the structure only points to
+        self._held = []  # objects that the structure points to
         for at, spec in enumerate((*inputs, *outputs)):
             shape = (ctypes.c_int64 * max(1, len(spec.shape)))(*map(int, spec.shape))
             self._held.append(shape)
@@ -156,7 +156,7 @@ class Plan:
         self._arrays, self._addresses = _python()
 
     def on_arrays(self, inputs: tuple[Any, ...]) -> list[Any]:
-        """The outputs, new NumPy arrays, of NumPy arrays of the plan's shapes and element types.
+        """The outputs, as new NumPy arrays, for NumPy arrays of the plan's shapes and element types.
 
         Raises:
             OperatorError: The operator failed.
@@ -170,17 +170,17 @@ class Plan:
         if code:
             if code == _FAILED:
                 self.kernel.fail()
-            # Of other strides or another alignment, or of an element type that buffers do not know.
+            # Other strides or alignment, or an element type without buffer support.
             copies = [np.require(value, requirements=("C", "A")) for value in inputs]
             self.on_addresses(tuple(_address(value) for value in (*copies, *outputs)))
         return outputs
 
     def of_strides(self, strides: tuple[tuple[int, ...] | None, ...]) -> Plan:
-        """The same for memory of other strides.
+        """The same plan for memory with other strides.
 
         Args:
-            strides: Of each input, in elements; None: C-contiguous, as those must be that the kernel does not take
-                strided.
+            strides: Strides of each input in elements; None: C-contiguous, as required for inputs that the kernel does
+                not accept strided.
         """
         found = self._of_strides.get(strides)
         if found is None:
@@ -188,15 +188,15 @@ class Plan:
         return found
 
     def on_addresses(self, addresses: tuple[int, ...], stream: int = 0) -> None:
-        """Run on memory that lies as the plan says: C-contiguous, but for inputs that it has strides of.
+        """Run on memory with the plan's layout: C-contiguous, except for inputs with strides.
 
         Args:
-            addresses: Of the inputs, then of the outputs.
-            stream: The device's, for a kernel that runs there.
+            addresses: Addresses of the inputs, then of the outputs.
+            stream: The device's stream, for a kernel that runs there.
 
         Raises:
             OperatorError: The operator failed.
-            ShapeError: Memory that is not aligned to its element type.
+            ShapeError: An address is not aligned to its element type.
         """
         code = self._addresses(self._address, addresses, stream)
         if code == _FAILED:
@@ -210,16 +210,16 @@ class Plan:
 def remembered(
     plans: dict[Any, Plan], name: str, inputs: Sequence[Any], make: Callable[[Sequence[TensorSpec]], Plan]
 ) -> Plan:
-    """A new plan for inputs, kept among others, of which there are not too many.
+    """Make a plan for inputs, and store it in a bounded cache.
 
     Args:
-        plans: By kind, shape and element type of each input: not all that has the shape of an array is one.
-        name: What messages call the operator.
-        inputs: NumPy arrays, or NumPy's scalars, which are arrays of no axes.
-        make: Gives the plan.
+        plans: The cache, by kind, shape and element type of each input: not every object with a shape is an array.
+        name: Name of the operator in messages.
+        inputs: NumPy arrays, or NumPy scalars, which are rank-0 arrays.
+        make: Creates the plan.
 
     Raises:
-        ShapeError: One of them is something else.
+        ShapeError: An input is of another type.
     """
     arrays = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs]
     check_arrays(name, arrays)
@@ -228,10 +228,10 @@ def remembered(
 
 
 def check_arrays(name: str, inputs: Sequence[Any]) -> None:
-    """Refuse what is no NumPy array of this machine's own numbers.
+    """Check that inputs are NumPy arrays in native byte order.
 
     Raises:
-        ShapeError: The first such input of the operator `name`.
+        ShapeError: For the first invalid input of the operator `name`.
     """
     for number, value in enumerate(inputs):
         if not isinstance(value, np.ndarray):

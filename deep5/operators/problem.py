@@ -1,4 +1,4 @@
-"""`Problem`: an operator, its inputs, its attributes and the directions in which it is run."""
+"""`Problem`: an operator, its inputs, its attributes and the directions to run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FORWARD = "forward"
 
 @dataclass(frozen=True, kw_only=True)
 class Direction:
-    """What is run: the forward pass, or that and gradients.
+    """The passes to run: forward, or forward and gradients.
 
     Attributes:
         name: "forward", "backward by data", …
-        needs: Which inputs want a gradient; empty for the forward pass alone.
+        needs: Which inputs need a gradient; empty for only the forward pass.
     """
 
     name: str = FORWARD
@@ -34,11 +34,11 @@ class Problem:
     Attributes:
         name: Short and unique in its set: "conv-24", the row of the table.
         title: Its sizes in words.
-        operator: ONNX's name, or what else `deep5 bench operator` takes.
+        operator: ONNX's name, or another operator name accepted by `deep5 bench operator`.
         inputs: Specification of every input.
-        outputs: Specification of every output; empty: what the operator says.
-        attributes: Of the operator.
-        directions: In which it is run; the first is the forward pass.
+        outputs: Specification of every output; empty: inferred from the operator.
+        attributes: Attributes of the operator.
+        directions: Directions to run; the first is the forward pass.
         use: "training", "inference_server", "inference_device", or empty.
         scales: Largest absolute value of each input's random numbers.
         sizes: The row of the table.

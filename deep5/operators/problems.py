@@ -1,8 +1,8 @@
-"""Problem sets, by name: those of DeepBench, and those of deep5's studies of operators.
+"""Problem sets by name: those of DeepBench, and those of deep5's operator studies.
 
 DeepBench (Baidu Research, https://github.com/baidu-research/DeepBench, Apache-2.0): the sizes in
-`code/kernels/*_problems.h`, one row a problem, in the tables beside this module. Its sparse matrix products and its
-all-reduce sizes are there as tables, and are no problems of one ONNX operator.
+`code/kernels/*_problems.h`, one row per problem, in the tables next to this module. Its sparse matrix products and
+all-reduce sizes exist only as tables, as they are not problems of a single ONNX operator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TABLES = ("all_reduce", "conv", "gemm", "rnn", "sparse_gemm")
 
 
 def problem_rows(table: str) -> list[dict[str, Any]]:
-    """The rows of one of DeepBench's tables, numbers and flags read, in their order.
+    """The rows of one of DeepBench's tables in order, with numbers and flags parsed.
 
     Args:
         table: One of `TABLES`.
@@ -48,7 +48,7 @@ def problem_set(name: str, uses: Sequence[str] = (), dtype: str = "float32") -> 
 
     Args:
         name: A key of `PROBLEM_SETS`: "deepbench.conv", "deepbench.gemm", "deepbench.rnn".
-        uses: Of "training", "inference_server", "inference_device"; all where empty.
+        uses: A subset of "training", "inference_server", "inference_device"; all if empty.
         dtype: Element type of every tensor.
 
     Raises:
@@ -122,7 +122,7 @@ def _products(dtype: str) -> list[Problem]:
                 ),
                 outputs=(TensorSpec(shape=(m, n), dtype=dtype),),
                 attributes={"transA": int(over_a), "transB": int(over_b)},
-                # The products of a backward pass are rows of their own in the table: the transposed ones.
+                # The products of a backward pass are separate rows of the table: the transposed ones.
                 use=row["use"],
                 sizes=row,
             )
@@ -130,8 +130,8 @@ def _products(dtype: str) -> list[Problem]:
     return problems
 
 
-# ONNX's operator, its gates, and what makes it the cell that DeepBench runs: ReLU in the vanilla one, and the GRU
-# whose reset comes after the product, which is also that of the frameworks' own layers.
+# ONNX's operator, its gates, and the attributes of DeepBench's cell: ReLU in the vanilla RNN, and the GRU with the
+# reset gate after the product, as in the frameworks' own layers.
 _CELLS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "vanilla": ("RNN", 1, {"activations": ["Relu"]}),
     "lstm": ("LSTM", 4, {}),
@@ -148,7 +148,7 @@ def _recurrent(dtype: str) -> list[Problem]:
         directions: tuple[Direction, ...] = (Direction(),)
         if row["use"] == "training":
             directions += (Direction(name="backward", needs=(True, True, True)),)
-        # Uniform numbers of this size give a matrix that shrinks a state: what runs over 1500 steps stays finite.
+        # Uniform numbers of this magnitude give a contracting matrix, so that the state stays finite over 1500 steps.
         scale = 1 / sqrt(hidden)
         problems.append(
             Problem(
@@ -175,7 +175,7 @@ PROBLEM_SETS: Mapping[str, Callable[[str], list[Problem]]] = {
     "studies.layers": studies.layers,
     "studies.matmul": studies.products,
 }
-"""What makes the problems of a set, for an element type."""
+"""Set name to the function that creates its problems for an element type."""
 
 
 def _read(text: str) -> Any:

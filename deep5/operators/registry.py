@@ -1,4 +1,4 @@
-"""Operators by domain and name: what makes a user's operator a node that any network may hold."""
+"""Operators by domain and name, which makes user-defined operators usable as nodes of any network."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _Class = TypeVar("_Class", bound=type[Operator])
 
 
 def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
-    """Make an operator a node that any network may hold; a class decorator.
+    """Class decorator that makes an operator usable as a node of any network.
 
     The node's attributes are the arguments of the class's constructor.
 
-    A class that is defined again under its own name, in a notebook or a module that is loaded again, takes the place
-    of the former.
+    A class redefined under its own name, in a notebook or a reloaded module, replaces the previous one.
 
     Args:
         name: The node's operator: letters, digits and `_`, as in C.
-        domain: Its domain, such as `"org.example"`: letters, digits, `_` and `-` between dots; any but ONNX's own
-            (`ai.onnx`) and deep5's own (`deep5`), and what begins with one of these and a dot.
+        domain: Its domain, such as `"org.example"`: letters, digits, `_` and `-` between dots; any except ONNX's
+            (`ai.onnx`), deep5's (`deep5`), and their subdomains.
 
     Raises:
-        UsageError: Another name or domain, no class of `Operator`, or a name that is taken by another.
+        UsageError: The name or domain is invalid, the class is not an `Operator`, or the name is taken by another
+            class.
 
     >>> @register_operator("Twice", domain="org.example")
     ... class Twice(Operator):
@@ -58,7 +58,7 @@ def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
     def register(made: _Class) -> _Class:
         if not isinstance(made, type) or not issubclass(made, Operator):
             raise UsageError(f"register_operator: got {brief(made)}; allowed: a class of d5.Operator")
-        # A name that is taken here would be missing when deep5 loads its own operator of that name, at a later import.
+        # A name taken here would conflict when a later import loads deep5's own operator of that name.
         if _within(domain, _OWN) and not _within(made.__module__, _OWN):
             raise UsageError(
                 f"register_operator: got the domain {domain!r} for {made.__qualname__}, which is deep5's own; remedy: "
@@ -83,10 +83,10 @@ def _within(name: str, root: str) -> bool:
 
 
 def registered_operator(domain: str, name: str) -> type[Operator] | None:
-    """The class behind a node's domain and operator; None where nothing is registered.
+    """The class for a node's domain and operator; None if nothing is registered.
 
     Operators that ship with deep5, or with a package that registers them by an entry point, are loaded when a node
-    asks for them.
+    requires them.
     """
     if (domain, name) not in _OPERATORS and domain:
         from deep5.core.plugins import load, registered
@@ -98,17 +98,17 @@ def registered_operator(domain: str, name: str) -> type[Operator] | None:
 
 
 def forget_operator(name: str, *, domain: str) -> None:
-    """Undo `register_operator`; nothing where there is none of that name."""
+    """Undo `register_operator`; does nothing if there is no such operator."""
     _OPERATORS.pop((domain, name), None)
 
 
 def registered_operators() -> Mapping[tuple[str, str], type[Operator]]:
-    """Everything that was registered in this process, by domain and name."""
+    """All operators registered in this process, by domain and name."""
     return dict(_OPERATORS)
 
 
 def make_operator(domain: str, name: str, attributes: Mapping[str, Any]) -> Operator:
-    """An operator of a registered class.
+    """Create an operator of a registered class.
 
     Args:
         domain: As registered.
@@ -116,8 +116,8 @@ def make_operator(domain: str, name: str, attributes: Mapping[str, Any]) -> Oper
         attributes: The constructor's arguments, by name.
 
     Raises:
-        UsageError: Nothing is registered so.
-        OperatorError: The class does not take these attributes.
+        UsageError: No such operator is registered.
+        OperatorError: The class does not accept these attributes.
     """
     made = registered_operator(domain, name)
     if made is None:

@@ -1,4 +1,4 @@
-"""What this machine reaches, measured: a matrix product and a copy, beside which an operator's rates are read."""
+"""Measured peaks of this machine: a matrix product and a copy, as reference for an operator's rates."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ PRODUCT = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """Peaks, as measured.
+    """Measured peaks.
 
     Attributes:
-        flop_s: Floating-point operations a second of the fastest matrix product in `dtype`; None where nothing has one.
-        byte_s: Bytes a second, read and written, of the fastest copy of memory that fits into no cache.
-        threads: With so many threads.
-        dtype: Of the product: a rate in one element type says nothing of another.
-        seen: Every peak that was measured, by library: `{"numpy": (flop_s, byte_s)}`; None where one has none.
+        flop_s: Floating-point operations per second of the fastest matrix product in `dtype`; None if no library has
+            one.
+        byte_s: Bytes per second, read and written, of the fastest copy of memory larger than any cache.
+        threads: Number of threads.
+        dtype: Element type of the product; rates of different element types are not comparable.
+        seen: All measured peaks by library: `{"numpy": (flop_s, byte_s)}`; None if a library has none.
 
     References:
         Williams, Waterman and Patterson, Roofline: an insightful visual performance model, CACM 52(4), 2009.
@@ -40,7 +41,7 @@ class Roofline:
     seen: Mapping[str, tuple[float | None, float | None]]
 
     def attainable(self, flops: int, moved_bytes: int) -> float | None:
-        """Operations a second that an operator of this work and traffic could reach; None where no product is known.
+        """Operations per second attainable by an operator of this work and traffic; None without a product rate.
 
         >>> Roofline(flop_s=100.0, byte_s=10.0, threads=1, dtype="float32", seen={}).attainable(20, 10)
         20.0
@@ -50,7 +51,7 @@ class Roofline:
         return min(self.flop_s, flops / moved_bytes * self.byte_s) if moved_bytes else self.flop_s
 
     def with_library(self, name: str, flop_s: float | None, byte_s: float | None) -> Roofline:
-        """This roofline, with what another library reaches; the faster one is the peak."""
+        """This roofline with the rates of another library; the fastest is the peak."""
         return Roofline(
             flop_s=max(filter(None, (self.flop_s, flop_s)), default=None),
             byte_s=max(self.byte_s, byte_s or 0.0),
@@ -60,7 +61,7 @@ class Roofline:
         )
 
     def merged(self, other: Roofline) -> Roofline:
-        """This roofline, with what another measurement on the same machine saw; of each library the better one."""
+        """This roofline merged with another measurement on the same machine; the better one for each library."""
         best = self
         for name, rates in other.seen.items():
             pairs = zip(rates, self.seen.get(name, (None, None)), strict=True)
@@ -70,12 +71,12 @@ class Roofline:
 
 
 def best_rate(work: Work, amount: float, most_s: float = 0.15) -> float:
-    """The largest amount a second that any loop over a piece of work shows: a peak is the one thing that is best-of.
+    """The highest rate of any loop over a piece of work: only for peaks, the best measurement counts.
 
     Args:
-        work: What is called.
-        amount: What one call does, in operations or bytes.
-        most_s: How long to look; ten times as long where fewer than four loops fit.
+        work: The function to call.
+        amount: Operations or bytes per call.
+        most_s: Measuring time in seconds; ten times as long if fewer than four loops fit.
     """
     time_loop(work, 1)
     begin = perf_counter()
@@ -86,11 +87,11 @@ def best_rate(work: Work, amount: float, most_s: float = 0.15) -> float:
 
 
 def numpy_roofline(threads: int, dtype: str = "float32") -> Roofline:
-    """What NumPy, its BLAS and the memory reach, in this process and with so many threads; takes half a second.
+    """Measure the peaks of NumPy, its BLAS and the memory in this process; takes half a second.
 
     Args:
-        threads: Of the BLAS, and of the copy.
-        dtype: Of the product; a BLAS has it in float32 and float64 alone.
+        threads: Threads of the BLAS, and of the copy.
+        dtype: Element type of the product; BLAS supports only float32 and float64.
     """
     flop_s = _product_rate(threads, dtype) if dtype in ("float32", "float64") else None
     byte_s = _copy_rate(threads)
@@ -108,7 +109,7 @@ def _product_rate(threads: int, dtype: str) -> float:
 
 
 def _copy_rate(threads: int) -> float:
-    """Bytes a second of a copy, each thread its part: NumPy lets go of the interpreter while it copies."""
+    """Bytes per second of a copy, split among threads: NumPy releases the GIL while it copies."""
     each = 2 * last_level_cache_bytes() // 8 // threads
     pairs: list[tuple[Any, Any]] = [(np.zeros(each), np.ones(each)) for _ in range(threads)]
 

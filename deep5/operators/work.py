@@ -1,8 +1,8 @@
 """Floating-point operations and bytes of an operator, by formula, for rates and for the roofline.
 
-A multiplication and an addition count as two operations. Of a recurrent cell the matrix products are counted and its
-elementwise parts are not, as DeepBench does. Bytes are those that cannot be avoided: every input is read once and every
-output written once.
+A multiplication and an addition count as two operations. For recurrent cells, only matrix products are counted, not
+elementwise parts, as in DeepBench. Bytes are the unavoidable ones: every input is read once and every output written
+once.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from deep5.core.tensors import TensorSpec, numpy_dtype
 
 __all__ = ["RECURRENT", "backward_bytes", "backward_flops", "bytes_of", "flops", "misfit", "moved_bytes"]
 
-# One operation an output element, and one an input element.
+# One operation per output element, and one per input element.
 _ELEMENTWISE = frozenset(("Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Reciprocal", "Relu", "Sub", "Sum"))
 _REDUCTIONS = frozenset(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"))
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 RECURRENT = frozenset(_GATES)
 """ONNX's recurrent layers."""
 
-# Linear in each of their first two inputs: the gradient by one of them costs as much as the forward pass.
+# Linear in each of their first two inputs: the gradient of one of them costs as much as the forward pass.
 _BILINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 
 def flops(
     op_type: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]
 ) -> int | None:
-    """Floating-point operations of one forward pass; None where no formula is known.
+    """Floating-point operations of one forward pass; None if no formula is known.
 
     Args:
         op_type: ONNX's name.
-        inputs: Of the node, with extents that are numbers.
-        outputs: Of the node.
-        attributes: Of the node.
+        inputs: Inputs of the node, with integer dimensions.
+        outputs: Outputs of the node.
+        attributes: Attributes of the node.
 
     >>> a, b = TensorSpec(shape=(2, 3)), TensorSpec(shape=(3, 4))
     >>> flops("MatMul", (a, b), (TensorSpec(shape=(2, 4)),), {})
     48
     """
     if op_type == "Conv":
-        # Each output element is a sum over a filter: weights are (filters, channels a group, *window).
+        # Each output element is a sum over a filter: weights are (filters, channels per group, *window).
         bias = outputs[0].size if len(inputs) > 2 else 0
         return 2 * outputs[0].size * prod(_extents(inputs[1])[1:]) + bias
     if op_type == "ConvTranspose":
@@ -72,14 +72,14 @@ def backward_flops(
     attributes: Mapping[str, Any],
     needs: Sequence[bool],
 ) -> int | None:
-    """Floating-point operations of the gradients alone; None where no formula is known.
+    """Floating-point operations of only the gradients; None if no formula is known.
 
     Args:
         op_type: ONNX's name.
-        inputs: Of the node.
-        outputs: Of the node.
-        attributes: Of the node.
-        needs: Which inputs want a gradient.
+        inputs: Inputs of the node.
+        outputs: Outputs of the node.
+        attributes: Attributes of the node.
+        needs: Which inputs need a gradient.
     """
     forward = flops(op_type, inputs[:2] if op_type in _BILINEAR else inputs, outputs, attributes)
     if forward is None:
@@ -88,7 +88,7 @@ def backward_flops(
         bias = outputs[0].size if len(needs) > 2 and needs[2] else 0
         return forward * sum(map(bool, needs[:2])) + bias
     if op_type in _GATES:
-        # Products with the gates' gradients: those by the state are needed in any case, to go back in time.
+        # Products with the gates' gradients: those for the state are always needed, for backpropagation through time.
         steps, batch, width = _extents(inputs[0])
         directions, _, hidden = _extents(inputs[2])
         each = 2 * _GATES[op_type] * directions * steps * batch * hidden
@@ -97,12 +97,12 @@ def backward_flops(
 
 
 def misfit(op_type: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, Any]) -> str | None:
-    """Why the shapes of two inputs do not go together, where ONNX's own inference lets it pass; None where they do.
+    """Why the shapes of two inputs do not match, in cases that ONNX's shape inference accepts; None if they do.
 
     Args:
         op_type: ONNX's name.
-        inputs: Of the node.
-        attributes: Of the node.
+        inputs: Inputs of the node.
+        attributes: Attributes of the node.
 
     >>> misfit("Conv", (TensorSpec(shape=(1, 3, 8, 8)), TensorSpec(shape=(4, 5, 3, 3))), {})
     'got 3 channels and filters over 5 in 1 groups; allowed: 5 channels'
@@ -128,7 +128,7 @@ def misfit(op_type: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, 
 
 
 def bytes_of(specs: Sequence[TensorSpec]) -> int:
-    """Memory of tensors, in bytes."""
+    """Size of tensors in bytes."""
     return sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in specs)
 
 
@@ -138,7 +138,7 @@ def moved_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
 
 
 def backward_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], needs: Sequence[bool]) -> int:
-    """Bytes that the gradients must move: inputs, output gradients, and the gradients of inputs that need one."""
+    """Bytes that computing the gradients must move: inputs, output gradients, and the needed input gradients."""
     wanted = [spec for spec, needed in zip(inputs, needs, strict=True) if needed]
     return bytes_of(inputs) + bytes_of(outputs) + bytes_of(wanted)
 

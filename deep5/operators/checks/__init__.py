@@ -1,1 +1,1 @@
-"""What `deep5.operators.check` looks at, one idea a module."""
+"""The individual checks of `deep5.operators.check`, one per module."""

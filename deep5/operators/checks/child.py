@@ -1,6 +1,6 @@
-"""What a child process does: it runs an operator that may crash on every kind of input that checks use.
+"""The child process: runs an operator that may crash on every kind of input used by the checks.
 
-`survival` starts it, and says what is sent and why.
+`survival` starts it, and documents what is sent and why.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from deep5.operators.cpp_library import BOUNDS
 __all__ = ["OUTSIDE", "WRONG", "main"]
 
 OUTSIDE = 87
-"""How a child ends that looks at every index, at one outside of its tensor; no shell or signal has this status."""
+"""Exit status of a child with index checks at an index out of bounds; unused by shells and signals."""
 
 WRONG = "wrong: "
-"""What a child says before what it saw."""
+"""Prefix of the child's messages about faults."""
 
 
 def main(say: int) -> None:
-    """What the child does: read what was sent, run it, and tell what is being done over the pipe `say`."""
+    """Entry point of the child: read the data, run the operator, and report the current action over the pipe `say`."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     die_with_parent()
 
@@ -61,11 +61,11 @@ def main(say: int) -> None:
     if "maker" in head:
         operator: Any = _made_again(head)
         for what, values in runs:
-            # Its own errors are for the checks to tell.
+            # The checks report the operator's own errors.
             with suppress(Exception, SystemExit):
                 _call(operator, what, values, tell)
     else:
-        # With an eye on every index first, then as it is going to run.
+        # First with index checks, then without, as in normal use.
         for BOUNDS[0] in (OUTSIDE, 0):
             operator, refused = _operator(head), set[tuple[str, ...]]()
             for (what, expected), (_, values) in zip(head["runs"], runs, strict=True):
@@ -92,13 +92,13 @@ def _compiles(
     try:
         operator.kernel(dtypes)
     except Deep5Error:
-        refused.add(dtypes)  # it would be compiled, and refused, again
+        refused.add(dtypes)  # otherwise it would be compiled and rejected again
         return False
     return True
 
 
 def _call(operator: Any, what: str, values: Sequence[np.ndarray], tell: Callable[[str], None]) -> None:
-    """Forward and backward; of one in C++ in memory that tells what happens beyond it."""
+    """Run forward and backward; a C++ operator gets guarded memory."""
     with guarded_memory(pages=True) as memory:
         if isinstance(operator, CppOperator):
             values = [memory.copy(value) for value in values]
@@ -109,10 +109,10 @@ def _call(operator: Any, what: str, values: Sequence[np.ndarray], tell: Callable
         grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in outputs]
         if isinstance(operator, CppOperator):
             grads = [None if grad is None else memory.copy(grad) for grad in grads]
-        # As where a framework makes another one for it: what forward kept is not there.
+        # As in frameworks that create another object: state kept by forward is not available.
         other = copy.copy(operator) if isinstance(operator, CppOperator) else operator
         for name, some in (("", needs), *some_needs(needs)):
-            # A gradient that nobody wants has no memory: who writes to it all the same does so here.
+            # A gradient that is not needed has no memory: this reveals operators that write to it anyway.
             told = name and f", with a gradient by {name}"
             _seen(
                 memory,
@@ -123,14 +123,14 @@ def _call(operator: Any, what: str, values: Sequence[np.ndarray], tell: Callable
 
 
 def _seen(memory: Guarded, doing: str, call: Callable[[], Any], tell: Callable[[str], None]) -> Any:
-    """What a call gives; what it wrote where it must not, or did not write, is told."""
+    """The result of a call; reports writes out of bounds and elements that were not written."""
     tell(doing)
     made = call()
     if told := memory.wrong():
         tell(f"{WRONG}{told} in {doing}")
     left = memory.untouched(made)
     if any(part is not None and part.any() for part in left):
-        # It may be by chance: so it is not in memory that is filled with something else.
+        # Elements may equal the fill pattern by chance: repeat in memory with another pattern.
         with guarded_memory(pages=True) as other:
             again = other.untouched(call())
         for number, (first, second) in enumerate(zip(left, again, strict=True)):

@@ -1,4 +1,4 @@
-"""`Collector`: gathers what single checks find, so that one that fails does not keep the others from being told."""
+"""`Collector`: gathers the results of single checks, so that a failure does not prevent the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Collector"]
 
 
 class Collector:
-    """Rows of a report in the making.
+    """The rows of a report under construction.
 
     Args:
-        operator: Its name.
-        framework: Who runs it.
-        out: The folder for pictures; None: one of this process.
+        operator: Name of the operator.
+        framework: The framework that runs it.
+        out: The folder for pictures; None: a temporary folder of this process.
     """
 
     def __init__(self, operator: str, framework: str, out: Path | None) -> None:
@@ -30,33 +30,33 @@ class Collector:
         self._out, self._rows = out, list[Row]()
 
     def report(self) -> OperatorReport:
-        """Everything so far."""
+        """The report of all rows so far."""
         return OperatorReport(operator=self.operator, framework=self.framework, rows=tuple(self._rows))
 
     def say(self, check: str, verdict: Word, note: str = "") -> None:
-        """A check that compares no values."""
+        """Add a check that compares no values."""
         self._rows.append(Row(check=check, verdict=verdict, note=note))
 
     def require(self, holds: bool, check: str, note: str) -> bool:
-        """A check that holds or does not."""
+        """Add a check that passes or fails."""
         self.say(check, "passed" if holds else "FAILED", "" if holds else note)
         return holds
 
     def same(self, check: str) -> None:
-        """Values that are the same to the bit."""
+        """Add a passed check of bit-identical values."""
         self._rows.append(Row(check=check, verdict="passed", error=0.0, relative=0.0, ulps=0.0))
 
     def compare(
         self, check: str, found: Iterable[tuple[str, Deviation]], tolerance: str, note: str = "", itself: bool = False
     ) -> bool:
-        """A check of values: one row, with the part (an output, a gradient) that comes closest to what is allowed.
+        """Add a check of values: one row, for the part (an output, a gradient) that is closest to its tolerance.
 
         Args:
-            check: What is checked.
+            check: Name of the check.
             found: Name and deviation of each part.
-            tolerance: How what is allowed came about.
-            note: What a reader has to know even where it passes.
-            itself: Whether it is compared with another run of the same, so that both may be wrong.
+            tolerance: Derivation of the tolerance.
+            note: A note that is shown even if the check passes.
+            itself: Whether the operator is compared with another run of itself, so that both may be wrong.
         """
         parts = list(found)
         wrong = [(name, part) for name, part in parts if part.story]
@@ -87,14 +87,14 @@ class Collector:
 
     @contextmanager
     def guarded(self, check: str) -> Iterator[None]:
-        """An error within is a failure of this check, and the next one goes on."""
+        """An error within the block is a failure of this check; the next checks still run."""
         try:
             yield
         except Deep5Error as error:
             self.say(check, "FAILED", str(error))
 
     def _draw(self, title: str, part: Deviation, name: str) -> tuple[Path | None, str, str]:
-        """The picture, what it shows, and why there is none."""
+        """The picture, its description, and the reason if there is none."""
         if not part.differences.size:
             return None, "", ""
         at = np.unravel_index(int(part.differences.argmax()), part.differences.shape)

@@ -1,4 +1,4 @@
-"""How an operator treats memory: inputs stay as they are, outputs are new and stay, twice the same is the same."""
+"""Checks of memory behavior: inputs stay unchanged, outputs are new and stay unchanged, calls are repeatable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "some_needs",
 ]
 
-# Of so many inputs, all ways to want gradients of them are tried.
+# Up to this many inputs, all combinations of needed gradients are tried.
 _EVERY_WAY = 4
 _THREADS = (
     "; in C++, threads that write to the same place (#pragma omp without a reduction) give other bits from call to "
@@ -34,7 +34,7 @@ _THREADS = (
 
 
 def same_bits(first: Sequence[np.ndarray | None], second: Sequence[np.ndarray | None]) -> bool:
-    """Whether arrays are the same to the bit, NaN and the sign of zero included."""
+    """Whether arrays are bit-identical, including NaN and the sign of zero."""
     return all(_bits(a) == _bits(b) for a, b in zip(first, second, strict=True))
 
 
@@ -45,17 +45,17 @@ def check_forward_conduct(
     dtypes: Sequence[str],
     into: Collector,
 ) -> bool:
-    """Call forward several times and look at all memory that it saw.
+    """Call forward several times and check all memory passed to it or returned.
 
     Args:
         subject: Runs the operator.
-        inputs: Contiguous; not changed.
-        others: Of the same shapes and element types, with other values.
-        dtypes: Element types of floating inputs in which outputs may share memory with inputs.
-        into: Gets the rows.
+        inputs: Contiguous arrays; not changed.
+        others: Other values with the same shapes and element types.
+        dtypes: Element types of floating-point inputs for which shared memory of outputs and inputs is checked.
+        into: Receives the rows.
 
     Returns:
-        Whether inputs are left as they are.
+        Whether inputs stay unchanged.
     """
     name = f"{subject.name}.forward"
     elsewhere = _elsewhere(subject, inputs, dtypes) if subject.direct else ([], [])
@@ -101,10 +101,10 @@ def check_backward_conduct(
     needs: Sequence[bool],
     into: Collector,
 ) -> bool:
-    """The same of backward; `grads` are the gradients by the outputs.
+    """The same for backward; `grads` are the output gradients.
 
-    What forward does wrong before it is told as forward's: backward is called on what forward left, where nothing but
-    the operator's own methods runs, and is held against forward alone on a framework, which runs both.
+    Faults of forward are reported as such: if the operator's own methods run directly, backward is called on the arrays
+    that forward left; on a framework, which runs both, the result is compared with a run of forward only.
     """
     name = f"{subject.name}.backward"
 
@@ -123,7 +123,7 @@ def check_backward_conduct(
     if told:
         into.say("forward, before backward", "FAILED", told)
         if not subject.direct:
-            return False  # whose fault the rest is nobody can tell
+            return False  # further faults cannot be attributed
     if subject.direct:
         found = subject.pull(native, outputs, by_output, needs)
     else:
@@ -133,7 +133,7 @@ def check_backward_conduct(
     wrong = _changed(subject, native, after, "input")
     kept = [(n, value) for n, value in enumerate(by_output) if value is not None]
     wrong += _changed(subject, [value for _, value in kept], [grads[n] for n, _ in kept], "gradient by output")
-    if subject.direct:  # a framework may round otherwise where it differentiates
+    if subject.direct:  # a framework may round differently when it differentiates
         wrong += _changed(subject, outputs, before, "output")
     left = into.require(
         not wrong,
@@ -171,14 +171,14 @@ def _forward_at_fault(
     first: Sequence[np.ndarray],
     again: Sequence[np.ndarray],
 ) -> str:
-    """What forward did that backward must not be blamed for; empty where it did nothing.
+    """Faults of forward that must not be attributed to backward; empty if there are none.
 
     Args:
         subject: Runs the operator.
-        inputs: As given.
-        after: What forward left of them.
-        first: What it gave.
-        again: What it gave for the same inputs on a second call.
+        inputs: The given inputs.
+        after: The inputs after forward.
+        first: Outputs of the first call.
+        again: Outputs of a second call with the same inputs.
     """
     name, rest = f"{subject.name}.forward", "so that no gradient can be judged"
     changed = [
@@ -201,7 +201,7 @@ def _forward_at_fault(
 
 
 def _threads(subject: Subject) -> str:
-    """What else it may be where bits differ from call to call."""
+    """A possible cause of differences between calls."""
     return _THREADS if isinstance(subject.operator, CppOperator) else ""
 
 
@@ -213,15 +213,16 @@ def check_nothing_kept(
     grads: Sequence[np.ndarray | None],
     into: Collector,
 ) -> None:
-    """Backward follows from what it is given: another forward between, or another object, makes no difference.
+    """Check that backward depends only on its arguments: an intermediate forward, or another object, makes no
+    difference.
 
     Args:
         subject: Runs the operator on NumPy.
-        fresh: The same of an operator made alike, which has run nothing; None where there is none.
-        inputs: As given.
-        others: Of the same shapes and element types, with other values.
-        grads: By the outputs.
-        into: Gets a row.
+        fresh: The same for an unused copy of the operator; None if there is none.
+        inputs: The given inputs.
+        others: Other values with the same shapes and element types.
+        grads: Output gradients.
+        into: Receives a row.
     """
     check, needs = "nothing is kept for backward", floating(inputs)
     told = (
@@ -253,8 +254,7 @@ def check_nothing_kept(
 
 
 def some_needs(needs: Sequence[bool]) -> Iterator[tuple[str, tuple[bool, ...]]]:
-    """Ways to want some of the gradients but not all, and what they are called; of more than four, one at a time and
-    all but one.
+    """Proper subsets of the gradients to need, with their names; for more than four, each one and all but one.
 
     >>> [name for name, _ in some_needs((True, False, True))]
     ['input 0 alone', 'input 2 alone']
@@ -275,7 +275,7 @@ def check_needs(
     whole: Sequence[np.ndarray | None],
     into: Collector,
 ) -> None:
-    """The gradient by one input is the same, whoever else wants one."""
+    """Check that an input's gradient does not depend on which other gradients are needed."""
     for name, needs in some_needs([value is not None for value in whole]):
         check = f"needs, {name}"
         try:
@@ -293,7 +293,7 @@ def check_needs(
 
 
 def _close(found: np.ndarray | None, expected: np.ndarray | None) -> bool:
-    """Another way to the same sum may round otherwise; what is left out, or computed otherwise, is no rounding."""
+    """Whether gradients agree up to the rounding of a sum in another order; larger differences are errors."""
     if found is None or expected is None:
         return False
     room = min(1e3 * epsilon(str(expected.dtype)), 0.1)
@@ -303,7 +303,7 @@ def _close(found: np.ndarray | None, expected: np.ndarray | None) -> bool:
 
 
 def _elsewhere(subject: Subject, inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Inputs that forward changes, and those that outputs share memory with, in each element type and layout."""
+    """Inputs that forward changes, and inputs that share memory with outputs, in each element type and layout."""
     changed: list[str] = []
     shared: list[str] = []
     layouts: dict[str, Callable[[np.ndarray], np.ndarray]] = {"contiguous": np.asarray, **LAYOUTS}
@@ -311,7 +311,7 @@ def _elsewhere(subject: Subject, inputs: Sequence[np.ndarray], dtypes: Sequence[
         values = cast(inputs, dtype)
         for layout, lay in layouts.items():
             laid = [lay(value.copy()) if value.ndim and value.size else value.copy() for value in values]
-            with suppress(Deep5Error):  # what is not taken is told where values are judged
+            with suppress(Deep5Error):  # rejected types are reported by the checks of values
                 shared += [f"{told} ({dtype}, {layout})" for told in _shared(subject.run(laid), laid)]
             changed += [f"{told} ({dtype}, {layout})" for told in _changed(subject, laid, values, "input")]
     return changed, shared

@@ -1,9 +1,9 @@
-"""Derivatives by differences, each with a bound on its own error.
+"""Derivatives by finite differences, each with an error bound.
 
-D(h) = (f(x + h v) - f(x - h v)) / 2h is right to h^2, and R(h) = (16 D(h) - D(4h)) / 15 to h^4 (Richardson). It is
-taken at seven steps, each a quarter of the one before. The error of R(h) is below |R(h) - R(4h)|, plus what rounding of
-f leaves, noise / h; of all steps the one with the smallest bound is used, an element at a time. Where f has a kink at
-x no step settles: such elements are told, and held between the differences to either side.
+D(h) = (f(x + h v) - f(x - h v)) / 2h has an error of order h^2, and R(h) = (16 D(h) - D(4h)) / 15 one of order h^4
+(Richardson). Seven steps are used, each a quarter of the previous one. The error of R(h) is below |R(h) - R(4h)| plus
+the effect of rounding in f, noise / h; for each element, the step with the smallest bound is used. If f has a kink at
+x, no step converges: such elements are reported, and must lie between the one-sided differences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from deep5.operators.checks.inputs import floating
 __all__ = ["STEPS", "Slopes", "scales", "slopes"]
 
 STEPS = tuple(4e-3 / 4**level for level in range(7))
-# Of what an output is made of; a gradient that is off by more than this is told from one that is right.
+# Relative to an output's scale; gradients with a larger error are distinguished from correct ones.
 _SETTLED = 1e-7
 _RATIO = 16.0
 
@@ -29,12 +29,12 @@ class Slopes:
 
     Attributes:
         value: The derivative.
-        bound: How far off it may be.
-        step: At which it was found.
-        settled: Where the bound is small against what the output is made of.
-        kink: Where it is not, and the differences to either side settle.
-        low: The least difference to one side at the smallest steps.
-        high: The largest.
+        bound: Bound on its error.
+        step: The step used.
+        settled: Where the bound is small relative to the output's scale.
+        kink: Where it is not, but both one-sided differences converge.
+        low: The smallest one-sided difference at the smallest steps.
+        high: The largest one.
     """
 
     value: np.ndarray
@@ -47,8 +47,9 @@ class Slopes:
 
 
 def scales(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """By how much an element of each input is moved at a step of 1: its size, and at least a sixteenth of a typical
-    one, so that a zero moves too; 0 for whole numbers."""
+    """Perturbation of each input element at a step of 1: its magnitude, at least a sixteenth of the typical one, so
+    that zeros move too; 0 for integers.
+    """
     found = []
     for value, yes in zip(inputs, floating(inputs), strict=True):
         if not yes:
@@ -71,13 +72,13 @@ def slopes(
     """Derivatives of a function along directions.
 
     Args:
-        function: Gives the floating outputs, one behind the other, in float64.
+        function: Returns the floating-point outputs, concatenated, in float64.
         inputs: The point.
-        directions: Which input moves, and by how much at a step of 1; a whole number instead of an array moves this
-            element of the input alone, by `scales`.
+        directions: The input to move, and its perturbation at a step of 1; an integer instead of an array moves only
+            this element of the input, by `scales`.
         base: The outputs at the point.
-        noise: What rounding may do to each output.
-        scale: What each output is made of.
+        noise: Rounding error of each output.
+        scale: Magnitude of the terms of each output.
     """
     ends = np.empty((len(STEPS), 2, len(directions), base.size))
     for place, (number, direction) in enumerate(directions):
@@ -111,9 +112,10 @@ def slopes(
 
 
 def _kinks(ends: np.ndarray, base: np.ndarray, noise: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the differences to either side disagree and do not come closer with the step, and where, in addition, each
-    of them settles: at a kink the central one may settle too, on the mean of both. Where f is smooth the gap between
-    them is h f'', a quarter of that at the step before."""
+    """Where the one-sided differences disagree without converging to each other, and where, in addition, each of them
+    converges: at a kink the central difference may converge too, to the mean of both. Where f is smooth, the gap
+    between them is h f'', a quarter of that at the previous step.
+    """
     steps = np.array(STEPS[-2:]).reshape(-1, 1, 1)
     up, down = (ends[-2:, 0] - base) / steps, (base - ends[-2:, 1]) / steps
     gap, rounding = np.abs(up - down), 4 * noise / STEPS[-1]

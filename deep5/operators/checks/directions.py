@@ -1,4 +1,4 @@
-"""Gradients of large inputs along random directions, and where one that is wrong goes wrong."""
+"""Gradients of large inputs along random directions, and locating errors in them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from deep5.operators.checks.tolerance import Deviation
 __all__ = ["check_directions"]
 
 _DIRECTIONS, _MOVES = 3, 3
-# Of random gradients by the outputs: backward is linear in them, at any size.
+# Factors of random output gradients: backward is linear in them at any magnitude.
 _FACTORS = (1.0, 1e3)
-# Where an input's gradient is wrong, its elements are looked at one by one, or in blocks where there are more.
+# If an input's gradient is wrong, up to this many elements are tested one by one, more in blocks.
 _ONE_BY_ONE, _BLOCKS = 4096, 64
-# So many numbers of outputs are kept at once.
+# Maximum number of output elements kept at once.
 _KEPT = 1 << 18
-# Of an output's elements, at least so many have to have a derivative.
+# Minimum fraction of an output's elements that must have a derivative.
 _ENOUGH = 0.5
 
 
 def check_directions(point: Point, into: Collector) -> None:
-    """Compare backward with differences along random directions, of random sums of each output's elements."""
+    """Compare backward with differences along random directions, for random sums of each output's elements."""
     for attempt in range(4):
         draws = {
             number: [_random(point, number) for _ in range(_DIRECTIONS)]
@@ -39,7 +39,7 @@ def check_directions(point: Point, into: Collector) -> None:
         left = [of for of, part in point.part.items() if settled[part].sum() < _ENOUGH * there[part].sum()]
         if not left or attempt == _MOVES:
             break
-        # Beside a kink there is a derivative again.
+        # Next to a kink the derivative exists again.
         point = Point(point.subject, [_beside(point, number) for number in range(len(point.inputs))], point.rng)
     notes = []
     if attempt:
@@ -87,7 +87,7 @@ def _beside(point: Point, number: int) -> np.ndarray:
 def _along(
     direction: np.ndarray, made: Slopes, place: int, joined: np.ndarray, gradient: Any, scale: np.ndarray
 ) -> Deviation:
-    """The derivative of a weighted sum of outputs along a direction, by backward and by differences."""
+    """Compare the derivative of a weighted sum of outputs along a direction, by backward and by differences."""
     used, moves = joined != 0, direction != 0
     want = float(np.sum(joined[used] * made.value[place][used]))
     steps = np.asarray(gradient, np.float64)[moves] * direction[moves]
@@ -114,16 +114,16 @@ def _located(
     pull: Callable[..., Sequence[Any]],
     along: Deviation,
 ) -> Deviation:
-    """Which elements of an input's gradient are wrong, found one at a time, and which output the worst comes from.
+    """Locate the wrong elements of an input's gradient one at a time, and the output that the worst one comes from.
 
     Args:
-        point: Where.
+        point: The point.
         number: The input.
         of: The output.
-        joined: The gradient by the outputs, which are weights of a sum of elements of this output.
-        gradient: The gradient of that sum by the input, by backward.
-        pull: Gives others.
-        along: The failure, which is told further.
+        joined: The output gradients: weights of a sum of this output's elements.
+        gradient: The input's gradient of that sum, by backward.
+        pull: Computes further gradients.
+        along: The failure to explain.
     """
     value, got = point.inputs[number], np.asarray(gradient, np.float64).reshape(-1)
     used = joined != 0
@@ -132,7 +132,9 @@ def _located(
     blocks = np.array_split(moving, moving.size if value.size <= _ONE_BY_ONE else _BLOCKS)
 
     def compared(blocks: Sequence[np.ndarray]) -> np.ndarray:
-        """By backward, by differences, and by how much these may be off, of steps by `sizes`; shape (3, blocks)."""
+        """Values by backward, by differences, and the error bounds of the latter, for steps by `sizes`; shape (3,
+        blocks).
+        """
         made = point.slopes([(number, _block(value.shape, block, sizes)) for block in blocks])
         with np.errstate(all="ignore"):
             mine = np.array([np.sum(got[block] * sizes[block]) for block in blocks])
@@ -179,7 +181,7 @@ def _block(shape: tuple[int, ...], places: np.ndarray, sizes: np.ndarray) -> np.
 
 
 def _halved(places: np.ndarray, off: Callable[[np.ndarray], float]) -> int:
-    """The place that is off by most, of those of the half that is, and so on."""
+    """Bisect to the position with the largest error."""
     while places.size > 1:
         halves = np.array_split(places, 2)
         places = halves[int(np.argmax([off(half) for half in halves]))]
@@ -187,7 +189,7 @@ def _halved(places: np.ndarray, off: Callable[[np.ndarray], float]) -> int:
 
 
 def _cause(point: Point, number: int, of: int, at: int, joined: np.ndarray, pull: Callable[..., Sequence[Any]]) -> str:
-    """The element of the output whose derivative by one element of an input is wrong, found by halving."""
+    """The output element whose derivative with respect to one input element is wrong, found by bisection."""
     size = float(point.scales[number].reshape(-1)[at])
     want = point.slopes([(number, one_element(point.inputs[number].shape, at, size))]).value[0] / size
 

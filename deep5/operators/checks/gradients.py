@@ -1,4 +1,4 @@
-"""Backward beside its derivatives: in every element type and layout, without elements, under `array_api_strict`."""
+"""Checks of backward other than its derivatives: element types, layouts, empty inputs, `array_api_strict`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["check_backward_dtypes", "check_backward_empty", "check_backward_layo
 
 
 def cotangents(outputs: Sequence[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray | None, ...]:
-    """Random gradients by outputs, of their element types; None by those that are no floating-point numbers."""
+    """Random output gradients in the outputs' element types; None for outputs that are not floating-point."""
     return tuple(
         np.asarray(rng.standard_normal(np.shape(value))).astype(value.dtype) if is_floating(str(value.dtype)) else None
         for value in outputs
@@ -36,15 +36,15 @@ def check_backward_dtypes(
     right: Subject,
     into: Collector,
 ) -> None:
-    """Backward in lower precision against backward in float64, which differences have judged.
+    """Compare backward in lower precision with backward in float64, which was checked by differences.
 
     Args:
         subject: Runs the operator.
-        inputs: As given.
-        dtypes: Of the floating inputs, one at a time.
-        asked: Whether the user asked for these, so that none may be refused.
-        right: Gives the gradients in float64.
-        into: Gets a row a type.
+        inputs: The given inputs.
+        dtypes: Element types of the floating-point inputs, one at a time.
+        asked: Whether the user requested these types, so that none may be rejected.
+        right: Computes the gradients in float64.
+        into: Receives a row per type.
     """
     rng = np.random.default_rng(1)
     for dtype in dtypes:
@@ -73,7 +73,7 @@ def check_backward_dtypes(
 
 
 def check_backward_layouts(subject: Subject, inputs: Sequence[np.ndarray], right: Subject, into: Collector) -> None:
-    """Backward on inputs, and gradients by outputs, in other memory: the same, but for the order of sums."""
+    """Check backward on inputs and output gradients in other layouts: the same up to the order of sums."""
     if not any(value.ndim and value.size for value in inputs):
         return
     needs = floating(inputs)
@@ -89,7 +89,7 @@ def check_backward_layouts(subject: Subject, inputs: Sequence[np.ndarray], right
                 needs,
             )
             _same(check, got, plain, right, inputs, grads, into)
-    # A framework keeps one number for the gradient of a sum, and reads it in all places.
+    # Frameworks store the gradient of a sum as one number, broadcast with zero strides.
     ones = [None if grad is None else np.ones_like(grad) for grad in grads]
     one = [None if grad is None else np.broadcast_to(np.ones((), grad.dtype), grad.shape) for grad in grads]
     with into.guarded(check := "backward, strides of 0"):
@@ -106,7 +106,7 @@ def _same(
     grads: Sequence[np.ndarray | None],
     into: Collector,
 ) -> None:
-    """Gradients against those of contiguous memory."""
+    """Compare gradients with those of contiguous memory."""
     if same_bits(got, plain):
         into.same(check)
         return
@@ -122,7 +122,7 @@ def _same(
 
 
 def check_backward_empty(subject: Subject, inputs: Sequence[np.ndarray], into: Collector) -> None:
-    """Where forward takes inputs without elements, backward does."""
+    """Check that backward accepts empty inputs if forward does."""
     for extent, leading, values in without_elements(inputs):
         check = f"backward, extent {extent} cut to 0"
         try:
@@ -143,13 +143,13 @@ def check_backward_empty(subject: Subject, inputs: Sequence[np.ndarray], into: C
 
 
 def check_strict(subject: Subject, inputs: Sequence[np.ndarray], backward: bool, into: Collector) -> None:
-    """Run a Python operator on arrays of `array_api_strict`: what it uses beyond the array standard fails there.
+    """Run a Python operator on arrays of `array_api_strict`, where anything outside the array standard fails.
 
     Args:
         subject: Runs the operator on NumPy arrays.
-        inputs: As given; float16 and bfloat16, which the standard has not, become float32.
-        backward: Whether backward runs instead of forward.
-        into: Gets a row.
+        inputs: The given inputs; float16 and bfloat16, which the standard does not have, become float32.
+        backward: Whether to run backward instead of forward.
+        into: Receives a row.
     """
     import array_api_strict
 
@@ -188,7 +188,7 @@ def check_strict(subject: Subject, inputs: Sequence[np.ndarray], backward: bool,
                 continue
             wide = np.asarray(want)
             scale = np.abs(wide).astype(float) if is_floating(str(wide.dtype)) else None
-            # NumPy computes both; only what the namespaces call differently may round differently.
+            # NumPy computes both; only functions that the namespaces implement differently may round differently.
             if scale is not None and scale.size:
                 scale = scale + float(np.max(np.where(np.isfinite(scale), scale, 0.0)))
             parts.append(
@@ -198,7 +198,7 @@ def check_strict(subject: Subject, inputs: Sequence[np.ndarray], backward: bool,
 
 
 def _plain(made: Any, inputs: Sequence[Any]) -> Any:
-    """Strict arrays as NumPy's; what is none is what is wrong."""
+    """Strict arrays as NumPy arrays; anything else is an error."""
     if not isinstance(made, (tuple, list)):
         return made
     for value in made:
@@ -216,10 +216,10 @@ def _gradient_condition(
     needs: Sequence[bool],
     dtype: str,
 ) -> tuple[Condition, Sequence[np.ndarray]]:
-    """Gradients in float64, what they are made of, and where rounding decides.
+    """Gradients in float64, their condition, and where rounding decides comparisons.
 
-    Backward is a function of inputs, gradients by outputs, and outputs, each of which was rounded. Outputs follow the
-    inputs, and are then moved by themselves too, except where backward asks whether they equal something.
+    Backward is a function of inputs, output gradients and outputs, each of which was rounded. Outputs follow the
+    inputs, and are also perturbed on their own, except where backward tests them for equality.
     """
     rng = np.random.default_rng(0)
     values = widened(inputs)
@@ -247,7 +247,8 @@ def _gradient_condition(
         own = condition(of_outputs, outputs, rng)
         parts = [own.scale(place) - np.abs(own.values[place]) for place in range(len(own.values))]
     else:
-        # A framework's own derivative may be made of its outputs, which nobody can move: then of what is largest.
+        # A framework's own derivative may depend on its outputs, which cannot be perturbed: use the largest value
+        # instead.
         parts = [np.full(np.shape(value), np.max(np.abs(value), initial=0.0)) for value in known.values]
     for value, total, part in zip(known.values, known.total, parts, strict=True):
         largest = float(np.max(np.abs(np.where(np.isfinite(value), value, 0.0)), initial=0.0))
@@ -257,7 +258,9 @@ def _gradient_condition(
 
 
 def _by_input(got: Sequence[Any], known: Condition, moved: Sequence[np.ndarray], dtype: str) -> list[tuple[str, Any]]:
-    """Every gradient against float64; one by an input of a finer type is as good as those of `dtype` that it is of."""
+    """Compare every gradient with float64; that of an input with a finer type is only as accurate as the inputs of
+    `dtype` that it depends on.
+    """
     numbers = [number for number, value in enumerate(got) if value is not None]
     return [
         (

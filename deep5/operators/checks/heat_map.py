@@ -15,7 +15,7 @@ from deep5.core.files import write_atomically
 
 __all__ = ["heat_map", "picture_folder"]
 
-# A side longer than this is drawn in blocks, each by its largest difference.
+# A longer side is drawn in blocks, each colored by its largest difference.
 _CELLS = 64
 
 
@@ -23,13 +23,13 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
     """Draw |difference| as a PNG: the last axis to the right, all others downwards.
 
     Args:
-        differences: Not negative; infinity where a value is lost. Any shape.
-        title: What is compared; the file is called after it.
-        shows: What the numbers are, for the line below the title.
-        folder: Where the picture goes; made where it is not there.
+        differences: Nonnegative, of any shape; infinity marks a lost value.
+        title: The compared quantity; also names the file.
+        shows: Description of the numbers, for the line below the title.
+        folder: Folder of the picture; created if missing.
 
     Returns:
-        The picture.
+        Path of the picture.
 
     Raises:
         MissingDependency: Altair or vl-convert is not installed.
@@ -38,7 +38,7 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
     alt, convert = altair(), converter()
     blocks, rows, columns = _blocks(differences)
     finite = blocks[np.isfinite(blocks)]
-    # A value that is lost is drawn as the largest difference there is.
+    # A lost value is drawn as the largest difference.
     shown = np.where(np.isfinite(blocks), blocks, finite.max() if finite.size and finite.max() > 0 else 1.0)
     values = [
         {"row": int(row * rows), "column": int(column * columns), "difference": float(shown[row, column])}
@@ -54,7 +54,8 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
         .encode(
             x=alt.X("column:O", title="last axis", axis=alt.Axis(labelOverlap=True)),
             y=alt.Y("row:O", title="other axes", axis=alt.Axis(labelOverlap=True)),
-            # From 0 on, since these are sizes: differences that are equal but for rounding are one colour.
+            # The scale starts at 0, since these are magnitudes: differences that are equal up to rounding get one
+            # color.
             color=alt.Color(
                 "difference:Q",
                 title="",
@@ -83,12 +84,12 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
 
 @functools.cache
 def picture_folder() -> Path:
-    """The folder of this process for pictures that nobody gave a folder for; only its user may read it."""
+    """The default folder for pictures of this process; readable only by its user."""
     return Path(tempfile.mkdtemp(prefix="deep5-check-"))
 
 
 def _blocks(differences: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """An array in two dimensions, at most `_CELLS` a side, and how many rows and columns a cell stands for."""
+    """A 2-D array with at most `_CELLS` cells per side, and the numbers of rows and columns per cell."""
     flat = np.atleast_1d(differences)
     flat = flat.reshape(-1, flat.shape[-1]) if flat.size else np.zeros((1, 1))
     rows, columns = (-(-extent // _CELLS) for extent in flat.shape)

@@ -1,4 +1,4 @@
-"""Inputs that operators are tried with: other element types, other layouts, empty, without axes, NaN and infinity."""
+"""Inputs for the checks: other element types, other layouts, empty, rank 0, NaN and infinity."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = [
 ]
 
 LARGER = "larger inputs"
-_LARGE = 4096  # elements: enough for several threads to meet, and soon done even where work grows with the third power
+_LARGE = 4096  # elements: enough for several threads to interact, and fast even for cubic work
 
 
 def floating(values: Sequence[np.ndarray]) -> tuple[bool, ...]:
-    """Which arrays hold floating-point numbers."""
+    """Which arrays are floating-point."""
     return tuple(is_floating(str(value.dtype)) for value in values)
 
 
 def cast(inputs: Sequence[np.ndarray], dtype: str) -> tuple[np.ndarray, ...]:
-    """The inputs of the first floating-point element type in another one; all else as it is.
+    """Cast the inputs of the first floating-point element type to another one; others stay unchanged.
 
-    Inputs of several floating-point types are of them on purpose: statistics in float32 beside values in float16.
+    Inputs of several floating-point types are intentional, such as statistics in float32 with values in float16.
     """
     own = next((value.dtype for value, yes in zip(inputs, floating(inputs), strict=True) if yes), None)
     with np.errstate(over="ignore"):
@@ -48,14 +48,14 @@ def cast(inputs: Sequence[np.ndarray], dtype: str) -> tuple[np.ndarray, ...]:
 
 
 def widened(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """All floating-point inputs in float64; whole numbers as they are."""
+    """All floating-point inputs in float64; integers unchanged."""
     return tuple(
         value.astype(np.float64) if yes else value.copy() for value, yes in zip(inputs, floating(inputs), strict=True)
     )
 
 
 def contiguous(inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-    """Copies, C-contiguous, so that nothing that is checked touches what the user gave."""
+    """C-contiguous copies, so that no check changes the user's arrays."""
     return tuple(np.array(value, order="C", copy=True) for value in inputs)
 
 
@@ -64,7 +64,7 @@ def _first_axis_last(value: np.ndarray) -> np.ndarray:
 
 
 def _every_second(value: np.ndarray) -> np.ndarray:
-    # What lies between would be read by whoever takes no notice of strides: it is no number that could pass.
+    # Code that ignores strides would read the elements between: they hold values that make the check fail.
     between = np.nan if is_floating(str(value.dtype)) else 0
     wide = np.full((*value.shape[:-1], 2 * value.shape[-1]), between, value.dtype)
     wide[..., ::2] = value
@@ -77,7 +77,7 @@ def _backwards(value: np.ndarray) -> np.ndarray:
 
 
 def _misaligned(value: np.ndarray) -> np.ndarray:
-    # As fields of a packed record and parts of a file lie.
+    # Like fields of a packed record, or parts of a file.
     memory = np.zeros(value.nbytes + 1, np.uint8)
     laid = np.ndarray(value.shape, value.dtype, memory.data, offset=1)
     laid[...] = value
@@ -85,9 +85,9 @@ def _misaligned(value: np.ndarray) -> np.ndarray:
 
 
 def repeated(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The first row of each in the place of all its rows, which are one memory: as a broadcast bias lies.
+    """The first row of each repeated with stride 0, like a broadcast bias.
 
-    Whole numbers stay as they are: lengths and indices may belong together.
+    Integers stay unchanged: lengths and indices may be related.
     """
     return [
         np.broadcast_to(value[:1], value.shape) if yes and value.ndim and value.size else value
@@ -102,18 +102,18 @@ LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "negative strides": _backwards,
     "misaligned memory": _misaligned,
 }
-"""The same values in other memory, by what they are; for arrays of at least one axis."""
+"""Name to a function that gives the same values in another memory layout; for arrays of rank 1 or more."""
 
 
 def without_elements(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, bool, tuple[np.ndarray, ...]]]:
-    """The inputs with every axis of one extent cut to nothing, an extent at a time: which axes belong together is
-    known of their extents alone.
+    """The inputs with all axes of one size cut to 0, one size at a time: only equal sizes show which axes belong
+    together.
 
-    Whole numbers may be indices: where some would be left while others have no elements, nothing is cut, since what
-    they point to would not be there, and an operator may trust indices.
+    Integers may be indices: if some would be left while other inputs become empty, nothing is cut, since they would be
+    out of range, and an operator may rely on valid indices.
 
     Yields:
-        The extent, whether only leading axes have it (as a batch's), and the inputs.
+        The size, whether only leading axes have it (as a batch size), and the inputs.
     """
     extents = dict.fromkeys(extent for value in inputs for extent in value.shape if extent > 0)
     for extent in extents:
@@ -124,7 +124,7 @@ def without_elements(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, bool, 
 
 
 def pointing_nowhere(inputs: Sequence[np.ndarray], cut: Sequence[np.ndarray]) -> bool:
-    """Whether whole numbers that may be indices are left where inputs that had elements have none.
+    """Whether integers that may be indices are left while inputs have become empty.
 
     >>> rows, places = np.zeros((4, 3)), np.array([0, 2])
     >>> pointing_nowhere([rows, places], [rows[:0], places]), pointing_nowhere([rows, places], [rows, places[:0]])
@@ -135,19 +135,20 @@ def pointing_nowhere(inputs: Sequence[np.ndarray], cut: Sequence[np.ndarray]) ->
 
 
 def without_axes(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
-    """The first element of every input as an array of no axes; None where one has none."""
+    """The first element of every input as a rank-0 array; None if an input is empty."""
     if not all(value.size for value in inputs):
         return None
     return tuple(np.array(value.reshape(-1)[0], value.dtype) for value in inputs)
 
 
 def resized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, tuple[int, ...], tuple[np.ndarray, ...]]]:
-    """The inputs with extents that are one less, and one more: all extents beyond 1, then each alone.
+    """The inputs with dimensions one smaller and one larger: all sizes above 1, then each separately.
 
-    Whole numbers may be indices, or lengths: where there are some, nothing is cut, and their own extents stay.
+    Integers may be indices or lengths: if there are any, no dimension is reduced, and their own dimensions stay
+    unchanged.
 
     Yields:
-        -1 or 1, which extents are changed, and the inputs.
+        -1 or 1, which sizes are changed, and the inputs.
     """
     whole = [value for value, yes in zip(inputs, floating(inputs), strict=True) if not yes]
     kept = {extent for value in whole for extent in value.shape}
@@ -159,8 +160,9 @@ def resized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, tuple[int, ...]
 
 
 def larger(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
-    """Inputs of some thousand elements, all extents beyond 1 by one factor; None where they are that large, or some
-    hold whole numbers."""
+    """Inputs with several thousand elements, all sizes above 1 multiplied by one factor; None if they are already that
+    large, or if some hold integers.
+    """
     most = max(inputs, key=np.size, default=np.zeros(0))
     axes = sum(extent > 1 for extent in most.shape)
     if not all(floating(inputs)) or not axes or not 0 < most.size < _LARGE:
@@ -174,7 +176,7 @@ def _listed(extents: Sequence[int]) -> str:
 
 
 def _stretched(inputs: Sequence[np.ndarray], extents: Mapping[int, int]) -> tuple[np.ndarray, ...]:
-    """The same values over again, a little smaller each, so that no two are the same."""
+    """The same values repeated, each time slightly smaller, so that no two are equal."""
     rng, found = np.random.default_rng(0), []
     for value, yes in zip(inputs, floating(inputs), strict=True):
         made = value
@@ -186,7 +188,7 @@ def _stretched(inputs: Sequence[np.ndarray], extents: Mapping[int, int]) -> tupl
 
 
 def variations(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-    """Every kind of input that checks use, once, with what it is; see `child`."""
+    """Every kind of input that checks use, once, with its description; see `child`."""
     for dtype in dtypes:
         yield f"{dtype} inputs", cast(inputs, dtype)
     kinds = {value.dtype for value, yes in zip(inputs, floating(inputs), strict=True) if yes}

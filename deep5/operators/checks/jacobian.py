@@ -1,4 +1,4 @@
-"""Gradients against differences: the whole Jacobian of small inputs, random directions of large ones."""
+"""Comparison of gradients with differences: the whole Jacobian for small inputs, random directions for large ones."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from deep5.operators.checks.tolerance import Deviation
 __all__ = ["WHOLE_INPUTS", "WHOLE_OUTPUTS", "check_jacobian"]
 
 WHOLE_INPUTS, WHOLE_OUTPUTS = 192, 512
-"""At most so many elements are differentiated by, and of, one at a time."""
+"""Maximum numbers of input and output elements for the whole Jacobian."""
 
-# Of a whole Jacobian's entries that are not 0, at most so many may not settle.
+# Maximum fraction of a whole Jacobian's nonzero entries that may not converge.
 _ROUGH = 0.1
 _NUMBERLESS = (
     "{name}: all elements of the {what} are NaN or infinite, so that no gradient can be judged; allowed: inputs for "
@@ -29,13 +29,13 @@ _NUMBERLESS = (
 
 
 def check_jacobian(subject: Subject, inputs: Sequence[np.ndarray], rng: np.random.Generator, into: Collector) -> None:
-    """Compare backward with differences of forward, by every floating input and of every floating output.
+    """Compare backward with differences of forward, for every floating-point input and output.
 
     Args:
         subject: Runs the operator.
-        inputs: The point; floating-point ones in float64.
+        inputs: The point; floating-point inputs in float64.
         rng: Draws directions.
-        into: Gets a row an input.
+        into: Receives a row per input.
     """
     point = Point(subject, inputs, rng)
     if not point.by or not point.of or not point.base.size:
@@ -100,14 +100,14 @@ def _check_whole(point: Point, into: Collector) -> None:
 
 
 def _entries(point: Point, made: Slopes, got: np.ndarray, number: int, of: int) -> Deviation:
-    """Entries of the Jacobian of one output; the picture shows, for each element of the input, the worst of them."""
+    """Compare the Jacobian of one output; the picture shows the worst entry for each element of the input."""
     part, scale, by = point.part[of], point.made, point.inputs[number].shape
     sizes = np.where(point.blind[number], 1.0, point.scales[number]).reshape(-1, 1)
     mine, value, settled = got[:, part], made.value[:, part], made.settled[:, part]
     low, high = made.low[:, part], made.high[:, part]
     with np.errstate(all="ignore"):
         allowed = np.where(settled, made.bound[:, part] + BACKWARD * (np.abs(mine) + scale[part]), EPS)
-        # At a kink any slope between those to either side is a gradient.
+        # At a kink any slope between the one-sided slopes is a valid gradient.
         room = 1e-6 * (np.abs(low) + np.abs(high) + scale[part])
         beside = np.fmax(np.fmax(low - room - mine, mine - high - room), 0.0)
         off = np.where(settled, np.abs(mine - value), np.where(made.kink[:, part], beside, 0.0))

@@ -1,4 +1,4 @@
-"""Backward as a function of the gradients by the outputs: linear at any size and sign, and NaN goes through it."""
+"""Backward as a function of the output gradients: linear at any magnitude and sign, and propagates NaN."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deep5.operators.checks.tolerance import Deviation
 
 __all__ = ["check_linear", "check_nan"]
 
-# What forgets a gradient, its sign or its size, or cuts it off at some number, is seen at one of these.
+# One of these reveals operators that ignore a gradient, its sign or its magnitude, or clip it.
 _FACTORS = (-1.0, 1e3, 1e-3)
 _LINEAR = (
     "twice 64 eps of the entries and of what the outputs are made of, each times the gradient by its output, "
@@ -21,12 +21,13 @@ _LINEAR = (
 
 
 def check_linear(point: Point, found: Mapping[int, np.ndarray], into: Collector) -> None:
-    """Hold backward of random gradients by the outputs against the Jacobian that it gave, times these.
+    """Compare backward of random output gradients with the product of these and backward's own Jacobian.
 
     Args:
-        point: Where.
-        found: The Jacobian by backward, for each floating input of shape (elements of it, elements of all outputs).
-        into: Gets a row.
+        point: The point.
+        found: The Jacobian by backward, for each floating-point input of shape (elements of it, elements of all
+            outputs).
+        into: Receives a row.
     """
     pull = point.subject.pullback(point.inputs)
     parts = []
@@ -41,10 +42,10 @@ def check_linear(point: Point, found: Mapping[int, np.ndarray], into: Collector)
 
 
 def _linear(point: Point, number: int, entries: np.ndarray, joined: np.ndarray, got: np.ndarray) -> Deviation:
-    """A gradient against the entries of the Jacobian, each times the gradient by its output."""
+    """Compare a gradient with the Jacobian's entries, each times its output gradient."""
     shape, used = point.inputs[number].shape, joined != 0
     sizes = point.scales[number].reshape(-1, 1)
-    # What is no number was told of the Jacobian already.
+    # The check of the Jacobian has already reported values that are not finite.
     judged = ~point.blind[number].reshape(-1) & np.isfinite(entries[:, used]).all(axis=1)
     own, weights = np.where(judged[:, None], entries[:, used], 0.0), joined[used]
     want = own @ weights
@@ -68,7 +69,7 @@ def _linear(point: Point, number: int, entries: np.ndarray, joined: np.ndarray, 
 
 
 def check_nan(point: Point, into: Collector) -> None:
-    """Gradients that follow from an output are NaN where the gradients by this output are."""
+    """Check that gradients that depend on an output are NaN if the gradient of this output is."""
     pull = point.subject.pullback(point.inputs)
     told = []
     for of, part in point.part.items():

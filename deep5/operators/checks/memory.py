@@ -1,7 +1,7 @@
-"""Memory that tells when an operator in C++ writes, or reads, beyond what it was given, or leaves it unwritten.
+"""Guarded memory that detects when a C++ operator writes or reads out of bounds, or leaves outputs unwritten.
 
-Where a crash is harmless, in a process of its own, arrays end at a page that nobody may touch. Elsewhere bytes around
-them are looked at after the call.
+In a separate process, where a crash is harmless, arrays end at a protected page. Otherwise the bytes around them are
+checked after the call.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from deep5.operators import plan
 __all__ = ["Guarded", "guarded_memory"]
 
 _EDGE, _AROUND = 4096, 0xC3
-# What is in new memory: NaN of every floating type, then numbers; never twice the same, so that what depends on it is
-# not repeatable.
+# Fill patterns of new memory: NaN of every floating-point type, then numbers; they alternate, so that results that
+# depend on them are not repeatable.
 _FILLS = itertools.cycle((0xFF, 0x5A, 0xA5))
 _LOCK = threading.RLock()
 
 
 class Guarded:
-    """Makes arrays and knows their surroundings.
+    """Allocates arrays and checks the memory around them.
 
     Args:
-        pages: Whether arrays end at a page that must not be touched.
+        pages: Whether arrays end at a protected page.
     """
 
     def __init__(self, pages: bool) -> None:
@@ -39,7 +39,7 @@ class Guarded:
         self._around: list[tuple[np.ndarray, int, int]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """As `numpy.empty`, and filled with what no operator may make use of."""
+        """Like `numpy.empty`, but filled with a pattern that no operator may use."""
         size = np.dtype(dtype).itemsize
         for extent in shape:
             size *= extent
@@ -57,7 +57,7 @@ class Guarded:
         return np.ndarray(value.shape, value.dtype, room.data, start + first, value.strides)
 
     def wrong(self) -> str:
-        """Where something was written beyond an array; empty where nothing was."""
+        """Where an array was written out of bounds; empty if none was."""
         for room, start, size in self._around:
             for where, part in (("before the first", room[:start]), ("behind the last", room[start + size :])):
                 if part.tobytes() != bytes((_AROUND,)) * part.size:
@@ -69,7 +69,7 @@ class Guarded:
         return ""
 
     def untouched(self, values: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        """Which elements of arrays of `empty` are still what they were filled with."""
+        """Which elements of arrays from `empty` still have the fill pattern."""
         return [
             None
             if value is None
@@ -78,7 +78,7 @@ class Guarded:
         ]
 
     def _room(self, size: int, beyond: int) -> tuple[np.ndarray, int]:
-        """Bytes, and where among them `size` begin; `beyond` is how far the end is from where numbers may begin."""
+        """A byte buffer, and the offset of `size` bytes in it; `beyond` is the misalignment of the end."""
         if not self._pages:
             room = np.full(size + 2 * _EDGE, _AROUND, np.uint8)
             self._around.append((room, _EDGE, size))
@@ -99,7 +99,7 @@ class Guarded:
 
 @contextmanager
 def guarded_memory(*, pages: bool = False) -> Iterator[Guarded]:
-    """Within, operators in C++ have the memory of their outputs, on NumPy arrays, from a `Guarded`."""
+    """Within the block, a `Guarded` allocates the outputs of C++ operators on NumPy arrays."""
     memory = Guarded(pages)
     with _LOCK:
         before, plan.make_memory = plan.make_memory, memory.empty

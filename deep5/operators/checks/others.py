@@ -1,4 +1,4 @@
-"""Other values and other sizes than those that were given: outputs follow them, and are as right there."""
+"""Checks with other values and sizes than the given ones: outputs depend on them, and are correct there, too."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def check_follows(
     truth: Truth | None,
     into: Collector,
 ) -> None:
-    """Other inputs of the same shapes give other outputs, and those that another object gives.
+    """Check that other inputs of the same shapes give other outputs, and the same ones as another object.
 
     Args:
         subject: Runs the operator.
-        fresh: The same of an operator made alike, which has run nothing; None where there is none.
-        inputs: As given.
-        others: Of the same shapes and element types, with other values.
-        truth: What is right; told where it says nothing, since the operator's own run does not follow its inputs.
-        into: Gets a row.
+        fresh: The same for an unused copy of the operator; None if there is none.
+        inputs: The given inputs.
+        others: Other values with the same shapes and element types.
+        truth: The expected outputs; marked as not telling if the operator's own run does not depend on its inputs.
+        into: Receives a row.
     """
-    if same_bits(inputs, others):  # none has elements, or only such as all are the same
+    if same_bits(inputs, others):  # all are empty, or all elements are equal
         return
     check = "forward, other values"
     with into.guarded(check):
@@ -65,18 +65,19 @@ def check_follows(
 
 
 def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
-    """Forward with extents one less and one more, where `specs` takes them: loops often end wrongly at a rest.
+    """Check forward with dimensions one smaller and one larger, if `specs` accepts them: loops often fail at
+    remainders.
 
     Args:
         subject: Runs the operator.
-        inputs: As given.
-        truth: What is right.
-        into: Gets a row a kind of size that is taken, or one that says that none is.
+        inputs: The given inputs.
+        truth: The expected outputs.
+        into: Receives a row per accepted kind of size, or one that reports that there is none.
     """
     tried = 0
     done = set[int]()
     for step, changed, values in resized(inputs):
-        if step in done:  # all at once
+        if step in done:  # all dimensions at once
             continue
         which = "all extents" if len(changed) > 1 else f"extent {changed[0]}"
         check = f"forward, {which} one {'more' if step > 0 else 'less'}"

@@ -1,4 +1,4 @@
-"""`Point`: an operator at one point in float64, as gradients are judged there."""
+"""`Point`: an operator at one point in float64, where its gradients are checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BACKWARD", "EPS", "UNSETTLED", "Point", "entry", "how_found", "in_fl
 
 EPS = float(np.finfo(np.float64).eps)
 BACKWARD = 64 * EPS
-"""Of backward's own sums, against what the outputs are made of; far below what the differences can tell."""
+"""Rounding error of backward's own sums, relative to the outputs' scale; far below the error of differences."""
 UNSETTLED = (
     "{name}: the differences do not settle, so that no gradient can be judged; allowed: inputs around which forward is "
     "smooth, and a forward that computes float64 in float64; remedy: inputs away from kinks"
@@ -24,12 +24,12 @@ UNSETTLED = (
 
 
 class Point:
-    """An operator at one point in float64: what it is made of, and derivatives there.
+    """An operator at one point in float64: its condition and derivatives there.
 
     Args:
         subject: Runs the operator.
         inputs: The point; floating-point ones in float64.
-        rng: Draws directions, and what the condition is found with.
+        rng: Draws directions, and the perturbations for the condition.
     """
 
     def __init__(self, subject: Subject, inputs: Sequence[np.ndarray], rng: np.random.Generator) -> None:
@@ -44,8 +44,8 @@ class Point:
         self.made = np.concatenate(made) if made else np.zeros(0)
         ends = np.cumsum([0, *(self.known.values[number].size for number in self.of)])
         self.part = {number: slice(int(ends[at]), int(ends[at + 1])) for at, number in enumerate(self.of)}
-        # Elements of outputs that are no numbers have no derivative. Elements of inputs whose gradient is then no
-        # number either, whatever the others' gradients are, do not move.
+        # Output elements that are not finite have no derivative. Input elements whose gradient is then not finite
+        # either, regardless of the other gradients, are not moved.
         self.lost = ~np.isfinite(self.base)
         self.blind = {number: np.zeros(self.inputs[number].shape, bool) for number in self.by}
         if self.lost.any():
@@ -55,7 +55,7 @@ class Point:
                 self.scales[number] = np.where(self.blind[number], 0.0, self.scales[number])
 
     def slopes(self, directions: Sequence[tuple[int, np.ndarray]]) -> Slopes:
-        """Derivatives of the floating outputs, in a row, along directions of one input each."""
+        """Derivatives of the floating-point outputs, concatenated, along directions of one input each."""
         return slopes(
             lambda inputs: self._joined(self.subject.forward(inputs)),
             self.inputs,
@@ -66,7 +66,7 @@ class Point:
         )
 
     def notes(self, number: int) -> list[str]:
-        """What a reader has to know of an input: elements that are not judged, and what this point cannot tell."""
+        """Notes on an input: elements that are not checked, and limitations at this point."""
         value, found = self.inputs[number], []
         if axes := [axis for axis, extent in enumerate(value.shape) if extent == 1]:
             found.append(
@@ -88,7 +88,7 @@ class Point:
         return found
 
     def cotangents(self, joined: np.ndarray) -> tuple[np.ndarray | None, ...]:
-        """A gradient an output, from those of the floating ones in a row."""
+        """One gradient per output, from the concatenated gradients of the floating-point outputs."""
         return tuple(
             joined[self.part[number]].reshape(value.shape) if number in self.part else None
             for number, value in enumerate(self.known.values)
@@ -100,14 +100,14 @@ class Point:
 
 
 def one_element(shape: tuple[int, ...], place: int, size: float) -> np.ndarray:
-    """A direction in which one element moves alone, by `size`."""
+    """A direction that moves only one element, by `size`."""
     direction = np.zeros(shape)
     direction.reshape(-1)[place] = size
     return direction
 
 
 def entry(point: Point, of: int, place: Any, number: int, at: Any) -> str:
-    """Of the Jacobian, as messages call it."""
+    """Description of an entry of the Jacobian in messages."""
     output, given = point.known.values[of].shape, point.inputs[number].shape
     return f"d output {of}{index(place, output)} / d input {number}{index(at, given)}"
 
@@ -115,18 +115,18 @@ def entry(point: Point, of: int, place: Any, number: int, at: Any) -> str:
 def in_float64(
     error: float, want: float, allowed: float, story: str, differences: np.ndarray, values: int, shows: str = ""
 ) -> Deviation:
-    """A `Deviation`, whose relative error and ulps follow from the error and what is wanted."""
+    """A `Deviation`, with relative error and ulps computed from the error and the expected value."""
     relative = error / abs(want) if want else (0.0 if error == 0 else np.inf)
     return Deviation(error, relative, relative / EPS, allowed, story, differences, values, shows)
 
 
 def index(place: Any, shape: tuple[int, ...]) -> list[int]:
-    """Indices of an element by its place in memory."""
+    """Indices of an element from its position in memory."""
     return [int(each) for each in np.unravel_index(int(place), shape)] if shape else []
 
 
 def how_found(how: str, made: Slopes) -> str:
-    """How what is allowed came about."""
+    """The derivation of the tolerance."""
     step = float(np.median(made.step[made.settled])) if made.settled.any() else np.nan
     return (
         f"central differences in float64, {how}: |R(h) - R(4h)| + {ROUNDINGS:g} eps (|y| + sqrt(n) S) / h, "

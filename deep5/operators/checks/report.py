@@ -1,4 +1,4 @@
-"""`OperatorReport`: what was checked of an operator, how far off it was, and how far off it may be."""
+"""`OperatorReport`: the checks of an operator, with errors and tolerances."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Row:
     """One check.
 
     Attributes:
-        check: What was checked: `"forward, float32"`.
-        verdict: `"refused"` where the operator does not take such inputs, as it may; `"not judged"` where there is
-            nothing to compare with, or nothing to compare.
-        error: Largest difference, where it comes closest to what is allowed; None where values are not compared.
-        relative: The same over the expected value.
-        ulps: The same in units of the last place of the expected value.
-        allowed: What the error there may be.
-        tolerance: How `allowed` came about.
-        note: What a reader has to know; on a failure, the whole story.
-        picture: A heat map of the differences, where there is one.
-        drawn: What it shows.
-        values: How many numbers were compared with what is right; 0 where the operator is compared with itself.
+        check: Name of the check: `"forward, float32"`.
+        verdict: `"refused"` if the operator does not accept such inputs, which is allowed; `"not judged"` if there is
+            nothing to compare, or nothing to compare with.
+        error: The difference that is closest to its tolerance; None if no values are compared.
+        relative: The same relative to the expected value.
+        ulps: The same in units in the last place of the expected value.
+        allowed: Tolerance of this error.
+        tolerance: Derivation of `allowed`.
+        note: A note for the user; for a failure, the full description.
+        picture: A heat map of the differences, if there is one.
+        drawn: Description of the picture.
+        values: Number of values compared with expected ones; 0 if the operator is compared with itself.
     """
 
     check: str
@@ -59,12 +59,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorReport:
-    """Everything that was checked of one operator; true where nothing failed.
+    """All checks of one operator; true if none failed.
 
     Attributes:
-        operator: Its name.
-        framework: Who ran it.
-        rows: The checks, in their order.
+        operator: Name of the operator.
+        framework: The framework that ran it.
+        rows: The checks, in order.
     """
 
     operator: str
@@ -78,7 +78,7 @@ class OperatorReport:
         return OperatorReport(operator=self.operator, framework=self.framework, rows=(*self.rows, *other.rows))
 
     def noting(self, check: str, note: str) -> OperatorReport:
-        """The report with a row more, of a check that was not made."""
+        """The report with an additional row for a check that did not run."""
         row = Row(check=check, verdict="not judged", note=note)
         return OperatorReport(operator=self.operator, framework=self.framework, rows=(*self.rows, row))
 
@@ -89,12 +89,12 @@ class OperatorReport:
 
     @property
     def values(self) -> int:
-        """How many numbers were compared with what is right; with 0, nobody knows whether the operator is."""
+        """Number of values compared with expected ones; if 0, the operator's correctness is unknown."""
         return sum(row.values for row in self.rows)
 
     @property
     def verdict(self) -> str:
-        """In one line."""
+        """Summary in one line."""
         what = f"{self.operator} on {self.framework}"
         if self.failures:
             return f"{what}: {len(self.failures)} of {len(self.rows)} checks failed"
@@ -106,11 +106,11 @@ class OperatorReport:
         return f"{what}: passed"
 
     def story(self) -> str:
-        """All that failed, for an error's message."""
+        """All failures, for an error message."""
         return "\n".join([self.verdict, *(f"  {row.check}: {row.note}{_seen(row)}" for row in self.failures)])
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON takes it."""
+        """The report in JSON types."""
         rows = [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows]
         told = {"operator": self.operator, "framework": self.framework, "passed": bool(self), "values": self.values}
         return {**told, "checks": rows}
@@ -125,15 +125,15 @@ class OperatorReport:
         return text.getvalue().rstrip("\n")
 
     def print(self, console: Console) -> None:
-        """Print a table of the checks, what its words mean, how tolerances came about, and what has to be told of them.
+        """Print a table of the checks, with a legend, the derivation of the tolerances, and notes.
 
         Args:
-            console: Where to print; one that is no terminal gets plain text.
+            console: The console to print to; plain text if it is not a terminal.
         """
         from rich.table import Table
         from rich.text import Text
 
-        # In 80 columns; what a column more would say, --json does.
+        # Fits 80 columns; --json has the remaining values.
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         table.add_column("check", overflow="fold")
         for name in ("error", "allowed", "ulps"):
@@ -174,7 +174,7 @@ def _short(value: float | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no infinity and no NaN: they go as texts."""
+    """Convert infinity and NaN, which JSON does not support, to strings."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, float) and (not math.isfinite(value)):

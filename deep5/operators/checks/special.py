@@ -1,4 +1,4 @@
-"""NaN and infinity: none comes of numbers, and where they are put in they arrive where they belong."""
+"""Checks of NaN and infinity: finite inputs produce none, and in inputs they propagate to the correct outputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SPECIAL = {"NaN": np.nan, "infinity": np.inf, "-infinity": -np.inf}
 
 
 def check_special(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
-    """NaN and infinity at single elements: they arrive where they do in what is right, and nowhere else.
+    """Check that NaN and infinity in single elements propagate as in the expected outputs, and nowhere else.
 
-    Where nothing is given to compare with, and outputs are like the inputs in shape and each element follows its own
-    input alone, all other elements have to be the bits that they are without it.
+    If there is nothing to compare with, and the operator is elementwise with outputs of the inputs' shape, all other
+    elements must be bit-identical to those without it.
     """
     if not any(value.size for value, yes in zip(inputs, floating(inputs), strict=True) if yes):
         return
@@ -61,13 +61,13 @@ def check_special(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, 
 
 
 def check_finite(outputs: Sequence[np.ndarray], inputs: Sequence[np.ndarray], given: bool, into: Collector) -> None:
-    """No NaN and no infinity comes of numbers, unless a reference says so.
+    """Check that finite inputs produce no NaN and no infinity, unless a reference does.
 
     Args:
-        outputs: What is right, or else what the operator gives.
-        inputs: As given.
-        given: Whether outputs are a reference's, with which all others are compared.
-        into: Gets a row.
+        outputs: The expected outputs, or else the operator's.
+        inputs: The given inputs.
+        given: Whether the outputs are a reference's, with which all others are compared.
+        into: Receives a row.
     """
     numbers = all(np.isfinite(np.asarray(value, np.float64)).all() for value in inputs)
     if not numbers or not any(value.size for value, yes in zip(outputs, floating(outputs), strict=True) if yes):
@@ -92,7 +92,7 @@ def check_finite(outputs: Sequence[np.ndarray], inputs: Sequence[np.ndarray], gi
 
 
 def _spread(got: Sequence[np.ndarray], plain: Sequence[np.ndarray], place: int, where: str) -> list[str]:
-    """What changed beyond the element's own place."""
+    """Changes at positions other than the element's own."""
     found = []
     for number, (now, before) in enumerate(zip(got, plain, strict=True)):
         if count := int(np.count_nonzero(np.flatnonzero(_differ(now, before)) != place)):
@@ -101,13 +101,13 @@ def _spread(got: Sequence[np.ndarray], plain: Sequence[np.ndarray], place: int, 
 
 
 def _swallowed(got: Sequence[np.ndarray], place: int, where: str) -> list[str]:
-    """Outputs that are numbers where the input is NaN."""
+    """Outputs that are not NaN where the input is NaN."""
     made = [value.reshape(-1)[place] for value in got]
     return [f"{where} gives {value} in output {n}" for n, value in enumerate(made) if not np.isnan(float(value))]
 
 
 def _patterns(got: Sequence[np.ndarray], expected: Sequence[np.ndarray], where: str) -> list[str]:
-    """What is not NaN, or not the same infinity, where it should be, or is where it should not."""
+    """Positions where NaN or an infinity of the same sign is missing, or is not expected."""
     stories = []
     for number, (value, want) in enumerate(zip(got, expected, strict=True)):
         if not is_floating(str(value.dtype)):
@@ -131,7 +131,7 @@ def _patterns(got: Sequence[np.ndarray], expected: Sequence[np.ndarray], where: 
 
 
 def _elementwise(subject: Subject, inputs: Sequence[np.ndarray], plain: Sequence[np.ndarray]) -> bool:
-    """Whether each element of every output follows the same element of the inputs alone."""
+    """Whether each element of every output depends only on the same element of the inputs."""
     shape = inputs[0].shape if inputs else ()
     if any(value.shape != shape for value in (*inputs, *plain)) or not plain or not plain[0].size:
         return False
@@ -149,7 +149,7 @@ def _elementwise(subject: Subject, inputs: Sequence[np.ndarray], plain: Sequence
 
 
 def _unequal(values: np.ndarray) -> np.ndarray:
-    """Where NaN is, in any element type."""
+    """Positions of NaN, in any element type."""
     found: np.ndarray = np.not_equal(values, values)
     return found
 

@@ -1,4 +1,4 @@
-"""`Subject`: an operator as one framework runs it, with NumPy arrays going in and coming out."""
+"""`Subject`: an operator run by one framework, with NumPy arrays as inputs and outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Arrays = tuple[np.ndarray, ...]
 
 
 class _Direct:
-    """The operator itself, called with NumPy arrays as they are: an `OperatorExecutor` without a framework."""
+    """The operator itself, called directly with NumPy arrays: an `OperatorExecutor` without a framework."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator, self.device = operator, CPUDevice()
@@ -63,7 +63,7 @@ class _Direct:
         return check_gradients(self.operator, made, inputs, needs)
 
     def _watched(self, what: str, call: Callable[[], Any]) -> Any:
-        """What a call gives; of an operator in C++, with an eye on the memory around its outputs."""
+        """The result of a call; for C++ operators, checks the memory around the outputs."""
         if not isinstance(self.operator, CppOperator):
             return call()
         with guarded_memory() as memory:
@@ -80,16 +80,16 @@ class _Direct:
 
 
 class Subject:
-    """An operator on a framework; NumPy's warnings are silenced while it runs, and its exceptions become ours.
+    """An operator on a framework; NumPy's warnings are silenced while it runs, and its exceptions become deep5 errors.
 
     Args:
         operator: The operator.
-        framework: Whose executor runs it. None or `"reference"`: the operator's own methods, on NumPy arrays, where it
-            has any.
+        framework: The framework whose executor runs it. None or `"reference"`: the operator's own methods on NumPy
+            arrays, if it has any.
 
     Raises:
         Unsupported: The framework does not run it.
-        UsageError: The framework is no name.
+        UsageError: The framework is not a name.
     """
 
     def __init__(self, operator: Operator, framework: str | None) -> None:
@@ -99,7 +99,7 @@ class Subject:
         native = operator.framework if isinstance(operator, NativeOperator) else None
         if native is not None and framework is None:
             framework = native
-        # An operator of the ONNX standard has no code of its own.
+        # Operators of the ONNX standard have no Python code.
         self.direct = framework in (None, "reference") and native is None and not hasattr(operator, "op_type")
         self.framework = "NumPy" if self.direct else framework or "reference"
         made: OperatorExecutor = (
@@ -108,11 +108,11 @@ class Subject:
         self.executor = made
 
     def native(self, inputs: Sequence[np.ndarray]) -> tuple[Any, ...]:
-        """Inputs as the framework's own arrays; the same arrays where there is no framework."""
+        """Inputs as the framework's native arrays; the same arrays without a framework."""
         return tuple(self._guarded("arrays", inputs, lambda: self.executor.arrays(*inputs)))
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Outputs of native arrays, native."""
+        """Native outputs for native inputs."""
         made: tuple[Any, ...] = self._guarded("forward", inputs, lambda: self.executor.inference(*inputs))
         for number, value in enumerate(made):
             if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -125,18 +125,18 @@ class Subject:
     def run_back(
         self, inputs: Sequence[Any], grads: Sequence[Any], needs: Sequence[bool]
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Outputs and gradients of native arrays, native."""
+        """Native outputs and gradients for native inputs."""
         made: tuple[tuple[Any, ...], tuple[Any, ...]] = self._guarded(
             "backward", inputs, lambda: self.executor.inference_and_backprop(inputs, grads, needs=needs)
         )
         return made
 
     def forward(self, inputs: Sequence[np.ndarray]) -> Arrays:
-        """Outputs of NumPy arrays.
+        """Outputs for NumPy arrays.
 
         Raises:
             OperatorError: The operator raised, or broke its contract.
-            ShapeError: It does not take these.
+            ShapeError: It does not accept these inputs.
         """
         if self.direct:
             return self.run(inputs)
@@ -145,13 +145,13 @@ class Subject:
     def gradients(
         self, inputs: Sequence[np.ndarray], grads: Sequence[np.ndarray | None], needs: Sequence[bool]
     ) -> tuple[np.ndarray | None, ...]:
-        """Gradients by NumPy arrays; raises as `forward`."""
+        """Gradients of NumPy inputs; raises as `forward`."""
         return self.pullback(inputs)(grads, needs)
 
     def pullback(self, inputs: Sequence[np.ndarray]) -> Callable[..., tuple[np.ndarray | None, ...]]:
-        """Gradients at one point as a function of those by the outputs and of which inputs want one.
+        """Gradients at one point, as a function of the output gradients and of which inputs need one.
 
-        What has no framework runs forward once.
+        Without a framework, forward runs once.
         """
         executor = self.executor
         if isinstance(executor, _Direct):
@@ -173,7 +173,7 @@ class Subject:
         grads: Sequence[np.ndarray | None],
         needs: Sequence[bool],
     ) -> tuple[np.ndarray | None, ...]:
-        """Gradients with outputs as they are given; of an operator that has no framework.
+        """Gradients for given outputs; only without a framework.
 
         Raises:
             Unsupported: A framework runs it.
@@ -185,11 +185,11 @@ class Subject:
         return found
 
     def back(self, values: Sequence[Any]) -> Arrays:
-        """Native arrays as NumPy's; the same where there is no framework."""
+        """Native arrays as NumPy arrays; the same arrays without a framework."""
         return tuple(values) if self.direct else tuple(_numpy(value) for value in values)
 
     def _has_none(self, error: Exception) -> bool:
-        """Whether the body of `backward` itself says so; what it calls may lack something else, which is an error."""
+        """Whether the body of `backward` itself raised it; if raised by a function that it calls, it is an error."""
         if not isinstance(error, NotImplementedError):
             return False
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -217,10 +217,10 @@ class Subject:
 
 
 def refuses(subject: Subject, error: Deep5Error) -> bool:
-    """Whether an error says that inputs of this element type are not taken, and nothing worse.
+    """Whether an error only means that this element type is not accepted.
 
-    These are errors of shapes and of ONNX's rules, functions of NumPy that do not know the type, a class template that
-    does not compile for it, and what a framework itself raised, none of which is a broken contract.
+    Such errors are errors of shapes and of ONNX's rules, NumPy functions that do not support the type, a class template
+    that does not compile for it, and errors raised by a framework itself; a broken contract is not one of them.
     """
     return (
         isinstance(error, (NetworkError, Unsupported))
@@ -236,11 +236,11 @@ def specs(arrays: Sequence[np.ndarray]) -> tuple[TensorSpec, ...]:
 
 
 def _numpy(value: Any) -> np.ndarray:
-    """A native array as NumPy's, that shares nothing with it."""
+    """A native array as a NumPy array that shares no memory with it."""
     dtype = spec_of(value).dtype
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of memory that NumPy may not write to
+        warnings.simplefilter("ignore")  # about memory that NumPy must not write to
         if dtype == "bfloat16" and hasattr(value, "float"):
-            # PyTorch hands out no bfloat16; float32 holds every such number.
+            # PyTorch cannot convert bfloat16 to NumPy; float32 represents every such number.
             return np.array(to_numpy(value.float())).astype(numpy_dtype(dtype))
         return np.array(to_numpy(value))

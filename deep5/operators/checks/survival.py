@@ -1,9 +1,9 @@
-"""An operator run in a process of its own before it runs in the user's: what crashes or never ends does it there.
+"""Runs an operator in a separate process before it runs in the user's, so that crashes and endless loops happen there.
 
-What is sent is the inputs, and of one in C++ the source and the attributes, as texts and bytes: no class, so that one
-typed into a notebook is taken too, and nothing is unpickled. One in Python is made again, by a function that is named.
-The process is started anew and not forked: threads of OpenMP and of frameworks do not outlive a fork. What `specs` of
-one in C++ says is found beforehand and sent along. What the process does is in `child`.
+The parent sends the inputs and, for a C++ operator, the source and the attributes, as strings and bytes. It sends no
+class, so that operators defined in a notebook work, and nothing is unpickled. A Python operator is recreated by a named
+function. The process is spawned, not forked: threads of OpenMP and of frameworks do not survive a fork. The results of
+a C++ operator's `specs` are computed beforehand and sent along. The child's code is in `child`.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.operators.checks.child import main; "
     "main(int(sys.argv[2]))"
 )
-# The compiler has a limit of its own, which is lower.
+# The compiler has its own limit, which is lower.
 _COMPILE_S = 300.0
 _SURVIVED: set[str] = set()
 
 
 def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequence[str], time_limit_s: float) -> None:
-    """Run an operator in a child process on every kind of input that it is going to be checked with.
+    """Run an operator in a child process on every kind of input that the checks use.
 
-    What was run once, and did not crash, is not run again. Errors that are told in good order are left to the checks.
+    Source and inputs that survived once are not run again. Errors that the operator raises are left to the checks.
 
     Args:
         operator: The operator.
-        inputs: Contiguous.
-        dtypes: Element types that the floating inputs are tried in.
-        time_limit_s: Seconds that one call may take, compiling excluded.
+        inputs: Contiguous arrays.
+        dtypes: Element types to try for the floating-point inputs.
+        time_limit_s: Time limit in seconds of one call, without compiling.
 
     Raises:
-        OperatorError: It crashed, ended the process, or did not end in time; the message says where.
+        OperatorError: It crashed, ended the process, or exceeded the time limit; the message says where.
     """
     runs: list[list[Any]] = []
     for what, values in variations(inputs, dtypes):
@@ -74,7 +74,7 @@ def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequenc
         "runs": runs,
     }
     data = _packed(head, inputs, dtypes)
-    # The text itself, and when the files beside it changed, which it may include.
+    # The source, and the modification times of the files next to it, which it may include.
     beside = [] if path is None else [(each.name, each.stat().st_mtime_ns) for each in sorted(path.parent.iterdir())]
     key = hashlib.sha256(operator.text().encode() + repr(beside).encode() + data).hexdigest()
     if key not in _SURVIVED:
@@ -90,15 +90,15 @@ def survive_again(
     dtypes: Sequence[str],
     time_limit_s: float,
 ) -> None:
-    """The same of an operator in Python, which the child makes again.
+    """The same for a Python operator, which the child recreates.
 
     Args:
-        name: What messages call it.
-        maker: `MODULE:FUNCTION`, which gives the operator.
-        arguments: What the function is called with, as JSON takes it.
-        inputs: Contiguous.
-        dtypes: Element types that the floating inputs are tried in.
-        time_limit_s: Seconds that one call may take.
+        name: Name of the operator in messages.
+        maker: `MODULE:FUNCTION` of a function that returns the operator.
+        arguments: Arguments of the function, in JSON types.
+        inputs: Contiguous arrays.
+        dtypes: Element types to try for the floating-point inputs.
+        time_limit_s: Time limit in seconds of one call.
 
     Raises:
         OperatorError: As for `survive`.
@@ -107,7 +107,7 @@ def survive_again(
 
 
 def _packed(head: Mapping[str, Any], inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> bytes:
-    """What `main` reads."""
+    """The data that `main` reads."""
     given = [[list(value.shape), str(value.dtype)] for value in inputs]
     text = json.dumps({**head, "inputs": given, "dtypes": list(dtypes), "threads": THREADS[0]}).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in inputs)])
@@ -140,7 +140,7 @@ def _run(name: str, data: bytes, time_limit_s: float) -> None:
 
 
 def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: float) -> str:
-    """Wait for the end; returns what the child did last."""
+    """Wait for the child to end; returns its last action."""
     doing, rest, left = "the start", b"", _COMPILE_S
     deadline = time.monotonic() + left
     while True:
@@ -172,13 +172,13 @@ def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: f
 
 
 def death(name: str, status: int, doing: str, output: str) -> str:
-    """How an operator ended the process that it ran in, where, and what to do.
+    """Describe how and where an operator ended its process, with a remedy.
 
     Args:
-        name: The operator's.
-        status: Of the process, as `subprocess` gives it: below zero, a signal.
-        doing: What it did last.
-        output: What it printed, of which the last lines are told.
+        name: Name of the operator.
+        status: Return code of the process from `subprocess`; negative for a signal.
+        doing: Its last action.
+        output: Its output, of which the message includes the last lines.
     """
     lines = [line for line in output.strip().splitlines() if line.strip()][-3:]
     if status == OUTSIDE and lines:

@@ -1,4 +1,4 @@
-"""An operator in C++ on one thread, two and three: the same but for the order of sums, however often it runs."""
+"""Checks a C++ operator on one, two and three threads: repeated runs agree up to the order of sums."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from deep5.operators.cpp import CppOperator
 __all__ = ["COUNTS", "check_threads", "too_large"]
 
 COUNTS = (1, 2, 3)
-"""Numbers of threads: alone, shared evenly, and with a rest."""
+"""Numbers of threads: one, an even split, and a split with a remainder."""
 
-# Threads that write to the same place are seldom seen to: many runs, which have to be short ones.
-# Those of a bunch follow each other at once; then they are looked at, while their memory is still at hand.
+# Races are rarely visible: they need many runs, which have to be short. The runs of a batch follow each other
+# immediately; then their results are compared, while they are still in memory.
 _RUNS, _BUNCH, _BUDGET_S = 500, 50, 0.0035
-_OUTPUTS = 1 << 18  # elements of outputs, of larger inputs
+_OUTPUTS = 1 << 18  # maximum number of output elements for larger inputs
 
 
 def too_large(outputs: Sequence[TensorSpec]) -> bool:
-    """Whether outputs of larger inputs are more than is soon computed."""
+    """Whether outputs for larger inputs would take too long to compute."""
     return sum(math.prod(map(int, spec.shape)) for spec in outputs) > _OUTPUTS
 
 
 def check_threads(subject: Subject, inputs: Sequence[np.ndarray], backward: bool, into: Collector) -> None:
-    """Hold forward, or backward, on two and three threads against one thread.
+    """Compare forward, or backward, on two and three threads with one thread.
 
     Args:
-        subject: Runs the operator; what is not in C++ has no threads of ours.
-        inputs: As given; larger ones are tried too, where the operator takes them.
-        backward: Whether it is backward.
-        into: Gets a row a number of threads.
+        subject: Runs the operator; only C++ operators use deep5's threads.
+        inputs: The given inputs; larger ones are tried too, if the operator accepts them.
+        backward: Whether to check backward.
+        into: Receives a row per number of threads.
     """
     operator = subject.operator
     if not subject.direct or not isinstance(operator, CppOperator):
         return
     tried = [tuple(inputs)]
     if (more := larger(inputs)) is not None:
-        with suppress(Deep5Error):  # it need not take them
+        with suppress(Deep5Error):  # it need not accept them
             tried += [] if too_large(specs_of(operator, specs(more))) else [more]
-    # The number of threads is one of the thread that asks for them: this one keeps its own.
+    # The number of threads is a setting of the calling thread: a worker keeps this thread's setting unchanged.
     worker = threading.Thread(target=_judge, args=(subject, tried, backward, into))
     before = THREADS[0]
     try:
@@ -82,12 +82,12 @@ def _judge(subject: Subject, tried: Sequence[Sequence[np.ndarray]], backward: bo
 
 
 class _Case:
-    """Forward, or backward with ones, on inputs, and what it gives on one thread.
+    """Forward, or backward of ones, on inputs, with its results on one thread.
 
     Args:
         subject: Runs it.
-        inputs: As given, or larger.
-        backward: Whether it is backward.
+        inputs: The given inputs, or larger ones.
+        backward: Whether to run backward.
     """
 
     def __init__(self, subject: Subject, inputs: Sequence[np.ndarray], backward: bool) -> None:
@@ -99,7 +99,7 @@ class _Case:
         self._scales: list[np.ndarray | None] | None = None
 
     def differing(self, count: int) -> list[tuple[str, Deviation]]:
-        """How far single runs on so many threads are off, of those that are."""
+        """The deviations of those runs on `count` threads that differ."""
         found: list[tuple[str, Deviation]] = []
         THREADS[0] = count
         runs, end = 0, time.monotonic() + _BUDGET_S
@@ -116,7 +116,7 @@ class _Case:
         return found
 
     def _at_once(self) -> list[np.ndarray]:
-        """As `_run`, and nothing else: threads that are left waiting fall asleep, and then come one after another."""
+        """As `_run`, without any other work: idle threads go to sleep, and then start one after another."""
         if not self._backward:
             return list(several(self._subject.operator.forward(*self._inputs)))
         made = self._subject.operator.backward(self._grads, self._inputs, self._outputs, floating(self._inputs))
@@ -141,8 +141,9 @@ class _Case:
         ]
 
     def _sizes(self) -> list[np.ndarray | None]:
-        """Of what each result is made, found in float64; where that is not taken, no more than the order of its own
-        largest element may differ."""
+        """The scale of each result, from its condition in float64; if float64 is not accepted, from its largest
+        element.
+        """
         try:
             known = condition(self._run, widened(self._inputs), np.random.default_rng(0))
         except Deep5Error:

@@ -1,11 +1,11 @@
-"""Tolerances that follow from the element type and from the condition of what is computed.
+"""Tolerances derived from the element type and from the condition of the computation.
 
-An output y of inputs x that were rounded by eps may be off by eps S, where S = sum_j |dy/dx_j x_j|, and so may what is
-rounded on the way to it. S is estimated with no derivative: if the inputs are scaled by 1 + d c_j with c_j of the
+An output y of inputs x that were rounded by eps may have an error of eps S, where S = sum_j |dy/dx_j x_j|, and so may
+rounded intermediate results. S is estimated without derivatives: if the inputs are scaled by 1 + d c_j with c_j of the
 Cauchy distribution, y moves by d S times a Cauchy variable, whose absolute value has the median 1 (Indyk, Stable
-distributions, pseudorandom generators, embeddings, and data stream computation, J. ACM 53(3), 2006). With signs
-in place of c_j it moves by d R on average, R = sqrt(sum_j (dy/dx_j x_j)^2), so n = (S / R)^2 inputs take part in y.
-Roundings are as good as independent, so that those of a sum of n terms add up to sqrt(n) of them (Higham and Mary, A
+distributions, pseudorandom generators, embeddings, and data stream computation, J. ACM 53(3), 2006). With signs in
+place of c_j it moves by d R on average, R = sqrt(sum_j (dy/dx_j x_j)^2), so n = (S / R)^2 inputs contribute to y.
+Rounding errors are nearly independent, so that those of a sum of n terms add up to sqrt(n) of them (Higham and Mary, A
 new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41(5), 2019).
 """
 
@@ -36,28 +36,28 @@ __all__ = [
 
 Function = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
-# A handful of operations an element, and functions such as exp that are right to 4 units in the last place.
+# A few operations per element, and functions such as exp with errors of 4 units in the last place.
 ROUNDINGS = 8.0
 LEGEND = (
     "y is what is expected, S = sum |dy/dx_j x_j| its condition and n how many inputs take part in it, both estimated "
     f"in float64; {ROUNDINGS:g} for a handful of roundings an element; in float16 that is 0.8 % of |y| + sqrt(n) S, in "
     "bfloat16 6 %: an error below it passes there"
 )
-"""What the letters in `tolerance_text` are."""
+"""Meaning of the letters in `tolerance_text`."""
 
-_STEP = 2.0**-38  # moves are far above what float64 rounds, and far below where curves bend
-_LARGEST = 1e5  # of the Cauchy numbers, so that no input moves by more than 4e-7 of itself
+_STEP = 2.0**-38  # far above float64 rounding, and far below nonlinear effects
+_LARGEST = 1e5  # bound on the Cauchy numbers: inputs move by at most a relative 4e-7
 _CAUCHY, _SIGNS, _JUMPS = 8, 4, 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """How outputs follow inputs, an array of each an output; None for outputs that are no floating-point numbers.
+    """Sensitivity of outputs to inputs, with one array per output; None for outputs that are not floating-point.
 
     Attributes:
         values: The outputs in float64.
         total: S, the sum of |dy/dx_j x_j|.
-        terms: n, how many inputs take part.
+        terms: n, the number of contributing inputs.
     """
 
     values: tuple[np.ndarray, ...]
@@ -65,7 +65,7 @@ class Condition:
     terms: tuple[np.ndarray | None, ...]
 
     def scale(self, output: int) -> np.ndarray:
-        """|y| + sqrt(n) S: what is rounded on the way to an output, at most."""
+        """|y| + sqrt(n) S: the maximum magnitude of rounded values on the way to an output."""
         total, terms = self.total[output], self.terms[output]
         size: np.ndarray = np.abs(self.values[output]).astype(np.float64)
         return size if total is None or terms is None else size + np.sqrt(terms) * total
@@ -77,8 +77,8 @@ def epsilon(dtype: str) -> float:
 
 
 def working(dtype: str, inputs: Sequence[np.ndarray]) -> str:
-    """The element type whose rounding shows in outputs of `dtype`: that one, or a coarser one of an input beside those
-    of the first floating-point type, in which the operator may compute.
+    """The element type that determines the rounding of outputs of `dtype`: that one, or a coarser one of another
+    floating-point input, in which the operator may compute.
 
     >>> working("float64", [np.zeros(2), np.zeros(2, np.float32)])
     'float32'
@@ -92,8 +92,8 @@ def condition(function: Function, inputs: Sequence[np.ndarray], rng: np.random.G
     """Estimate the condition of a function at a point.
 
     Args:
-        function: Of float64 arrays (and others as they are), gives a sequence of arrays.
-        inputs: The point, floating-point ones in float64.
+        function: From float64 arrays (and unchanged others) to a sequence of arrays.
+        inputs: The point, floating-point inputs in float64.
         rng: Draws the perturbations.
     """
     values = tuple(np.array(value) for value in function(inputs))
@@ -128,8 +128,9 @@ def condition(function: Function, inputs: Sequence[np.ndarray], rng: np.random.G
 def jumps(
     function: Function, inputs: Sequence[np.ndarray], known: Condition, eps: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, ...]:
-    """How far outputs move when inputs are rounded by `eps`, beyond what their condition says: at a comparison that
-    rounding decides, they jump. Whole numbers: 1 where they move."""
+    """Changes of outputs when inputs are rounded by `eps`, beyond their condition: outputs jump at comparisons that
+    rounding decides. For integers: 1 where they change.
+    """
     found = [np.zeros(value.shape) for value in known.values]
     for _ in range(_JUMPS):
         moved = function(_scaled(inputs, eps, lambda shape: rng.choice((-1.0, 1.0), shape)))
@@ -146,10 +147,10 @@ def jumps(
 
 
 class Deviation(NamedTuple):
-    """How far an output is from what is expected, at the element that comes closest to what is allowed, or is beyond.
+    """Difference of an output from its expected value, at the element closest to, or furthest beyond, its tolerance.
 
-    `story` is empty where all is within it; `differences` is what a picture shows: what is beyond it, and 0 elsewhere,
-    so that its largest is the one that `story` tells. `values` is how many numbers were compared.
+    `story` is empty if all elements are within tolerance. `differences` is for the picture: the differences beyond the
+    tolerance, and 0 elsewhere, so that its largest is the one in `story`. `values` is the number of compared elements.
     """
 
     error: float
@@ -168,11 +169,11 @@ def deviation(
     """Compare an output with what is expected.
 
     Args:
-        got: In its own element type.
-        expected: In float64; or whole numbers, which have to be equal.
-        scale: |y| + sqrt(n) S, as `Condition.scale` gives it; None for whole numbers.
-        jump: What is allowed beyond that; see `jumps`.
-        twice: Whether what is expected was rounded as much as what was got.
+        got: The output in its own element type.
+        expected: The expected output in float64; integers must be equal.
+        scale: |y| + sqrt(n) S, from `Condition.scale`; None for integers.
+        jump: Additional tolerance; see `jumps`.
+        twice: Whether the expected output was rounded as much as the actual one.
     """
     dtype = str(got.dtype)
     if got.shape != expected.shape:
@@ -181,7 +182,7 @@ def deviation(
     if got.size == 0:
         return Deviation(0.0, 0.0, 0.0, 0.0, "", np.zeros(got.shape), 0)
     if not is_floating(dtype) or scale is None:
-        # NaN is the same as NaN.
+        # NaN equals NaN here.
         wrong = np.asarray((got != expected) & ~(np.not_equal(got, got) & np.not_equal(expected, expected)), float)
         if jump is not None:
             wrong[jump > 0] = 0.0
@@ -194,19 +195,19 @@ def deviation(
         if jump is not None:
             allowed = allowed + jump
         difference = np.abs(wide - want)
-        # Infinity where the number is too large for the element type, or so close that rounding decides.
+        # Infinity is expected where the number exceeds the element type's range, or allowed where rounding decides.
         over = np.abs(want) + allowed >= float(limits.max)
         same = (
             (wide == want) | (np.isnan(wide) & np.isnan(want)) | (over & (np.abs(wide) == np.inf) & (wide * want > 0))
         )
         difference = np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
         allowed = np.where(np.isnan(allowed), np.inf, allowed)
-        # What is not finite has to be the same: no tolerance reaches from a number to infinity, or to NaN.
+        # Non-finite values must be equal: no tolerance covers the difference between a number and infinity or NaN.
         lost = ~same & ~(np.isfinite(wide) & np.isfinite(want))
         share = np.where(lost, np.inf, np.where(difference == 0, 0.0, difference / np.maximum(allowed, 1e-320)))
         bad = share > 1
         beyond = np.where(bad, difference, 0.0)
-        # Among elements that are right to the bit, the largest, for a tolerance that says something.
+        # If all elements are exact, use the largest one, for a meaningful tolerance.
         right = share if share.max() > 0 else np.abs(np.where(np.isfinite(want), want, 0))
         at = np.unravel_index(int((beyond if bad.any() else right).argmax()), got.shape)
         error, room = float(difference[at]), float(allowed[at])
@@ -217,7 +218,7 @@ def deviation(
 
 
 def tolerance_text(dtype: str, twice: bool = False) -> str:
-    """How a tolerance came about; `LEGEND` says what the letters are."""
+    """The derivation of a tolerance; `LEGEND` explains the letters."""
     return f"{'2 x ' if twice else ''}{ROUNDINGS:g} eps (|y| + sqrt(n) S), eps = {epsilon(dtype):.2g} ({dtype})"
 
 
@@ -242,7 +243,7 @@ def _scaled(
 
 
 def _unit(size: float, limits: Any) -> float:
-    """The unit of the last place of a number."""
+    """The unit in the last place of a number."""
     if not np.isfinite(size) or size == 0:
         return float(limits.smallest_subnormal)
     return float(max(float(limits.eps) * 2.0 ** (np.frexp(size)[1] - 1), float(limits.smallest_subnormal)))

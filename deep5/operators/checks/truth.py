@@ -1,4 +1,4 @@
-"""`Truth`: what is right, from a reference function, another framework, or the operator itself in float64."""
+"""`Truth`: the expected outputs, from a reference function, another framework, or the operator itself in float64."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ IN_FLOAT64 = (
     "remedy: build what holds weights in float64: module.double() in PyTorch, a Keras layer with dtype='float64', "
     "jax_enable_x64 in JAX"
 )
-"""What a user can do about a function of a framework that computes in lower precision."""
+"""The remedy for a framework's function that computes in lower precision."""
 
 
 class Truth:
-    """What is right: a function of float64 arrays, its condition, and what it is called.
+    """The source of expected outputs: a function of float64 arrays, its condition, and its name.
 
     Args:
-        function: Takes floating inputs in float64, gives the outputs.
-        name: For a reader: `"float64"`, where it is the operator's own run.
-        given: Whether it is another one than the operator.
+        function: Takes floating-point inputs in float64, returns the outputs.
+        name: Name for the user: `"float64"` for the operator's own run.
+        given: Whether it is independent of the operator.
         precision: The element type in which it computes.
-        smooth: Its like in float64, from which its condition is found where it computes in a lower one: what moves by
-            less than is rounded says nothing. None: itself.
+        smooth: A float64 equivalent for estimating the condition if `function` computes in lower precision, where small
+            changes vanish by rounding. None: `function` itself.
 
     Attributes:
-        telling: Whether comparing with it says something; not where the operator's own run gives the same for all
+        telling: Whether a comparison is meaningful; false if the operator's own run gives the same result for all
             inputs.
     """
 
@@ -51,7 +51,7 @@ class Truth:
         self.rng = np.random.default_rng(0)
 
     def at(self, inputs: Sequence[np.ndarray]) -> Condition:
-        """Values and condition at inputs of any element type."""
+        """Values and condition for inputs of any element type."""
         wide = widened(inputs)
         if self._smooth is None:
             return condition(self, wide, self.rng)
@@ -72,7 +72,7 @@ class Truth:
 
 
 def own_dtype(inputs: Sequence[np.ndarray]) -> str:
-    """The element type of the first floating-point input, or of the first."""
+    """The element type of the first floating-point input, or else of the first input."""
     return next(
         (str(x.dtype) for x in inputs if is_floating(str(x.dtype))), str(inputs[0].dtype) if inputs else "float64"
     )
@@ -85,18 +85,18 @@ def truth_of(
     reference: Callable[..., Any] | None,
     against: str | None,
 ) -> Truth | None:
-    """What is right: the reference, the other framework, or the operator's own run; None where nobody takes float64.
+    """The expected outputs: from the reference, the other framework, or the operator's own run; None without float64.
 
     Args:
         subject: Runs the operator.
-        inputs: As given.
-        outputs: What it gives for them.
+        inputs: The given inputs.
+        outputs: The operator's outputs for them.
         reference: See `check_forward`.
         against: See `check_forward`.
 
     Raises:
-        UsageError: The reference raises, or gives other outputs than the operator.
-        OperatorError: The operator takes float64, and fails there.
+        UsageError: The reference raises, or its outputs differ from the operator's in number, shape or type.
+        OperatorError: The operator accepts float64, and fails there.
     """
     wide = widened(inputs)
     if reference is not None:
@@ -119,13 +119,13 @@ def truth_of(
         )
     try:
         right = wide_subject(subject, inputs)
-    except Unsupported:  # what else it raises is wrong
+    except Unsupported:  # any other error is a fault
         return None
     return Truth(right.forward, "float64" if right is subject else f"float64 on {right.framework}", given=False)
 
 
 def _smooth(subject: Subject, inputs: Sequence[np.ndarray]) -> Function | None:
-    """The operator's own run in float64; None where nobody takes that."""
+    """The operator's own run in float64; None if float64 is not accepted."""
     try:
         return wide_subject(subject, inputs).forward
     except Unsupported:
@@ -133,13 +133,13 @@ def _smooth(subject: Subject, inputs: Sequence[np.ndarray]) -> Function | None:
 
 
 def _as(values: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Values in the element types of inputs."""
+    """Values cast to the element types of inputs."""
     return tuple(value.astype(given.dtype) for value, given in zip(values, inputs, strict=True))
 
 
 def _of_reference(reference: Callable[..., Any], what: str) -> Function:
     def function(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        # Copies: a reference may be careless, and what it is compared with must not be touched.
+        # Copies: a reference may modify its inputs, which must stay unchanged for the comparison.
         try:
             made = [np.asarray(value) for value in several(reference(*[value.copy() for value in inputs]))]
         except (Exception, SystemExit) as error:
@@ -160,7 +160,7 @@ def _of_reference(reference: Callable[..., Any], what: str) -> Function:
 
 
 def _check_reference(what: str, made: Sequence[np.ndarray], name: str, outputs: Sequence[np.ndarray]) -> None:
-    """Refuse a reference that gives other outputs than the operator, whose `specs` is held to its own."""
+    """Check that a reference's outputs match the operator's, whose outputs were checked against `specs`."""
     if len(made) != len(outputs):
         raise UsageError(
             f"{what} gives {len(made)} outputs; allowed: {len(outputs)}, as {name} does; remedy: return one array, or "
@@ -175,20 +175,20 @@ def _check_reference(what: str, made: Sequence[np.ndarray], name: str, outputs: 
 
 
 def takes(subject: Subject, inputs: Sequence[np.ndarray]) -> bool:
-    """Whether an operator takes inputs in float64, and computes in it."""
+    """Whether an operator accepts float64 inputs, and computes in float64."""
     try:
         made = subject.forward(inputs)
     except Deep5Error:
         return False
-    # A back-end may compute in float32 whatever it is given.
+    # A back-end may compute in float32 regardless of the inputs.
     return all(str(value.dtype) not in ("float16", "bfloat16", "float32") for value in made)
 
 
 def wide_subject(subject: Subject, inputs: Sequence[np.ndarray]) -> Subject:
-    """Who runs the operator in float64: its framework, or else NumPy.
+    """The subject that runs the operator in float64: its framework, or else NumPy.
 
     Raises:
-        Unsupported: Nobody does.
+        Unsupported: Neither does.
     """
     wide, operator = widened(inputs), subject.operator
     if takes(subject, wide):

@@ -1,4 +1,4 @@
-"""What an operator gives against what it should: in every element type and layout, empty."""
+"""Checks of an operator's outputs: in every element type and layout, and for empty inputs."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def compared(
     precision: str,
     inputs: Sequence[np.ndarray],
 ) -> list[tuple[str, Any]]:
-    """Every output against what is expected.
+    """Compare every output with its expected value.
 
     Args:
         got: The outputs.
-        known: What is expected.
+        known: The expected outputs.
         moved: Where rounding decides; None: nowhere.
-        precision: The element type in which what is expected was computed.
-        inputs: What they are outputs of.
+        precision: The element type in which the expected outputs were computed.
+        inputs: The inputs of the outputs.
 
     Raises:
-        OperatorError: Another number of outputs.
+        OperatorError: The number of outputs is wrong.
     """
     if len(got) != len(known.values):
         raise OperatorError(f"got {len(got)} outputs, where what it is compared with gives {len(known.values)}")
@@ -58,7 +58,7 @@ def compared(
 
 
 def tolerance_of(got: Sequence[np.ndarray], precision: str, inputs: Sequence[np.ndarray]) -> str:
-    """How what `compared` allows came about."""
+    """The derivation of the tolerance of `compared`."""
     own = next((str(value.dtype) for value in got if is_floating(str(value.dtype))), "float64")
     coarsest = max(working(own, inputs), precision, key=epsilon)
     return tolerance_text(coarsest, precision != "float64" or own == "float64")
@@ -75,15 +75,15 @@ def _room(dtype: str, known: Condition, number: int, precision: str, inputs: Seq
 def check_dtypes(
     subject: Subject, inputs: Sequence[np.ndarray], dtypes: Sequence[str], asked: bool, truth: Truth, into: Collector
 ) -> None:
-    """Forward in several element types against what is right for the inputs as they were rounded.
+    """Compare forward in several element types with the expected outputs for the rounded inputs.
 
     Args:
         subject: Runs the operator.
-        inputs: As given.
-        dtypes: Of the floating inputs, one at a time.
-        asked: Whether the user asked for these, so that none may be refused.
-        truth: What is right.
-        into: Gets a row a type.
+        inputs: The given inputs.
+        dtypes: Element types of the floating-point inputs, one at a time.
+        asked: Whether the user requested these types, so that none may be rejected.
+        truth: The expected outputs.
+        into: Receives a row per type.
     """
     own = own_dtype(inputs)
     for dtype in dtypes:
@@ -108,17 +108,17 @@ def check_dtypes(
 
 
 def run_in(subject: Subject, call: Callable[[], Any], dtype: str, may_refuse: bool, check: str, into: Collector) -> Any:
-    """What a call in an element type gives; None, and a row that says so, where the operator does not take the type.
+    """The result of a call in an element type; None, and a row, if the operator does not accept the type.
 
-    See `refuses`; and bfloat16 is refused by NumPy, which makes float32 of its products with numbers.
+    See `refuses`; on NumPy, bfloat16 may also be rejected, since its products with Python numbers become float32.
 
     Args:
         subject: Runs the operator.
-        call: Runs it.
+        call: The call.
         dtype: The element type.
-        may_refuse: Whether it may be refused.
-        check: What is checked.
-        into: Gets the row.
+        may_refuse: Whether the type may be rejected.
+        check: Name of the check.
+        into: Receives the row.
     """
     try:
         return call()
@@ -136,14 +136,14 @@ def check_layouts(
     know: Callable[[Sequence[np.ndarray]], Condition | None],
     into: Collector,
 ) -> None:
-    """Forward on the same values in other memory: the same outputs, but for the order of sums.
+    """Check forward on the same values in other layouts: the same outputs up to the order of sums.
 
     Args:
         subject: Runs the operator.
-        inputs: Contiguous.
-        know: Finds the condition of the outputs in float64, asked where bits differ; it gives None where that is not
-            known, so that none may differ.
-        into: Gets a row a layout.
+        inputs: Contiguous arrays.
+        know: Computes the condition of the outputs in float64, called if bits differ; returns None if unknown, and then
+            no bit may differ.
+        into: Receives a row per layout.
     """
     if not any(value.ndim and value.size for value in inputs):
         return
@@ -160,7 +160,7 @@ def check_layouts(
         whole = contiguous(rows)
         try:
             plain = subject.forward(whole)
-        except Exception:  # equal rows may be no input, as for an inverse
+        except Exception:  # equal rows may be an invalid input, for an inverse, for example
             return
         _as_contiguous(check, subject.forward(rows), plain, lambda: know(whole), into)
 
@@ -172,7 +172,7 @@ def _as_contiguous(
     know: Callable[[], Condition | None],
     into: Collector,
 ) -> None:
-    """Outputs against those of contiguous inputs."""
+    """Compare outputs with those of contiguous inputs."""
     if same_bits(got, plain):
         into.same(check)
         return
@@ -189,10 +189,10 @@ def _float_of(values: Sequence[np.ndarray]) -> str:
 
 
 def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
-    """Forward on inputs without elements and without axes: refused, or right.
+    """Check forward on empty and rank-0 inputs: rejected, or correct.
 
-    An extent that only leading axes have, as a batch's, may be refused by `specs` alone, where outputs are empty too.
-    In other cases the operator may raise: there is no largest of no elements.
+    If only leading axes are empty, as for a batch, and outputs are empty too, only `specs` may reject them. In other
+    cases the operator may raise: an empty array has no maximum, for example.
     """
     cases = [(f"forward, extent {extent} cut to 0", lead, cut) for extent, lead, cut in without_elements(inputs)]
     scalars = without_axes(inputs) if any(value.ndim for value in inputs) else None
@@ -213,13 +213,13 @@ def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
             continue
         try:
             known = truth.at(values) if truth.given else None
-        except Exception as error:  # a reference function may refuse them in its own way
+        except Exception as error:  # a reference function may raise any error
             into.say(check, "passed", f"it runs; {truth.name} does not: {error}")
             continue
         if known is None:
             into.say(check, "passed")
         elif not strict and [np.shape(value) for value in got] != [value.shape for value in known.values]:
-            # Axes of one extent need not belong together: then what is cut off makes no sense.
+            # Axes of the same size may be unrelated: then cutting them makes no sense.
             into.say(check, "refused", f"it gives other shapes than {truth.name}")
         else:
             into.compare(

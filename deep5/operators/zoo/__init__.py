@@ -1,4 +1,4 @@
-"""Operators in C++ that ship with deep5: convolution by four algorithms, a matrix product, and the CTC loss."""
+"""C++ operators that ship with deep5: convolution by four algorithms, a matrix product, and the CTC loss."""
 
 from deep5.operators.zoo.convolution import ConvDirect, ConvFFT, ConvIm2Col, ConvWinograd
 from deep5.operators.zoo.ctc import CTCLoss

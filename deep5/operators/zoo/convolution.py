@@ -1,9 +1,8 @@
 """Convolution of images by four algorithms: direct, im2col, FFT and Winograd's minimal filtering.
 
-All compute the same sum, ONNX's Conv of one group without bias and dilation; they differ in the multiplications that
-they do (`deep5.operators.zoo.work`), in the memory that they need and in the digits that they lose. Their gradients are
-those of the convolution, exact to rounding, and computed the same way for all four: by patches and our own matrix
-product.
+All compute the same sum, ONNX's Conv with one group, without bias and dilation; they differ in the number of
+multiplications (`deep5.operators.zoo.work`), in memory and in accuracy. Their gradients are those of the convolution,
+exact up to rounding, and computed in the same way for all four: by patches and deep5's matrix product.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ __all__ = ["ConvDirect", "ConvFFT", "ConvIm2Col", "ConvWinograd"]
 
 @register_operator("ConvDirect", domain="deep5")
 class ConvDirect(CppOperator):
-    """Convolution as it is defined: a sum over input channels and places in the kernel.
+    """Convolution by definition: a sum over input channels and kernel positions.
 
-    Inputs are an image [N, C, H, W] and a weight [K, C, R, S], the output [N, K, H', W']. `report` counts
-    `"multiplications"`, products with zeros of the padding left out, so that NaN in a weight does not meet them, and
-    `"multiplications by filling"`, those with zeros that fill up vectors of output channels. `"workspace bytes"` is the
-    most temporary memory that a call asked for, forward or backward, beside inputs and outputs; so in all four.
+    Inputs are an image [N, C, H, W] and a weight [K, C, R, S], the output is [N, K, H', W']. `report` counts
+    `"multiplications"`, without products with zeros of the padding, which a NaN in a weight would otherwise affect, and
+    `"multiplications by filling"`, those with zeros that fill up vectors of output channels. In all four operators,
+    `"workspace bytes"` is the maximum temporary memory requested by a call, forward or backward, without inputs and
+    outputs.
 
     Args:
         strides: Steps down and right; one number for both.
-        pads: Zeros above, left, below and right, as ONNX orders them; two numbers for both sides of each axis, one for
-            all.
+        pads: Zeros above, left, below and right, in ONNX's order; two numbers for both sides of each axis, one for all.
 
     Raises:
-        UsageError: Strides below 1, pads below 0, or another number of them.
+        UsageError: Strides below 1, negative pads, or a wrong number of them.
     """
 
     source = "convolution_direct.cpp"
@@ -44,7 +43,7 @@ class ConvDirect(CppOperator):
         super().__init__(strides=_strides(self, strides), pads=_pads(self, pads))
 
     def specs(self, x: TensorSpec, weight: TensorSpec) -> tuple[TensorSpec, ...]:  # type: ignore[override]
-        """The output; raises ShapeError as all of this module."""
+        """The output; raises ShapeError, like all operators of this module."""
         return _specs(self, x, weight, self.attributes["strides"], self.attributes["pads"])
 
     def flops(self, x: TensorSpec, weight: TensorSpec) -> int:
@@ -56,14 +55,14 @@ class ConvDirect(CppOperator):
 class ConvIm2Col(CppOperator):
     """Convolution as a product of the weights with a matrix of patches; see `ConvDirect`.
 
-    `report` counts `"multiplications"`, those with the padding's zeros included, and `"multiplications by filling"`,
+    `report` counts `"multiplications"`, including those with the padding's zeros, and `"multiplications by filling"`,
     those with zeros that fill up the blocks of the product.
 
     Args:
         strides: As in `ConvDirect`.
         pads: As in `ConvDirect`.
-        whole: Make the whole matrix of all images before the product, as published: its workspace is R S times the
-            input's. Else it is made a block of columns at a time, of a size that caches hold.
+        whole: Build the whole matrix of all images before the product, as published: the workspace is R S times the
+            input's size. Otherwise the matrix is built in blocks of columns that fit the caches.
 
     Raises:
         UsageError: As `ConvDirect`; `whole` is neither True nor False.
@@ -81,7 +80,7 @@ class ConvIm2Col(CppOperator):
         pads: int | Sequence[int] = (0, 0, 0, 0),
         whole: bool = False,
     ) -> None:
-        if whole not in (False, True):  # a node's attribute is a whole number
+        if whole not in (False, True):  # a node's attribute is an integer
             raise UsageError(f"ConvIm2Col: got whole={brief(whole)}; allowed: True or False")
         super().__init__(strides=_strides(self, strides), pads=_pads(self, pads), whole=bool(whole))
 
@@ -98,13 +97,13 @@ class ConvIm2Col(CppOperator):
 class ConvFFT(CppOperator):
     """Convolution by the convolution theorem, with a fast Fourier transform of radix 2; see `ConvDirect`.
 
-    Transforms are of the next power of two. The error of an output is in proportion to the largest outputs of its
-    image, and not to its own size; what is not finite spreads over the image, and not to others. `report` counts, as
-    multiplications of real numbers, `"multiplications"` at the frequencies, `"multiplications by filling"` and
+    Transforms have the next power of two as size. The error of an output is proportional to the largest outputs of its
+    image, not to its own magnitude; non-finite values spread over the image, but not to others. `report` counts real
+    multiplications: `"multiplications"` at the frequencies, `"multiplications by filling"` and
     `"multiplications of transforms"`.
 
     Args:
-        strides: 1 alone: the algorithm computes every position.
+        strides: Only 1: the algorithm computes every position.
         pads: As in `ConvDirect`.
 
     Raises:
@@ -125,7 +124,7 @@ class ConvFFT(CppOperator):
         return _specs(self, x, weight, (1, 1), self.attributes["pads"])
 
     def flops(self, x: TensorSpec, weight: TensorSpec) -> int:
-        """Multiplications and additions of real numbers of the algorithm."""
+        """Real multiplications and additions of the algorithm."""
         return 2 * sum(work.fft_multiplications(_sizes(x, weight, (1, 1), self.attributes["pads"])))
 
 
@@ -133,15 +132,15 @@ class ConvFFT(CppOperator):
 class ConvWinograd(CppOperator):
     """Convolution with kernels of 3 x 3 by F(2x2, 3x3) or F(4x4, 3x3); see `ConvDirect`.
 
-    A tile of m x m outputs takes (m + 2)² multiplications a pair of channels, where the definition takes 9 m²: 2.25
-    times as many for m = 2, 4 times for m = 4. F(4x4, 3x3) loses digits, as the elements of its matrices are up to 8
-    and the sums cancel: its error is some ten times that of the definition. What is not finite spreads over a tile.
-    `report` counts as `ConvFFT`.
+    A tile of m x m outputs takes (m + 2)² multiplications per pair of channels; the definition takes 9 m²: 2.25 times
+    as many for m = 2, 4 times for m = 4. F(4x4, 3x3) loses accuracy, since the elements of its matrices are up to 8 and
+    the sums cancel: its error is about ten times that of the definition. Non-finite values spread over a tile. `report`
+    counts as in `ConvFFT`.
 
     Args:
-        strides: 1 alone: the algorithm has no other.
+        strides: Only 1: the algorithm has no other.
         pads: As in `ConvDirect`.
-        tile: Extent m of an output tile, 2 or 4.
+        tile: Size m of an output tile, 2 or 4.
 
     Raises:
         Unsupported: Another stride.
@@ -191,7 +190,7 @@ def _specs(
         raise ShapeError(f"{name}: got {x} and {weight}; allowed: as many channels in both (there are no groups)")
     made: list[Any] = [n, k]
     for axis, (extent, taps, stride) in enumerate(zip(extents, kernel, strides, strict=True)):
-        room: Any = extent + (pads[axis] + pads[axis + 2]) - taps  # type: ignore[operator]  # symbolic ones compute too
+        room: Any = extent + (pads[axis] + pads[axis + 2]) - taps  # type: ignore[operator]  # symbolic ones support arithmetic
         if isinstance(taps, int) and taps < 1:
             raise ShapeError(f"{name}: got a weight {weight}; allowed: kernels of at least 1 x 1")
         if isinstance(room, int) and room < 0:

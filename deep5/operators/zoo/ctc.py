@@ -12,23 +12,25 @@ __all__ = ["CTCLoss"]
 
 @register_operator("CTCLoss", domain="deep5")
 class CTCLoss(CppOperator):
-    """Minus the logarithm of the probability of a labelling, summed over all alignments; one cost a sample.
+    """The negative log of a labeling's probability, which is summed over all alignments; one cost per sample.
 
     Inputs:
-        activations: [T, N, C], not normalised: the operator takes their softmax over C; its gradient goes through it.
-        labels: [L] `int32`, the labels of all samples one after the other; in [0, C) and not the blank.
+        activations: [T, N, C], not normalized: the operator applies softmax over C, and differentiates through it.
+        labels: [L] `int32`, the concatenated labels of all samples; in [0, C) and not the blank.
         label_lengths: [N] `int32`; their sum is L.
-        input_lengths: [N] `int32`, the steps of each sample, at most T; steps behind them have no part and no gradient.
+        input_lengths: [N] `int32`, the steps of each sample, at most T; later steps do not contribute and have no
+            gradient.
 
-    The output is [N]. All sums are of logarithms. A sample whose steps cannot hold its labels (a repeated label takes a
-    blank between) has an infinite cost and, having no gradient, NaN as gradient by the steps that it has.
+    The output is [N]. All sums are computed with logarithms. A sample with too few steps for its labels (repeated
+    labels need a blank between them) has an infinite cost and, as the gradient does not exist, NaN gradients at its
+    steps.
 
     Args:
-        blank: The class that stands for no label.
-        zero_infinity: An infinite cost, and its gradient, are zero.
+        blank: The class that means no label.
+        zero_infinity: Whether to replace an infinite cost and its gradient by zero.
 
     Raises:
-        UsageError: Arguments of another kind.
+        UsageError: An argument has a wrong type.
 
     References:
         Graves, Fernandez, Gomez and Schmidhuber, Connectionist Temporal Classification, ICML 2006, sections 4.1 (the
@@ -50,7 +52,7 @@ class CTCLoss(CppOperator):
         """The costs.
 
         Raises:
-            ShapeError: Other shapes or element types.
+            ShapeError: The shapes or element types are wrong.
         """
         whole = (labels, label_lengths, input_lengths)
         ranks = [len(spec.shape) for spec in (activations, *whole)]

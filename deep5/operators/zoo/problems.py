@@ -16,8 +16,8 @@ __all__ = ["BATCHES", "convolutions", "layers", "products"]
 BATCHES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Batch sizes, the largest first."""
 
-# Images, channels, their extent, filters, extent of the kernel: the 3 x 3 layers of a residual network from the first
-# stage to the last, one with few channels, and two kernels for which Winograd's tiles are not made.
+# Images, channels, image size, filters, kernel size: the 3 x 3 layers of a residual network from the first stage to the
+# last, one with few channels, and two kernels that Winograd's tiles do not support.
 _SIZES = (
     (4, 64, 56, 64, 3),
     (4, 128, 28, 128, 3),
@@ -29,7 +29,7 @@ _SIZES = (
 )
 _Depth = Callable[[Convolution], int]
 _Work = Callable[[Convolution], float]
-# Name, operator, further attributes, work and depth by the published formulas.
+# Name, operator, additional attributes, work and depth by the published formulas.
 _ALGORITHMS: tuple[tuple[str, str, dict[str, Any], _Work, _Depth], ...] = (
     ("direct", "deep5.ConvDirect", {}, work.direct_work, work.direct_depth),
     ("im2col", "deep5.ConvIm2Col", {}, work.im2col_work, work.im2col_depth),
@@ -48,9 +48,9 @@ _ALGORITHMS: tuple[tuple[str, str, dict[str, Any], _Work, _Depth], ...] = (
 
 
 def convolutions(dtype: str) -> list[Problem]:
-    """Each size by the framework's own convolution and by each algorithm that takes it, with work and depth.
+    """Each size with the framework's own convolution and with each algorithm that supports it, with work and depth.
 
-    The use of a problem is its size: `--use size-3` runs every algorithm on that one.
+    The use of a problem is its size: `--use size-3` runs every algorithm on that size.
 
     Args:
         dtype: Element type of every tensor.

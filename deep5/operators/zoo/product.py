@@ -1,4 +1,4 @@
-"""The matrix product of our own, blocked for registers and caches, as an operator."""
+"""deep5's matrix product, blocked for registers and caches, as an operator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MatMulBlocked(CppOperator):
         """The product.
 
         Raises:
-            ShapeError: No matrices, or ones that do not fit.
+            ShapeError: The inputs are not matrices, or do not fit.
         """
         inner = (a.shape[1], b.shape[0]) if len(a.shape) == len(b.shape) == 2 else (0, 1)
         if a.dtype != b.dtype or (all(isinstance(extent, int) for extent in inner) and inner[0] != inner[1]):

@@ -1,12 +1,12 @@
-"""Work and depth of the four convolutions, by the published formulas and as deep5's operators do them.
+"""Work and depth of the four convolutions, by the published formulas and as implemented by deep5's operators.
 
-Work is the number of multiplications, depth the longest chain of additions that wait for each other, as in Ben-Nun and
-Hoefler, Demystifying Parallel and Distributed Deep Learning, ACM Computing Surveys 52(4), 2019, arXiv:1802.09941, the
-table "Work-Depth Analysis of Convolution Implementations". Its row for Winograd's algorithm, as it is handed on, does
-not hold, and `winograd_work` mends it after Lavin and Gray, arXiv:1509.09308, sections 4 and 5:
+Work is the number of multiplications, depth the longest chain of dependent additions, as in Ben-Nun and Hoefler,
+Demystifying Parallel and Distributed Deep Learning, ACM Computing Surveys 52(4), 2019, arXiv:1802.09941, the table
+"Work-Depth Analysis of Convolution Implementations". Its published row for Winograd's algorithm is incorrect;
+`winograd_work` corrects it following Lavin and Gray, arXiv:1509.09308, sections 4 and 5:
 
-- α is given as m - r + 1, which for F(2x2, 3x3) is 0. An input tile for m outputs of a filter with r taps has
-  m + r - 1 elements, and as many multiplications are the fewest (their equation 1).
+- α is given as m - r + 1, which for F(2x2, 3x3) is 0. An input tile for m outputs of a filter with r taps has m + r - 1
+  elements, which is also the minimum number of multiplications (their equation 1).
 - The products of channels are given as C_out C_in P. Each of the P tiles has α² of them.
 - Each of the three transforms is counted once. Kernels are transformed for each pair of channels, input tiles
   for each input channel, output tiles for each output channel.
@@ -43,11 +43,11 @@ class Convolution:
 
     Attributes:
         batch: Images N.
-        channels: Of the input, C_in.
-        height: Of the input, H.
-        width: Of the input, W.
-        filters: Channels of the output, C_out.
-        kernel: Its extents K_y and K_x.
+        channels: Input channels C_in.
+        height: Input height H.
+        width: Input width W.
+        filters: Output channels C_out.
+        kernel: Kernel dimensions K_y and K_x.
         strides: Steps down and right.
         pads: Zeros above, left, below and right.
 
@@ -66,13 +66,13 @@ class Convolution:
 
     @property
     def output(self) -> tuple[int, int]:
-        """Extents of the output, H' and W'."""
+        """Output dimensions H' and W'."""
         high = (self.height + self.pads[0] + self.pads[2] - self.kernel[0]) // self.strides[0] + 1
         return high, (self.width + self.pads[1] + self.pads[3] - self.kernel[1]) // self.strides[1] + 1
 
     @property
     def transformed(self) -> tuple[int, int]:
-        """Extents of `ConvFFT`'s transforms, powers of two; zeros of one side of an image serve for the other too."""
+        """Dimensions of `ConvFFT`'s transforms, powers of two; both sides of an image share the same zeros."""
         sizes = ((self.height, 0), (self.width, 1))
         least = [
             max(
@@ -86,7 +86,7 @@ class Convolution:
         return _power_of_two(least[0]), _power_of_two(least[1])
 
     def tiles(self, extent: int) -> int:
-        """Tiles P of `extent` x `extent` outputs, of all images."""
+        """Number P of tiles of `extent` x `extent` outputs, over all images."""
         return self.batch * -(-self.output[0] // extent) * -(-self.output[1] // extent)
 
 
@@ -121,7 +121,7 @@ FILTERING = {
         _matrix("1 1 1 1 1 0; 0 1 -1 2 -2 0; 0 1 1 4 4 0; 0 1 -1 8 -8 1"),
     ),
 }
-"""The matrices of `ConvWinograd` by the extent m of an output tile: Lavin and Gray, sections 4.1 and 4.3."""
+"""The matrices of `ConvWinograd` by the size m of an output tile: Lavin and Gray, sections 4.1 and 4.3."""
 
 
 def direct_work(sizes: Convolution) -> int:
@@ -136,12 +136,12 @@ def direct_depth(sizes: Convolution) -> int:
 
 
 def im2col_work(sizes: Convolution) -> int:
-    """As that of the definition: patches are copied, and copies are no work."""
+    """Equal to that of the definition: patches are copied, and copies do not count as work."""
     return direct_work(sizes)
 
 
 def im2col_depth(sizes: Convolution) -> int:
-    """As that of the definition."""
+    """Equal to that of the definition."""
     return direct_depth(sizes)
 
 
@@ -149,9 +149,9 @@ def fft_work(sizes: Convolution, constant: float = 0.5) -> float:
     """c H W log2(H W) (C_out C_in + N C_in + N C_out) + H W N C_in C_out, of complex numbers.
 
     Args:
-        sizes: H and W are the extents of the transforms, which `Convolution.transformed` gives.
-        constant: c, which the publication leaves open; a transform of radix 2 has a multiplication for each two
-            elements at each of its log2(H W) levels.
+        sizes: H and W are the dimensions of the transforms, from `Convolution.transformed`.
+        constant: c, which the publication does not specify; a radix-2 transform has one multiplication per two elements
+            at each of its log2(H W) levels.
     """
     area = sizes.transformed[0] * sizes.transformed[1]
     n, c, k = sizes.batch, sizes.channels, sizes.filters
@@ -166,12 +166,12 @@ def fft_depth(sizes: Convolution) -> int:
 def winograd_work(sizes: Convolution, tile: int) -> int:
     """C_out C_in P α² + C_out C_in (α r² + α² r) + C_in P 2 α³ + C_out P (α² m + α m²), with α = m + r - 1.
 
-    The terms are the products of channels, and the transforms of kernels, input tiles and output tiles as products of
-    dense matrices; the terms of one transform each are the published α (r² + α r + 2 α² + α m + m²).
+    The terms are the products of channels, and the transforms of kernels, input tiles and output tiles as dense matrix
+    products; with one transform each, the terms are the published α (r² + α r + 2 α² + α m + m²).
 
     Args:
-        sizes: Of a convolution with stride 1 and a square kernel, r.
-        tile: Extent m of an output tile.
+        sizes: Sizes of a convolution with stride 1 and a square kernel of size r.
+        tile: Size m of an output tile.
     """
     m, r = tile, sizes.kernel[0]
     alpha, pairs, tiles = m + r - 1, sizes.filters * sizes.channels, sizes.tiles(tile)
@@ -187,15 +187,15 @@ def winograd_depth(sizes: Convolution, tile: int) -> int:
     As published: the transforms of kernels (2 ⌈log2 r⌉) and of input tiles (2 ⌈log2 α⌉) follow each other.
 
     Args:
-        sizes: Of a convolution with a square kernel.
-        tile: Extent m of an output tile.
+        sizes: Sizes of a convolution with a square kernel.
+        tile: Size m of an output tile.
     """
     r = sizes.kernel[0]
     return 2 * _levels(r) + 4 * _levels(tile + r - 1) + _levels(sizes.channels)
 
 
 def direct_multiplications(sizes: Convolution) -> int:
-    """Multiplications of `ConvDirect`: as `direct_work`, without products with zeros of the padding."""
+    """Multiplications of `ConvDirect`: `direct_work` without products with zeros of the padding."""
     places = 1
     for axis, extent in enumerate((sizes.height, sizes.width)):
         first, step = -sizes.pads[axis], sizes.strides[axis]
@@ -205,10 +205,10 @@ def direct_multiplications(sizes: Convolution) -> int:
 
 
 def fft_multiplications(sizes: Convolution) -> tuple[int, int]:
-    """Multiplications of real numbers of `ConvFFT`: at the frequencies, and in the transforms.
+    """Real multiplications of `ConvFFT`: at the frequencies, and in the transforms.
 
-    Real images have half of the frequencies for themselves; two channels of one are transformed at a time; rows of
-    zeros are not transformed, nor rows that nobody asks for; a factor of 1 is no multiplication.
+    Real images need only half of the frequencies; two channels are transformed at a time; rows of zeros and rows that
+    are not needed are not transformed; a factor of 1 does not count as a multiplication.
     """
     (high, wide), n, c, k = sizes.transformed, sizes.batch, sizes.channels, sizes.filters
     products = 4 * high * (wide // 2 + 1) * n * c * k
@@ -218,11 +218,11 @@ def fft_multiplications(sizes: Convolution) -> tuple[int, int]:
 
 
 def winograd_multiplications(sizes: Convolution, tile: int) -> tuple[int, int]:
-    """Multiplications of `ConvWinograd`: of channels, and in the transforms, those by 0, 1 and -1 left out.
+    """Multiplications of `ConvWinograd`: of channels, and in the transforms, without those by 0, 1 and -1.
 
     Args:
-        sizes: Of a convolution with stride 1 and a kernel of 3 x 3.
-        tile: Extent m of an output tile.
+        sizes: Sizes of a convolution with stride 1 and a kernel of 3 x 3.
+        tile: Size m of an output tile.
     """
     alpha, pairs, tiles = tile + 2, sizes.filters * sizes.channels, sizes.tiles(tile)
     algorithm = FILTERING[tile]
@@ -231,7 +231,7 @@ def winograd_multiplications(sizes: Convolution, tile: int) -> tuple[int, int]:
         (algorithm.data, sizes.channels * tiles),
         (algorithm.inverse, sizes.filters * tiles),
     )
-    # Q x has a product for each such element and each column; Q x Qᵀ another for each row of Q.
+    # Q x has one product for each such element and each column; Q x Qᵀ has another for each row of Q.
     transforms = sum(
         count * sum(abs(value) not in (0, 1) for row in matrix for value in row) * (len(matrix[0]) + len(matrix))
         for matrix, count in shares
@@ -240,12 +240,12 @@ def winograd_multiplications(sizes: Convolution, tile: int) -> tuple[int, int]:
 
 
 def _butterflies(extent: int) -> int:
-    """Complex multiplications of a transform of radix 2 by factors other than 1."""
+    """Complex multiplications of a radix-2 transform by factors other than 1."""
     return extent // 2 * _levels(extent) - (extent - 1)
 
 
 def _levels(count: int) -> int:
-    """⌈log2 count⌉, 0 for none."""
+    """⌈log2 count⌉; 0 if `count` is 0."""
     return max(count - 1, 0).bit_length()
 
 
