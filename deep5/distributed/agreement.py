@@ -1,4 +1,4 @@
-"""Whether all ranks hold the same values: a checksum of each, compared in one message of a few bytes."""
+"""Check that all ranks hold the same values: one checksum per rank, compared in a message of a few bytes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["check_agreement", "checksum"]
 
 
 def checksum(values: np.ndarray) -> tuple[int, int]:
-    """Two sums over the bits of a buffer, at some GB a second: of its words, and of every word times its place's.
+    """Two sums over the bits of a buffer, computed at several GB/s: of its words, and of each word times its position.
 
-    Sums are modulo 2⁶⁴, in which a difference of a word's upper half would be lost when many words have it (all signs
-    turned, say). So each word counts together with its upper half times an odd number. The places count modulo a small
-    prime, so that what is exchanged between two places is seen but for one in 251.
+    Sums are modulo 2⁶⁴. A difference in the upper half of a word would cancel if many words had it (all signs flipped,
+    for example), so each word counts together with its upper half times an odd constant. Positions count modulo a small
+    prime, so that a swap of two positions is detected in all but one of 251 cases.
 
     Args:
         values: Contiguous, any dtype.
 
     Returns:
-        The bits of both sums, as int64 has them.
+        The bits of both sums as int64.
 
     >>> import numpy as np
     >>> checksum(np.array([1.0, 2.0])) == checksum(np.array([2.0, 1.0]))
@@ -36,14 +36,14 @@ def checksum(values: np.ndarray) -> tuple[int, int]:
     rows = len(words) // _PRIME
     upper = np.empty((min(rows, _ROWS), _PRIME), np.uint64)
     for begin in range(0, rows, _ROWS):
-        # A part that stays in the cache: the memory itself is read once.
+        # A block that fits the cache, so that memory is read once.
         part = words[begin * _PRIME : min(begin + _ROWS, rows) * _PRIME].reshape(-1, _PRIME)
         halves = np.right_shift(part, _HALF, out=upper[: len(part)])
         columns += part.sum(axis=0, dtype=np.uint64) + halves.sum(axis=0, dtype=np.uint64) * _ODD
     last = np.zeros(_PRIME, np.uint64)
     rest = words[rows * _PRIME :]
     last[: len(rest)] = rest
-    # What does not fill a word is one of its own.
+    # The trailing bytes that do not fill a word form one word.
     last[len(rest)] = int.from_bytes(content[whole:].tobytes(), "little")
     columns += last + (last >> _HALF) * _ODD
     sums = np.array([columns.sum(dtype=np.uint64), (columns * _PLACES).sum(dtype=np.uint64)]).view(np.int64)
@@ -52,7 +52,7 @@ def checksum(values: np.ndarray) -> tuple[int, int]:
 
 _PRIME, _ROWS = 251, 64
 _PLACES = np.arange(1, _PRIME + 1, dtype=np.uint64)
-# 2⁶⁴ divided by the golden ratio, made odd: it spreads a difference of upper halves over all bits.
+# 2⁶⁴ divided by the golden ratio, made odd: it spreads differences of upper halves over all bits.
 _HALF, _ODD = np.uint64(32), np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -64,17 +64,17 @@ def check_agreement(
     ranks: Sequence[int] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> None:
-    """See that these values are, to the bit, those of every other rank.
+    """Check that these values are bit-identical on all ranks.
 
     Args:
-        communicator: Of the ranks that should agree.
+        communicator: Connects the ranks that should agree.
         values: Contiguous buffers.
-        what: Names them in the message.
-        ranks: What the message calls the ranks; None: as the communicator does.
-        timeout_s: Limit of the wait.
+        what: Name of the values in the message.
+        ranks: Rank numbers to use in the message; None: the communicator's.
+        timeout_s: Time limit.
 
     Raises:
-        CommunicationError: They are not; the message names the ranks that differ from the first.
+        CommunicationError: The values differ; the message lists the ranks that differ from the first.
     """
     if communicator.size == 1:
         return

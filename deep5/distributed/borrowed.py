@@ -1,4 +1,4 @@
-"""A rank without samples: it takes part in a step on a sample of another's, which counts for nothing."""
+"""A rank without samples takes part in a step with another rank's sample, which has weight zero."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["kept_statistics", "without_samples"]
 
 
 def without_samples(info: StepInfo) -> bool:
-    """Whether all samples of the step are others'; where nobody counts them, there are some."""
+    """Whether all samples of the step are borrowed; False if samples are not counted."""
     return info.global_batch_size > 0 == info.batch_size
 
 
 @contextmanager
 def kept_statistics(executor: GraphExecutor) -> Iterator[None]:
-    """What is inside leaves the running statistics as they were: a borrowed sample is no statistic of this rank's."""
+    """Restore the running statistics on exit: a borrowed sample does not update this rank's statistics."""
     parts = [(packed, packed.read()) for packed in Packed.of(executor, buffers=True)]
     try:
         yield

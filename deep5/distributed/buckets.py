@@ -1,4 +1,4 @@
-"""`Buckets`: the gradients of many parameters in few flat buffers, so that few messages carry them."""
+"""`Buckets`: packs the gradients of many parameters into few flat buffers, so that few messages carry them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["Buckets"]
 
 
 class Buckets:
-    """Packs gradients in the reverse order of the parameters, in which a backward pass finds them.
+    """Packs gradients in reverse parameter order, the order in which a backward pass computes them.
 
-    The layout is a function of the specifications alone: ranks agree on it without a word, and a resumed run has the
-    one that it had, so that sums over ranks repeat bit for bit.
+    The layout depends only on the specifications: ranks agree on it without communication, and a resumed run has the
+    same layout, so that sums over ranks repeat bit for bit.
 
     Args:
         specs: Parameters by name, in the network's order.
-        bucket_bytes: A bucket is closed when it holds as many.
-        first_bytes: The same of the first bucket of each dtype: a small one lets the sending begin early.
+        bucket_bytes: A bucket is closed when it holds this many bytes.
+        first_bytes: The limit of the first bucket of each dtype: a small one lets communication start early.
 
     Attributes:
-        buffers: A flat NumPy array a bucket, in the order in which they are filled.
+        buffers: One flat NumPy array per bucket, in the order in which they are filled.
         names: The parameters of each bucket.
-        views: Where each parameter's gradient lies, in its shape.
+        views: Each parameter's gradient, a view of its buffer in the parameter's shape.
     """
 
     def __init__(
@@ -66,25 +66,25 @@ class Buckets:
         self._on_full: Callable[[int], None] = _nothing
 
     def begin(self, weight: float, on_full: Callable[[int], None] | None = None) -> None:
-        """Get ready for the gradients of a step.
+        """Prepare for the gradients of a step.
 
         Args:
-            weight: What every gradient is multiplied by on its way in.
-            on_full: Called with the number of each bucket when it and all before it are full: on every rank in the
-                same order.
+            weight: Factor by which every gradient is multiplied.
+            on_full: Called with the index of each bucket when it and all earlier ones are full: in the same order on
+                every rank.
         """
         self._missing = [len(members) for members in self.names]
         self._next, self._weight, self._on_full = 0, weight, on_full or _nothing
 
     def put(self, name: str, gradient: Array) -> None:
-        """Take the gradient of a parameter, once a step; others, such as those by inputs, are not looked at."""
+        """Add a parameter's gradient, once per step; other gradients, such as those of inputs, are ignored."""
         if (index := self._bucket_of.get(name)) is None:
             return
         view, value = self.views[name], to_numpy(gradient)
         if self._weight == 1.0:
             np.copyto(view, value)
         elif self._weight == 0.0:
-            # What counts for nothing may be anything, also no number.
+            # A gradient of weight zero may be anything, also NaN.
             view[...] = 0
         else:
             np.multiply(value, view.dtype.type(self._weight), out=view)
@@ -95,4 +95,4 @@ class Buckets:
 
 
 def _nothing(index: int) -> None:
-    """Nobody wants to know."""
+    """Do nothing: the caller passed no `on_full`."""

@@ -1,4 +1,4 @@
-"""`check_sharding`: the ranks of a sampler have, together, exactly the batches of one rank."""
+"""`check_sharding`: the ranks of a sampler together read exactly the batches of one rank."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def check_sharding(
     epochs: int = 2,
     borrow: bool = True,
 ) -> None:
-    """Check that ranks share the batches of a sampler: in order, none twice, none left out, to the bit.
+    """Check that ranks share the batches of a sampler: in order, without duplicates or omissions, bit-identically.
 
-    Each epoch is read by one rank and by all, side by side, and started anew in its middle and at its end. Where the
-    identities of samples are known they are compared, and the samples themselves always. Of an extent that varies from
-    batch to batch, as the length of sequences does, what all have is compared: the filling behind it is each rank's.
+    Each epoch is read by one rank and by all ranks in parallel, and restarted in its middle and at its end. Sample ids
+    are compared where they are known, the samples always. In a dimension whose size varies between batches, such as
+    sequence length, only the part that all have is compared: the padding after it is each rank's own.
 
     Args:
-        make_sampler: Makes the sampler of all ranks; called once a rank, as ranks do.
+        make_sampler: Makes the unsharded sampler; called once per rank.
         size: Number of ranks.
-        sharded: Makes a rank's part, of (sampler, rank, size).
-        epochs: How many are read.
-        borrow: Whether a rank without a sample of a batch has to give a borrowed one; else it has to leave it out.
+        sharded: Makes one rank's part from (sampler, rank, size).
+        epochs: Number of epochs to read.
+        borrow: Whether a rank without a sample in a batch must return a borrowed one; otherwise it must skip the batch.
 
     Raises:
-        Deep5Error: What does not hold: the epoch, the batch and the rank.
-        UsageError: The sampler cannot be shared by so many ranks.
+        Deep5Error: A check fails; the message names the epoch, the batch and the rank.
+        UsageError: The sampler cannot be split over this many ranks.
     """
     one = make_sampler()
     ranks = [sharded(make_sampler(), rank, size) for rank in range(size)]
@@ -58,7 +58,7 @@ def check_sharding(
 
 
 def _check_epoch(one: BatchSource, ranks: list[Any], epoch: int, start: int, borrow: bool) -> int:
-    """Read an epoch from a batch on, by one rank and by all; how many batches it has, those before among them."""
+    """Read an epoch from a batch on, by one rank and by all; return its number of batches, skipped ones included."""
     sources: list[Iterator[Any]] = [iter(own.batches(epoch, start)) for own in ranks]
     had = [0] * len(ranks)
     done, names = start, _varying(one)
@@ -91,7 +91,7 @@ def _check_epoch(one: BatchSource, ranks: list[Any], epoch: int, start: int, bor
 
 
 def _check_part(told: str, given: Batch, whole: Batch, begin: int, end: int, varying: frozenset[str]) -> None:
-    """One rank's part of one batch."""
+    """Check one rank's part of one batch."""
     (ids, inputs), (all_ids, all_inputs) = given, whole
     if begin == end:
         if ids is None or len(ids) != 0:
@@ -120,7 +120,7 @@ def _check_part(told: str, given: Batch, whole: Batch, begin: int, end: int, var
 
 
 def _varying(source: Any) -> frozenset[str]:
-    """The parts of a sample that have an extent of any length."""
+    """The parts of a sample that have a dimension of variable size."""
     specs: Mapping[str, Any] = getattr(getattr(source, "dataset", None), "specs", None) or {}
     return frozenset(name for name, spec in specs.items() if any(isinstance(extent, str) for extent in spec.shape))
 

@@ -14,12 +14,12 @@ __all__ = ["Packed"]
 
 
 class Packed:
-    """Parameters or buffers of one dtype, one behind the other.
+    """Parameters or buffers of one dtype, concatenated.
 
     Args:
         executor: Holds the live values.
-        names: Of one dtype.
-        dtype: Its name.
+        names: Names of parameters or buffers of one dtype.
+        dtype: Name of the dtype.
     """
 
     def __init__(self, executor: GraphExecutor, names: Sequence[str], dtype: str) -> None:
@@ -29,7 +29,7 @@ class Packed:
 
     @classmethod
     def of(cls, executor: GraphExecutor, *, buffers: bool = False) -> list[Packed]:
-        """All parameters, or all buffers, one `Packed` a dtype, in the network's order."""
+        """All parameters, or all buffers, one `Packed` per dtype, in the network's order."""
         specs: dict[str, Any] = dict(executor.network.buffer_specs if buffers else executor.network.parameter_specs)
         groups: dict[str, list[str]] = {}
         for name, spec in specs.items():
@@ -38,14 +38,14 @@ class Packed:
 
     @property
     def floating(self) -> bool:
-        """Whether a mean makes sense."""
+        """Whether the dtype is floating-point, so that a mean is meaningful."""
         return "float" in self.dtype
 
     def read(self) -> np.ndarray:
-        """The values now, in memory that the next call uses again."""
+        """The current values, in memory that the next call reuses."""
         self._executor.read(self.names, self._memory)
         return self._memory
 
     def write(self, values: np.ndarray) -> None:
-        """Put these in their place."""
+        """Set the values."""
         self._executor.write(self.names, values)

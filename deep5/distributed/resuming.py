@@ -1,4 +1,4 @@
-"""`restore_ranks`: ranks go on from a checkpoint that as many ranks wrote, or others."""
+"""`restore_ranks`: ranks resume from a checkpoint written by the same or another number of ranks."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ __all__ = ["restore_ranks"]
 def restore_ranks(
     trainer: Any, folder: Path, communicator: Communicator, *, tell: Callable[[str], None]
 ) -> tuple[dict[str, Any], Path] | None:
-    """Put the trainers of all ranks where the last checkpoint stands that all of them can read; called by every rank.
+    """Restore the trainers of all ranks from the last checkpoint that all of them can read; called by every rank.
 
-    With the number of ranks that wrote it, every rank goes on from its own part, to the same bits. With another
-    number, ranks go on from the parts in turn (those of a group that the scheme keeps equal, from the same part), and
-    from the mean of all ranks' parameters where the scheme lets them differ; what a scheme keeps beside the optimizer
-    (what compression has left out so far) is begun anew, and so is what ranks other than the first have observed.
+    With the number of ranks that wrote it, every rank resumes bit-identically from its own part. With another number,
+    the parts are assigned to ranks in turn (ranks of a group that the scheme keeps equal use the same part), and
+    parameters become the mean over all ranks if the scheme lets them differ. Scheme state next to the optimizer (what
+    compression has left out so far) is reset, and so are the observations of all ranks but the first.
 
     Args:
-        trainer: This rank's; its optimizer is a `DistributedOptimizer`.
-        folder: Of the checkpoints, the same for every rank.
-        communicator: Of all ranks.
-        tell: Takes a sentence about what cannot be read, or was begun anew; what all ranks know, the first one's alone.
+        trainer: This rank's trainer; its optimizer is a `DistributedOptimizer`.
+        folder: Folder of the checkpoints, the same for every rank.
+        communicator: Connects all ranks.
+        tell: Receives a sentence about each item that cannot be read or was reset; called only on the first rank for
+            items known to all ranks.
 
     Returns:
-        What the checkpoint says that it is of, and the path of its first part; None where there is the first one alone,
-        and the run was ended before all ranks had written their parts of it.
+        The description in the checkpoint and the path of its first part; None if only the first part exists and the run
+        was interrupted before all ranks had written theirs.
 
     Raises:
-        CheckpointError: There is none that all ranks can read, or it is of another network or optimizer.
+        CheckpointError: No checkpoint can be read by all ranks, or it belongs to another network or optimizer.
     """
     scheme = trainer.optimizer
     in_groups = isinstance(scheme, DistributedOptimizer) and scheme.keeps_equal and not scheme.consistent
@@ -50,7 +51,7 @@ def restore_ranks(
             writers = int(about.get("ranks", 1))
             parts = [folder / name_of(step_of(main), rank) for rank in range(writers)]
             source = scheme.members[0] if in_groups and writers != communicator.size else communicator.rank
-            # With another number of ranks some parts are nobody's own, and have to be there all the same.
+            # With another number of ranks some parts belong to no rank but must exist nevertheless.
             for path in parts[communicator.rank :: communicator.size] if writers != communicator.size else ():
                 _part(path, about)
             path = parts[source % writers]
@@ -85,7 +86,7 @@ def restore_ranks(
 
 
 def _part(path: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A rank's part of a checkpoint, of the same run and number of ranks as the first one's."""
+    """A rank's part of a checkpoint, from the same run and number of ranks as the first part."""
     state, own = read_checkpoint(path)
     if other := [name for name in ("run_id", "ranks") if own.get(name) != about.get(name)]:
         raise CheckpointError(
@@ -98,7 +99,7 @@ def _part(path: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 def _for_another_size(
     trainer: Any, state: Mapping[str, Any], communicator: Communicator, parts: Sequence[Path]
 ) -> dict[str, Any]:
-    """What a rank goes on from where other ranks than these wrote the parts."""
+    """The state from which a rank resumes when another number of ranks wrote the parts."""
     scheme, executor = trainer.optimizer, dict(state["executor"])
     if isinstance(scheme, DistributedOptimizer) and not scheme.consistent:
         names = [name for name, value in executor.items() if "float" in str(value.dtype)]

@@ -1,4 +1,4 @@
-"""Compressed gradients under a loss scale: what a compression keeps is in units of the gradient, and of steps taken."""
+"""Compressed gradients under a loss scale: a compression keeps state in units of the unscaled gradient."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ __all__ = ["finite", "skips", "unscaled"]
 
 @contextmanager
 def unscaled(compression: Any, buffer: np.ndarray, scale: float) -> Iterator[None]:
-    """While inside, the buffer is divided by the loss scale, where the compression keeps something of it.
+    """While inside, the buffer is divided by the loss scale if the compression keeps state from it.
 
-    What is left out of one step is sent in another one, whose scale may differ. A compression that keeps nothing
-    gets the buffer as it is: small numbers survive in half precision by their scale.
+    What one step leaves out is sent in a later step, whose scale may differ. A compression without state gets the
+    scaled
+    buffer: small numbers survive in half precision because of the scale.
 
     Args:
-        compression: A `Compression`, bound.
-        buffer: Gradients, in place.
-        scale: What they were multiplied by.
+        compression: A bound `Compression`.
+        buffer: Gradients, modified in place.
+        scale: The loss scale by which they were multiplied.
     """
     if scale == 1.0 or not getattr(compression, "feedback", True):
         yield
@@ -34,7 +35,7 @@ def unscaled(compression: Any, buffer: np.ndarray, scale: float) -> Iterator[Non
 
 
 def skips(compression: Any, optimizer: Any) -> bool:
-    """Whether a step may be left out under a dynamic loss scale, and the compression has to take back what it sent."""
+    """Whether a dynamic loss scale may skip a step, so that the compression must take back what it sent."""
     return (
         bool(getattr(getattr(optimizer, "pipeline", None), "dynamic", False))
         and getattr(compression, "feedback", False)

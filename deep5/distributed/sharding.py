@@ -1,4 +1,4 @@
-"""`ShardedSampler`: each rank's part of every batch, so that all ranks together learn from what one would."""
+"""`ShardedSampler`: each rank's part of every batch, so that all ranks together read the batches of one rank."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from deep5.training.sampler import Sampler
 
 __all__ = ["ShardedSampler", "part_of"]
 
-# Batches whose sizes are remembered: far more than anybody makes ahead, as each of those is held in memory.
+# Number of batch sizes remembered: far more than are prefetched, because each prefetched batch is held in memory.
 _KEPT = 4096
 
 K = TypeVar("K")
 
 
 def part_of(samples: int, rank: int, size: int) -> tuple[int, int]:
-    """Where a rank's part of a batch begins and ends: contiguous, and the first ranks have one sample more.
+    """Begin and end of a rank's part of a batch: contiguous; the first ranks have one sample more if needed.
 
     Args:
-        samples: In the batch, on all ranks.
+        samples: Samples in the batch, on all ranks.
         rank: From 0 to `size` - 1.
         size: Number of ranks.
 
@@ -40,40 +40,42 @@ def part_of(samples: int, rank: int, size: int) -> tuple[int, int]:
 
 
 class ShardedSampler:
-    """A rank's part of each batch of a sampler. The batches of all ranks, put together, are the sampler's own.
+    """A rank's part of each batch of a sampler. The concatenated batches of all ranks are the sampler's own.
 
-    The sampler's batch size is that of all ranks together. Each of its batches is cut by `part_of`, so that no sample
-    is left out or comes twice, whatever the number of ranks; order and transforms are functions of (seed, epoch) and
-    (seed, epoch, sample), and every rank finds the same ones without asking another.
+    The sampler's batch size is that of all ranks together. Each of its batches is cut by `part_of`, so that every
+    sample occurs exactly once for any number of ranks; order and transforms are functions of (seed, epoch) and (seed,
+    epoch, sample), which every rank computes without communication.
 
-    A last batch of fewer samples than ranks leaves some ranks without one. A step takes all ranks, so such a rank gets
-    one borrowed sample, the batch's first, and identities of length 0, which say that it counts for nothing.
+    A last batch with fewer samples than ranks leaves some ranks without one. A step needs all ranks, so such a rank
+    gets one borrowed sample, the batch's first, and ids of length 0, which mark it as not counted.
 
-    Of a `Sampler`, only this rank's samples are read and transformed. What looks at a whole batch sees this rank's part
-    alone: a `SequenceDataset` fills up to the longest sample of the part, and a transform that mixes samples gives
-    others than one rank has. A source that gives one batch after the other, such as a stream or a framework's loader,
-    **makes the whole batch on every rank**, which then takes its rows along the first extent of each array: reading and
-    decoding costs each rank as much as it costs one alone. NumPy's rows are views, which hold the whole batch.
+    Of a `Sampler`, only this rank's samples are read and transformed. Operations on a whole batch see only this rank's
+    part: a `SequenceDataset` pads to the longest sample of the part, and a transform that mixes samples gives other
+        results than on one rank. A source that yields batches sequentially, such as a stream or a framework's loader,
+        **makes the whole batch on every rank**, which then takes its rows along the first dimension of each array:
+        reading and decoding cost each rank as much as a single rank. NumPy's rows are views, which keep the whole batch
+        in memory.
 
-    `Prefetched` goes around it: `Prefetched(ShardedSampler(sampler, rank, size), depth=2)`.
+    Wrap it for prefetching: `Prefetched(ShardedSampler(sampler, rank, size), depth=2)`.
 
     Args:
-        sampler: What gives the batches of all ranks; made alike on each.
-        rank: This one.
+        sampler: Source of the batches of all ranks; the same on each rank.
+        rank: This rank.
         size: Number of ranks.
-        borrow: Whether a batch of which this rank has no sample comes with a borrowed one; else it is left out, as an
-            evaluation wants it, where ranks need not go in step. `start` counts the sampler's batches either way.
+        borrow: Whether a batch without a sample of this rank comes with a borrowed one; otherwise it is skipped, which
+            suits an evaluation, in which ranks need not step together. `start` counts the sampler's batches in either
+            case.
 
     Attributes:
-        sampler: As given; its other attributes are this one's, too.
+        sampler: As given; its other attributes are also available on this object.
         rank: As given.
         size: As given.
         borrow: As given.
         apart: Whether the batches can be made independently of each other, by `makers`.
 
     Raises:
-        UsageError: No source of batches or one that is sharded, a rank that is none, or, with `borrow`, fewer samples a
-            batch than ranks.
+        UsageError: The source is invalid or already sharded, the rank is invalid, or, with `borrow`, a batch has fewer
+            samples than there are ranks.
 
     >>> from deep5.training.dataset import ArrayDataset
     >>> from deep5.training.sampler import OrderedSampler
@@ -101,7 +103,7 @@ class ShardedSampler:
             raise UsageError(f"ShardedSampler: got rank {brief(rank)}; allowed: from 0 to {size - 1}")
         self.sampler, self.rank, self.size, self.borrow = sampler, int(rank), int(size), bool(borrow)
         self.apart = isinstance(sampler, Sampler) and type(sampler).batches is Sampler.batches
-        # Whether the order is cut every so many samples, so that all sizes are known beforehand.
+        # Whether batches have a fixed number of samples, so that all sizes are known in advance.
         own: Any = type(sampler)
         self._even = self.apart and own.ids is Sampler.ids
         self._sizes: _Latest[tuple[int, int]] = _Latest()
@@ -109,7 +111,7 @@ class ShardedSampler:
         self._check_batch_size(0)
 
     def __getattr__(self, name: str) -> Any:
-        # What else the sampler has: its data set, batch size, seed.
+        # Other attributes of the sampler: its data set, batch size, seed.
         if name.startswith("__") or name == "sampler":
             raise AttributeError(name)
         return getattr(self.sampler, name)
@@ -118,7 +120,7 @@ class ShardedSampler:
         """Batches of the first epoch.
 
         Raises:
-            TypeError: They are known when the epoch is over.
+            TypeError: The number is only known after the epoch.
         """
         steps = self.steps(0)
         if steps is None:
@@ -126,7 +128,7 @@ class ShardedSampler:
         return steps
 
     def steps(self, epoch: int) -> int | None:
-        """Batches of the epoch: as many as the sampler has, without those left out; None where nobody knows yet."""
+        """Batches of the epoch: those of the sampler without skipped ones; None while the number is unknown."""
         if self.borrow:
             return self.sampler.steps(epoch)
         if not self._even:
@@ -135,11 +137,11 @@ class ShardedSampler:
         return total // size * (share > 0) + (rest > 0)
 
     def order_hash(self, epochs: int) -> str | None:
-        """The sampler's, of the order of all ranks: the same on each."""
+        """The sampler's hash of the order of all ranks: the same on each."""
         return self.sampler.order_hash(epochs)
 
     def samples(self, epoch: int) -> int | None:
-        """Samples that this rank has in the epoch, borrowed ones left aside; None where they are not known before."""
+        """This rank's samples in the epoch, excluding borrowed ones; None while the number is unknown."""
         if not self._even:
             return None
         (total, size), (share, rest) = self._extents(epoch), self._shares(epoch)
@@ -153,8 +155,8 @@ class ShardedSampler:
             batch: Its number in the sampler's epoch, from 0.
 
         Returns:
-            The number; None: there is no such batch, or the source gives one after the other and this one was not among
-            the last thousands that were read.
+            The number; None: there is no such batch, or the source yields batches sequentially and this one is not
+            among the last thousands that were read.
         """
         if not self._even:
             return self._sizes.get((epoch, batch))
@@ -163,7 +165,7 @@ class ShardedSampler:
         return min(left, size) if left > 0 and batch >= 0 else None
 
     def tail(self, epoch: int) -> list[int] | None:
-        """How many samples of the epoch's last batch each rank has; None where it has not been read yet."""
+        """Each rank's number of samples in the epoch's last batch; None if it has not been read yet."""
         if self._even:
             total, size = self._extents(epoch)
             last: int | None = (total - 1) % size + 1
@@ -172,7 +174,7 @@ class ShardedSampler:
         return None if last is None else self._cut(last)
 
     def describe(self, epoch: int = 0) -> dict[str, Any]:
-        """How the epoch's batches are dealt out, in JSON's types: samples a rank of a batch and of the last one."""
+        """How the epoch's batches are split, in JSON types: samples per rank of a batch and of the last one."""
         size = self._batch_size(epoch)
         return {
             "ranks": self.size,
@@ -182,16 +184,16 @@ class ShardedSampler:
         }
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """This rank's part of the epoch's batches from number `start` on: identities, and the samples by name.
+        """This rank's part of the epoch's batches from number `start` on: ids, and the samples by name.
 
         Raises:
-            UsageError: `start` is no number of batches of this epoch, the epoch's batches have fewer samples than there
-                are ranks, or an array's first extent does not count the samples.
+            UsageError: `start` is not a batch number of this epoch, the epoch's batches have fewer samples than there
+                are ranks, or an array's first dimension is not the number of samples.
         """
         self._check_batch_size(epoch)
         sampler = self.sampler
         if not self.apart:
-            # What has no epoch to go on in need not know how.
+            # A source that never resumes need not support `start`.
             return self._sliced(epoch, start, sampler.batches(epoch, start) if start else sampler.batches(epoch))
         own: Any = type(sampler)
         if self._even and own.make is Sampler.make and not sampler.transforms:  # type: ignore[attr-defined]
@@ -199,10 +201,10 @@ class ShardedSampler:
         return (make() for make in self.makers(epoch, start))
 
     def makers(self, epoch: int, start: int = 0) -> Iterator[Callable[[], Batch]]:
-        """What makes each of `batches`, in any order and in any thread.
+        """Functions that make the `batches`, callable in any order and in any thread.
 
         Raises:
-            UsageError: As `batches`; or the source gives one batch after the other.
+            UsageError: As for `batches`; or the source yields batches sequentially.
         """
         if not self.apart:
             raise UsageError(
@@ -229,7 +231,7 @@ class ShardedSampler:
             self._tails.put(epoch, known)
 
     def _gathered(self, epoch: int, start: int) -> Iterator[Batch]:
-        """`batches` where the data set has them as they are: it may gather many at a time."""
+        """`batches` if the data set's samples need no processing: it may gather many at a time."""
         sampler: Any = self.sampler
         size = sampler.epoch_batch_size(epoch)
         order = sampler.order(epoch)[start * size :]
@@ -244,7 +246,7 @@ class ShardedSampler:
             yield rest[:0], sampler.dataset.batch(rest[:1])
 
     def _sliced(self, epoch: int, start: int, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """`batches` where each is made whole."""
+        """`batches` if each batch is made as a whole."""
         total = 0
         for number, (ids, inputs) in enumerate(batches, start):
             total = batch_size_of(inputs) if ids is None else len(ids)
@@ -253,7 +255,7 @@ class ShardedSampler:
             if begin < end:
                 yield None if ids is None else ids[begin:end], _rows(inputs, total, begin, end)
             elif self.borrow:
-                # Known to be of no sample, even where nobody knows of which samples the others are.
+                # This rank has no sample, even if the ids of the other ranks' samples are unknown.
                 yield np.empty(0, np.int64) if ids is None else ids[:0], _rows(inputs, total, 0, 1)
         if total:
             self._tails.put(epoch, total)
@@ -267,19 +269,19 @@ class ShardedSampler:
         return sampler.samples(epoch), sampler.epoch_batch_size(epoch)
 
     def _shares(self, epoch: int) -> tuple[int, int]:
-        """Samples of a full batch and of the smaller one behind them, on this rank."""
+        """This rank's samples in a full batch and in the smaller one after them."""
         total, size = self._extents(epoch)
         (begin, end), (first, last) = (part_of(count, self.rank, self.size) for count in (size, total % size))
         return end - begin, last - first
 
     def _batch_size(self, epoch: int) -> int | None:
-        """Samples a batch of the epoch on all ranks, where the source says it."""
+        """Samples per batch of the epoch on all ranks, if the source provides it."""
         asked = getattr(self.sampler, "epoch_batch_size", None)
         found = asked(epoch) if callable(asked) else getattr(self.sampler, "batch_size", None)
         return int(found) if is_whole(found) else None
 
     def _check_batch_size(self, epoch: int) -> None:
-        # Without borrowing, a rank that has nothing does nothing.
+        # Without borrowing, a rank without samples does nothing.
         size = self._batch_size(epoch) if self.borrow else None
         if size is not None and size < self.size:
             raise UsageError(
@@ -290,7 +292,7 @@ class ShardedSampler:
 
 
 class _Latest(Generic[K]):
-    """Whole numbers by key, the latest ones; written by the thread that reads batches, read by the trainer's."""
+    """Integers by key, the latest ones; written by the thread that reads batches, read by the trainer's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -298,7 +300,7 @@ class _Latest(Generic[K]):
 
     def put(self, key: K, value: int) -> None:
         with self._lock:
-            # Anew at the end, also where the batch was read before.
+            # Move the key to the end, also if the batch was read before.
             self._values.pop(key, None)
             self._values[key] = value
             if len(self._values) > _KEPT:
@@ -309,13 +311,13 @@ class _Latest(Generic[K]):
 
 
 def _borrowed(make: Callable[..., Batch], first: np.ndarray, epoch: int) -> Batch:
-    """One sample that stands in for none."""
+    """One borrowed sample for a rank without samples."""
     ids, inputs = make(first, epoch)
     return ids[:0], inputs
 
 
 def _rows(inputs: Mapping[str, Any], total: int, begin: int, end: int) -> dict[str, Any]:
-    """Some samples of a batch, in arrays of whatever library."""
+    """A range of a batch's samples, in arrays of any library."""
     rows = {}
     for name, array in inputs.items():
         shape: Any = getattr(array, "shape", ())

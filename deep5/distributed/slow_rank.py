@@ -1,4 +1,4 @@
-"""`SlowRank`: one rank held up, to see what a scheme makes of it."""
+"""`SlowRank`: delays one rank, to measure the effect on a scheme."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["SlowRank"]
 
 
 class SlowRank(Event):
-    """Lets a rank sleep before each of its steps, as a slower machine would.
+    """Makes a rank sleep before each of its steps, like a slower machine.
 
     Args:
-        rank: Which one.
-        delay_ms: Milliseconds a step.
+        rank: The rank to delay.
+        delay_ms: Milliseconds per step.
 
     Raises:
-        UsageError: An argument out of its range; or, when training begins, there is no such rank.
+        UsageError: An argument is out of range, or the rank does not exist when training begins.
 
     >>> SlowRank(rank=1, delay_ms=5).describe()
     {'event': 'slow_rank', 'rank': 1, 'delay_ms': 5.0}
@@ -35,11 +35,11 @@ class SlowRank(Event):
         self._here = False
 
     def describe(self) -> dict[str, Any]:
-        """Who sleeps for how long."""
+        """The delayed rank and its delay."""
         return {"event": "slow_rank", "rank": self.rank, "delay_ms": self.delay_ms}
 
     def before_training(self, trainer: Any) -> None:
-        """Find out whether this is the rank."""
+        """Determine whether this is the rank."""
         communicator = trainer.communicator
         size = 1 if communicator is None else communicator.size
         if self.rank >= size:

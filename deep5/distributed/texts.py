@@ -1,4 +1,4 @@
-"""Texts between ranks, as buffers of bytes."""
+"""Strings exchanged between ranks, as byte buffers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["gather_texts"]
 
 
 def gather_texts(communicator: Communicator, text: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
-    """Every rank gets every rank's text, in the order of the ranks.
+    """Gather every rank's string on every rank, in rank order.
 
     >>> from deep5.core.communicator import SingleRank
     >>> gather_texts(SingleRank(), "only")
@@ -19,7 +19,7 @@ def gather_texts(communicator: Communicator, text: str, *, timeout_s: float = TI
     own = np.frombuffer(text.encode(), np.uint8)
     lengths = np.empty(communicator.size, np.int64)
     communicator.all_gather(np.array([len(own)], np.int64), lengths, timeout_s=timeout_s)
-    # All parts of a message have one length: that of the longest.
+    # All parts of a collective have the same length: that of the longest string.
     padded = np.zeros(int(lengths.max()), np.uint8)
     padded[: len(own)] = own
     everyone = np.empty((communicator.size, len(padded)), np.uint8)

@@ -16,27 +16,27 @@ from deep5.training.checkpointer import Checkpointer
 
 __all__ = ["Votes"]
 
-# How often ranks in step ask each other, in seconds: seldom enough to cost nothing, often enough to end soon.
+# Interval of votes of ranks in lockstep, in seconds: rare enough to cost nothing, frequent enough to stop soon.
 _EVERY_S = 0.25
 _MOST_STEPS = 1000
 
 
 class Votes(Event):
-    """Asks all ranks, every quarter of a second, before and after every epoch, who wants to stop and whose checkpoint
-    is due.
+    """Ranks vote, every quarter of a second and before and after every epoch, on whether to stop or write a checkpoint.
 
-    What one rank alone finds out (a time that is up, a loss that is no number, a signal) must not end it while the
-    others wait for it. So whatever its events raise to stop is kept until the next vote, and then ends all ranks at
-    the same step. Nobody votes within an epoch where ranks are not in step.
+    A condition seen by only one rank (a time limit, a NaN loss, a signal) must not end it while the others wait for it.
+    So a request of its events to stop is kept until the next vote, which ends all ranks at the same step. Without
+    lockstep there are no votes within an epoch.
 
     Args:
-        communicator: Of all ranks, used for nothing else meanwhile but by a scheme in step.
-        keeper: Writes this rank's part of the checkpoints; None: there are none. It is not to listen by itself.
-        lockstep: Whether all ranks take the same steps, as synchronous schemes do.
-        timeout_s: Limit of the wait for a vote.
+        communicator: Connects all ranks; meanwhile not used for anything else, except by a scheme in lockstep.
+        keeper: Writes this rank's part of the checkpoints; None: there are none. It must not be registered as an event
+            itself.
+        lockstep: Whether all ranks take the same steps, as in synchronous schemes.
+        timeout_s: Time limit of a vote.
     """
 
-    # One process goes on from the checkpoints of ranks, and ranks from those of one process.
+    # One process can resume from the checkpoints of ranks, and ranks from those of one process.
     kept_as = Checkpointer.__qualname__
 
     def __init__(
@@ -49,14 +49,15 @@ class Votes(Event):
     ) -> None:
         self.communicator, self.keeper, self.lockstep, self.timeout_s = communicator, keeper, lockstep, timeout_s
         if keeper is not None:
-            # A rank that is ahead keeps what the others still have: the last step that all of them wrote.
+            # A rank that is ahead keeps the checkpoint that the others still have: the last step that all of them
+            # wrote.
             keeper.confirm = self._meet
         self._reason: str | None = None
         self._next = self._last_step = 0
         self._last_s = perf_counter()
 
     def deferred(self, event: Event, call: Callable[..., None]) -> Callable[..., None]:
-        """An event's hook that does not stop this rank by itself; see `Listeners.deferred`."""
+        """Wrap an event's hook so that it does not stop this rank by itself; see `Listeners.deferred`."""
         if event is self:
             return call
 
@@ -66,12 +67,12 @@ class Votes(Event):
             except StopTraining as stop:
                 self._reason = self._reason or str(stop)
 
-        # Whose hook it is: the trainer asks, where it goes on within an epoch.
+        # The hook's owner: the trainer checks it when it resumes within an epoch.
         listen.__self__ = event  # type: ignore[attr-defined]
         return listen
 
     def before_training(self, trainer: Any) -> None:
-        """Get the folder of checkpoints ready, before any rank writes."""
+        """Prepare the checkpoint folder before any rank writes."""
         if self.keeper is not None:
             self.keeper.before_training(trainer)
             self._meet()
@@ -79,8 +80,8 @@ class Votes(Event):
         self._last_s = perf_counter()
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        """Stop together before the first step, where an event of any rank wants to: one that judges evaluations."""
-        # Ranks that go on in the middle of an epoch have different events that were told of its begin.
+        """Stop together before the first step if an event of any rank, such as an evaluation's, requests it."""
+        # Ranks that resume in the middle of an epoch differ in the events that were called at its start.
         if not trainer.batch:
             wanted = np.array([self._reason is not None], np.float64)
             self.communicator.all_reduce(wanted, op="max", timeout_s=self.timeout_s)
@@ -88,10 +89,10 @@ class Votes(Event):
                 self._stop()
 
     def after_all(self, trainer: Any) -> None:
-        """Vote, where it is time."""
+        """Vote when it is due."""
         keeper, ended = self.keeper, not trainer.batch
         if keeper is not None and (ended or self.lockstep):
-            # Of ranks that differ it is their mean, say, that was judged.
+            # If ranks differ, their mean, for example, is evaluated.
             keeper.judge(trainer, getattr(trainer.optimizer, "averaged", nullcontext))
             if self.lockstep and keeper.due_by_steps(trainer):
                 keeper.write(trainer)
@@ -106,7 +107,7 @@ class Votes(Event):
         self._last_s, self._last_step = perf_counter(), trainer.step
         self._next = trainer.step + min(max(round(_EVERY_S / max(seconds, 1e-9)), 1), _MOST_STEPS)
         if keeper is not None:
-            # Where ranks are not in step, the end of an epoch is the only place where one file can hold them all.
+            # Without lockstep, only at the end of an epoch can one file hold the state of all ranks.
             if due or interrupted:
                 keeper.write(trainer)
             if interrupted and keeper.interruption is not None:
@@ -117,7 +118,7 @@ class Votes(Event):
             self._stop()
 
     def _stop(self) -> NoReturn:
-        """End all ranks, for the reason of the first that has told one."""
+        """End all ranks, with the reason of the first rank that gave one."""
         told = gather_texts(self.communicator, self._reason or "", timeout_s=self.timeout_s)
         self._reason = None
         raise StopTraining(next((text for text in told if text), "an event of a rank ended it, and told no reason"))
@@ -126,7 +127,7 @@ class Votes(Event):
         self.communicator.barrier(timeout_s=self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the checkpoints' own event keeps."""
+        """The state of the checkpoint event."""
         return {} if self.keeper is None else self.keeper.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

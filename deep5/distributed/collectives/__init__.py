@@ -1,1 +1,1 @@
-"""All-reduce as deep5's own algorithms, made of messages alone, with what they send and what they should cost."""
+"""deep5's own all-reduce algorithms, built from messages, with their traffic and their modelled cost."""

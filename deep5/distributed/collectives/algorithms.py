@@ -1,4 +1,4 @@
-"""`ALGORITHMS`: all-reduce by name, and what each rank sends for it."""
+"""`ALGORITHMS`: all-reduce algorithms by name, and the bytes each rank sends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deep5.distributed.collectives.ring import ring, ring_sent
 __all__ = ["ALGORITHMS", "AllReduceFunction", "algorithm", "sent_bytes"]
 
 AllReduceFunction = Callable[..., None]
-"""Called as `ring(communicator, buffer, op="sum", timeout_s=60.0)`; every rank calls it alike."""
+"""Called as `ring(communicator, buffer, op="sum", timeout_s=60.0)`, with the same arguments on every rank."""
 
 ALGORITHMS: Mapping[str, AllReduceFunction] = MappingProxyType(
     {
@@ -26,7 +26,7 @@ ALGORITHMS: Mapping[str, AllReduceFunction] = MappingProxyType(
         "pipeline": pipeline,
     }
 )
-"""deep5's own algorithms of all-reduce."""
+"""deep5's own all-reduce algorithms."""
 
 _SENT: Mapping[str, Callable[[int, int, int], int]] = MappingProxyType(
     {
@@ -40,10 +40,10 @@ _SENT: Mapping[str, Callable[[int, int, int], int]] = MappingProxyType(
 
 
 def algorithm(name: str) -> AllReduceFunction:
-    """The algorithm of this name.
+    """Look up an algorithm by name.
 
     Raises:
-        UnknownName: There is none.
+        UnknownName: No algorithm has this name.
     """
     if name not in ALGORITHMS:
         raise UnknownName("all-reduce algorithm", name, ALGORITHMS)
@@ -51,20 +51,20 @@ def algorithm(name: str) -> AllReduceFunction:
 
 
 def sent_bytes(name: str, rank: int, ranks: int, elements: int, itemsize: int) -> int:
-    """Bytes that one rank hands over in one call: exactly what its communicator counts.
+    """Bytes that one rank sends in one call: exactly the number that its communicator counts.
 
-    Over all ranks they are 2(P - 1)m for a buffer of m bytes, and (Q log2 Q + 2(P - Q))m for recursive doubling, Q the
-    largest power of two that is not above P.
+    Summed over all ranks this is 2(P - 1)m for a buffer of m bytes, and (Q log2 Q + 2(P - Q))m for recursive doubling,
+    where Q is the largest power of two not above P.
 
     Args:
-        name: Of the algorithm.
-        rank: Whose.
-        ranks: How many there are.
-        elements: Of the buffer.
-        itemsize: Bytes an element.
+        name: Name of the algorithm.
+        rank: The sending rank.
+        ranks: Number of ranks.
+        elements: Number of elements in the buffer.
+        itemsize: Bytes per element.
 
     Raises:
-        UnknownName: No such algorithm.
+        UnknownName: No algorithm has this name.
 
     >>> [sent_bytes("ring", rank, 4, 1000, 4) for rank in range(4)]
     [6000, 6000, 6000, 6000]

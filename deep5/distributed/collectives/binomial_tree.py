@@ -1,4 +1,4 @@
-"""Binomial tree: reduce to rank 0, broadcast from there."""
+"""Binomial tree: reduce to rank 0, then broadcast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def binomial_tree(
 ) -> None:
     """Combine the buffers of all P ranks in place: 2 ceil(log2 P) steps, each with a message of the whole buffer.
 
-    Any number of ranks as it is. The same bits everywhere: rank 0 computes the result, and what the others get is a
+    Works for any number of ranks. The result is bit-identical on all ranks: rank 0 computes it and the others get a
     copy.
 
     Args:
@@ -43,12 +43,12 @@ def binomial_tree(
         parent = rank & (rank - 1)
         messages.send(0, whole, parent)
         messages.receive(0, whole, parent)
-    # The child with the largest subtree first: it has the longest way to go.
+    # The child with the largest subtree first: it has the longest path.
     messages.wait(*[messages.send_start(0, whole, child) for child in reversed(children)])
 
 
 def _children(rank: int, ranks: int) -> list[int]:
-    """Ranks whose number is this one's with one further bit below its lowest, nearest first."""
+    """Ranks whose number is this one's with one more bit set below its lowest set bit, nearest first."""
     found, distance = [], 1
     while rank + distance < ranks and not rank & distance:
         found.append(rank + distance)
@@ -57,5 +57,5 @@ def _children(rank: int, ranks: int) -> list[int]:
 
 
 def binomial_tree_sent(rank: int, ranks: int, elements: int) -> int:
-    """Elements that a rank sends: all to its parent, where it has one, and all to each child."""
+    """Elements that a rank sends: the buffer to its parent, if it has one, and to each child."""
     return ((rank > 0) + len(_children(rank, ranks))) * elements

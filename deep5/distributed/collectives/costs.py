@@ -1,4 +1,4 @@
-"""What all-reduce should cost: latency, bandwidth and reduction, for each algorithm."""
+"""The modelled cost of all-reduce: latency, bandwidth and reduction, for each algorithm."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["MODELS", "Machine", "modelled_s", "optimal_segments"]
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The three constants of the model; a message of m bytes takes L + G m, and combining m bytes γ m.
+    """The three constants of the model: a message of m bytes takes L + G m, combining m bytes takes γ m.
 
     Attributes:
-        latency_s: L, seconds a message.
-        gap_s_byte: G, seconds a byte sent; 1 / G is the bandwidth.
-        reduction_s_byte: γ, seconds a byte of result.
+        latency_s: L, seconds per message.
+        gap_s_byte: G, seconds per byte sent; 1 / G is the bandwidth.
+        reduction_s_byte: γ, seconds per byte of result.
 
     Raises:
-        UsageError: One is negative or no finite number.
+        UsageError: A constant is negative or not finite.
 
     References:
         Alexandrov et al., LogGP: Incorporating Long Messages into the LogP Model, SPAA 1995, for L and G; Thakur,
         Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, IJHPCA 19(1), 2005,
-        section 3, for a constant of the reduction of its own.
+        section 3, for the separate reduction constant.
     """
 
     latency_s: float
@@ -50,21 +50,21 @@ def _ring(machine: Machine, ranks: int, size_bytes: float, _segment_bytes: float
 
 
 def _folding(machine: Machine, ranks: int, size_bytes: float) -> float:
-    """T = 2(L + G m) + γ m where P is no power of two."""
+    """T = 2(L + G m) + γ m where P is not a power of two."""
     if ranks == power_below(ranks):
         return 0.0
     return 2 * (machine.latency_s + machine.gap_s_byte * size_bytes) + machine.reduction_s_byte * size_bytes
 
 
 def _recursive_doubling(machine: Machine, ranks: int, size_bytes: float, _segment_bytes: float) -> float:
-    """T = log2 Q (L + (G + γ) m), and the folding."""
+    """T = log2 Q (L + (G + γ) m), plus the folding."""
     steps = power_below(ranks).bit_length() - 1
     step_s = machine.latency_s + (machine.gap_s_byte + machine.reduction_s_byte) * size_bytes
     return steps * step_s + _folding(machine, ranks, size_bytes)
 
 
 def _rabenseifner(machine: Machine, ranks: int, size_bytes: float, _segment_bytes: float) -> float:
-    """T = 2 log2 Q L + 2(Q - 1)/Q G m + (Q - 1)/Q γ m, and the folding."""
+    """T = 2 log2 Q L + 2(Q - 1)/Q G m + (Q - 1)/Q γ m, plus the folding."""
     members = power_below(ranks)
     share = (members - 1) / members * size_bytes
     own_s = 2 * (members.bit_length() - 1) * machine.latency_s
@@ -97,27 +97,27 @@ MODELS: Mapping[str, Callable[[Machine, int, float, float], float]] = MappingPro
         "pipeline": _pipeline,
     }
 )
-"""Seconds of one call: the machine, P, m in bytes and the size of a segment in bytes -> T."""
+"""Seconds per call, of (machine, P, m in bytes, segment size in bytes)."""
 
 
 def modelled_s(
     name: str, machine: Machine, ranks: int, size_bytes: float, *, segment_bytes: float = SEGMENT_BYTES
 ) -> float:
-    """Seconds that an all-reduce should take.
+    """Modelled seconds of an all-reduce.
 
-    The model: every rank has a processor of its own, may send and receive one message at the same time, and messages do
-    not hinder each other. Where ranks share a processor or a memory, it says too little.
+    The model assumes that every rank has its own processor, can send and receive one message at the same time, and that
+    messages do not interfere. Where ranks share a processor or memory, it underestimates.
 
     Args:
-        name: Of the algorithm.
+        name: Name of the algorithm.
         machine: Its constants.
         ranks: P.
         size_bytes: m.
-        segment_bytes: Of the pipeline.
+        segment_bytes: Segment size of the pipeline.
 
     Raises:
-        UnknownName: No such algorithm.
-        UsageError: There is no rank, or less than no byte.
+        UnknownName: No algorithm has this name.
+        UsageError: `ranks` is below 1 or `size_bytes` is negative.
 
     >>> machine = Machine(latency_s=1e-6, gap_s_byte=1e-9, reduction_s_byte=0.0)
     >>> round(modelled_s("ring", machine, 4, 4000) * 1e6, 3)
@@ -134,10 +134,10 @@ def modelled_s(
 
 
 def optimal_segments(machine: Machine, ranks: int, size_bytes: float) -> tuple[int, float]:
-    """How many segments the pipeline should have, and the seconds that it then takes.
+    """Optimal number of pipeline segments, and the modelled seconds with it.
 
-    dT/dS = 0 gives S = sqrt((P - 2)(2 G + γ) m / (2 L)); T is convex in S, so one of the two whole numbers beside it is
-    the best. At least 1, and no more than bytes.
+    dT/dS = 0 gives S = sqrt((P - 2)(2 G + γ) m / (2 L)); T is convex in S, so one of the two neighboring integers is
+    optimal. It is at least 1 and at most the number of bytes.
 
     >>> optimal_segments(Machine(latency_s=1e-6, gap_s_byte=1e-9, reduction_s_byte=0.0), 4, 2e6)[0]
     63

@@ -1,4 +1,4 @@
-"""A machine's constants, from measured times: of messages over their sizes, of additions over theirs."""
+"""Fits a machine's constants to measured times of messages and of additions of several sizes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from deep5.distributed.collectives.costs import Machine
 
 __all__ = ["fit_line", "fit_machine"]
 
-# Huber's constant: 95 % of the efficiency of least squares on normal noise; and the spread of it over its MAD.
+# Huber's constant: 95 % of the efficiency of least squares under normal noise; and the ratio of normal spread to MAD.
 _HUBER, _SPREAD = 1.345, 1.4826
 _ROUNDS = 50
 
 
 def fit_line(times: Mapping[int, Sequence[float]]) -> tuple[float, float]:
-    """Constant and slope of seconds = a + b size, neither below zero, by robust least squares of relative errors.
+    """Fit constant and slope of seconds = a + b size, both nonnegative, by robust least squares of relative errors.
 
-    Each size has one vote, its median time, so that what is slow now and then does not count; and each is held to its
-    own time, as sizes span decades. Sizes that do not lie on the line, those around a change of the library's protocol
-    say, lose weight: iteratively reweighted least squares with Huber's weights.
+    Each size contributes its median time, so that occasional slow repetitions do not count. Errors are relative to the
+    measured time, because sizes span decades. Sizes off the line, for example around a protocol switch of the library,
+    lose weight: iteratively reweighted least squares with Huber's weights.
 
     Args:
-        times: By size in bytes, seconds of every repetition.
+        times: Seconds of every repetition, by size in bytes.
 
     Returns:
-        a in seconds, b in seconds a byte.
+        a in seconds, b in seconds per byte.
 
     Raises:
-        TooFewSamples: Fewer than three sizes, or a size without a time.
+        TooFewSamples: Fewer than three sizes, or a size without times.
         UsageError: A time is not positive and finite.
 
     References:
@@ -49,7 +49,7 @@ def fit_line(times: Mapping[int, Sequence[float]]) -> tuple[float, float]:
     if not (np.isfinite(medians) & (medians > 0)).all():
         raise UsageError(f"times {medians!r:.80}; allowed: positive, finite seconds")
     sizes = np.array(list(times), np.float64)
-    # Columns of about one, or the solver's tolerance would swallow the slope.
+    # Scale the columns to about one, otherwise the solver's tolerance would hide the slope.
     unit_bytes, unit_s = max(float(sizes.max()), 1.0), float(medians.min())
     rows = np.stack([np.full(len(sizes), unit_s), sizes * (medians.max() / unit_bytes)], axis=1) / medians[:, None]
     weights = np.ones(len(sizes))
@@ -67,14 +67,14 @@ def fit_line(times: Mapping[int, Sequence[float]]) -> tuple[float, float]:
 
 
 def fit_machine(messages: Mapping[int, Sequence[float]], additions: Mapping[int, Sequence[float]]) -> Machine:
-    """L, G and γ.
+    """Fit L, G and γ.
 
     Args:
-        messages: By size in bytes, seconds of a message: half of what there and back took.
-        additions: By size of the result in bytes, seconds of combining two buffers of that size.
+        messages: Seconds per message by size in bytes: half of the round-trip time.
+        additions: Seconds to combine two buffers, by size of the result in bytes.
 
     Raises:
-        TooFewSamples: Fewer than three sizes of one of them.
+        TooFewSamples: Fewer than three sizes in either mapping.
         UsageError: A time is not positive and finite.
     """
     latency_s, gap_s_byte = fit_line(messages)

@@ -1,4 +1,4 @@
-"""Any number of ranks for algorithms that want a power of two: the ranks in excess are folded into their neighbours."""
+"""Folding: extends algorithms for a power of two of ranks to any number, by merging excess ranks into neighbors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["fold", "folded_sent", "member_of", "rank_of", "unfold"]
 
 
 def member_of(rank: int, ranks: int) -> int | None:
-    """A rank's number among those that go on, in the order of the ranks; None for one that is folded.
+    """A rank's number among the active ranks, in rank order; None for a folded rank.
 
-    With r ranks in excess of a power of two, the first 2r ranks are pairs: the even one gives its values to the odd one
-    and is idle until the end.
+    With r ranks in excess of a power of two, the first 2r ranks form pairs: the even rank sends its values to the odd
+    one and is idle until the end.
 
     >>> [member_of(rank, 5) for rank in range(5)]
     [None, 0, 1, 2, 3]
@@ -23,7 +23,7 @@ def member_of(rank: int, ranks: int) -> int | None:
 
 
 def rank_of(member: int, ranks: int) -> int:
-    """The rank that has this number among those that go on.
+    """The rank with this number among the active ranks.
 
     >>> [rank_of(member, 5) for member in range(4)]
     [1, 2, 3, 4]
@@ -33,7 +33,7 @@ def rank_of(member: int, ranks: int) -> int:
 
 
 def fold(messages: Messages) -> int | None:
-    """Combine the pairs; gives this rank's number among those that go on, None where it only waits for the result.
+    """Combine the pairs; return this rank's number among the active ranks, None if it only waits for the result.
 
     References:
         Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, International
@@ -52,7 +52,7 @@ def fold(messages: Messages) -> int | None:
 
 
 def unfold(messages: Messages) -> None:
-    """Copy the result to those that were folded."""
+    """Copy the result to the folded ranks."""
     rank, whole = messages.rank, messages.flat.size
     if rank < 2 * (messages.size - power_below(messages.size)):
         if rank % 2 == 0:
@@ -62,5 +62,5 @@ def unfold(messages: Messages) -> None:
 
 
 def folded_sent(rank: int, ranks: int, elements: int) -> int:
-    """Elements that a rank sends for folding and unfolding: all of them, once, if it is of a pair."""
+    """Elements that a rank sends for folding and unfolding: the whole buffer once if it belongs to a pair."""
     return elements if rank < 2 * (ranks - power_below(ranks)) else 0

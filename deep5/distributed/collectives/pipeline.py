@@ -1,4 +1,4 @@
-"""Pipeline: segments are reduced along a chain of the ranks, and broadcast back along it."""
+"""Pipeline: segments are reduced along a chain of the ranks and broadcast back along it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deep5.distributed.collectives.messages import Messages
 __all__ = ["SEGMENT_BYTES", "pipeline", "pipeline_sent", "segment_count"]
 
 SEGMENT_BYTES = 1 << 17
-"""Where nobody says otherwise: a segment should take much longer to travel than its message's latency."""
+"""Default segment size: sending a segment should take much longer than the latency of its message."""
 
 
 def pipeline(
@@ -23,21 +23,21 @@ def pipeline(
     timeout_s: float = TIMEOUT_S,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> None:
-    """Combine the buffers of all P ranks in place: with S segments, 2(P + S - 2) steps, a segment each.
+    """Combine the buffers of all P ranks in place: 2(P + S - 2) steps for S segments, one segment per step.
 
-    The last rank begins; each adds its own to what it receives and sends it on, while the next segment arrives. Rank 0
-    has the result. The same bits everywhere: it is computed there, and what the others get is a copy.
+    The last rank starts. Each rank adds its values to a segment it receives and sends it on while the next segment
+    arrives. Rank 0 gets the result. It is bit-identical on all ranks: rank 0 computes it and the others get a copy.
 
     Args:
         communicator: Of the ranks that take part.
         buffer: C-contiguous, the same number of elements and dtype on every rank.
         op: How values are combined.
         timeout_s: Limit of the whole call.
-        segment_bytes: Size of a segment, the same on every rank; of an element at least.
+        segment_bytes: Size of a segment, the same on every rank; at least one element.
 
     Raises:
         CommunicationError: It was not finished in time, or another rank is lost.
-        UsageError: No such buffer, op or segment.
+        UsageError: The buffer, op or segment size is invalid.
 
     References:
         Pjesivac-Grbovic et al., Performance Analysis of MPI Collective Operations, Cluster Computing 10(2), 2007,
@@ -54,10 +54,10 @@ def pipeline(
 
 
 def segment_count(elements: int, itemsize: int, segment_bytes: int) -> int:
-    """How many segments a buffer has; they have the same size, but for the last.
+    """Number of segments of a buffer; all have the same size except the last.
 
     Raises:
-        UsageError: The size of a segment is no whole number above zero.
+        UsageError: The segment size is not a positive integer.
 
     >>> segment_count(1000, 4, 1024), segment_count(0, 4, 1024), segment_count(3, 8, 1)
     (4, 0, 3)
@@ -71,7 +71,7 @@ def segment_count(elements: int, itemsize: int, segment_bytes: int) -> int:
 def _reduce_along(messages: Messages, segments: list[tuple[int, int]]) -> None:
     rank, last = messages.rank, messages.rank == messages.size - 1
     sent = []
-    # Two rooms: one is added while the other is filled.
+    # Two scratch buffers: one is added while the other is filled.
     rooms = [messages.room(0 if last else segments[0][1]) for _ in range(2)]
     places = [rooms[number % 2][: end - begin] for number, (begin, end) in enumerate(segments)] if not last else []
     arriving = [] if last else [messages.receive_start(places[0], rank + 1)]
@@ -98,5 +98,5 @@ def _broadcast_along(messages: Messages, segments: list[tuple[int, int]]) -> Non
 
 
 def pipeline_sent(rank: int, ranks: int, elements: int) -> int:
-    """Elements that a rank sends: all to each of its one or two neighbours, whatever the segments."""
+    """Elements that a rank sends: the buffer to each of its one or two neighbors, whatever the segments."""
     return ((rank > 0) + (rank + 1 < ranks)) * elements

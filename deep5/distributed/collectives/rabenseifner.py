@@ -14,14 +14,14 @@ __all__ = ["rabenseifner", "rabenseifner_sent"]
 def rabenseifner(
     communicator: Communicator, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Combine the buffers of all P ranks in place: 2 log2 P steps, in which half, a quarter, … of the buffer travels.
+    """Combine the buffers of all P ranks in place: 2 log2 P steps, which send a half, a quarter, … of the buffer.
 
-    As little data as the ring's, in fewer steps. Partners at distance P/2, P/4, …, 1 divide what they both hold, until
-    a rank has the result of one part of P; then the same way back. The same bits everywhere: the result of every part
-    is computed on one rank, and what the others get is a copy.
+    Sends as little data as the ring, in fewer steps. Partners at distance P/2, P/4, …, 1 split the part they both hold
+    until each rank has the result of one of P parts; then the steps run in reverse. The result is bit-identical on all
+    ranks: each part is computed on one rank and the others get a copy.
 
     Args:
-        communicator: Of the ranks that take part; ranks in excess of a power of two are folded.
+        communicator: Connects the participating ranks; ranks in excess of a power of two are folded.
         buffer: C-contiguous, the same number of elements and dtype on every rank.
         op: How values are combined.
         timeout_s: Limit of the whole call.
@@ -47,7 +47,7 @@ def _halve_and_double(messages: Messages, member: int) -> None:
     room = messages.room(-(-messages.flat.size // 2) + 1 if members > 1 else 0)
     distance = members // 2
     while distance:
-        # Both hold the parts from `first` on, two times `distance` of them; this one keeps the half it is in.
+        # Both hold 2 * `distance` parts from `first` on; this rank keeps the half that contains it.
         first = member & -(2 * distance)
         low, middle, high = at[first], at[first + distance], at[first + 2 * distance]
         partner = rank_of(member ^ distance, messages.size)
@@ -70,7 +70,7 @@ def _halve_and_double(messages: Messages, member: int) -> None:
 
 
 def rabenseifner_sent(rank: int, ranks: int, elements: int) -> int:
-    """Elements that a rank sends: all but its own part, then what it holds, which doubles; and the folding.
+    """Elements that a rank sends: all but its own part, then the part it holds, which doubles; plus the folding.
 
     2n(P - 1)/P where P is a power of two that divides n.
     """

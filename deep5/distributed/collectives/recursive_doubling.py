@@ -16,11 +16,12 @@ def recursive_doubling(
 ) -> None:
     """Combine the buffers of all P ranks in place: log2 P steps, each with a message of the whole buffer.
 
-    The fewest steps there can be, so the one for small buffers. The same bits everywhere: both partners combine the
-    same two buffers with that of the lower ranks first, so that after k steps all of a group of 2**k hold the same.
+    The minimum number of steps, so it suits small buffers. The result is bit-identical on all ranks: both partners
+    combine the same two buffers, that of the lower ranks first, so that after k steps a group of 2**k ranks holds the
+    same values.
 
     Args:
-        communicator: Of the ranks that take part; ranks in excess of a power of two are folded.
+        communicator: Connects the participating ranks; ranks in excess of a power of two are folded.
         buffer: C-contiguous, the same number of elements and dtype on every rank.
         op: How values are combined.
         timeout_s: Limit of the whole call.
@@ -50,6 +51,6 @@ def recursive_doubling(
 
 
 def recursive_doubling_sent(rank: int, ranks: int, elements: int) -> int:
-    """Elements that a rank sends: all, log2 P times; with Q, the power of two below P, and the folding."""
+    """Elements that a rank sends: the buffer log2 Q times, where Q is the power of two below P; plus the folding."""
     steps = 0 if member_of(rank, ranks) is None else power_below(ranks).bit_length() - 1
     return steps * elements + folded_sent(rank, ranks, elements)

@@ -1,4 +1,4 @@
-"""Ring all-reduce: reduce-scatter and all-gather, each with messages to one neighbour alone."""
+"""Ring all-reduce: reduce-scatter and all-gather, each with messages to one neighbor only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["ring", "ring_sent"]
 def ring(
     communicator: Communicator, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Combine the buffers of all P ranks in place: 2(P - 1) steps, each with a message of a P-th of the buffer.
+    """Combine the buffers of all P ranks in place: 2(P - 1) steps, each with a message of 1/P of the buffer.
 
-    Part p starts at rank p and goes once around, each rank adding its own; who has seen it last, rank p - 1, holds its
-    result, which then goes around once more. The same bits everywhere: every part is combined in one order, on one rank
-    at a time, and what the others get is a copy.
+    Part p starts at rank p and goes around once; each rank adds its values. The last rank, p - 1, holds the part's
+    result, which then goes around once more. The result is bit-identical on all ranks: each part is combined in one
+    order, on one rank at a time, and the others get a copy.
 
     Args:
         communicator: Of the ranks that take part.
@@ -50,10 +50,10 @@ def ring(
 
 
 def ring_sent(rank: int, ranks: int, elements: int) -> int:
-    """Elements that a rank sends: all parts but one, twice; 2n(P - 1)/P where the parts are equal.
+    """Elements that a rank sends: all parts but one, twice; 2n(P - 1)/P if the parts are equal.
 
-    It never sends on part rank + 1 while parts are combined, whose result it has, nor part rank + 2 afterwards, which
-    has then gone around.
+    It never sends part rank + 1 while parts are combined, because it holds that part's result, nor part rank + 2
+    afterwards, because that part has gone around.
     """
     if ranks == 1:
         return 0

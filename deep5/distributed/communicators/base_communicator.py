@@ -1,4 +1,4 @@
-"""`CountedCommunicator`: what all communicators share: arguments looked at, bytes, messages and time counted."""
+"""`CountedCommunicator`: the shared part of all communicators: checks arguments, counts bytes, messages and time."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _MESSAGES = ("send", "receive")
 
 
 class CountedCommunicator(ABC):
-    """Base of the communicators of several ranks; implements `Communicator`.
+    """Base of the multi-rank communicators; implements `Communicator`.
 
-    A subclass carries out operations by name, with their arguments in this order, all of them looked at before:
+    A subclass executes operations by name, with already checked arguments in this order:
 
     - `all_reduce` (buffer, op), `reduce` (buffer, root, op), `broadcast` (buffer, root)
     - `reduce_scatter` (buffer, out, op), `all_gather` (buffer, out), `all_to_all` (buffer, out)
     - `gather` (buffer, out or None, root), `scatter` (buffer or None, out, root), `barrier` ()
     - `send` (buffer, to, tag), `receive` (buffer, source, tag)
 
-    Operations on buffers without a byte do not reach it. Where `tells_ends` is true, the request of a collective that
-    was started while `counts_hidden` is has an attribute `finished_ns`: when it ended, on this process's
-    `time.perf_counter_ns`, or None while it has not.
+    Operations on empty buffers do not reach it. If `tells_ends` is true, the request of a collective started while
+    `counts_hidden` is true has an attribute `finished_ns`: its end on this process's `time.perf_counter_ns`, or None
+    before that.
 
     Args:
         rank: This process.
-        size: How many there are.
+        size: Number of ranks.
 
     Attributes:
-        tells_ends: Whether it is known when what was started has ended, also where nobody waited for it then.
+        tells_ends: Whether the end of a started operation is known even if the caller did not wait for it at that time.
         counts_hidden: Whether `count_hidden` was called.
     """
 
@@ -49,21 +49,21 @@ class CountedCommunicator(ABC):
         self.rank, self.size = rank, size
         self.sent_bytes = self.messages = self.waited_ns = self.hidden_ns = 0
         self.counts_hidden = False
-        # What was started and may not have ended; when the caller came out of the last call.
+        # Started operations that may not have ended; the time at which the caller left the last call.
         self._under_way: list[_Waited] = []
         self._left_ns = 0
 
     def count_hidden(self) -> bool:
-        """Count `hidden_ns` from here on; see `Communicator.count_hidden`."""
+        """Count `hidden_ns` from now on; see `Communicator.count_hidden`."""
         self.counts_hidden = self.tells_ends
         return self.counts_hidden
 
     @abstractmethod
     def _call(self, name: str, timeout_s: float, *given: Any) -> None:
-        """Carry an operation out, within so many seconds.
+        """Execute an operation within a time limit.
 
         Raises:
-            CommunicationError: It was not finished in time, another rank is lost, or does something else.
+            CommunicationError: It timed out, another rank is lost, or another rank calls a different operation.
         """
 
     @abstractmethod
@@ -72,11 +72,11 @@ class CountedCommunicator(ABC):
 
     @abstractmethod
     def split(self, color: int, *, key: int | None = None) -> Communicator:
-        """A communicator of all ranks that give the same color; see `Communicator.split`."""
+        """A communicator of all ranks that pass the same color; see `Communicator.split`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what the communicator holds; see `Communicator.close`."""
+        """Release the communicator's resources; see `Communicator.close`."""
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """Combine the buffers of all ranks in place; see `Communicator.all_reduce`."""
@@ -101,7 +101,7 @@ class CountedCommunicator(ABC):
         return self._begin("reduce", buffer.nbytes, sent, buffer, root, op)
 
     def broadcast(self, buffer: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Every rank gets the root's buffer; see `Communicator.broadcast`."""
+        """Copy the root's buffer to every rank; see `Communicator.broadcast`."""
         sent = self._from_root(buffer, root)
         self._block("broadcast", buffer.nbytes, sent, timeout_s, buffer, root)
 
@@ -113,7 +113,7 @@ class CountedCommunicator(ABC):
     def reduce_scatter(
         self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Combine, and give each rank its own part; see `Communicator.reduce_scatter`."""
+        """Combine the buffers and give each rank its part; see `Communicator.reduce_scatter`."""
         check_buffer(buffer, op=op)
         check_pair(out, buffer, self.size)
         check_written(out)
@@ -127,7 +127,7 @@ class CountedCommunicator(ABC):
         return self._begin("reduce_scatter", buffer.nbytes, buffer.nbytes, buffer, out, op)
 
     def all_gather(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Every rank gets all buffers; see `Communicator.all_gather`."""
+        """Copy all buffers to every rank; see `Communicator.all_gather`."""
         check_pair(buffer, out, self.size)
         check_written(out)
         self._block("all_gather", buffer.nbytes, buffer.nbytes, timeout_s, buffer, out)
@@ -141,7 +141,7 @@ class CountedCommunicator(ABC):
     def gather(
         self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """The root gets all buffers; see `Communicator.gather`."""
+        """Copy all buffers to the root; see `Communicator.gather`."""
         sent = self._gathered(buffer, out, root)
         self._block("gather", buffer.nbytes, sent, timeout_s, buffer, out, root)
 
@@ -153,7 +153,7 @@ class CountedCommunicator(ABC):
     def scatter(
         self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Each rank gets its part of the root's buffer; see `Communicator.scatter`."""
+        """Give each rank its part of the root's buffer; see `Communicator.scatter`."""
         sent = self._scattered(buffer, out, root)
         self._block("scatter", out.nbytes, sent, timeout_s, buffer, out, root)
 
@@ -163,7 +163,7 @@ class CountedCommunicator(ABC):
         return self._begin("scatter", out.nbytes, sent, buffer, out, root)
 
     def all_to_all(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Every rank gets a part of every rank's buffer; see `Communicator.all_to_all`."""
+        """Give every rank its part of every rank's buffer; see `Communicator.all_to_all`."""
         self._check_parts(buffer, out)
         self._block("all_to_all", buffer.nbytes, buffer.nbytes, timeout_s, buffer, out)
 
@@ -173,7 +173,7 @@ class CountedCommunicator(ABC):
         return self._begin("all_to_all", buffer.nbytes, buffer.nbytes, buffer, out)
 
     def send(self, buffer: np.ndarray, to: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Hand the buffer over to another rank; see `Communicator.send`."""
+        """Send the buffer to another rank; see `Communicator.send`."""
         self._check_message(buffer, to, tag)
         self._block("send", buffer.nbytes, buffer.nbytes, timeout_s, buffer, to, tag)
 
@@ -183,7 +183,7 @@ class CountedCommunicator(ABC):
         return self._begin("send", buffer.nbytes, buffer.nbytes, buffer, to, tag)
 
     def receive(self, buffer: np.ndarray, source: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Take a message from another rank; see `Communicator.receive`."""
+        """Receive a message from another rank; see `Communicator.receive`."""
         self._check_message(buffer, source, tag)
         check_written(buffer)
         self._block("receive", buffer.nbytes, 0, timeout_s, buffer, source, tag)
@@ -197,7 +197,7 @@ class CountedCommunicator(ABC):
     def exchange(
         self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int], *, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Send the buffer to each neighbour and get theirs; see `Communicator.exchange`."""
+        """Send the buffer to each neighbor and receive theirs; see `Communicator.exchange`."""
         self.exchange_start(buffer, out, neighbours).wait(timeout_s)
 
     def exchange_start(self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int]) -> Request:
@@ -212,7 +212,7 @@ class CountedCommunicator(ABC):
         return _Several(waiting)
 
     def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when every rank has come here."""
+        """Return when every rank has reached the barrier."""
         self._block("barrier", 1, 0, timeout_s)
 
     def barrier_start(self) -> Request:
@@ -246,10 +246,10 @@ class CountedCommunicator(ABC):
         return request
 
     def _come_in(self, now_ns: int) -> None:
-        """The caller comes back: until the last end of what was under way, its time out there was hidden.
+        """Count the caller's time since its last call as hidden, up to the end of the last pending operation.
 
-        All of that was under way when the caller left, so what its ends span is the union of the single times: two
-        collectives at once take the time of one.
+        All of them were pending when the caller left, so the last end gives the union of their times: two concurrent
+        collectives count the time of one.
         """
         ends = [request.finished_ns for request in self._under_way]
         last_ns = now_ns if None in ends else min(now_ns, max(end for end in ends if end is not None))
@@ -311,17 +311,17 @@ class CountedCommunicator(ABC):
                 f"a message between rank {self.rank} and {brief(other)}; allowed: another rank, from 0 to "
                 f"{self.size - 1}"
             )
-        # MPI promises no more.
+        # MPI guarantees no larger tags.
         if not is_whole(tag) or not 0 <= tag <= 32767:
             raise UsageError(f"got tag {brief(tag)}; allowed: a whole number from 0 to 32767")
 
 
 def take_over(whole: Communicator, part: Communicator) -> None:
-    """Put what a part of some ranks sent and waited for, just now, on the account of the communicator of all of them.
+    """Add what a subgroup's communicator just sent and waited for to the counters of the whole communicator.
 
     Args:
-        whole: Whose counters grow; what it has under way was not hidden meanwhile.
-        part: Split from it; its counters begin anew.
+        whole: Its counters grow; its pending operations do not count as hidden meanwhile.
+        part: Split from it; its counters restart at zero.
     """
     if isinstance(whole, CountedCommunicator) and whole._under_way:
         now = perf_counter_ns()
@@ -334,7 +334,7 @@ def take_over(whole: Communicator, part: Communicator) -> None:
 
 
 class _Several:
-    """A request that has finished when all of these have."""
+    """A request that completes when all of these have."""
 
     __slots__ = ("_requests",)
 
@@ -342,27 +342,27 @@ class _Several:
         self._requests = requests
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when all have finished; see `Request.wait`."""
+        """Return when all have completed; see `Request.wait`."""
         deadline, left = monotonic() + timeout_s, list(self._requests)
         try:
             while left:
                 left.pop(0).wait(max(deadline - monotonic(), 0.0))
         except CommunicationError:
-            # What is still to come has no memory any more to come to.
+            # The memory that the outstanding requests write to is about to be released.
             for request in left:
                 with suppress(CommunicationError):
                     request.wait(0.0)
             raise
 
     def done(self) -> bool:
-        """Whether all have finished."""
-        # Each is asked: some go on only then.
+        """Whether all have completed."""
+        # Poll each one: some make progress only when polled.
         found = [request.done() for request in self._requests]
         return all(found)
 
 
 class _Waited:
-    """A request whose waits are on the communicator's clock."""
+    """A request whose waits count on the communicator's clock."""
 
     __slots__ = ("_communicator", "_request")
 
@@ -371,14 +371,14 @@ class _Waited:
 
     @property
     def finished_ns(self) -> int | None:
-        """When it ended; 0 where somebody has waited for it, which is on the clock already."""
+        """Its end; 0 if the caller has waited for it, because the clock has already counted that wait."""
         if (request := self._request) is None:
             return 0
         found: int | None = request.finished_ns
         return found
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when it has finished; see `Request.wait`."""
+        """Return when it has completed; see `Request.wait`."""
         if self._request is not None:
             communicator, begin = self._communicator, perf_counter_ns()
             if communicator._under_way:
@@ -389,5 +389,5 @@ class _Waited:
             communicator.waited_ns += end - begin
 
     def done(self) -> bool:
-        """Whether it has finished."""
+        """Whether it has completed."""
         return self._request is None or bool(self._request.done())

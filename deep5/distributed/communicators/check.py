@@ -1,4 +1,4 @@
-"""`check_communicator`: what every communicator has to do, run by all of its ranks together."""
+"""`check_communicator`: the conformance suite of communicators, run by all ranks together."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["check_communicator"]
 
 
 def check_communicator(communicator: Communicator, *, mismatches: bool = True) -> None:
-    """Run the conformance suite of communicators; all ranks call it together, when nothing else is under way.
+    """Run the conformance suite of communicators; all ranks call it together while no operation is pending.
 
-    Every collective, blocking and started, on several dtypes and sizes, with every reduction and different roots;
-    messages, exchanges, groups, the bytes and messages counted, the limits of time, and what is to be refused.
+    Covers every collective, blocking and started, on several dtypes and sizes, with every reduction and different
+    roots; messages, exchanges, groups, byte and message counts, time limits, and the rejected arguments.
 
     Args:
-        communicator: This rank's; it is not closed. Up to 36 ranks, or small numbers would not be exact.
-        mismatches: Whether ranks that call different collectives are to be told. Some libraries cannot.
+        communicator: This rank's; it is not closed. At most 36 ranks, so that small integers remain exact.
+        mismatches: Whether ranks that call different collectives must get an error. Some libraries cannot detect this.
 
     Raises:
-        CommunicationError: The communicator does something wrong; the message says what.
+        CommunicationError: A check fails; the message describes it.
     """
     for check in (_check_start, check_reductions, check_rounding, check_moves, _check_queue, _check_refusals):
         check(communicator)
@@ -61,7 +61,7 @@ def _check_start(communicator: Communicator) -> None:
 
 
 def _check_queue(communicator: Communicator) -> None:
-    """Those that were started are in order, whatever blocks between, and may be waited for in another order."""
+    """Started operations execute in order, whatever blocks in between, and may be waited for in any order."""
     rank, size = communicator.rank, communicator.size
     first, second, third = np.full(5000, 1.0), np.full(3, float(rank)), np.full(5000, 2.0)
     waiting = [communicator.all_reduce_start(first), communicator.broadcast_start(second, root=size - 1)]
@@ -118,7 +118,7 @@ def _check_messages(communicator: Communicator) -> None:
             communicator.receive(out, source, tag=9, timeout_s=ENOUGH_S)
             request.wait(ENOUGH_S)
         check_same(communicator, what, out, small_numbers(dtype, count, source, "sum", size))
-    # Two of one tag keep their order; another tag does not wait for them.
+    # Two messages of one tag keep their order; another tag does not wait for them.
     values = [np.array([float(value)]) for value in (1, 2, 3)]
     sends = [communicator.send_start(value, to, tag=tag) for value, tag in zip(values, (5, 5, 32767), strict=True)]
     got = np.zeros(3)
@@ -130,7 +130,7 @@ def _check_messages(communicator: Communicator) -> None:
 
 
 def _check_done(communicator: Communicator) -> None:
-    """What was started says whether it is done, without anybody waiting for it."""
+    """A started operation reports completion without a wait."""
     if communicator.rank < 2:
         other = 1 - communicator.rank
         buffer = np.zeros(3)

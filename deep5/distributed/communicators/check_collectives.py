@@ -1,4 +1,4 @@
-"""Checks of what collectives compute and move, on several dtypes and sizes, blocking and started."""
+"""Checks of the results and the traffic of collectives, on several dtypes and sizes, blocking and started."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum,
 
 
 def check_reductions(communicator: Communicator) -> None:
-    """Check that reductions give the exact result, and count what they send.
+    """Check that reductions give the exact result and count the bytes they send.
 
     Raises:
-        CommunicationError: One does not.
+        CommunicationError: A reduction fails the check.
     """
     rank, size = communicator.rank, communicator.size
     for number, (dtype, count, op) in enumerate(product(DTYPES, _SIZES, get_args(Reduction))):
-        # Each size and each reduction both ways, on half of the dtypes each.
+        # Each size and each reduction runs both ways, each way on half of the dtypes.
         started = (number // 16 + number // 4 + number) % 2 == 1
         what = f"{op} of {np.dtype(dtype)}[{count}]{', started' if started else ''}"
         root = number % size
@@ -45,7 +45,7 @@ def check_reductions(communicator: Communicator) -> None:
             run_collective(communicator, "all_reduce", started, buffer, op=op)
         check_same(communicator, f"all_reduce, {what}", buffer, total)
         if not started:
-            # What a communicator remembers of the first time must serve the second, in another shape, too.
+            # State cached from the first call must also serve the second, which has another shape.
             again = every[rank].reshape(1, count).copy()
             run_collective(communicator, "all_reduce", False, again, op=op)
             check_same(communicator, f"all_reduce once more, {what}", again.reshape(-1), total)
@@ -62,13 +62,13 @@ def check_reductions(communicator: Communicator) -> None:
 
 
 def check_rounding(communicator: Communicator) -> None:
-    """Sums of numbers that round are near the exact one and the same on all ranks."""
+    """Sums that round are close to the exact sum and the same on all ranks."""
     for count in (3, 40_001):
         every = np.random.default_rng(5).standard_normal((communicator.size, count)).astype(np.float32)
         buffer = every[communicator.rank].copy()
         communicator.all_reduce(buffer, timeout_s=ENOUGH_S)
         exact, magnitude = every.sum(0, dtype=np.float64), np.abs(every).sum(0, dtype=np.float64)
-        # Each of size - 1 additions rounds by at most half a unit of what is below the sum of the magnitudes.
+        # Each of the size - 1 additions rounds by at most half a ulp of a value below the sum of magnitudes.
         if np.any(np.abs(buffer - exact) > communicator.size * np.finfo(np.float32).eps * magnitude):
             raise CommunicationError(f"all_reduce: a sum of float32[{count}] is off by more than its rounding")
         results = np.empty((communicator.size, count), np.float32)
@@ -80,7 +80,7 @@ def check_moves(communicator: Communicator) -> None:
     """Check that collectives without arithmetic move every element to its place.
 
     Raises:
-        CommunicationError: One does not.
+        CommunicationError: A collective fails the check.
     """
     rank, size = communicator.rank, communicator.size
     for number, (dtype, count, started) in enumerate(product(DTYPES, _SIZES, (False, True))):

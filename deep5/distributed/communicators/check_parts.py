@@ -1,4 +1,4 @@
-"""What every check of a communicator is made of: a call, what it counts, and what it has to give."""
+"""Building blocks of the communicator checks: a call, its counters, and its expected result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["DTYPES", "ENOUGH_S", "check_same", "counted_as", "poll", "run_collec
 DTYPES: tuple[Any, ...] = (np.float32, np.float64, np.int64, np.float16, ml_dtypes.bfloat16, np.uint8)
 
 
-# What a call that has to succeed may take; the machine may have more ranks than processors.
+# Time limit of a call that must succeed; the machine may have more ranks than processors.
 ENOUGH_S = 60.0
 
 
 def small_numbers(dtype: Any, count: int, rank: int, op: str, size: int) -> np.ndarray:
-    """Whole numbers of which every result is exact in every dtype; another row for every rank."""
+    """Integers for which every result is exact in every dtype; a different row for every rank."""
     places = np.arange(count)
     if op == "prod":
         return np.where(places % size == rank, 3, 1).astype(dtype)
@@ -31,7 +31,7 @@ def small_numbers(dtype: Any, count: int, rank: int, op: str, size: int) -> np.n
 
 
 def run_collective(communicator: Communicator, name: str, started: bool, *given: Any, **named: Any) -> None:
-    """Call a collective by name, blocking or started and waited for.
+    """Call a collective by name, blocking or started and then waited for.
 
     Raises:
         CommunicationError: A request is not done after its wait.
@@ -46,7 +46,7 @@ def run_collective(communicator: Communicator, name: str, started: bool, *given:
 
 
 def poll(request: Any, what: str) -> None:
-    """Ask a request whether it is done until it is.
+    """Poll a request until it is done.
 
     Raises:
         CommunicationError: It takes too long.
@@ -61,7 +61,7 @@ def poll(request: Any, what: str) -> None:
 
 @contextmanager
 def counted_as(communicator: Communicator, what: str, sent_bytes: int, messages: int | None = None) -> Iterator[None]:
-    """What is done inside has to be counted as so many bytes, in one message unless another number is given."""
+    """Check that the calls inside count this many bytes, and one message unless `messages` is given."""
     if communicator.size == 1:
         sent_bytes = messages = 0
     expected = (sent_bytes, min(sent_bytes, 1) if messages is None else messages)
@@ -76,10 +76,10 @@ def counted_as(communicator: Communicator, what: str, sent_bytes: int, messages:
 
 
 def check_same(communicator: Communicator, what: str, got: np.ndarray, expected: np.ndarray) -> None:
-    """Check that two arrays are equal to the bit.
+    """Check that two arrays are bit-identical.
 
     Raises:
-        CommunicationError: They are not; with the first difference.
+        CommunicationError: They differ; the message gives the first difference.
     """
     if got.dtype == expected.dtype and got.tobytes() == expected.tobytes():
         return

@@ -1,4 +1,4 @@
-"""Checks of time: what waits for another rank, what is counted of it, and its limits."""
+"""Checks of time: waits for other ranks, how they are counted, and time limits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from deep5.distributed.communicators.check_parts import (
 
 __all__ = ["check_barrier", "check_hidden", "check_late", "check_mismatches"]
 
-# What a call that has to fail may take, and how much longer on a machine of more ranks than processors.
+# Time limit of a call that must time out, and the slack on a machine with more ranks than processors.
 _SHORT_S, _SLACK_S = 0.25, 5.0
 
 
 def check_barrier(communicator: Communicator) -> None:
-    """Check that nobody leaves a barrier before the last rank has come, and that the wait is counted.
+    """Check that no rank leaves a barrier before the last one arrives, and that the wait is counted.
 
     Raises:
         CommunicationError: A rank leaves too early, or `waited_ns` is wrong.
@@ -38,7 +38,7 @@ def check_barrier(communicator: Communicator) -> None:
         with counted_as(communicator, "barrier", 0):
             run_collective(communicator, "barrier", started)
         took_s, waited_s = monotonic() - begin, (communicator.waited_ns - before_ns) / 1e9
-        # Half: how far apart the ranks left the barrier before is not known.
+        # Half, because the ranks' offsets when they left the previous barrier are unknown.
         if not last and took_s < late_s / 2:
             raise CommunicationError(f"barrier: over in {took_s:.3f} s, before rank {communicator.size - 1} had come")
         if not last and not late_s / 2 < waited_s <= took_s:
@@ -46,7 +46,7 @@ def check_barrier(communicator: Communicator) -> None:
 
 
 def check_hidden(communicator: Communicator) -> None:
-    """What was started ends when the last rank comes, and not when somebody waits for it."""
+    """A started operation ends when the last rank arrives, not when the caller waits for it."""
     late_s, busy_s = 0.15, 0.6
     part = communicator.split(0)
     counts, last = part.count_hidden(), part.rank == part.size - 1
@@ -58,8 +58,8 @@ def check_hidden(communicator: Communicator) -> None:
     before_ns, waited_ns = part.hidden_ns, part.waited_ns
     request.wait(ENOUGH_S)
     hidden_s, waited_s = (part.hidden_ns - before_ns) / 1e9, (part.waited_ns - waited_ns) / 1e9
-    # A third: how far apart the ranks left the barrier before is not known. Who sees an end only in the wait for it has
-    # all of the time.
+    # A third, because the ranks' offsets when they left the previous barrier are unknown. A communicator that detects
+    # the end only in the wait counts all of `busy_s`.
     low_s, high_s = ((0.0 if last else late_s / 3), 0.95 * busy_s) if counts else (0.0, 0.0)
     if not low_s <= hidden_s <= high_s:
         raise CommunicationError(
@@ -71,7 +71,7 @@ def check_hidden(communicator: Communicator) -> None:
 
 
 def check_late(communicator: Communicator) -> None:
-    """Who waits for a rank that does not come is told in time."""
+    """A wait for a rank that does not arrive times out with an error."""
     last = communicator.size - 1
     late = communicator.rank == last
     waits: dict[str, Callable[[Communicator], Any]] = {
@@ -82,13 +82,13 @@ def check_late(communicator: Communicator) -> None:
         "receive_start": lambda part: part.receive_start(np.ones(3), last).wait(_SHORT_S),
     }
     for name, wait in waits.items():
-        # One of its own each: it may be of no more use after this.
+        # A separate communicator each: it may be unusable afterwards.
         part = communicator.split(0)
         if not late:
             _fails(part, f"{name} while rank {last} does not come", wait)
         communicator.barrier(timeout_s=ENOUGH_S)
         if late and not name.startswith("receive"):
-            # It comes, so that nothing stays open; whether that helps is up to the library.
+            # The late rank arrives, so that no operation stays open; whether that helps depends on the library.
             with suppress(CommunicationError):
                 wait(part)
         communicator.barrier(timeout_s=ENOUGH_S)
@@ -99,7 +99,7 @@ def check_mismatches(communicator: Communicator) -> None:
     """Check that ranks that call different collectives get an error.
 
     Raises:
-        CommunicationError: They do not.
+        CommunicationError: They get no error.
     """
     other = communicator.rank == communicator.size - 1
     large = np.zeros(40_000 * communicator.size)
@@ -119,7 +119,7 @@ def check_mismatches(communicator: Communicator) -> None:
         _fails(part, what, call)
         communicator.barrier(timeout_s=ENOUGH_S)
         part.close()
-    # A message of another size than the buffer it comes to.
+    # A message whose size differs from the receiver's buffer.
     part = communicator.split(0)
     if part.rank == 0:
         part.send_start(np.zeros(5), part.size - 1)

@@ -1,4 +1,4 @@
-"""`MPICommunicator`: ranks that MPI started, over mpi4py, on buffers."""
+"""`MPICommunicator`: ranks started by MPI, over mpi4py, on buffers."""
 
 from __future__ import annotations
 
@@ -28,59 +28,60 @@ from deep5.distributed.communicators.mpi_waiting import OPEN, finish, leave
 __all__ = ["MEET_S", "MPICommunicator"]
 
 MEET_S = 120.0
-"""How long all ranks of MPI may take until they have met: Python and frameworks come from the same disk for all."""
+"""Time limit for all MPI ranks to meet: all load Python and the frameworks from the same disk."""
 
-# Up to here a non-blocking operation takes less than a look at what the others do and the blocking one.
+# Up to this size a non-blocking operation is faster than an agreement plus the blocking operation.
 SMALL_BYTES = 4096
-# A name of this module: found at once, and that of NumPy not quite.
+# A module-level name: its lookup is faster than `np.ndarray`.
 _ARRAY = np.ndarray
 _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
-# What has an operation of MPI's own: there, sums of float16 are not sure, and those of bool are others than NumPy's.
+# Dtypes reduced by MPI's own operations: its float16 sums are not reliable, and its bool sums differ from NumPy's.
 _NATIVE = {"b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "f", "d"}
 
 
 class MPICommunicator(CountedCommunicator):
     """A rank of a job that `mpiexec` started; implements `Communicator`.
 
-    MPI cannot interrupt an operation. Small ones are therefore started and asked after until their time is over. Before
-    the first larger one of its kind, dtype and size, of which the non-blocking form takes twice the time, all ranks
-    tell each other in the same way what they are about to do: where that differs, every rank raises; where one does not
-    come, the others raise in time; where all are there, the blocking operation follows. Those that are like it follow
-    at once: telling takes longer than 2 % of what a megabyte does. A rank lost in the middle of a blocking operation,
-    or late for it, ends the process with status 3, some seconds after the limit. Collectives that were started are
-    carried out like this by a thread, on a communicator of MPI of their own.
+    MPI cannot interrupt an operation. Small operations are therefore started and polled until their time limit. A large
+    operation blocks, because the non-blocking form takes twice the time. Before the first one of each kind, dtype and
+    size, all ranks exchange, by a small operation, the call they are about to make. If the calls differ, every rank
+    raises; if a rank does not arrive, the others raise in time; otherwise the blocking operation follows. Later calls
+    of the same kind start at once: the exchange takes more than 2 % of the time of a megabyte. A rank lost during a
+    blocking operation, or late for it, ends the process with status 3, some seconds after the limit. A thread executes
+    started collectives in the same way, on a separate MPI communicator.
 
-    A process that ends while an operation which was out of time is still open ends the whole job, also with status 3:
-    MPI could otherwise wait forever for its other end.
+    A process that exits while a timed-out operation is still open ends the whole job, also with status 3: otherwise MPI
+    could wait forever for the other end.
 
     Args:
-        comm: The communicator of mpi4py, of which copies are made; every rank of it calls this.
+        comm: An mpi4py communicator, which is duplicated; every rank of it calls this.
 
     Raises:
-        MissingDependency: mpi4py, or the library of MPI, is not installed.
+        MissingDependency: mpi4py or the MPI library is not installed.
     """
 
     def __init__(self, comm: Any) -> None:
         self._mpi = _library()
         super().__init__(comm.Get_rank(), comm.Get_size())
         self._now, self._later = Channel(comm.Dup(), self._mpi), Channel(comm.Dup(), self._mpi)
-        # Of what MPI carries out by itself, nobody knows when it ended who did not ask just then.
+        # MPI does not report when an operation that it progresses itself ended, unless it is polled at that time.
         self._threads = self.tells_ends = self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE
         self._queue: queue.SimpleQueue[Started | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
-        # By dtype, size and reduction, what was done before, on all ranks: size, whether it blocks, the call, types.
+        # By dtype, size and reduction, cached calls that all ranks made before: size, whether it blocks, the call,
+        # types.
         self._usual: dict[tuple[np.dtype, int, str], tuple[int, bool, Any, Any, Any, Any]] = {}
 
     @classmethod
     def world(cls, *, timeout_s: float = MEET_S) -> MPICommunicator:
-        """The communicator of all ranks of the job; without `mpiexec`, of one.
+        """The communicator of all ranks of the job; without `mpiexec`, of one rank.
 
         Args:
-            timeout_s: Limit of the meeting of all ranks. MPI cannot be interrupted while it begins, and keeps all other
-                threads of Python out: behind the limit this process says where it is, and ends with the status 1.
+            timeout_s: Time limit for all ranks to meet. MPI cannot be interrupted while it initializes and blocks all
+                other Python threads: after the limit this process prints its stack and exits with status 1.
 
         Raises:
-            MissingDependency: mpi4py, or the library of MPI, is not installed.
+            MissingDependency: mpi4py or the MPI library is not installed.
         """
         return _meet_all_other_ranks_or_end(cls, timeout_s)
 
@@ -92,8 +93,8 @@ class MPICommunicator(CountedCommunicator):
             if self.size > 1 and buffer.nbytes and buffer.dtype.char in _NATIVE and buffer.dtype.isnative:
                 self._remember(buffer, op)
             return
-        # What `_block` would do, in one go: of few bytes each call counts, and after a megabyte none of it is in
-        # the processor's cache, so that each object that is not looked at is some tenth of a microsecond.
+        # `_block` inlined: with few bytes each call counts, and after a megabyte the processor's cache is cold, so that
+        # each object not accessed saves about a tenth of a microsecond.
         size_bytes, blocks, run, in_place, datatype, operation = usual
         begin, channel = perf_counter_ns(), self._now
         if self._under_way:
@@ -147,7 +148,7 @@ class MPICommunicator(CountedCommunicator):
     def _work(self) -> None:
         while (started := self._queue.get()) is not None:
             try:
-                # The limit is that of the wait, which is another thread's.
+                # The wait, in another thread, enforces the limit.
                 self._carry_out(self._later, started.name, started.given, None)
             except Exception as error:
                 started.error = error
@@ -161,7 +162,7 @@ class MPICommunicator(CountedCommunicator):
             return Letter(self._mpi, self.rank, name, buffer.nbytes, other, post(self._bytes(buffer), other, tag))
 
     def _carry_out(self, channel: Channel, name: str, given: tuple[Any, ...], timeout_s: float | None) -> None:
-        # Here and not in `Told`: what is small takes microseconds.
+        # Inlined, not in `Told`: small operations take microseconds.
         try:
             method, arguments = self._prepared(name, given)
             part = None if name == "barrier" else given[1] if name == "scatter" else given[0]
@@ -179,7 +180,7 @@ class MPICommunicator(CountedCommunicator):
             raise self._told(name).error(error) from error
 
     def _prepared(self, name: str, given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-        """The method of mpi4py and its arguments; the non-blocking one takes the same."""
+        """The mpi4py method and its arguments; the non-blocking method takes the same."""
         mpi = self._mpi
         if name == "all_reduce":
             spec, op = self._reducible(*given)
@@ -213,7 +214,7 @@ class MPICommunicator(CountedCommunicator):
         return [buffer.reshape(-1).view(np.uint8), datatype], operation
 
     def _bytes(self, buffer: np.ndarray) -> list[Any]:
-        # Element types that are no part of NumPy have no buffer protocol: as bytes they all do.
+        # Element types that are not NumPy's own lack the buffer protocol: all are passed as bytes.
         return [buffer.reshape(-1).view(np.uint8), self._mpi.BYTE]
 
     def _told(self, what: str) -> Told:
@@ -235,7 +236,7 @@ class MPICommunicator(CountedCommunicator):
         return split
 
     def close(self) -> None:
-        """End the thread and free what MPI holds, unless an operation is still open; see `Communicator.close`."""
+        """End the thread and free MPI's resources, unless an operation is still open; see `Communicator.close`."""
         if self._worker is not None:
             self._queue.put(None)
             self._worker.join(TIMEOUT_S)
@@ -246,7 +247,7 @@ class MPICommunicator(CountedCommunicator):
 
 
 def _meet_all_other_ranks_or_end(kind: type[MPICommunicator], timeout_s: float) -> MPICommunicator:
-    """The communicator of all; the name of this function is what a process prints that ends here."""
+    """The communicator of all ranks; the stack of a process that exits here shows this function's name."""
     with nullcontext(sys.__stderr__) if sys.__stderr__ else Path(os.devnull).open("w") as told:
         faulthandler.dump_traceback_later(timeout_s, exit=True, file=told)
         try:
@@ -275,14 +276,14 @@ def _library() -> Any:
             f"MPICommunicator needs a library of MPI, which mpi4py does not find ({error}); remedy: "
             f"{install_command('mpi4py')}"
         ) from error
-    # Before mpi4py's own end, which calls MPI_Finalize.
+    # Registered to run before mpi4py's exit handler, which calls MPI_Finalize.
     atexit.register(leave, MPI)
     return MPI
 
 
 @functools.cache
 def _operation(dtype: np.dtype, op: str) -> tuple[Any, Any]:
-    """The types of MPI for elements and for their reduction; where it has none, NumPy reduces."""
+    """The MPI types for elements and their reduction; where MPI has none, NumPy reduces."""
     mpi, combine = _library(), _COMBINE[op]
     if dtype.char in _NATIVE and dtype.isnative:
         return mpi.Datatype.fromcode(dtype.char), getattr(mpi, op.upper())

@@ -1,4 +1,4 @@
-"""What ranks of MPI are about to do, told to each other in a few bytes before a large operation."""
+"""MPI ranks exchange the call they are about to make, in a few bytes, before a large operation."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["REMEMBERED", "Channel"]
 
 _TOLD_BYTES = 96
 REMEMBERED = 4096
-"""How many kinds of operation are remembered; then all are forgotten, on every rank behind the same call."""
+"""Number of calls remembered; at the limit all are forgotten, on every rank after the same call."""
 
 
 class Channel(Watched):
-    """A communicator of MPI with the few bytes in which its ranks tell what they are about to do.
+    """An MPI communicator, with a small exchange in which its ranks agree on their next call.
 
     Args:
-        comm: Of mpi4py.
-        mpi: Its module `MPI`.
+        comm: An mpi4py communicator.
+        mpi: The module `MPI` of mpi4py.
 
-    What has a buffer is told once for each dtype and size.
+    Calls with a buffer are exchanged once per dtype and size.
 
     Attributes:
         comm: As given.
@@ -34,7 +34,7 @@ class Channel(Watched):
     def __init__(self, comm: Any, mpi: Any) -> None:
         super().__init__()
         self.comm, self._mpi = comm, mpi
-        # The same on all ranks, each of which has taken part in every agreement.
+        # The same on all ranks, because each has taken part in every agreement.
         self._agreed: set[tuple[Any, ...]] = set()
         self._renew()
 
@@ -43,27 +43,28 @@ class Channel(Watched):
         self._spec = [self._hash, self._mpi.INT64_T]
 
     def agree(self, call: tuple[Any, ...], timeout_s: float | None) -> None:
-        """Return when all ranks are here with the same, or at once where they have been before.
+        """Return when all ranks have arrived with the same call, at once for a remembered one.
 
-        Their numbers h are equal where n sum h^2 is (sum h)^2.
+        Their numbers h are equal if n sum h^2 = (sum h)^2.
 
         Args:
-            call: Name of the operation; but for some the dtype and the size of its buffer, and its other arguments.
-            timeout_s: Limit; None: none.
+            call: Name of the operation, the dtype and size of its buffer (except for some operations), and its other
+                arguments.
+            timeout_s: Time limit; None: unlimited.
 
         Raises:
-            CommunicationError: They are not within the limit, or one does something else.
+            CommunicationError: The ranks do not arrive within the limit, or one calls a different operation.
         """
         if call in self._agreed:
             return
         said, number = _said(call)
         own, size = self._hash, self.comm.size
-        # The third tells that it was this operation of all the others that the numbers came from.
+        # The third number confirms that the numbers came from this operation on all other ranks.
         own[0], own[1], own[2] = number, number * number, 1
         try:
             finish(self.comm.Iallreduce(self._mpi.IN_PLACE, self._spec, self._mpi.SUM), call[0], timeout_s)
         except CommunicationError:
-            # What is out of time still writes there.
+            # A timed-out operation still writes to this buffer.
             self._renew()
             raise
         if own[0] != size * number or own[1] != size * number * number or own[2] != size:
@@ -79,7 +80,7 @@ class Channel(Watched):
             self._agreed.add(call)
 
     def free(self) -> None:
-        """Give the communicator back to MPI; every rank calls it."""
+        """Return the communicator to MPI; every rank calls it."""
         if self.comm:
             self.comm.Free()
 
@@ -90,5 +91,5 @@ def _said(call: tuple[Any, ...]) -> tuple[str, int]:
     else:
         name, dtype, size, *rest = call
         text = " ".join(map(str, (name, f"{dtype}[{size}]", *rest)))
-    # 24 bits: the sum of the squares of those of 32768 ranks is one of 63.
+    # 24 bits: the sum of squares over 32768 ranks then fits 63 bits.
     return text, zlib.crc32(text.encode()) & 0xFFFFFF

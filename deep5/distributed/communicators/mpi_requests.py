@@ -1,4 +1,4 @@
-"""Operations of MPI that were started: posted, messages under way, those in the queue of a thread; and their errors."""
+"""Requests of started MPI operations: posted, messages in flight, queued for the thread; and their errors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from deep5.distributed.communicators.mpi_waiting import SAME, finish, late
 __all__ = ["Letter", "Posted", "Started", "Told"]
 
 
-# How long a receive that is given up may take to say so.
+# Time limit for the cancellation of a receive.
 _CANCEL_S = 1.0
 
 
 class Told:
-    """Turns errors of MPI into `CommunicationError`, as a context.
+    """Context manager that converts MPI errors to `CommunicationError`.
 
     Args:
         mpi: The module `MPI` of mpi4py.
-        what: What is done.
-        rank: Which does it.
+        what: The operation.
+        rank: The rank that executes it.
     """
 
     __slots__ = ("_mpi", "_rank", "_what")
@@ -39,7 +39,7 @@ class Told:
             raise self.error(error) from error
 
     def error(self, error: Any) -> CommunicationError:
-        """What is raised for an error of MPI."""
+        """The exception raised for an MPI error."""
         why = str(error)
         if error.Get_error_class() == self._mpi.ERR_TRUNCATE:
             why = f"another rank's buffer has more bytes than this one's ({why})"
@@ -47,27 +47,27 @@ class Told:
 
 
 class Posted:
-    """A request of MPI."""
+    """An MPI request."""
 
     def __init__(self, told: Told, name: str, request: Any) -> None:
         self._told, self._name, self._request, self._over = told, name, request, False
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when it has finished; see `Request.wait`."""
+        """Return when it has completed; see `Request.wait`."""
         if not self._over:
             with self._told:
                 finish(self._request, self._name, timeout_s)
             self._over = True
 
     def done(self) -> bool:
-        """Whether it has finished."""
+        """Whether it has completed."""
         with self._told:
             self._over = self._over or self._request.Test()
         return self._over
 
 
 class Letter:
-    """A message under way."""
+    """A message in flight."""
 
     def __init__(self, mpi: Any, rank: int, name: str, size_bytes: int, other: int, request: Any) -> None:
         self._mpi, self._size_bytes, self._request = mpi, size_bytes, request
@@ -76,7 +76,7 @@ class Letter:
         self._told, self._status = Told(mpi, self._what, rank), mpi.Status()
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when it has finished; see `Request.wait`."""
+        """Return when it has completed; see `Request.wait`."""
         if self._over:
             return
         try:
@@ -84,10 +84,10 @@ class Letter:
                 finish(self._request, self._what, timeout_s, self._status, keep=not self._receives)
         except CommunicationError:
             if self._receives and self._request:
-                # The buffer is the caller's again.
+                # The caller owns the buffer again.
                 self._request.Cancel()
-                # One that the sender has begun is not taken back before the sender goes on; until then its memory is
-                # MPI's.
+                # A message that the sender has begun cannot be cancelled before the sender continues; until then MPI
+                # owns its memory.
                 with suppress(CommunicationError):
                     finish(self._request, self._what, _CANCEL_S)
             self._over = True
@@ -95,7 +95,7 @@ class Letter:
         self._arrive()
 
     def done(self) -> bool:
-        """Whether it has finished."""
+        """Whether it has completed."""
         if not self._over:
             with self._told:
                 finished = self._request.Test(self._status)
@@ -112,7 +112,7 @@ class Letter:
 
 
 class Started:
-    """A collective in the queue of the thread."""
+    """A collective in the thread's queue."""
 
     def __init__(self, name: str, given: tuple[Any, ...], rank: int) -> None:
         self.name, self.given, self._rank = name, given, rank
@@ -121,16 +121,16 @@ class Started:
         self.error: Exception | None = None
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when it has finished; see `Request.wait`."""
+        """Return when it has completed; see `Request.wait`."""
         if not self.finished.wait(timeout_s):
             raise CommunicationError(late(self.name, timeout_s))
         if self.error is not None:
             raise self.error
 
     def done(self) -> bool:
-        """Whether it has finished."""
+        """Whether it has completed."""
         return self.finished.is_set()
 
     def Test(self) -> bool:  # noqa: N802 - as a request of MPI, for who asks both
-        """Whether it has finished."""
+        """Whether it has completed."""
         return self.finished.is_set()

@@ -1,4 +1,4 @@
-"""Waits for MPI, which cannot be interrupted: requests asked after, blocking calls watched, open ones left open."""
+"""Waits for MPI, which cannot be interrupted: polls requests, watches blocking calls, keeps timed-out ones open."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from deep5.core.errors import CommunicationError
 __all__ = ["OPEN", "SAME", "Watched", "end_job_at_exit", "finish", "late", "leave"]
 
 SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
-"""The end of messages of what did not come to an end."""
+"""The end of the messages of operations that did not complete."""
 
 OPEN: list[Any] = []
-"""What is under way in a thread, or out of time and still under way in MPI; has `Test`, as requests of MPI do."""
+"""Operations pending in a thread, or timed out and still pending in MPI; each has `Test`, like MPI requests."""
 
-# How long after its limit a blocking operation in the middle of which a rank was lost ends the process.
+# How long after its limit a blocking operation whose rank was lost ends the process.
 GRACE_S = 5.0
-# Where one rank failed, the others mostly fail by themselves of the same; then they say so, and write it down.
+# After one rank fails, the others mostly fail for the same reason; they have this long to report it themselves.
 _TOGETHER_S = 1.0
 _WATCHED: weakref.WeakSet[Watched] = weakref.WeakSet()
-# With what the end of this process ends the job; empty: it does not.
+# The status with which the end of this process ends the job; empty: it does not end the job.
 _ENDING: list[int] = []
 
 
 def finish(request: Any, what: str, timeout_s: float | None, status: Any = None, keep: bool = True) -> None:
-    """Ask after a request until it is done: at first without a pause, later with one of a hundredth of the wait.
+    """Poll a request until it is done: at first without a pause, later with pauses of 1/100 of the wait.
 
     Args:
-        request: Of MPI.
-        what: What it is called.
-        timeout_s: Limit; None: none.
-        status: Of MPI, takes what the request tells.
-        keep: Whether a request that is out of time is left open.
+        request: An MPI request.
+        what: Its name in messages.
+        timeout_s: Time limit; None: unlimited.
+        status: An MPI status that receives the request's information.
+        keep: Whether a timed-out request is kept open.
 
     Raises:
-        CommunicationError: It is out of time.
+        CommunicationError: It timed out.
     """
     test = request.Test
     for _ in range(200):
@@ -55,23 +55,23 @@ def finish(request: Any, what: str, timeout_s: float | None, status: Any = None,
                 OPEN.append(request)
             raise CommunicationError(late(what, timeout_s))
         if waited_s < 0.02:
-            # Ranks may be more than processors.
+            # There may be more ranks than processors.
             os.sched_yield()
         else:
             sleep(min(waited_s / 100, 0.001))
 
 
 def late(what: str, timeout_s: float) -> str:
-    """The message of what is out of time."""
+    """The message for a timed-out operation."""
     return f"{what} was not finished within {timeout_s:g} s; {SAME}"
 
 
 class Watched:
-    """Something that blocks now and then, in one thread at a time, and that a thread watches.
+    """Something that blocks occasionally, in one thread at a time, and is watched by another thread.
 
     Attributes:
-        blocked: While it blocks: since when, on `time.perf_counter_ns`, its limit in seconds, and how it is called.
-            Written as it is, since a context manager takes longer than all else that surrounds a sum of a megabyte.
+        blocked: While it blocks: start time on `time.perf_counter_ns`, time limit in seconds, and name. Assigned
+            directly, because a context manager takes longer than all other code around a sum of a megabyte.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Watched:
 
 @functools.cache
 def _watch() -> threading.Thread:
-    """The thread that ends the process where a blocking operation does not return."""
+    """The thread that ends the process if a blocking operation does not return."""
     thread = threading.Thread(target=_look, name="deep5-mpi-watch", daemon=True)
     thread.start()
     return thread
@@ -104,17 +104,17 @@ def _look() -> None:
 
 
 def end_job_at_exit(status: int) -> None:
-    """Let the end of this process end all ranks, with this status; without it, MPI_Finalize waits for those who wait.
+    """Let the end of this process end all ranks with this status; otherwise MPI_Finalize waits for waiting ranks.
 
-    Nothing becomes of it where MPI was not begun: then the launcher sees how the process ended.
+    Has no effect if MPI was not initialized: then the launcher sees how the process ended.
     """
     _ENDING[:] = [status]
 
 
 def leave(mpi: Any) -> None:
-    """End the job where this rank failed, or where an operation is still open after a second.
+    """End the job if this rank failed, or if an operation is still open after a second.
 
-    MPI_Finalize might wait for its other end forever.
+    MPI_Finalize might wait forever for the operation's other end.
     """
     if _ENDING:
         sleep(_TOGETHER_S)
@@ -130,5 +130,5 @@ def leave(mpi: Any) -> None:
 
 
 def _print(line: str) -> None:
-    # Not print: another thread may hold its lock.
+    # Not `print`: another thread may hold its lock.
     os.write(sys.stderr.fileno() if sys.stderr is not None else 2, f"deep5: {line}\n".encode())

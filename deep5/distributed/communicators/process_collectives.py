@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed's process groups on buffers of NumPy."""
+"""Collectives of torch.distributed's process groups on NumPy buffers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from deep5.core.plugins import missing_dependency
 __all__ = ["STARTED_S", "Collectives", "Staged", "all_reduce_options", "is_tensor", "libraries", "limit", "raw"]
 
 STARTED_S = 86400.0
-"""The limit of what was started: who waits for it has one of their own."""
+"""Time limit of started operations: each wait has its own limit."""
 
 _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 _OPERATIONS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PRODUCT"}
-# What gloo and NCCL reduce; bfloat16 is no type of NumPy's own and goes by its bits.
+# Dtypes that gloo and NCCL reduce; bfloat16 is not a NumPy dtype and is passed as bits.
 _REDUCED = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bfloat16"}
 
 
 class Collectives:
-    """Hands operations over to a process group.
+    """Passes operations to a process group.
 
     Args:
         rank: This process.
-        size: How many there are.
-        device: Where the back-end wants tensors; None: in the memory of the host.
+        size: Number of ranks.
+        device: The device on which the back-end needs tensors; None: host memory.
     """
 
     def __init__(self, rank: int, size: int, device: Any) -> None:
@@ -42,13 +42,13 @@ class Collectives:
         """Start an operation.
 
         Args:
-            group: Of torch.
+            group: A torch process group.
             name: The operation, as for `CountedCommunicator`.
             given: Its arguments.
-            timeout_s: Its limit.
+            timeout_s: Its time limit.
 
         Returns:
-            The work of torch, and what is to be done after it, or None.
+            The torch work object, and a function to call after it, or None.
         """
         c10d, within = self._c10d, limit(timeout_s)
         if name == "all_reduce" and self._device is None and _known(given[0].dtype):
@@ -68,7 +68,7 @@ class Collectives:
             buffer, root, op = given
             options, call = c10d.ReduceOptions(), group.reduce
             options.rootRank, options.reduceOp = root, _operation(op)
-            # gloo writes what is half done in the others' buffers.
+            # gloo writes partial results into the other ranks' buffers.
             arguments = ([staged.take(_tensor(buffer if root == self.rank else buffer.copy()))],)
         elif name == "broadcast":
             buffer, root = given
@@ -104,7 +104,7 @@ class Collectives:
     def _by_numpy(
         self, group: Any, name: str, given: tuple[Any, ...], timeout_s: float
     ) -> tuple[Any, Callable[[], None]]:
-        """What no back-end reduces: all buffers come to all ranks, which combine them in the same order."""
+        """Reductions that no back-end has: all ranks gather all buffers and combine them in the same order."""
         buffer, op, combine = given[0], given[-1], _COMBINE[given[-1]]
         try:
             combine(np.zeros(1, buffer.dtype), np.zeros(1, buffer.dtype), out=np.zeros(1, buffer.dtype))
@@ -128,7 +128,7 @@ class Collectives:
 
 
 class Staged:
-    """Tensors where the back-end wants them: on the processor as they are, or copies on a device."""
+    """Tensors on the back-end's device: unchanged on the CPU, or copies on a device."""
 
     __slots__ = ("_device", "_pairs")
 
@@ -137,28 +137,28 @@ class Staged:
         self._pairs: list[tuple[Any, Any]] = []
 
     def give(self, tensor: Any) -> Any:
-        """What is sent, where the back-end wants it."""
+        """The tensor to send, on the back-end's device."""
         return tensor if self._device is None else tensor.to(self._device)
 
     def take(self, tensor: Any) -> Any:
-        """As `give`, and `fetch` brings back what is in it then."""
+        """Like `give`; `fetch` copies its contents back afterwards."""
         if self._device is None:
             return tensor
         self._pairs.append((tensor, tensor.to(self._device)))
         return self._pairs[-1][1]
 
     def fetch(self) -> None:
-        """Bring back what was received."""
+        """Copy received values back."""
         for host, copy in self._pairs:
             host.copy_(copy)
 
 
 @functools.cache
 def libraries() -> tuple[Any, Any]:
-    """PyTorch, and what it has of torch.distributed in C++.
+    """PyTorch, and the C++ part of torch.distributed.
 
     Raises:
-        MissingDependency: It is not installed, or comes without.
+        MissingDependency: PyTorch is not installed, or was built without it.
     """
     try:
         import torch
@@ -176,8 +176,8 @@ def libraries() -> tuple[Any, Any]:
 
 @functools.lru_cache(maxsize=256)
 def limit(timeout_s: float) -> timedelta:
-    """A limit as torch takes it."""
-    # To torch, 0 is no limit.
+    """A time limit in torch's form."""
+    # To torch, 0 means unlimited.
     return timedelta(seconds=min(max(timeout_s, 0.001), STARTED_S))
 
 
@@ -189,7 +189,7 @@ def all_reduce_options(op: str, timeout_s: float) -> Any:
 
 
 def is_tensor(dtype: np.dtype) -> bool:
-    """Whether gloo reduces it, and arrays of it are tensors of torch as they are."""
+    """Whether gloo reduces this dtype and torch can share the array's memory directly."""
     return _known(dtype) and dtype.kind != "V"
 
 
@@ -200,17 +200,17 @@ def _operation(op: str) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _known(dtype: np.dtype) -> bool:
-    """Whether gloo and NCCL reduce it. Kept, because NumPy takes microseconds for the name of a dtype."""
+    """Whether gloo and NCCL reduce this dtype. Cached, because NumPy takes microseconds for a dtype's name."""
     return dtype.name in _REDUCED and dtype.isnative
 
 
 def _tensor(buffer: np.ndarray) -> Any:
-    """The same memory as a tensor of one axis, with its elements' type."""
+    """The same memory as a one-dimensional tensor of the matching dtype."""
     torch = libraries()[0]
     if not buffer.flags.writeable:
-        # Only to be sent: `CountedCommunicator` refuses it for a result.
+        # Only sent: `CountedCommunicator` rejects read-only results.
         buffer = buffer.copy()
-    # Element types that are no part of NumPy are of the kind V, of which only bfloat16 comes here.
+    # Element types that are not NumPy's own have kind V; only bfloat16 gets here.
     if buffer.dtype.kind == "V":
         return torch.from_numpy(buffer.reshape(-1).view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(buffer.reshape(-1))

@@ -1,4 +1,4 @@
-"""`ProcessGroupCommunicator`: ranks that meet at an address, over the back-ends of torch.distributed."""
+"""`ProcessGroupCommunicator`: ranks that meet at an address, over the torch.distributed back-ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deep5.distributed.communicators.process_collectives import (
 __all__ = ["ProcessGroupCommunicator"]
 
 REMEMBERED = 256
-"""Kinds of sums whose options a rank keeps."""
+"""Number of reductions whose torch options a rank caches."""
 
 _TOLD_BYTES = 96
 _SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
@@ -40,25 +40,25 @@ _SAME = "remedy: every rank has to call the same collectives in the same order, 
 class ProcessGroupCommunicator(CountedCommunicator):
     """A rank of a process group of torch.distributed; implements `Communicator`.
 
-    Buffers go to gloo as they are. For NCCL they are copied to this process's current graphics processor and back.
-    Element types that the back-ends do not reduce (bool, int16, complex and unsigned ones of more than a byte) are
-    gathered and combined by NumPy, in the order of the ranks.
+    Buffers are passed to gloo directly. For NCCL they are copied to this process's current GPU and back. Element types
+    that the back-ends do not reduce (bool, int16, complex, and unsigned types of more than a byte) are gathered and
+    combined by NumPy in rank order.
 
-    gloo ends the process that gets more bytes than its buffer in a collective has, and does not look at what the others
-    call: `checked` has all ranks tell each other before each blocking collective, which takes some time more. After an
-    operation that was out of time a group is of no more use.
+    gloo ends a process that receives more bytes in a collective than its buffer has, and does not check the other
+    ranks' calls: with `checked`, all ranks agree on their call before each blocking collective, which takes some extra
+    time. After an operation has timed out, the group is unusable.
 
     Args:
         store: Where the ranks meet, a `torch.distributed.Store`.
         rank: This process.
-        size: How many there are.
+        size: Number of ranks.
         backend: gloo or nccl.
-        checked: Whether mismatched collectives are to raise `CommunicationError`.
-        timeout_s: Limit of the meeting.
+        checked: Whether mismatched collectives raise `CommunicationError`.
+        timeout_s: Time limit for the ranks to meet.
 
     Raises:
-        CommunicationError: The ranks have not come in time.
-        MissingDependency: PyTorch is not installed, or comes without the back-end.
+        CommunicationError: The ranks do not meet in time.
+        MissingDependency: PyTorch is not installed, or was built without the back-end.
     """
 
     def __init__(
@@ -76,24 +76,24 @@ class ProcessGroupCommunicator(CountedCommunicator):
         torch, self._c10d = libraries()
         super().__init__(rank, size)
         self._from_numpy = torch.from_numpy
-        # By dtype, reduction and limit, how torch takes what was reduced before.
+        # torch's options of earlier reductions, by dtype, reduction and time limit.
         self._usual: dict[tuple[np.dtype, str, float], Any] = {}
         self._backend, self._checked, self._splits = backend, checked, 0
         self._device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else None
-        # NCCL says that it has ended when it has only been put in the queue of the device.
+        # NCCL reports completion once an operation is enqueued on the device.
         self.tells_ends = self._device is None
         self._collectives = Collectives(rank, size, self._device)
         try:
-            # The same on all ranks that make their communicators in the same order.
+            # The same on all ranks, which create their communicators in the same order.
             number = store.add(f"deep5/{rank}/made", 1)
             self._store = self._c10d.PrefixStore(f"deep5/{number}", store)
-            # Two threads, as torch has by itself: with one, a megabyte takes up to a third longer. What was started
-            # needs one, so that it is carried out in its order.
+            # Two threads, torch's default: with one, a megabyte takes up to a third longer. Started operations need
+            # exactly one, to execute in order.
             self._now = _group(backend, self._c10d.PrefixStore("now", self._store), rank, size, 2, timeout_s)
             self._later = _group(backend, self._c10d.PrefixStore("later", self._store), rank, size, 1, timeout_s)
             if self._device is None:
-                # gloo ends a process that takes up a connection whose other end is gone already (pytorch/gloo, issue
-                # 514): nobody goes on, and may die, before all have taken up theirs.
+                # gloo ends a process that accepts a connection whose other end is already closed (pytorch/gloo, issue
+                # 514): no rank continues, or may exit, before all have accepted theirs.
                 for group in (self._now, self._later):
                     group.barrier().wait()
         except RuntimeError as error:
@@ -117,15 +117,15 @@ class ProcessGroupCommunicator(CountedCommunicator):
 
         Args:
             rank: This process.
-            size: How many there are.
-            address: Of the machine of rank 0.
-            port: A free one there.
+            size: Number of ranks.
+            address: Address of rank 0's machine.
+            port: A free port there.
             backend: gloo or nccl.
-            checked: Whether mismatched collectives are to raise `CommunicationError`.
-            timeout_s: Limit of the meeting.
+            checked: Whether mismatched collectives raise `CommunicationError`.
+            timeout_s: Time limit for the ranks to meet.
 
         Raises:
-            CommunicationError: The ranks have not come in time.
+            CommunicationError: The ranks do not meet in time.
             MissingDependency: PyTorch is not installed.
         """
         c10d = libraries()[1]
@@ -139,16 +139,16 @@ class ProcessGroupCommunicator(CountedCommunicator):
     def of_group(
         cls, group: Any = None, *, backend: str = "gloo", checked: bool = False, timeout_s: float = TIMEOUT_S
     ) -> ProcessGroupCommunicator:
-        """The ranks of a process group that torch.distributed made, on connections of their own.
+        """The ranks of a process group that torch.distributed made, over separate connections.
 
         Args:
-            group: What `torch.distributed.new_group` gave; None: that of all processes.
+            group: Result of `torch.distributed.new_group`; None: the group of all processes.
             backend: gloo or nccl.
-            checked: Whether mismatched collectives are to raise `CommunicationError`.
-            timeout_s: Limit of the meeting.
+            checked: Whether mismatched collectives raise `CommunicationError`.
+            timeout_s: Time limit for the ranks to meet.
 
         Raises:
-            UsageError: torch.distributed is not initialised.
+            UsageError: torch.distributed is not initialized.
         """
         libraries()
         from torch import distributed
@@ -173,7 +173,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
                     self._usual.clear()
                 self._usual[buffer.dtype, op, timeout_s] = all_reduce_options(op, timeout_s)
             return
-        # What `_block` would do, in one go: between two operations of gloo, none of it is in the processor's cache.
+        # `_block` inlined: between two gloo operations the processor's cache is cold.
         begin = perf_counter_ns()
         if self._under_way:
             self._come_in(begin)
@@ -207,7 +207,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
         try:
             started = _Started(self, name, *self._collectives.post(self._later, name, given, STARTED_S))
             if self.counts_hidden:
-                # Not without need: the call back costs the end of a small collective some time.
+                # Only when needed: the callback delays the end of a small collective.
                 started.listen()
             return started
         except RuntimeError as error:
@@ -218,8 +218,8 @@ class ProcessGroupCommunicator(CountedCommunicator):
         tensor = staged.give(raw(buffer)) if name == "send" else staged.take(raw(buffer))
         if self._device is not None and tag != 0:
             raise Unsupported(f"got tag {tag}; allowed: 0, NCCL knows no tags")
-        # gloo ends a process that gets a longer message than it has room for. With the size in the tag, messages of
-        # another size do not meet.
+        # gloo ends a process that receives a longer message than its buffer. With the size in the tag, messages of
+        # different sizes do not match.
         what = f"{name} of {buffer.nbytes} bytes {'to' if name == 'send' else 'from'} rank {other}"
         wire = tag << 16 | zlib.crc32(buffer.nbytes.to_bytes(8, "little")) & 0xFFFF
         try:
@@ -246,7 +246,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
     def _told(self, error: Exception, what: str, timeout_s: float) -> CommunicationError:
         text = _first(error)
         if "imed out" in text or "imeout" in text:
-            # Their threads are still at it, and the end of the process would wait for them.
+            # Its threads are still running, and the end of the process would wait for them.
             _keep(self._now)
             _keep(self._later)
             return CommunicationError(f"{what} was not finished on rank {self.rank} within {timeout_s:g} s; {_SAME}")
@@ -265,12 +265,12 @@ class ProcessGroupCommunicator(CountedCommunicator):
         return ProcessGroupCommunicator(store, rank, len(order), backend=self._backend, checked=self._checked)
 
     def close(self) -> None:
-        """Give up the connections; see `Communicator.close`."""
+        """Close the connections; see `Communicator.close`."""
         self._now = self._later = self._store = None
 
 
 class _Started:
-    """A collective that torch carries out in a thread."""
+    """A collective that torch executes in a thread."""
 
     def __init__(
         self, communicator: ProcessGroupCommunicator, name: str, work: Any, after: Callable[[], None] | None
@@ -280,7 +280,7 @@ class _Started:
         self.finished_ns: int | None = None
 
     def listen(self) -> None:
-        """Have torch's thread note when it ends, in good order or not."""
+        """Register a callback in torch's thread that records the end, successful or not."""
         self._work.get_future().add_done_callback(self._end)
 
     def _end(self, _: Any) -> None:
@@ -303,7 +303,7 @@ class _Started:
 
 
 class _Letter:
-    """A message under way. gloo looks whether one is there only while somebody waits: who asks gets a thread for it."""
+    """A message in flight. gloo makes progress on it only during a wait, so polling uses a waiting thread."""
 
     def __init__(self, communicator: ProcessGroupCommunicator, what: str, work: Any, staged: Staged) -> None:
         self._communicator, self._what, self._work, self._staged = communicator, what, work, staged
@@ -363,6 +363,6 @@ def _first(error: Exception) -> str:
 
 
 def _keep(group: Any) -> None:
-    """Never destroy it: that would wait for its threads."""
+    """Never destroy the group: that would wait for its threads."""
     if group is not None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: what a scheme does, seen without a launcher."""
+"""Ranks as threads of one process: runs a scheme without a launcher."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from deep5.distributed.communicators.base_communicator import CountedCommunicato
 __all__ = ["ThreadCommunicator", "run_in_threads"]
 
 T = TypeVar("T")
-# How long the end of the process waits for ranks that are still at it.
+# How long the end of the process waits for ranks that are still running.
 _LEAVE_S = 20.0
 _COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
 class _Meeting:
-    """One collective operation: whoever comes last carries it out for all."""
+    """One collective operation: the last rank to arrive executes it for all."""
 
     def __init__(self, size: int) -> None:
         self.given: list[tuple[Any, ...] | None] = [None] * size
@@ -36,7 +36,7 @@ class _Meeting:
 
 
 class _Group:
-    """What the ranks of a communicator share."""
+    """The state shared by the ranks of a communicator."""
 
     def __init__(self, size: int, lost: threading.Event, reasons: list[str]) -> None:
         self.size, self.lost, self.reasons = size, lost, reasons
@@ -50,7 +50,7 @@ class _Group:
 
 
 class ThreadCommunicator(CountedCommunicator):
-    """A rank of `run_in_threads`. Results are combined in the order of the ranks, so that bits repeat."""
+    """A rank of `run_in_threads`. Results are combined in rank order, so that they are reproducible bit for bit."""
 
     tells_ends = True
 
@@ -108,11 +108,11 @@ class ThreadCommunicator(CountedCommunicator):
         return ThreadCommunicator(place, group)
 
     def close(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing: there are no resources to release."""
 
 
 class _Pending:
-    """An operation that others have to come to."""
+    """An operation at which other ranks must still arrive."""
 
     def __init__(self, group: _Group, finished: Callable[[], bool], name: str, meeting: _Meeting | None = None) -> None:
         self._group, self._finished, self._name, self._meeting = group, finished, name, meeting
@@ -172,19 +172,19 @@ class _Receipt:
 
 
 def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, timeout_s: float = 600.0) -> list[T]:
-    """Call a function once a rank, each with its communicator: rank 0 in this thread, the others in threads of theirs.
+    """Call a function once per rank with its communicator: rank 0 in this thread, the others in their own threads.
 
     Args:
         size: Number of ranks.
         function: Takes the rank's communicator.
-        timeout_s: How long the others may take in all; rank 0 is limited by its own waits.
+        timeout_s: Total time limit of the other ranks; rank 0 is limited by its own waits.
 
     Returns:
-        What the function gave, in the order of the ranks.
+        The function's results in rank order.
 
     Raises:
-        CommunicationError: The ranks were not done in time.
-        Exception: What the first failed rank raised; the others are told and end.
+        CommunicationError: The ranks do not finish in time.
+        Exception: Raised by the first failed rank; the others are notified and end.
 
     >>> def total(communicator):
     ...     value = np.array([communicator.rank + 1.0])
@@ -223,16 +223,17 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
             thread.start()
         work(0)
         with suppress(RuntimeError):
-            # A signal may have come between the lock and its block: then this thread has it still, and nobody else can.
+            # A signal may arrive between the acquisition of the lock and its block: then this thread still holds the
+            # lock.
             while errors:
                 group.condition.release()
         _join(threads, deadline)
     except BaseException as error:
-        # A signal, outside of what rank 0 does.
+        # A signal outside of rank 0's function.
         failed(0, error)
         raise
     if errors:
-        # Signals come to the thread of rank 0 alone; the others only say that another rank had one.
+        # Only the thread of rank 0 gets signals; the others only report that another rank got one.
         own = (error for rank, error in errors if rank == 0 and isinstance(error, KeyboardInterrupt))
         raise next(own, errors[0][1])
     if any(thread.is_alive() for thread in threads):
@@ -250,14 +251,14 @@ def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
 
 @functools.cache
 def _at_exit() -> deque[threading.Thread]:
-    """The ranks' threads: the end of the process waits for them. One within a library's code would abort it."""
+    """The ranks' threads: the end of the process waits for them. A thread inside a library's code would abort it."""
     threads: deque[threading.Thread] = deque(maxlen=1000)
     atexit.register(lambda: _join(threads, monotonic() + _LEAVE_S))
     return threads
 
 
 def _check_same(calls: list[tuple[Any, ...]]) -> None:
-    """All ranks have to do the same, on buffers of the same size and dtype."""
+    """Check that all ranks make the same call, on buffers of the same size and dtype."""
 
     def told(call: tuple[Any, ...]) -> str:
         name, *given = call
@@ -318,7 +319,7 @@ def _combined(buffers: list[np.ndarray], op: str) -> np.ndarray:
 
 
 def _split(given: list[tuple[Any, ...]], whole: _Group) -> list[tuple[int, _Group]]:
-    """A rank's place and group in what is split; who is lost to one is lost to all."""
+    """A rank's place and group after a split; a rank lost to one group is lost to all."""
     members: dict[int, list[int]] = defaultdict(list)
     for rank, (color, _) in enumerate(given):
         members[color].append(rank)

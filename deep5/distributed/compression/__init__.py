@@ -1,4 +1,4 @@
-"""Compression: gradients made smaller on their way between ranks, one paper a file."""
+"""Compression: gradients compressed for communication between ranks, one paper per file."""
 
 from deep5.distributed.compression.check import check_compression
 from deep5.distributed.compression.compression import Compression

@@ -1,4 +1,4 @@
-"""Buffers cut into buckets of equal size, each with a scale of its own."""
+"""Buffers cut into buckets of equal size, each with its own scale."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["buckets_of", "check_bucket", "rows_of"]
 
 
 def check_bucket(name: str, bucket: Any) -> int:
-    """A number of elements that is a multiple of eight, so that buckets end where bytes do.
+    """Check a bucket size: a multiple of eight elements, so that buckets end on byte boundaries.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a positive multiple of eight.
     """
     if not is_whole(bucket) or bucket < 8 or bucket % 8:
         raise UsageError(f"{name}: got bucket={brief(bucket)}; allowed: a multiple of 8, such as 512")
@@ -30,7 +30,7 @@ def buckets_of(count: int, bucket: int) -> int:
 
 
 def rows_of(values: np.ndarray, bucket: int, scratch: Scratch) -> np.ndarray:
-    """The values in rows of a bucket each, not to be changed; zeros fill the last one."""
+    """The values as rows of one bucket each, read-only by convention; the last row is padded with zeros."""
     rows = buckets_of(values.size, bucket)
     if values.size == rows * bucket:
         return values.reshape(rows, bucket)

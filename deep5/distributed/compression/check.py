@@ -1,4 +1,4 @@
-"""`check_compression`: what every compression has to do, on any number of ranks."""
+"""`check_compression`: the conformance suite of compressions, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from deep5.distributed.schemes.check import check_initialised
 
 __all__ = ["check_compression"]
 
-# Buffers of odd sizes, of one bucket and of several, and of one element.
+# Buffers of odd sizes, of one and of several buckets, and of one element.
 _COUNTS = (1, 7, 1000, 5003)
 
 
 def check_compression(
     compression: Compression, *, sizes: Sequence[int] = (1, 2, 3, 4), conserves: bool | None = None, steps: int = 200
 ) -> None:
-    """Check a compression by what it promises.
+    """Check that a compression keeps its contract.
 
-    Messages have the size of the formula; all ranks get the same bits, and hand over as many bytes as promised; what is
-    not finite is seen by every rank and gone at the next step; a restored state repeats bit for bit. With error
-    feedback, the sum of what was sent follows the sum of what was to be sent: their distance does not grow.
+    Messages have the documented size; all ranks get bit-identical results and send as many bytes as promised; every
+    rank detects non-finite values, which are gone at the next step; a restored state repeats bit for bit. With error
+    feedback, the sum of the sent values follows the sum of the values to send: their distance does not grow.
 
     Args:
         compression: With its parameters, not bound.
         sizes: Numbers of ranks.
-        conserves: Whether error feedback is looked at; None: where the compression says that it has it.
-        steps: How many make up half of that look.
+        conserves: Whether to check error feedback; None: if the compression declares it.
+        steps: Half the number of steps of that check.
 
     Raises:
-        Deep5Error: What does not hold.
+        Deep5Error: A check fails.
     """
     check_initialised(compression, Compression, "_scratch")
     json.dumps(compression.describe(), allow_nan=False)
@@ -53,7 +53,7 @@ def check_compression(
 
 
 def drawn(count: int, dtype: np.dtype, *purpose: str | int) -> np.ndarray:
-    """Elements as gradients have them: of several magnitudes."""
+    """Elements distributed like gradients: over several magnitudes."""
     random = generator(0, "check", count, *purpose)
     values = random.standard_normal(count) * np.exp(random.standard_normal(count))
     result: np.ndarray = values.astype(dtype)
@@ -95,7 +95,7 @@ def _check_ranks(compression: Compression, size: int, count: int, dtype: np.dtyp
         if found != results[0][0]:
             raise Deep5Error(f"{compression!r}: rank {rank} of {size} has another sum of {dtype}[{count}] than rank 0")
         one = [compression.all_reduce_bytes(count, dtype, step=step) for step in range(3)]
-        # Two keys a step; a rank by itself hands over nothing.
+        # Two keys per step; a single rank sends nothing.
         wanted = [2 * each if size > 1 else 0 for each in one if each is not None]
         if len(wanted) == len(one) and sent != sum(wanted):
             raise Deep5Error(
@@ -131,7 +131,7 @@ def _check_state(compression: Compression, dtype: np.dtype) -> None:
     for step in range(3):
         whole.encode(drawn(count, dtype, step), key="a", step=step)
     state = whole.state_dict()
-    # What is kept is copied: the run that goes on does not change it.
+    # The kept state is a copy: the original does not change it when it continues.
     expected = [whole.encode(drawn(count, dtype, step), key="a", step=step) for step in range(3, 6)]
     resumed = compression.bound(5)
     resumed.load_state_dict(state)
@@ -150,11 +150,11 @@ def _check_conserved(compression: Compression, steps: int) -> None:
         values = mean + drawn(count, dtype, "noise", step)
         own.decode(own.encode(values, key="a", step=step), part)
         wanted += values
-        # What grows without bound comes to infinity, and may come to no number.
+        # A diverging distance overflows to infinity and may become NaN.
         with np.errstate(all="ignore"):
             sent += part
             distances.append(float(np.linalg.norm(wanted - sent)))
-    # A bounded distance is as large in the second half as in the first; a dropped residual doubles it, at the least.
+    # A bounded distance is as large in the second half as in the first; a dropped residual at least doubles it.
     first, second = float(np.max(distances[:steps])), float(np.max(distances[steps:]))
     if not (np.isfinite(second) and second <= 1.5 * first + 1e-9 * float(np.linalg.norm(wanted))):
         raise Deep5Error(

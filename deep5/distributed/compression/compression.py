@@ -1,4 +1,4 @@
-"""`Compression`: the base of what makes gradients smaller on their way between ranks."""
+"""`Compression`: the base of gradient compressions for communication between ranks."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _ALLOWED = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Compression(ABC):
-    """A lossy sum over ranks, and messages for one other rank. An object holds parameters alone; `bound` gives one
+    """A lossy sum over ranks, and messages for one other rank. An object holds only parameters; `bound` returns one
     that works.
 
-    A compression of one's own is a subclass with three methods, `message_bytes`, `_pack` and `_unpack`; its parameters
-    are its public attributes. With an `__init__` of its own it calls `super().__init__()` in it.
+    A user-defined compression is a subclass with three methods, `message_bytes`, `_pack` and `_unpack`; its parameters
+    are its public attributes. If it defines `__init__`, it calls `super().__init__()` there.
 
-    With error feedback, what a message leaves out is added to the next buffer of the same key:
+    With error feedback, the part that a message leaves out is added to the next buffer of the same key:
     acc = buffer + residual;  message = encode(acc);  residual = acc − decode(message).
-    An element of the residual that is not finite is dropped: it has travelled, and would spoil every later step.
+    A non-finite element of the residual is dropped: it has been sent, and would corrupt every later step.
 
     Args:
-        feedback: Whether there is error feedback.
+        feedback: Whether to use error feedback.
 
     Raises:
-        UsageError: `feedback` is no truth value, or one of the three methods takes something else.
+        UsageError: `feedback` is not a bool, or one of the three methods has a different signature.
 
     References:
         Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
@@ -56,35 +56,36 @@ class Compression(ABC):
 
     @abstractmethod
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """Bytes of what `encode` gives for so many elements, exactly.
+        """Exact size in bytes of the message that `encode` returns for this many elements.
 
         Args:
             count: Number of elements.
-            dtype: Of the elements, float32 or float64.
-            step: Where the size varies with it; None: behind any warm-up.
+            dtype: Dtype of the elements, float32 or float64.
+            step: Step, where the size depends on it; None: after any warm-up.
         """
 
     @abstractmethod
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
-        """Fill the message, uint8 of `message_bytes`; the values are not to be changed.
+        """Fill the message, uint8 of size `message_bytes`; must not change the values.
 
-        Parts of a message that are larger numbers may begin anywhere: NumPy reads and writes those, too.
+        Parts of a message with wider elements may start at any offset: NumPy supports unaligned reads and writes.
         """
 
     @abstractmethod
     def _unpack(self, message: np.ndarray, out: np.ndarray) -> None:
-        """The values that a message stands for; its size was looked at."""
+        """Decode a message, whose size has been checked."""
 
     def bound(self, seed: int, *, rank: int = 0, size: int = 1) -> Self:
-        """A copy without state, for one rank's run.
+        """A copy without state for one rank's run.
 
         Args:
-            seed: Of what is drawn at random; the same on all ranks.
-            rank: Who encodes: ranks round independently. `all_reduce` takes its communicator's.
-            size: How many ranks encode, in the same way.
+            seed: Random seed; the same on all ranks.
+            rank: The encoding rank: ranks round independently. `all_reduce` uses its communicator's rank.
+            size: Number of ranks that encode in the same way.
 
         Raises:
-            UsageError: No whole numbers, or a class of one's own whose `__init__` does not call that of its base.
+            UsageError: An argument is not an integer, or a user-defined class whose `__init__` does not call its
+                base's.
         """
         check_initialised(self, Compression, "_scratch")
         name = type(self).__name__
@@ -100,22 +101,22 @@ class Compression(ABC):
         return made
 
     def _start(self) -> None:  # noqa: B027 - most have nothing to do
-        """Make anew what a copy must not share; called by `bound`."""
+        """Create the state that a copy must not share; called by `bound`."""
 
     def all_reduce(
         self, communicator: Communicator, buffer: np.ndarray, *, key: str, step: int, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """The lossy sum of a buffer over all ranks, in place, with the same bits on all of them.
+        """The lossy sum of a buffer over all ranks, in place and bit-identical on all ranks.
 
         Args:
-            communicator: Of all ranks that have a buffer.
-            buffer: Flat, float32 or float64, of the same size everywhere.
-            key: Names the buffer; what is kept from step to step is kept by key.
-            step: Number of the step, for what is drawn at random and for warm-ups.
-            timeout_s: Limit of each wait.
+            communicator: Connects all ranks that have a buffer.
+            buffer: Flat, float32 or float64, of the same size on every rank.
+            key: Name of the buffer; state is kept from step to step per key.
+            step: Number of the step, for random draws and warm-ups.
+            timeout_s: Time limit of each wait.
 
         Raises:
-            UsageError: No such buffer, or the compression is not bound.
+            UsageError: The buffer is invalid, or the compression is not bound.
             CommunicationError: See `Communicator`.
         """
         self._check(buffer, key)
@@ -125,22 +126,22 @@ class Compression(ABC):
         self._exchange(communicator, message, buffer, timeout_s)
 
     def all_reduce_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int | None:
-        """Bytes that each rank's communicator counts in an `all_reduce`; None where they depend on the values."""
+        """Bytes that each rank's communicator counts in an `all_reduce`; None if they depend on the values."""
         return self.message_bytes(count, dtype, step=step)
 
     def encode(self, values: np.ndarray, *, key: str, step: int) -> np.ndarray:
-        """The message for one other rank; the residual stays here.
+        """The message for one other rank; the residual stays on this rank.
 
         Args:
-            values: Flat, float32 or float64; they are not changed.
-            key: As in `all_reduce`; a message to each of several ranks needs a key each.
+            values: Flat, float32 or float64; not modified.
+            key: As in `all_reduce`; messages to several ranks need one key each.
             step: As in `all_reduce`.
 
         Returns:
-            The message, uint8 of shape (message_bytes,), in memory of its own.
+            The message, uint8 of shape (message_bytes,), in newly allocated memory.
 
         Raises:
-            UsageError: No such values, or the compression is not bound.
+            UsageError: The values are invalid, or the compression is not bound.
         """
         self._check(values, key)
         message = np.empty(self.message_bytes(values.size, values.dtype, step=step), np.uint8)
@@ -148,15 +149,15 @@ class Compression(ABC):
         return message
 
     def decode(self, message: np.ndarray, out: np.ndarray) -> None:
-        """What a message stands for.
+        """Decode a message.
 
         Args:
-            message: As `encode` gave it for as many elements of the same dtype as `out`.
-            out: Flat, float32 or float64; filled.
+            message: Result of `encode` for an array of the size and dtype of `out`.
+            out: Flat, float32 or float64; receives the values.
 
         Raises:
-            CommunicationError: A message of another size or type.
-            UsageError: `out` is no such buffer.
+            CommunicationError: The message has another size or type.
+            UsageError: `out` is not a valid buffer.
         """
         check_values(out)
         if not isinstance(message, np.ndarray) or message.dtype != np.uint8 or message.ndim != 1:
@@ -174,37 +175,37 @@ class Compression(ABC):
         return size_bytes == self.message_bytes(out.size, out.dtype)
 
     def check_optimizer(self, optimizer: Any) -> None:  # noqa: B027 - most go with any
-        """Refuse an optimizer that the compression is not made for.
+        """Reject an optimizer that does not work with the compression.
 
         Raises:
-            UsageError: It is one.
+            UsageError: The optimizer is not supported.
         """
 
     def hold(self) -> None:
-        """Remember what is kept from step to step, for `take_back`."""
+        """Save the state kept from step to step, for `take_back`."""
         for kept in self._keeps():
             kept.hold()
 
     def take_back(self) -> None:
-        """What is kept, as it was at `hold`: the step that was summed since is left out."""
+        """Restore the state saved by `hold`: this undoes the step summed since."""
         for kept in self._keeps():
             kept.take_back()
 
     def _keeps(self) -> tuple[Kept, ...]:
-        """All that is kept from step to step."""
+        """All state kept from step to step."""
         return (self._residual,)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """What is kept from step to step, by name: copies."""
+        """The state kept from step to step, by name, as copies."""
         return {name: array for kept in self._keeps() for name, array in kept.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`: what follows repeats bit for bit."""
+        """Restore `state_dict`: later steps repeat bit for bit."""
         for kept in self._keeps():
             kept.load_state_dict(state)
 
     def describe(self) -> dict[str, Any]:
-        """The compression and its parameters, in JSON's types."""
+        """The compression and its parameters, in JSON types."""
         return {"compression": type(self).__name__, **self._parameters()}
 
     def __repr__(self) -> str:
@@ -215,15 +216,15 @@ class Compression(ABC):
         return {**{name: value for name, value in own.items() if name != "feedback"}, "feedback": self.feedback}
 
     def _corrected(self, values: np.ndarray, key: str) -> np.ndarray:
-        """What enters error feedback in place of the values."""
+        """The input of error feedback, in place of the values."""
         return values
 
     def _sent(self, message: np.ndarray, key: str, acc: np.ndarray) -> None:  # noqa: B027 - most have nothing to do
-        """Called when a message has been made from `acc`."""
+        """Called when a message has been encoded from `acc`."""
 
     def _encode(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
-        """Error feedback around `_pack`: the only place where it is."""
-        # What is not finite is to travel without a word; a warning would be an error under many a test suite.
+        """Error feedback around `_pack`, implemented only here."""
+        # Non-finite values are sent without a warning, which many test suites turn into an error.
         with np.errstate(all="ignore"):
             acc = self._corrected(values, key)
             if not self.feedback:
@@ -234,14 +235,14 @@ class Compression(ABC):
             acc = np.add(acc, residual, out=self._scratch.take("acc", values.size, values.dtype))
             self._pack(acc, message, key, step)
             self._sent(message, key, acc)
-            # decode(message) is written over the residual, which acc holds already.
+            # decode(message) overwrites the residual, which `acc` already includes.
             self._unpack(message, residual)
             np.subtract(acc, residual, out=residual)
             if not all_finite(residual):
                 residual[~np.isfinite(residual)] = 0
 
     def _exchange(self, communicator: Communicator, message: np.ndarray, buffer: np.ndarray, timeout_s: float) -> None:
-        """Sum what the ranks' messages stand for, in the order of the ranks."""
+        """Sum the decoded messages of all ranks in rank order."""
         messages = self._scratch.take("messages", communicator.size * message.size, np.uint8)
         communicator.all_gather(message, messages, timeout_s=timeout_s)
         buffer[...] = 0
@@ -250,7 +251,7 @@ class Compression(ABC):
                 self._add(one, buffer)
 
     def _add(self, message: np.ndarray, total: np.ndarray) -> None:
-        """Add what a message stands for."""
+        """Add a decoded message."""
         part = self._scratch.take("part", total.size, total.dtype)
         self._unpack(message, part)
         total += part
@@ -265,10 +266,10 @@ class Compression(ABC):
 
 
 def check_values(values: Any) -> None:
-    """Refuse what is no flat array of float32 or float64.
+    """Reject anything but a flat array of float32 or float64.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The values are something else.
     """
     if (
         not isinstance(values, np.ndarray)

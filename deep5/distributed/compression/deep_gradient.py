@@ -1,4 +1,4 @@
-"""`DeepGradientCompression`: sparse gradients with a momentum that is corrected for it."""
+"""`DeepGradientCompression`: sparse gradients with momentum correction."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from deep5.distributed.compression.sparse import (
 __all__ = ["DeepGradientCompression"]
 
 
-# What momenta of update rules are called.
+# Names of momentum hyperparameters of update rules.
 _MOMENTA = ("momentum", "beta1", "momentum_decay")
 
 
 class DeepGradientCompression(Compression):
-    """The largest elements of a velocity that every rank accumulates by itself.
+    """Sends the largest elements of a velocity that every rank accumulates locally.
 
     g ← g · min(1, clip / (√N ‖g‖));  u ← m u + g;  v ← v + u;
-    of v the k elements of largest magnitude are sent;  v ← 0 and u ← 0 where one was.
+    of v the k elements of largest magnitude are sent;  v ← 0 and u ← 0 where an element was sent.
 
-    The momentum is the scheme's: the optimizer around it is to have none (SGD). v is the residual of `Compression`,
-    and error feedback always on. Clipping is by the norm of a buffer, each by itself; N is the number of
-    ranks: those of `all_reduce`, or that `bound` was told of.
+    The scheme applies the momentum: the wrapped optimizer must have none (SGD). v is the residual of `Compression`, and
+    error feedback is always on. The norm is clipped per buffer; N is the number of ranks: those of `all_reduce`, or the
+    `size` passed to `bound`.
 
-    For the first `warm_up_steps` steps more is sent: of the share r, r^((1 + ⌊4 t / T⌋) / 5) at step t of T, that is,
-    with r = 0.001, the paper's 25 %, 6.3 %, 1.6 %, 0.4 %, and behind them 0.1 %.
+    During the first `warm_up_steps` steps the share is larger: with share r, r^((1 + ⌊4 t / T⌋) / 5) at step t of T.
+    For r = 0.001 these are the paper's 25 %, 6.3 %, 1.6 %, 0.4 %, and 0.1 % afterwards.
 
-    Messages are those of `TopKSparsification`: min(k · (4 + w), n · w) bytes for n elements of w bytes. What
-    is not finite travels first, as there.
+    Messages are those of `TopKSparsification`: min(k · (4 + w), n · w) bytes for n elements of w bytes. As there,
+    non-finite elements are sent first.
 
     Args:
-        ratio: Share r of the elements that is sent behind the warm-up, in (0, 1].
+        ratio: Share r of the elements to send after the warm-up, in (0, 1].
         momentum: m, in [0, 1).
-        clip: Largest norm of a buffer's gradient, over √N; None: no clipping.
-        warm_up_steps: T; the paper has four epochs.
+        clip: Maximum norm of a buffer's gradient, divided by √N; None: no clipping.
+        warm_up_steps: T; the paper uses four epochs.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Lin et al., Deep gradient compression: reducing the communication bandwidth for distributed training, ICLR 2018,
@@ -78,20 +78,20 @@ class DeepGradientCompression(Compression):
         self._velocity = Kept("momentum")
 
     def share(self, step: int | None = None) -> float:
-        """Share of the elements that is sent at a step; None: behind the warm-up."""
+        """Share of the elements sent at a step; None: after the warm-up."""
         if step is None or step >= self.warm_up_steps:
             return self.ratio
         return float(self.ratio ** ((1 + 4 * step // self.warm_up_steps) / 5))
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """min(k · (4 + w), n · w) with k of this step."""
+        """min(k · (4 + w), n · w) with the k of this step."""
         return stream_bytes(count, share_of(count, self.share(step), None), dtype)
 
     def check_optimizer(self, optimizer: Any) -> None:
-        """Refuse an update rule that has a momentum, which would count twice.
+        """Reject an update rule with momentum, which would apply it twice.
 
         Raises:
-            UsageError: It has one.
+            UsageError: It has momentum.
         """
         rule = getattr(optimizer, "rule", optimizer)
         if found := [name for name in getattr(rule, "hyper", ()) if name in _MOMENTA]:
@@ -105,7 +105,7 @@ class DeepGradientCompression(Compression):
         return (*super()._keeps(), self._velocity)
 
     def _parameters(self) -> dict[str, Any]:
-        # Always on: no parameter.
+        # Always on, therefore not a parameter.
         return {name: value for name, value in super()._parameters().items() if name != "feedback"}
 
     def _start(self) -> None:
@@ -122,7 +122,7 @@ class DeepGradientCompression(Compression):
             return values
         norm = math.sqrt(float(np.dot(values, values)))
         bound = self.clip / math.sqrt(self._size)
-        # One that is not finite is to be seen as it is.
+        # A non-finite norm is left as it is, so that it is detected.
         return values * values.dtype.type(bound / norm) if bound < norm < math.inf else values
 
     def _sent(self, message: np.ndarray, key: str, acc: np.ndarray) -> None:
@@ -133,7 +133,7 @@ class DeepGradientCompression(Compression):
             velocity[~np.isfinite(velocity)] = 0
 
     def _fits(self, size_bytes: int, out: np.ndarray) -> bool:
-        # The sender's step is not known here: any number of elements may have been sent.
+        # The sender's step is unknown here: any number of elements may have been sent.
         return size_bytes == out.nbytes or (
             0 < size_bytes < out.nbytes and not size_bytes % (INDEX.itemsize + item_bytes(out.dtype))
         )

@@ -1,4 +1,4 @@
-"""`Kept`: what a compression keeps from step to step, by the key of the buffer."""
+"""`Kept`: a compression's state from step to step, by buffer key."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Kept", "all_finite"]
 
 
 class Kept:
-    """Arrays by key, zero at first.
+    """Arrays by key, initially zero.
 
     Args:
-        name: What they are: the first part of their names in a state.
+        name: Name of the quantity: the prefix of the names in a state.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,10 +25,10 @@ class Kept:
         self._held: dict[str, np.ndarray] = {}
 
     def of(self, key: str, values: np.ndarray) -> np.ndarray:
-        """The array of a key, of the size and dtype of the values; to be changed in place.
+        """The array of a key, with the size and dtype of the values; the caller modifies it in place.
 
         Raises:
-            UsageError: The key has been that of other values.
+            UsageError: The key was used with values of another size or dtype.
         """
         found = self._arrays.get(key)
         if found is None:
@@ -41,7 +41,7 @@ class Kept:
         return found
 
     def hold(self) -> None:
-        """Remember all arrays as they are."""
+        """Save a copy of all arrays."""
         for key, array in self._arrays.items():
             if key in self._held:
                 np.copyto(self._held[key], array)
@@ -49,7 +49,7 @@ class Kept:
                 self._held[key] = array.copy()
 
     def take_back(self) -> None:
-        """All arrays as they were at the last `hold`; one that was not there yet is zero."""
+        """Restore all arrays from the last `hold`; arrays created since become zero."""
         for key, array in self._arrays.items():
             array[...] = self._held.get(key, 0)
 
@@ -58,10 +58,10 @@ class Kept:
         return {f"{self._name}/{key}": array.copy() for key, array in self._arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put copies of a state's arrays in the place of all that is kept; entries of other names are left out.
+        """Replace all arrays by copies from a state; entries with other prefixes are ignored.
 
         Raises:
-            CheckpointError: One is no flat array of float32 or float64.
+            CheckpointError: An entry is not a flat array of float32 or float64.
         """
         arrays = {}
         for name, value in state.items():
@@ -76,6 +76,6 @@ class Kept:
 
 
 def all_finite(values: np.ndarray) -> bool:
-    """Whether no element is infinite or NaN; called where NumPy's warnings are off."""
-    # One pass of BLAS tells, unless squares overflow.
+    """Whether no element is infinite or NaN; called with NumPy's warnings disabled."""
+    # One BLAS pass is enough, unless squares overflow.
     return bool(np.isfinite(np.dot(values, values))) or bool(np.isfinite(values).all())

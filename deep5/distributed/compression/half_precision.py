@@ -1,4 +1,4 @@
-"""`HalfPrecision`: sums in sixteen bits."""
+"""`HalfPrecision`: sums in 16-bit floating point."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _KINDS = ("bfloat16", "float16")
 
 
 class HalfPrecision(Compression):
-    """Elements are rounded to the nearest of sixteen bits, added up by an all-reduce in that type, and cast back.
+    """Rounds elements to the nearest 16-bit value, sums them by an all-reduce in that type, and casts back.
 
     decode(encode(x)) = cast(cast₁₆(x)). A message of n elements has 2 n bytes.
 
-    What leaves the range of float16, ±65504, in a rank's elements or in a sum, becomes an infinity, so that every rank
-    sees it: loss scaling skips such a step, and whoever does not scale is told. A largest number in its place would
-    hide a wrong sum. bfloat16 has the range of float32 and eight bits of precision. NaN stays NaN.
+    A value outside the range of float16, ±65504, in a rank's elements or in a sum becomes infinity, so that every rank
+    detects it: loss scaling skips such a step, and without loss scaling the non-finite values are reported. Saturation
+    would hide a wrong sum. bfloat16 has the range of float32 and eight bits of precision. NaN stays NaN.
 
-    Error feedback is off, as is usual: with it the rounding of each rank's elements is made good in later steps, which
-    takes memory, and not the rounding of the sums.
+    Error feedback is off by default, as is usual: it compensates the rounding of each rank's elements in later steps,
+    which takes memory, but not the rounding of the sums.
 
     Args:
         kind: `"float16"` or `"bfloat16"`.
         feedback: See `Compression`.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Micikevicius et al., Mixed precision training, ICLR 2018, section 2, for the types and their ranges.

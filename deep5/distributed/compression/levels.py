@@ -1,4 +1,4 @@
-"""Buckets of elements as a scale each and a small whole number an element, rounded at random."""
+"""Encodes each bucket as one scale and one small integer per element, rounded stochastically."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from deep5.distributed.compression.scratch import Scratch
 
 __all__ = ["pack_levels", "unpack_levels"]
 
-# Elements that are worked on at a time: what is made of them stays in a core's cache.
+# Elements processed at a time: their intermediate results fit a core's cache.
 _BLOCK = 1 << 15
 
 
 def pack_levels(
     rows: np.ndarray, scales: np.ndarray, levels: int, random: Any, message: np.ndarray, count: int, scratch: Scratch
 ) -> None:
-    """Fill a message with ⌊s x / scale + u⌋, at least −s and at most s, whose expectation is s x / scale.
+    """Fill a message with ⌊s x / scale + u⌋, clipped to [−s, s], whose expectation is s x / scale.
 
-    u is uniform in [0, 1), in steps of 2⁻²⁴. Of x < 0 that is what −⌊s |x| / scale + u⌋ is: the next whole number on
-    either side, with the same probabilities.
+    u is uniform in [0, 1), in steps of 2⁻²⁴. For x < 0 this equals −⌊s |x| / scale + u⌋ in distribution: the adjacent
+    integers on either side, with the same probabilities.
 
     Args:
         rows: Shape (buckets, elements of a bucket).
-        scales: Of each row; where one is not finite, all its numbers are zero.
+        scales: One per row; a row with a non-finite scale is encoded as zeros.
         levels: s.
-        random: A generator, Philox.
-        message: uint8 of `packed_bytes(count, bits)`, bits as many as 2 s has.
-        count: How many elements there are, without what fills the last row.
-        scratch: Keeps memory.
+        random: A Philox generator.
+        message: uint8 of `packed_bytes(count, bits)`, where bits is the bit length of 2 s.
+        count: Number of elements, excluding the padding of the last row.
+        scratch: Reusable memory.
     """
     bits, bucket, number = (2 * levels).bit_length(), rows.shape[1], rows.dtype.type
     usable = np.isfinite(scales)
-    # Not products with s / scale, which is infinite where the scale is denormal.
+    # Not multiplication by s / scale, which is infinite if the scale is denormal.
     divisors = np.where(usable & (scales > 0), scales, 1)[:, None]
     step = max(1, _BLOCK // bucket)
     parts_all = scratch.take("parts", step * bucket, rows.dtype).reshape(step, bucket)
@@ -48,13 +48,13 @@ def pack_levels(
         parts *= number(levels)
         if not usable[block].all():
             parts[~usable[block]] = 0
-        # Half the time of Generator.random, which makes a call an element.
+        # Half the time of Generator.random, which makes one call per element.
         raw = random.bit_generator.random_raw(taken.size // 2).view(np.uint32)
         raw >>= np.uint32(8)
         np.multiply(raw.reshape(taken.shape), number(2.0**-24), out=uniform, casting="unsafe", dtype=rows.dtype)
         parts += uniform
         np.floor(parts, out=parts)
-        # A sum may round up to the next whole number, and a clipped element lies beyond.
+        # A sum may round up to the next integer, and clipped elements exceed the range.
         np.clip(parts, number(-levels), number(levels), out=parts)
         parts += number(levels)
         codes = codes_all[: taken.size]
@@ -65,7 +65,7 @@ def pack_levels(
 
 
 def unpack_levels(message: np.ndarray, scales: np.ndarray, levels: int, out: np.ndarray, bucket: int) -> None:
-    """The elements of a message of `pack_levels`: scale · number / s."""
+    """Decode a message of `pack_levels`: scale · number / s."""
     bits, number = (2 * levels).bit_length(), out.dtype.type
     factors = (scales / number(levels))[:, None]
     step = max(1, _BLOCK // bucket)

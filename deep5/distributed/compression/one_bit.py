@@ -1,4 +1,4 @@
-"""`OneBit`: a bit an element, and two means a bucket."""
+"""`OneBit`: one bit per element and two means per bucket."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["OneBit"]
 
 
 class OneBit(Compression):
-    """Each bucket of d elements becomes a bit an element, with the mean of those of at least 0, and of the others.
+    """Encodes each bucket of d elements as one bit per element, the mean of the elements ≥ 0, and that of the others.
 
     Q(x)ᵢ = μ₊ where xᵢ ≥ 0, else μ₋;  μ₊ = mean of the xⱼ ≥ 0, μ₋ = mean of the xⱼ < 0.
 
-    Of all values that a bit could stand for these have the least squared error. Buckets stand in for the columns of
-    the paper's weight matrices.
+    These are the two values per bucket with the least squared error. Buckets replace the columns of the paper's weight
+    matrices.
 
-    A message of n elements of w bytes has 2 w · ⌈n / d⌉ + ⌈n / 8⌉ bytes. A bucket with a NaN becomes NaN, and one with
-    an infinity infinite on its side.
+    A message of n elements of w bytes has 2 w · ⌈n / d⌉ + ⌈n / 8⌉ bytes. A bucket with a NaN becomes NaN; one with an
+    infinity becomes infinite on that side.
 
     Args:
         bucket: d, a multiple of 8.
         feedback: See `Compression`; without it the scheme is biased, and the paper's does not train.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
@@ -50,12 +50,12 @@ class OneBit(Compression):
         bits = np.packbits(rows.reshape(-1) >= 0)
         above = np.bitwise_count(bits.reshape(len(rows), self.bucket // 8)).sum(axis=1, dtype=np.int64)
         below = self.bucket - above
-        # What fills the last bucket is zero, and no element.
+        # The padding of the last bucket is zero and does not count as elements.
         above[-1:] -= rows.size - values.size
         part = self._scratch.take("parts", rows.size, values.dtype).reshape(rows.shape)
         head = 2 * len(rows) * values.itemsize
         means = message[:head].view(values.dtype).reshape(2, len(rows))
-        # NaN is both larger and smaller than 0.
+        # NumPy's maximum and minimum both propagate NaN.
         means[0] = np.maximum(rows, 0, out=part).sum(axis=1) / np.maximum(above, 1)
         means[1] = np.minimum(rows, 0, out=part).sum(axis=1) / np.maximum(below, 1)
         message[head:] = bits[: message.size - head]
@@ -63,7 +63,7 @@ class OneBit(Compression):
     def _unpack(self, message: np.ndarray, out: np.ndarray) -> None:
         rows = buckets_of(out.size, self.bucket)
         head = 2 * rows * out.itemsize
-        # As whole numbers: below xor (bit · (above xor below)) is one of the two to the bit, whatever they are.
+        # As integers: below xor (bit · (above xor below)) selects one of the two bit patterns exactly.
         number = np.dtype(f"u{out.itemsize}")
         above, below = message[:head].view(number).reshape(2, rows, 1)
         bits = np.unpackbits(message[head:], count=rows * self.bucket).reshape(rows, self.bucket)

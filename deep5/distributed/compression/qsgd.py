@@ -1,4 +1,4 @@
-"""`QSGD`: gradients as a norm and small whole numbers, rounded at random."""
+"""`QSGD`: gradients as a norm and small integers, rounded stochastically."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ __all__ = ["QSGD"]
 
 
 class QSGD(Compression):
-    """Each bucket of d elements becomes its 2-norm and a whole number from −s to s an element.
+    """Encodes each bucket of d elements as its 2-norm and one integer in [−s, s] per element.
 
     Q(x)ᵢ = ‖x‖₂ · sgn(xᵢ) · ξᵢ / s, with ξᵢ = ⌊s |xᵢ| / ‖x‖₂ + u⌋ and u uniform in [0, 1): E Q(x) = x.
 
-    The paper codes the numbers by Elias; here all have b = ⌈log₂(2s + 1)⌉ bits, so that messages are of equal size and
-    packed without a loop: a message of n elements of w bytes has ⌈n / d⌉ · w + b · ⌈n / 8⌉ bytes.
+    The paper uses Elias coding; here all numbers have b = ⌈log₂(2s + 1)⌉ bits, so that messages have a fixed size and
+    are packed without a loop: a message of n elements of w bytes has ⌈n / d⌉ · w + b · ⌈n / 8⌉ bytes.
 
-    Error feedback is off: the paper has none, and the scheme is unbiased. With it the residual is bounded only where
-    Q shrinks it, √d < s or d < s²: s = 127 and d = 512, say. A bucket with an element that is not finite becomes NaN.
+    Error feedback is off by default: the paper has none, and the scheme is unbiased. With it the residual is bounded
+    only where Q is a contraction, √d < s or d < s²: for example s = 127 and d = 512. A bucket with a non-finite element
+    becomes NaN.
 
     Args:
         levels: s, from 1 to 127.
@@ -35,7 +36,7 @@ class QSGD(Compression):
         feedback: See `Compression`.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Alistarh et al., QSGD: communication-efficient SGD via gradient quantization and encoding, NeurIPS 2017,
@@ -67,7 +68,7 @@ class QSGD(Compression):
 
 
 def _norms(rows: np.ndarray) -> np.ndarray:
-    """2-norm of each row, also where squares leave the range of the dtype."""
+    """2-norm of each row, also where squares exceed the range of the dtype."""
     norms: np.ndarray = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     tiny = np.sqrt(np.finfo(rows.dtype).tiny) * 1e3
     doubtful = ~((norms > tiny) & (norms < np.inf))

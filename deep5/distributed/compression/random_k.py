@@ -1,4 +1,4 @@
-"""`RandomKSparsification`: all ranks draw the same elements, and only their values travel."""
+"""`RandomKSparsification`: all ranks draw the same elements and send only their values."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from deep5.distributed.compression.sparse import check_share, item_bytes, share_
 
 __all__ = ["RandomKSparsification"]
 
-# A message begins with what its indices are drawn from.
+# A message starts with the seed of its indices.
 _DRAW = np.dtype(np.uint64)
 
 
 class RandomKSparsification(Compression):
-    """k elements drawn at random, the same on all ranks, added up by a plain all-reduce of their values.
+    """Sends k elements drawn at random, the same on all ranks, summed by a plain all-reduce of their values.
 
     decode(encode(x))ᵢ = c xᵢ where i was drawn, else 0. With error feedback c = 1; without it c = n / k, so that
     E decode(encode(x)) = x.
 
     A message of n elements of w bytes has 8 + k · w bytes, with k = max(1, round(ratio · n)); in an all-reduce, where
-    every rank knows what was drawn, k · w. Where a rank's values are not all finite, it sends NaN for all that were
-    drawn: every rank sees it, wherever it stood.
+    every rank knows the draw, k · w. If a rank's values are not all finite, it sends NaN for all drawn elements: every
+    rank detects it, wherever the non-finite element is.
 
     Args:
-        ratio: Share of the elements that is sent, in (0, 1]; 0.01 where nothing is said.
-        k: Their number, in place of a share.
+        ratio: Share of the elements to send, in (0, 1]; default 0.01.
+        k: Number of elements, instead of a share.
         feedback: See `Compression`.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Stich et al., Sparsified SGD with memory, NeurIPS 2018, definition 2.2 (rand_k); Wangni et al., Gradient
@@ -75,7 +75,7 @@ class RandomKSparsification(Compression):
         self._unpack(message, buffer)
 
     def _indices(self, draw: int, count: int) -> np.ndarray:
-        """The elements of one draw, in order; the last draw is kept, encoding and decoding use the same."""
+        """The sorted elements of one draw; the last draw is cached, because encoding and decoding use the same."""
         k = share_of(count, self.ratio, self.k)
         asked = (draw, count, k)
         if self._drawn is None or self._drawn[0] != asked:

@@ -1,4 +1,4 @@
-"""`Scratch`: memory that is kept between calls."""
+"""`Scratch`: memory reused between calls."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Scratch"]
 
 
 class Scratch:
-    """Buffers by name, each as large as the largest that was asked for."""
+    """Buffers by name, each as large as the largest request."""
 
     def __init__(self) -> None:
         self._memory: dict[str, np.ndarray] = {}
 
     def take(self, name: str, count: int, dtype: Any) -> np.ndarray:
-        """A flat array of so many elements, which begins at a multiple of 64 bytes; its content is of any kind.
+        """A flat array of `count` elements, aligned to 64 bytes, with undefined contents.
 
-        The next call with this name gives the same memory.
+        The next call with this name returns the same memory.
         """
         size_bytes = count * np.dtype(dtype).itemsize
         memory = self._memory.get(name)

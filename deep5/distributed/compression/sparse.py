@@ -26,13 +26,13 @@ INDEX = np.dtype(np.uint32)
 
 
 def check_share(name: str, ratio: Any, k: Any) -> tuple[float | None, int | None]:
-    """How much is sent: a ratio, or a number of elements.
+    """Check the share to send: a ratio, or a number of elements.
 
     Returns:
-        Both, one of them None; a ratio of 0.01 where both were.
+        Both values, one of them None; a ratio of 0.01 if neither is given.
 
     Raises:
-        UsageError: Both are given, or one out of its range.
+        UsageError: Both are given, or one is out of range.
     """
     if ratio is not None and k is not None:
         raise UsageError(f"{name}: got ratio={brief(ratio)} and k={brief(k)}; allowed: one of them")
@@ -47,7 +47,7 @@ def check_share(name: str, ratio: Any, k: Any) -> tuple[float | None, int | None
 
 
 def share_of(count: int, ratio: float | None, k: int | None) -> int:
-    """k of so many elements: max(1, round(ratio · n)), at most n."""
+    """k for this many elements: max(1, round(ratio · n)), at most n."""
     wanted = k if ratio is None else max(1, round(ratio * count))
     return min(count, wanted or 0)
 
@@ -56,7 +56,7 @@ def stream_bytes(count: int, k: int, dtype: Any) -> int:
     """Bytes of a sparse message: min(k · (4 + w), n · w) for n elements of w bytes.
 
     Raises:
-        UsageError: No float32 or float64, or more elements than an index of four bytes can name.
+        UsageError: The dtype is not float32 or float64, or there are more elements than a 4-byte index can address.
     """
     width = item_bytes(dtype)
     if count > 2**32:
@@ -65,10 +65,10 @@ def stream_bytes(count: int, k: int, dtype: Any) -> int:
 
 
 def item_bytes(dtype: Any) -> int:
-    """Bytes of an element.
+    """Bytes per element.
 
     Raises:
-        UsageError: No float32 or float64.
+        UsageError: The dtype is not float32 or float64.
     """
     if np.dtype(dtype) not in (np.float32, np.float64):
         raise UsageError(f"got elements of {np.dtype(dtype)} to compress; allowed: float32, float64")
@@ -76,12 +76,12 @@ def item_bytes(dtype: Any) -> int:
 
 
 def largest(values: np.ndarray, k: int, scratch: Scratch) -> np.ndarray:
-    """Indices of the k elements of largest magnitude, in order; of equal ones the first. NaN is above infinity."""
+    """Sorted indices of the k elements of largest magnitude; of equal ones the first. NaN counts as above infinity."""
     count = values.size
     if k >= count:
         return np.arange(count)
     unsigned = np.dtype(f"u{values.itemsize}")
-    # Without their signs, the bits of floating-point numbers are in the order of the numbers.
+    # Without the sign bit, floating-point bit patterns sort like the numbers.
     magnitudes = scratch.take("magnitudes", count, unsigned)
     np.bitwise_and(values.view(unsigned), unsigned.type(np.iinfo(unsigned).max >> 1), out=magnitudes)
     partitioned = scratch.take("partitioned", count, unsigned)
@@ -96,9 +96,9 @@ def largest(values: np.ndarray, k: int, scratch: Scratch) -> np.ndarray:
 
 
 def pack_stream(values: np.ndarray, message: np.ndarray, k: int, scratch: Scratch) -> None:
-    """Fill a message with the k largest elements: the indices and behind them the values.
+    """Fill a message with the k largest elements: the indices, then the values.
 
-    Where that would take no fewer bytes than all values, these are the message.
+    If that would take no fewer bytes than all values, the message holds all values.
     """
     if message.size == values.nbytes:
         message[...] = values.view(np.uint8)
@@ -109,10 +109,10 @@ def pack_stream(values: np.ndarray, message: np.ndarray, k: int, scratch: Scratc
 
 
 def chosen(message: np.ndarray, count: int, dtype: Any) -> tuple[Any, np.ndarray]:
-    """Indices, or a slice where all were sent, and values of a message for a buffer of so many elements.
+    """Indices (a slice if all elements were sent) and values of a message for a buffer of `count` elements.
 
     Raises:
-        CommunicationError: An index is out of the buffer.
+        CommunicationError: An index is outside the buffer.
     """
     width = np.dtype(dtype).itemsize
     if message.size == count * width:
@@ -127,13 +127,13 @@ def chosen(message: np.ndarray, count: int, dtype: Any) -> tuple[Any, np.ndarray
 
 
 def unpack_stream(message: np.ndarray, out: np.ndarray) -> None:
-    """The values that a message stands for: zero where none was sent."""
+    """Decode a message: elements that were not sent are zero."""
     indices, values = chosen(message, out.size, out.dtype)
     out[...] = 0
     out[indices] = values
 
 
 def add_stream(message: np.ndarray, total: np.ndarray) -> None:
-    """Add what a message stands for; each index stands there once."""
+    """Add a decoded message; each index occurs once."""
     indices, values = chosen(message, total.size, total.dtype)
     total[indices] += values

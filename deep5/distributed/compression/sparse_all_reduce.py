@@ -1,4 +1,4 @@
-"""`SparseAllReduce`: sparse streams joined by recursive doubling, dense where that is smaller."""
+"""`SparseAllReduce`: sparse streams merged by recursive doubling, dense where that is smaller."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from deep5.distributed.compression.sparse import (
 
 __all__ = ["SparseAllReduce"]
 
-# No other message between two ranks is taken for one of these.
+# A tag that no other message between two ranks uses.
 _TAG = 1973
 _SIZE = np.dtype(np.int64)
 
 
 class SparseAllReduce(Compression):
-    """The k elements of largest magnitude of each rank, as streams that pairs of ranks join: ⌈log₂ N⌉ rounds.
+    """Merges streams of each rank's k elements of largest magnitude between pairs of ranks, in ⌈log₂ N⌉ rounds.
 
-    Of N ranks the first 2^⌊log₂ N⌋ take part; each of the others hands its stream to one of them first, and is handed
-    the sum at the end. In round r = 0, 1, … the ranks p and p xor 2^r exchange what they have and add it up, both in
-    the same order, so that all end with the same bits. A joined stream that would take no fewer bytes than all
-    elements becomes dense, and stays so; nothing is lost by that.
+    The first 2^⌊log₂ N⌋ of N ranks take part; each other rank first sends its stream to one of them and receives the
+    sum at the end. In round r = 0, 1, … the ranks p and p xor 2^r exchange their streams and add them in the same
+    order, so that the result is bit-identical on all ranks. A merged stream that would take no fewer bytes than all
+    elements becomes dense and stays dense, without loss.
 
-    A rank's stream of n elements of w bytes has min(k · (4 + w), n · w) bytes, with k = max(1, round(ratio · n)), as
-    the message of `TopKSparsification`; it is 2^r times as much in round r at most, and less where ranks
-    chose the same elements.
+    A rank's stream of n elements of w bytes has min(k · (4 + w), n · w) bytes, with k = max(1, round(ratio · n)), like
+    the message of `TopKSparsification`; in round r it has at most 2^r times as many, and fewer if ranks chose the same
+    elements.
 
-    Ahead of each stream goes its size, 8 bytes. What is not finite travels first, as in `TopKSparsification`.
+    Each stream is preceded by its size, 8 bytes. Non-finite elements are sent first, as in `TopKSparsification`.
 
     Args:
-        ratio: Share of the elements that is sent, in (0, 1]; 0.01 where nothing is said.
-        k: Their number, in place of a share.
-        feedback: See `Compression`; without it what is left out is lost.
+        ratio: Share of the elements to send, in (0, 1]; default 0.01.
+        k: Number of elements, instead of a share.
+        feedback: See `Compression`; without it the elements left out are lost.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Renggli et al., SparCML: high-performance sparse communication for machine learning, SC'19, section 5.3.1
@@ -63,7 +63,7 @@ class SparseAllReduce(Compression):
         return stream_bytes(count, share_of(count, self.ratio, self.k), dtype)
 
     def all_reduce_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int | None:
-        """None: it depends on how many elements ranks have in common."""
+        """None: it depends on how many chosen elements ranks have in common."""
         return None
 
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
@@ -87,7 +87,7 @@ class SparseAllReduce(Compression):
                 while distance < core:
                     partner = rank ^ distance
                     other = link.swap(message, partner)
-                    # a + b is b + a, but for which of two NaNs it is.
+                    # Addition is commutative except for which of two NaNs results, so both ranks use one order.
                     pair = (message, other) if rank < partner else (other, message)
                     message = self._joined(*pair, buffer)
                     distance *= 2
@@ -96,9 +96,9 @@ class SparseAllReduce(Compression):
             unpack_stream(message, buffer)
 
     def _joined(self, first: np.ndarray, second: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-        """The stream of the sum of two, for a buffer of this size and dtype."""
+        """The stream of the sum of two streams, for a buffer of this size and dtype."""
         count, dtype = buffer.size, buffer.dtype
-        # Each element once; not in the memory of a stream that is read.
+        # Each element once; not in the memory of a stream that is still read.
         total = self._scratch.take("total", count, dtype)
         if buffer.nbytes not in (first.size, second.size):
             (left, left_values), (right, right_values) = chosen(first, count, dtype), chosen(second, count, dtype)
@@ -113,7 +113,7 @@ class SparseAllReduce(Compression):
                 joined[:head].view(INDEX)[...] = union
                 joined[head:].view(dtype)[...] = total[union]
                 return joined
-        # Where the first is this memory already, it stays as it is.
+        # If the first stream is already in this memory, it stays there.
         if first.ctypes.data == total.ctypes.data:
             add_stream(second, total)
         elif second.ctypes.data == total.ctypes.data:
@@ -128,7 +128,7 @@ class SparseAllReduce(Compression):
 
 
 class _Link:
-    """Streams of any size between two ranks: the size goes ahead."""
+    """Exchanges streams of any size between two ranks: the size is sent first."""
 
     def __init__(self, communicator: Communicator, buffer: np.ndarray, timeout_s: float = TIMEOUT_S) -> None:
         self._communicator, self._buffer, self._timeout_s = communicator, buffer, timeout_s

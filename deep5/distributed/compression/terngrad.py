@@ -19,30 +19,29 @@ __all__ = ["TernGrad"]
 
 
 class TernGrad(Compression):
-    """Each bucket of d elements becomes a scale and −1, 0 or 1 an element, drawn at random.
+    """Encodes each bucket of d elements as a scale and a random −1, 0 or 1 per element.
 
     s = max |xᵢ|;  Q(x)ᵢ = s · sgn(xᵢ) · bᵢ, with P(bᵢ = 1) = |xᵢ| / s: E Q(x) = x.
-    With clipping, x is first cut to ±c σ, where σ² is the mean of the squares of the bucket less that of its mean;
-    what is cut off is a bias.
+    With clipping, x is first clipped to ±c σ, where σ² is the variance of the bucket; clipping introduces a bias.
 
-    A message of n elements of w bytes has ⌈n / d⌉ · w + 2 · ⌈n / 8⌉ bytes: two bits an element, where the paper counts
+    A message of n elements of w bytes has ⌈n / d⌉ · w + 2 · ⌈n / 8⌉ bytes: two bits per element, where the paper counts
     log₂ 3.
 
-    Of the paper's two variants it is the one in which each rank has its own scales: they travel in its message, and
-    messages are decoded before they are summed. Sharing the largest scale of all ranks saves bits where
-    a server adds up ternary numbers, costs one more exchange, and makes the variance larger. A flat buffer does not
-    show where layers end; buckets stand in for the paper's layers.
+    Of the paper's two variants, this is the one with separate scales per rank: they are sent in the message, and
+    messages are decoded before they are summed. Sharing the largest scale of all ranks saves bits where a server sums
+    ternary numbers, but costs one more exchange and increases the variance. A flat buffer does not show layer
+    boundaries, so buckets replace the paper's layers.
 
-    Error feedback is off: the paper has none, and Q does not shrink what is left, so that with it the residual may grow
-    without bound. A bucket with an element that is not finite becomes NaN.
+    Error feedback is off by default: the paper has none, and Q is not a contraction, so the residual may grow without
+    bound. A bucket with a non-finite element becomes NaN.
 
     Args:
-        clip: c; None: no clipping, and no bias.
+        clip: c; None: no clipping and no bias.
         bucket: d, a multiple of 8.
         feedback: See `Compression`.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Wen et al., TernGrad: ternary gradients to reduce communication in distributed deep learning, NeurIPS 2017,
@@ -66,7 +65,7 @@ class TernGrad(Compression):
         usable = np.isfinite(scales)
         if self.clip is not None:
             bounds = self._bounds(rows, values.size)
-            # Infinite where squares overflow: then nothing is cut.
+            # Infinite where squares overflow: then nothing is clipped.
             np.minimum(scales, bounds, out=scales, where=usable & np.isfinite(bounds))
         head = scales.nbytes
         message[:head].view(values.dtype)[...] = np.where(usable, scales, np.nan)
@@ -78,12 +77,12 @@ class TernGrad(Compression):
         unpack_levels(message[head:], message[:head].view(out.dtype), 1, out, self.bucket)
 
     def _bounds(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """c σ of each bucket; what fills the last one does not count."""
+        """c σ of each bucket; the padding of the last bucket does not count."""
         members = np.full(len(rows), self.bucket)
         members[-1:] -= rows.size - count
         means = rows.sum(axis=1) / members
         squares = np.einsum("ij,ij->i", rows, rows) / members
         deviations = np.sqrt(np.maximum(squares - means * means, 0))
-        # A bucket of equal elements has no deviation to go by.
+        # A bucket of equal elements has zero deviation, which would clip everything.
         bounds = np.where(deviations > 0, (self.clip or 0) * deviations, np.inf)
         return bounds.astype(rows.dtype)

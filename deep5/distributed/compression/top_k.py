@@ -1,4 +1,4 @@
-"""`TopKSparsification`: only the largest gradients travel."""
+"""`TopKSparsification`: sends only the gradients of largest magnitude."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["TopKSparsification"]
 
 
 class TopKSparsification(Compression):
-    """The k elements of largest magnitude, as indices and values, from every rank to every rank.
+    """Sends the k elements of largest magnitude, as indices and values, from every rank to every rank.
 
-    decode(encode(x))ᵢ = xᵢ where |xᵢ| is one of the k largest, else 0; of equal ones the first are taken.
+    decode(encode(x))ᵢ = xᵢ if |xᵢ| is one of the k largest, else 0; among equal ones the first are chosen.
 
-    A message of n elements of w bytes has min(k · (4 + w), n · w) bytes, with k = max(1, round(ratio · n)): where
-    indices and values would be no smaller than the buffer, the buffer is sent whole. NaN counts as larger than
-    infinity, so that it is among the first to travel.
+    A message of n elements of w bytes has min(k · (4 + w), n · w) bytes, with k = max(1, round(ratio · n)): if indices
+    and values would be no smaller than the buffer, the whole buffer is sent. NaN counts as larger than infinity, so
+    that it is sent first.
 
     Args:
-        ratio: Share of the elements that is sent, in (0, 1]; 0.01 where nothing is said.
-        k: Their number, in place of a share.
-        feedback: See `Compression`; without it what is left out is lost.
+        ratio: Share of the elements to send, in (0, 1]; default 0.01.
+        k: Number of elements, instead of a share.
+        feedback: See `Compression`; without it the elements left out are lost.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Aji and Heafield, Sparse communication for distributed gradient descent, EMNLP 2017, algorithm 1; Stich et al.,

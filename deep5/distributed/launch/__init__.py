@@ -1,1 +1,1 @@
-"""Ranks started, supervised and joined."""
+"""Starts, supervises and connects ranks."""

@@ -1,4 +1,4 @@
-"""Which graphics processor is this rank's, where several ranks are on one machine."""
+"""Selects this rank's GPU where several ranks share one machine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def rank_device(named: str | Device) -> Device:
-    """The device that a name stands for on this rank.
+    """The device that a name refers to on this rank.
 
-    `cuda` is a processor for each rank of a machine: that of the rank's number there, as the launcher's environment
-    tells it, or the only one where the launcher lets the rank see one. `cuda:N`, and a `Device`, is that one on every
-    rank. Without a launcher `cuda` is the first. Whether there are as many, the framework says.
+    `cuda` is one GPU per rank of a machine: the one with the rank's local number, taken from the launcher's
+    environment, or the only GPU if the launcher makes just one visible. `cuda:N` or a `Device` is the same GPU on every
+    rank. Without a launcher, `cuda` is the first GPU. The framework reports it if a GPU does not exist.
 
     Args:
-        named: As a recipe has it.
+        named: The device as given in a recipe.
 
     Raises:
-        UsageError: No device, or `cuda` where the launcher does not say which rank of its machine this is.
+        UsageError: The name is not a device, or `cuda` where the launcher does not provide the local rank.
     """
     place = device(named)
     if named != "cuda":
@@ -42,15 +42,15 @@ def rank_device(named: str | Device) -> Device:
 
 
 def use_device(named: str | Device) -> None:
-    """Make the device that a name stands for on this rank the current one of PyTorch, by which NCCL goes.
+    """Make the device that a name refers to on this rank PyTorch's current device, which NCCL uses.
 
     Args:
         named: As for `rank_device`.
 
     Raises:
         MissingDependency: PyTorch is not installed.
-        Unsupported: PyTorch does not see it.
-        UsageError: As `rank_device`.
+        Unsupported: PyTorch does not see the device.
+        UsageError: As for `rank_device`.
     """
     try:
         import torch
@@ -64,5 +64,5 @@ def use_device(named: str | Device) -> None:
 
 
 def _is_one(visible: str | None) -> bool:
-    """Whether a list of processors has one entry."""
+    """Whether a list of GPUs has one entry."""
     return visible is not None and len([each for each in visible.split(",") if each.strip()]) == 1

@@ -1,4 +1,4 @@
-"""`RankJob`: a launcher and its ranks, watched until nothing of them is left."""
+"""`RankJob`: a launcher and its ranks, watched until all their processes have ended."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from deep5.distributed.launch.supervisor import LIFELINE, OVER
 __all__ = ["BEGIN_S", "START_S", "RankJob", "RanksEnded"]
 
 START_S = 120.0
-"""Until all ranks run, at most: a launcher that waits for a machine that does not answer says nothing."""
+"""Maximum time until all ranks run: a launcher that waits for an unresponsive machine prints nothing."""
 
 BEGIN_S = 100.0
-"""From the first rank that is about to meet the others until the last one is, at most: the meeting itself has a limit
-that begins later, and that is a little longer."""
+"""Maximum time between the first and the last rank that is about to meet the others. The meeting itself has its own
+limit, which starts later and is slightly longer."""
 
 _LOOK_S = 0.1
-# Where one rank failed, the others mostly fail by themselves of the same; then they say so.
+# After one rank fails, the others mostly fail for the same reason; they have this long to report it.
 _TOGETHER_S = 1.0
-# Where all that is known is that a rank could not reach the others, one of these mostly has ended, or is about to: the
-# system may write its memory to a file first.
+# If the only known failure is that a rank could not reach the others, one of those mostly has ended or is about to: the
+# system may write its core dump first.
 _UNREACHED_S = 5.0
-# A rank that reported ends the job of MPI a second later (`mpi_waiting.leave`), and the launcher the other ranks; an
-# end that was the cause of a report is seen within a fraction of that.
+# A rank that reported an error ends the MPI job a second later (`mpi_waiting.leave`), and the launcher then ends the
+# other ranks; an end that caused the report is observed within a fraction of that.
 _BEHIND_S = 0.8
-# Ranks that wait for a lost one have nothing to put in order for which it would be worth to wait.
+# Ranks that wait for a lost one have no cleanup that is worth waiting for.
 _LOST_GRACE_S = 3.0
 _LAUNCHER_S = 2.0
 _FAILED, _INTERRUPTED = 3, 130
@@ -44,20 +44,20 @@ _FAILED, _INTERRUPTED = 3, 130
 
 @dataclass(frozen=True, kw_only=True)
 class RanksEnded:
-    """What became of a job.
+    """The outcome of a job.
 
     Attributes:
-        status: What the first rank that did not end with 0 ended with, 3 where one was lost, 130 where the job was
+        status: Exit status of the first rank with a nonzero status, 3 if a rank was lost, 130 if the job was
             interrupted.
         lost: The rank that was ended from outside, or None.
         failed: The rank that failed by itself first, or None.
-        signal: What ended the rank that was lost, where it is known.
-        error: What went wrong, in one text, or None. The rank may have printed it, unless it left that to `Report`.
-        reason: The part of the error that says why, where the rank that failed told it apart.
-        alike: Whether all ranks failed, and told the same reason.
-        trace: Where the rank that failed raised the error, as Python prints it, or None.
-        result_folder: Where the run wrote its result, as the first rank that knew it said.
-        seconds_to_notice: From the end of the rank that was lost or failed until it was seen; None where none was.
+        signal: The signal that ended the lost rank, if known.
+        error: The error as one string, or None. The rank may have printed it, unless it left that to `Report`.
+        reason: The part of the error that gives the cause, if the failed rank reported it separately.
+        alike: Whether all ranks failed and reported the same reason.
+        trace: Traceback of the failed rank, as Python prints it, or None.
+        result_folder: Folder of the run's result, as the first rank that knew it reported.
+        seconds_to_notice: Seconds from the end of the lost or failed rank until it was observed; None without one.
     """
 
     status: int
@@ -74,7 +74,7 @@ class RanksEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class _End:
-    """How a rank ended; `signal` is 0 where it is not known."""
+    """How a rank ended; `signal` is 0 if it is not known."""
 
     rank: int
     at_ns: int
@@ -83,15 +83,15 @@ class _End:
 
 
 class RankJob:
-    """A launcher with its ranks; left as a context, nothing of it lives.
+    """A launcher with its ranks; a context manager that leaves no process behind.
 
     Args:
-        folder: Where ranks and those who hold their places say how far they are.
-        ranks: How many there are.
-        launcher: What it is called.
+        folder: Where ranks and their holders report their progress.
+        ranks: Number of ranks.
+        launcher: Name of the launcher.
         command: The launcher's command line.
-        variables: Of the environment.
-        stdout: Takes what rank 0 prints.
+        variables: Environment variables.
+        stdout: Receives the output of rank 0.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RankJob:
                 stdout=printed,
                 stderr=printed,
                 env=dict(variables),
-                # A terminal's signals are for this process, which passes them on.
+                # The terminal's signals are for this process, which forwards them.
                 start_new_session=True,
             )
 
@@ -129,7 +129,7 @@ class RankJob:
         self._output.close()
 
     def watch(self, asked: list[int], grace_s: float) -> RanksEnded:
-        """Return when all ranks have ended, or were ended because one did not end well."""
+        """Return when all ranks have ended, or were ended because one failed."""
         deadline = monotonic() + START_S
         while True:
             self._look()
@@ -156,7 +156,7 @@ class RankJob:
                     self.process.wait(_LOOK_S)
 
     def _late(self) -> int | None:
-        """A rank that has not begun, long after another one has; who begins says so."""
+        """A rank that has not begun long after another one has; each rank reports its begin."""
         if self._all_begun:
             return None
         begun = [self._read(f"rank-{rank}.json").get("at_ns") for rank in range(self.ranks)]
@@ -173,7 +173,7 @@ class RankJob:
         )
 
     def _look(self) -> None:
-        """Find who has started and who has ended."""
+        """Find the ranks that have started and that have ended."""
         for rank in range(self.ranks):
             if rank in self.ended:
                 continue
@@ -196,12 +196,13 @@ class RankJob:
         return found
 
     def _first(self) -> tuple[int, int, dict[str, Any]] | None:
-        """When and of which rank the first was that did not end well, and what that rank reports.
+        """Time and number of the first rank that failed, and its report.
 
-        One that says that it failed counts from then on: until its process ends it may take longer than the others do
-        to notice, and MPI's end may wait for them. One that failed because it could not reach the others comes last:
-        the end of a process is seen when it is over, and its connections are closed before. Who goes without a word
-        some time behind a report was ended for it: by a launcher, when the rank that reported ended the job.
+        A rank that reports a failure counts from that report: its process may end later than the other ranks notice,
+        and MPI's shutdown may wait for them. A rank that failed because it could not reach the others comes last: a
+        process's end is observed when it is over, but its connections close before. A rank that ends without a report
+        some time after another rank's report was ended because of it: by a launcher, when the reporting rank ended the
+        job.
         """
         reports = [self._read(f"rank-{rank}.json") for rank in range(self.ranks)]
         told_ns = [int(report["at_ns"]) for report in reports if report.get("state") == "failed"]
@@ -218,7 +219,7 @@ class RankJob:
         return None if first is None else first[1:]
 
     def _wrong(self, first: tuple[int, int, dict[str, Any]], grace_s: float) -> RanksEnded:
-        """The first rank that did not end well; what it did to the others is not told."""
+        """The outcome for the first rank that failed; its effects on the others are not reported."""
         notice = max(monotonic_ns() - first[0], 0) / 1e9
         if first[2]:
             deadline = monotonic() + _UNREACHED_S
@@ -278,7 +279,7 @@ class RankJob:
         return last_lines((self.folder / "launcher.txt").read_bytes())
 
     def _tail(self, rank: int) -> str:
-        sleep(_LOOK_S)  # its last lines are on their way
+        sleep(_LOOK_S)  # its last lines are in flight
         return self._output.tail(rank)
 
     def _result_folder(self) -> Path | None:
@@ -286,7 +287,7 @@ class RankJob:
         return next((Path(folder) for folder in told if folder), None)
 
     def _wait(self, limit_s: float, asked: list[int] | None = None) -> None:
-        """Until all that started have ended, or the limit, or a second signal."""
+        """Wait until all started ranks have ended, the limit has passed, or a second signal arrives."""
         deadline = monotonic() + limit_s
         while monotonic() < deadline and (asked is None or len(asked) < 2):
             self._look()
@@ -295,26 +296,26 @@ class RankJob:
             sleep(_LOOK_S / 4)
 
     def _end(self, number: int, grace_s: float, asked: list[int] | None = None) -> None:
-        """Give the ranks that are left a signal and some time, and then end them."""
+        """Send the remaining ranks a signal, wait, and then kill them."""
         self._look()
         for rank, (holder, process) in self.holders.items():
-            # A rank's number is its own for as long as its parent, the holder, has not reaped it.
+            # A rank's process id stays valid until its parent, the holder, has reaped it.
             if rank not in self.ended and _lives(holder):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, number)
         self._wait(grace_s, asked)
 
     def _sweep(self) -> None:
-        """End all that is left: what ranks started, the ranks, those who hold their places, and the launcher."""
+        """End all remaining processes: those that ranks started, the ranks, their holders, and the launcher."""
         left = _tree(self.process)
         places = {holder.pid for holder, _ in self.holders.values()}
         above = {ancestor.pid for holder, _ in self.holders.values() for ancestor in _parents(holder)}
         for each in left:
-            # Of the launcher's, only what is below a holder: it would complain of anything else.
+            # Of the launcher's processes, only those below a holder: it would report an error for any other.
             if each.pid not in places and each.pid not in above and places & {up.pid for up in _parents(each)}:
                 with suppress(psutil.Error):
                     each.kill()
-        # Those who hold the places let go, and the launcher sees them all end well.
+        # The holders exit, and the launcher sees all of them succeed.
         (self.folder / OVER).touch()
         os.close(self._lifeline)
         for sign in (None, signal.SIGTERM, signal.SIGKILL):

@@ -1,4 +1,4 @@
-"""A rank that meets the others: its communicator, whether all ranks are alike, and what it reports."""
+"""Connects a rank with the others: its communicator, the comparison of all ranks, and its reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["FOLDER", "Report", "compare_ranks", "join"]
 
 FOLDER = "DEEP5_RANKS"
-"""Names the folder in which each rank that `start_ranks` started says how far it is."""
+"""Names the folder in which each rank started by `start_ranks` reports its progress."""
 
 _MEET_S = 60.0
 _ALIKE = "allowed: the same on all ranks; remedy: start all of them by one command, with one installation"
@@ -34,15 +34,15 @@ def join(
     """Meet the other ranks; every rank calls this.
 
     Args:
-        launched: What this process was started as.
-        backend: What torch.distributed exchanges by: gloo or nccl; MPI has none to choose.
-        device: NCCL's on this rank, which becomes PyTorch's current one; see `rank_device`.
-        timeout_s: Limit of the meeting.
+        launched: How this process was started.
+        backend: The torch.distributed back-end: gloo or nccl; ignored with MPI.
+        device: NCCL's device on this rank, which becomes PyTorch's current one; see `rank_device`.
+        timeout_s: Time limit for the ranks to meet.
 
     Raises:
-        CommunicationError: The others did not come in time.
+        CommunicationError: The other ranks do not arrive in time.
         MissingDependency: mpi4py, MPI or PyTorch is not installed.
-        UsageError: MPI knows of another number of ranks than the launcher started.
+        UsageError: MPI's number of ranks differs from the launcher's.
     """
     if launched.kind == "torch":
         return _join_torch(launched, backend, device, timeout_s)
@@ -69,7 +69,7 @@ def _join_torch(launched: Launched, backend: str, device: str | Device, timeout_
         return ProcessGroupCommunicator.connect(
             rank, size, address=address, port=port, backend=backend, timeout_s=timeout_s
         )
-    # torchrun itself listens there, and rank 0 must not.
+    # torchrun itself listens there, so rank 0 must not.
     from datetime import timedelta
 
     from torch.distributed import PrefixStore, TCPStore
@@ -91,21 +91,21 @@ def _join_torch(launched: Launched, backend: str, device: str | Device, timeout_
 def compare_ranks(
     communicator: Communicator, facts: Mapping[str, str | Mapping[str, Any]], *, timeout_s: float = _MEET_S
 ) -> None:
-    """Refuse ranks that are not alike: their numbers would be nobody's.
+    """Reject ranks that differ, because their results would not be meaningful.
 
     Args:
         communicator: Every rank calls this.
-        facts: What has to be the same on all ranks, by name: the recipe's hash, versions. Of what has names of its
-            own, in JSON's types, those that differ are told.
-        timeout_s: Limit of each wait.
+        facts: Values that must be the same on all ranks, by name: the recipe's hash, versions. Of a mapping (in JSON
+            types), only the entries that differ are reported.
+        timeout_s: Time limit of each wait.
 
     Raises:
-        UsageError: On every rank, the same: a fact that differs, on which ranks, and the values.
+        UsageError: Raised identically on every rank: the fact that differs, on which ranks, and its values.
     """
     from deep5.distributed.texts import gather_texts
 
     everyone = [json.loads(text) for text in gather_texts(communicator, json.dumps(dict(facts)), timeout_s=timeout_s)]
-    # In the order of rank 0, so that all ranks say the same.
+    # In the order of rank 0, so that all ranks report the same.
     names = list(dict.fromkeys(name for rank in everyone for name in rank))
     for name in names:
         values = [rank.get(name) for rank in everyone]
@@ -124,7 +124,7 @@ def compare_ranks(
 
 
 def _differences(values: Sequence[Mapping[str, Any]]) -> str:
-    """What differs in several documents, name by name, and on which ranks.
+    """The differences between several documents, by name, and the ranks that have them.
 
     >>> _differences([{"seed": 0, "sizes": {"a": 1}}, {"seed": 3, "sizes": {"a": 1}}])
     'seed: 0 on rank 0, 3 on rank 1'
@@ -137,7 +137,7 @@ def _differences(values: Sequence[Mapping[str, Any]]) -> str:
             ranks.setdefault(each.get(name), []).append(str(rank))
         if len(ranks) > 1:
             texts = [text for text in ranks if text is not None]
-            # What is long is shown from where it differs.
+            # Long values are shown from their first difference.
             columns = enumerate(zip(*texts, strict=False))
             same = next((place for place, letters in columns if len(set(letters)) > 1), 0)
             those = (f"{_part(text, same)} on rank {', '.join(those)}" for text, those in ranks.items())
@@ -146,7 +146,7 @@ def _differences(values: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """The values within a document as texts, by their names with dots between."""
+    """The values of a document as strings, by dotted name."""
     found: dict[str, str] = {}
     for name, value in document.items():
         if isinstance(value, dict) and value:
@@ -168,10 +168,11 @@ def _told(value: str | None) -> str:
 
 
 class Report:
-    """What this rank tells the process that watches it; tells nobody where `start_ranks` has not started it.
+    """Reports of this rank to the process that watches it; does nothing if `start_ranks` did not start this rank.
 
     Attributes:
-        watched: Whether somebody reads it: then an error need not be printed, because the parent does it, once.
+        watched: Whether a process reads the reports: then the rank need not print an error, because the parent does so
+            once.
     """
 
     def __init__(self) -> None:
@@ -182,16 +183,16 @@ class Report:
         self._folder: str | None = None
 
     def started(self) -> None:
-        """This rank runs."""
+        """Report that this rank runs."""
         self._write("started")
 
     def folder(self, path: str | Path) -> None:
-        """This rank writes its result there."""
+        """Report the folder to which this rank writes its result."""
         self._folder = str(Path(path).absolute())
         self._write("started")
 
     def finished(self, status: int) -> None:
-        """This rank is done, and ends with this status."""
+        """Report that this rank is done and exits with this status."""
         self._write("finished", status=status)
 
     def failed(
@@ -203,14 +204,14 @@ class Report:
         trace: str | None = None,
         unreached: bool = False,
     ) -> None:
-        """This rank ends with an error.
+        """Report that this rank ends with an error.
 
         Args:
-            message: What is told of it.
-            status: What this rank ends with.
-            reason: The part of the message that says why, where the rank is to be named before it.
-            trace: Where it was raised, as Python prints it.
-            unreached: Whether what failed is that this rank did not reach the others, of which one may have ended.
+            message: The error message.
+            status: Exit status of this rank.
+            reason: The part of the message that gives the cause, where the rank is named before it.
+            trace: The traceback as Python prints it.
+            unreached: Whether the failure is that this rank did not reach the others, one of which may have ended.
         """
         self._write("failed", status=status, error=message, reason=reason, trace=trace, unreached=unreached)
 
@@ -228,7 +229,7 @@ class Report:
             write_atomically(self._path, json.dumps(document))
 
     def _told_folder(self) -> str | None:
-        """What another `Report` of this rank has said."""
+        """The folder that another `Report` of this rank has reported."""
         try:
             folder: str | None = json.loads(self._path.read_bytes())["folder"]
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What the launcher of this process says in its environment: which rank it is, and of how many."""
+"""Reads this process's rank and the number of ranks from the launcher's environment variables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from deep5.core.errors import UsageError, brief
 __all__ = ["LAUNCH", "Launched", "environment_number", "launched"]
 
 LAUNCH = "DEEP5_LAUNCH"
-"""Says what `start_ranks` started: the launcher and the number of ranks, as in `mpiexec:4`."""
+"""What `start_ranks` started: the launcher and the number of ranks, as in `mpiexec:4`."""
 
-# By launcher, what holds rank, size and the rank on its machine.
+# The variables with rank, size and local rank, by launcher.
 _MPI = {
     "mpiexec of Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
@@ -23,14 +23,14 @@ _TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """What this process was started as.
+    """How this process was started.
 
     Attributes:
         rank: From 0.
-        size: How many there are.
-        kind: What the ranks exchange by.
-        local_rank: Among those of this machine, where the launcher says so; None where it does not.
-        by: What started them.
+        size: Number of ranks.
+        kind: How the ranks communicate.
+        local_rank: The rank among those of this machine; None if the launcher does not provide it.
+        by: The program that started the ranks.
     """
 
     rank: int
@@ -41,13 +41,13 @@ class Launched:
 
 
 def launched() -> Launched | None:
-    """Whether this process was started as one of several ranks: by what its environment says, and nothing else.
+    """How this process was started as one of several ranks, according to the environment only; None if it was not.
 
-    A batch script of Slurm's is none, for all that its environment says how many tasks it may start, nor is the only
-    rank of a job, unless `start_ranks` started it.
+    A Slurm batch script does not count, although its environment gives a number of tasks, nor does the only rank of a
+    job, unless `start_ranks` started it.
 
     Raises:
-        UsageError: What the environment says cannot be read, or contradicts itself.
+        UsageError: The environment variables cannot be parsed, or contradict each other.
     """
     own = os.environ.get(LAUNCH, "").partition(":")[0]
     found = [] if own == "torchrun" else [each for name in _MPI if (each := _by_mpi(name)) is not None]
@@ -89,7 +89,7 @@ def _by_mpi(name: str) -> Launched | None:
 
 
 def _by_torch() -> Launched | None:
-    # Other programs, too, call something RANK.
+    # Other programs also set a variable called RANK.
     if any(variable not in os.environ for variable in _TORCH):
         return None
     local = environment_number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else None
@@ -98,7 +98,7 @@ def _by_torch() -> Launched | None:
 
 
 def _by_slurm() -> Launched | None:
-    """A task of a step of several; the script of a job, and a shell in it, are a step of one or none at all."""
+    """A task of a multi-task step; a batch script, and a shell in it, have a step of one task or no step."""
     if "SLURM_PROCID" not in os.environ or "SLURM_STEP_ID" not in os.environ:
         return None
     step = "SLURM_STEP_NUM_TASKS"
@@ -113,10 +113,10 @@ def _by_slurm() -> Launched | None:
 
 
 def environment_number(variable: str) -> int:
-    """An integer that a variable of the environment holds.
+    """The integer value of an environment variable.
 
     Raises:
-        UsageError: It holds none, or is not set.
+        UsageError: It is not an integer, or is not set.
     """
     text = os.environ.get(variable)
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 9:

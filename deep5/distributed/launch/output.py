@@ -1,4 +1,4 @@
-"""What ranks print, on its way: to this process's streams, and the last of it kept for what an error tells."""
+"""Relays the output of ranks to this process's streams and keeps its last lines for error messages."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, TextIO
 
 __all__ = ["RankOutput", "last_lines"]
 
-# What is printed at the end may have a slow reader.
+# The reader of the last output may be slow.
 _DRAIN_S = 60.0
 _TOLD_LINES, _TOLD_BYTES = 3, 20_000
 
 
 class RankOutput:
-    """Where ranks print: `rank-0.out`, `rank-0.err` and so on in a folder, which are terminals and named pipes.
+    """Output of the ranks: `rank-0.out`, `rank-0.err` and so on in a folder, which are terminals or named pipes.
 
     Args:
-        folder: Takes the names.
-        ranks: How many there are.
-        stdout: Takes what rank 0 prints; what it says of errors goes to this process's standard error.
+        folder: Folder of these files.
+        ranks: Number of ranks.
+        stdout: Receives rank 0's standard output; its standard error goes to this process's standard error.
     """
 
     def __init__(self, folder: Path, ranks: int, stdout: TextIO) -> None:
@@ -35,11 +35,11 @@ class RankOutput:
             self._connect(rank)
 
     def tail(self, rank: int) -> str:
-        """The last lines that a rank said, as `last_lines`."""
+        """The last lines that a rank printed, as `last_lines`."""
         return last_lines(b"".join(list(self._said[rank])))
 
     def close(self) -> None:
-        """Pass on what is still under way; the ranks have ended."""
+        """Relay the remaining output; the ranks have ended."""
         for handle in self._pipes:
             os.close(handle)
         deadline = monotonic() + _DRAIN_S
@@ -47,7 +47,7 @@ class RankOutput:
             thread.join(max(deadline - monotonic(), 0.0))
 
     def _connect(self, rank: int) -> None:
-        """Where a rank's output goes: to terminals directly, and through pipes otherwise."""
+        """Connect a rank's output: to terminals directly, otherwise through pipes."""
         out, err = (self._folder / f"rank-{rank}.{name}" for name in ("out", "err"))
         self._said[rank] = deque(maxlen=_TOLD_BYTES // 1000)
         if rank == 0:
@@ -63,7 +63,7 @@ class RankOutput:
             path.symlink_to(terminal)
             return
         os.mkfifo(path)
-        # Held open for writing, too, so that there is no end before the first rank comes.
+        # Opened for writing as well, so that there is no end of file before the first rank opens it.
         source = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self._pipes.append(os.open(path, os.O_WRONLY))
         os.set_blocking(source, True)
@@ -74,7 +74,7 @@ class RankOutput:
 
 
 def _terminal(stream: Any) -> str | None:
-    """The path of the terminal that a stream is, where it can be opened once more."""
+    """The path of the terminal behind a stream, if it can be opened again."""
     try:
         path = os.ttyname(stream.fileno())
     except (OSError, ValueError, AttributeError):
@@ -83,7 +83,7 @@ def _terminal(stream: Any) -> str | None:
 
 
 def _pass_on(source: int, stream: Any, said: deque[bytes] | None) -> None:
-    """What comes from a pipe, unchanged to a stream, if there is one; the last of it is kept."""
+    """Copy a pipe to a stream unchanged, if there is one; keep the last output."""
     with os.fdopen(source, "rb", buffering=0) as file:
         while block := file.read(1000):
             if said is not None:
@@ -92,7 +92,7 @@ def _pass_on(source: int, stream: Any, said: deque[bytes] | None) -> None:
                 if stream is not None:
                     _write(stream, block)
             except (OSError, ValueError):
-                stream = None  # nobody reads it any more; the rank is not to wait for that
+                stream = None  # the reader has closed it; the rank must not block on it
 
 
 def _write(stream: Any, block: bytes) -> None:
@@ -106,9 +106,9 @@ def _write(stream: Any, block: bytes) -> None:
 
 
 def last_lines(said: bytes) -> str:
-    """What a program said last, as the end of an error's message; empty where it said nothing."""
+    """The last lines that a program printed, as the end of an error message; empty without output."""
     text = said[-_TOLD_BYTES:].replace(b"\0", b"").decode(errors="replace")
-    # Without the rulers of boxes.
+    # Without the borders of boxes.
     lines = [line.strip() for line in text.splitlines() if line.strip(" \t-=*_")]
     last = " | ".join(line[:200] for line in lines[-_TOLD_LINES:])
     return f"; it said: {last}" if last else ""

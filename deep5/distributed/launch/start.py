@@ -1,4 +1,4 @@
-"""`start_ranks`: a command once a rank, by mpiexec or torchrun, watched until nothing of it is left."""
+"""`start_ranks`: runs a command once per rank, by mpiexec or torchrun, and watches until all processes have ended."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["Launcher", "RanksEnded", "start_ranks"]
 
 Launcher = Literal["mpiexec", "torchrun"]
 
-# What Open MPI 5.0 says where it cannot read the addresses of this machine's network, which happens now and then where
-# several jobs start at the same time (lfortran/lfortran#8610). Nothing was started then; the next try mostly goes well.
+# Message of Open MPI 5.0 when it cannot read the addresses of this machine's network, which happens occasionally when
+# several jobs start at the same time (lfortran/lfortran#8610). No rank was started then; a retry mostly succeeds.
 _NO_LISTENER = "listener thread failed to start"
 _TRIES = 3
 
-# What a batch system says of its job. All ranks are on this machine, whatever that has given: a launcher that reads
-# this would start some on other machines, or refuse more ranks than the job has tasks.
+# Variables of a batch system. All ranks run on this machine, whatever was allocated: a launcher that reads these would
+# start some on other machines, or reject more ranks than the job has tasks.
 _BATCH = ("SLURM_", "PBS_", "LSB_", "FLUX_", "COBALT_", "PE_HOSTFILE")
 
 _PROGRAM = (
@@ -53,25 +53,25 @@ def start_ranks(
     stdout: TextIO | None = None,
     grace_s: float = 15.0,
 ) -> RanksEnded:
-    """Run a command once a rank on this machine, and return when nothing of it is left.
+    """Run a command once per rank on this machine, and return when all processes have ended.
 
-    Standard output and standard error of rank 0 are this process's, terminals included. Those of the others go
-    nowhere, but for what the last lines tell of an error; so does what the launcher prints.
+    Rank 0 uses this process's standard output and standard error, terminals included. The output of the other ranks and
+    of the launcher is discarded, except for the last lines in an error message.
 
-    A rank that is lost or fails ends the others. SIGINT and SIGTERM are passed to the ranks, which have `grace_s` to
-    end in good order; a second signal ends them at once. If this process is killed, the ranks end with it.
+    A rank that is lost or fails ends the others. SIGINT and SIGTERM are forwarded to the ranks, which have `grace_s` to
+    shut down; a second signal kills them at once. If this process is killed, the ranks end with it.
 
     Args:
-        command: What a rank is; the path of a program and its arguments.
-        ranks: How many.
-        launcher: Open MPI's or MPICH's mpiexec, or torchrun of PyTorch.
-        environment: Of the ranks; None: this process's.
-        stdout: Takes what rank 0 prints; None: standard output.
-        grace_s: Between a signal and the end of those that did not end by it.
+        command: Command of a rank: the path of a program and its arguments.
+        ranks: Number of ranks.
+        launcher: mpiexec of Open MPI or MPICH, or PyTorch's torchrun.
+        environment: Environment of the ranks; None: this process's.
+        stdout: Receives rank 0's standard output; None: standard output.
+        grace_s: Seconds between a signal and the kill of remaining ranks.
 
     Raises:
         MissingDependency: The launcher is not installed.
-        UsageError: A number of ranks or a launcher that is none.
+        UsageError: The number of ranks or the launcher is invalid.
     """
     if not is_whole(ranks) or ranks < 1:
         raise UsageError(f"start_ranks: got {brief(ranks)} ranks; allowed: a whole number of at least 1")
@@ -92,7 +92,7 @@ def _job(
     stdout: TextIO,
     grace_s: float,
 ) -> tuple[RanksEnded, bool]:
-    """One job from its start to its end, and whether any rank of it was started."""
+    """Run one job from start to end; also return whether any of its ranks was started."""
     variables = dict(os.environ if environment is None else environment)
     with tempfile.TemporaryDirectory(prefix="deep5-ranks-", ignore_cleanup_errors=True) as name:
         for foreign in [each for each in variables if each.startswith(_BATCH)]:
@@ -106,20 +106,20 @@ def _job(
 
 
 def _own(function: str, *arguments: Any) -> list[str]:
-    """A command line that calls a function of `deep5.distributed.launch.supervisor` as this process finds it."""
+    """A command line that calls a function of `deep5.distributed.launch.supervisor` as this process imports it."""
     return [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), function, json.dumps(arguments)]
 
 
 def _start(
     launcher: Launcher, ranks: int, folder: Path, variables: Mapping[str, str]
 ) -> tuple[list[str], str, list[str]]:
-    """The launcher's part of the command line, what it says the rank in, and what it sets that no rank is to see."""
+    """The launcher's arguments, the variable that holds the rank, and the variables to unset for ranks."""
     if launcher == "torchrun":
         if importlib.util.find_spec("torch") is None:
             raise MissingDependency(
                 f"torchrun needs the package 'torch', which is not installed; remedy: {install_command('torch')}"
             )
-        # It would give each rank one thread; how many is the run's matter, and the same by either launcher.
+        # torchrun would give each rank one thread; the run decides how many, the same with either launcher.
         unset = [] if "OMP_NUM_THREADS" in variables else ["OMP_NUM_THREADS"]
         options = ["--nproc-per-node", str(ranks), "--standalone", "--log-dir", str(folder / "torchrun"), "--no-python"]
         return [sys.executable, "-m", "torch.distributed.run", *options], "RANK", unset
@@ -138,7 +138,7 @@ def _start(
 
 
 def _mpiexec() -> str:
-    # That of the package openmpi, which belongs to the mpi4py beside it, before the system's.
+    # Prefer the mpiexec of the package openmpi, which belongs to the mpi4py next to it, over the system's.
     beside = str(Path(sys.executable).parent)
     found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
     if found is None:
@@ -152,7 +152,7 @@ def _mpiexec() -> str:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM; outside the main thread, where Python takes none, they are left as they are."""
+    """Collect SIGINT and SIGTERM; outside the main thread, where Python cannot handle signals, they are unchanged."""
     asked: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():

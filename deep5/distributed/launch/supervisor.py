@@ -1,7 +1,7 @@
-"""Between a launcher and a rank: starts the rank, says how it ended, and keeps its place until all may go.
+"""Runs between a launcher and a rank: starts the rank, reports how it ended, and keeps its place until released.
 
-A launcher that sees a rank end ends the others, and prints pages. It does not see it here: `hold` lives on until the
-process that watches all ranks lets go, and then ends without an error.
+A launcher that sees a rank end ends the others and prints pages of output. `hold` prevents that: it stays alive until
+the process that watches all ranks releases it, and then exits with status 0.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from deep5.core.parent_watch import die_with_parent
 __all__ = ["LIFELINE", "OVER", "follow", "hold"]
 
 LIFELINE = "lifeline"
-"""A pipe by name, which the watching process holds open for as long as the ranks may live."""
+"""A named pipe that the watching process keeps open as long as the ranks may live."""
 
 OVER = "over"
-"""A file that is there before the watching process lets go."""
+"""A file that the watching process creates before it releases the holders."""
 
 _PR_SET_CHILD_SUBREAPER = 36
-# Should the watching process have ended while this one opened the pipe, nothing but a look tells.
+# If the watching process ended while this one opened the pipe, only polling detects it.
 _LOOK_MS = 10_000
 
 
 def follow(parent: int, command: Sequence[str]) -> NoReturn:
-    """Become the launcher, which ends with its parent, and puts away the files and the shared memory of its job."""
+    """Become the launcher, which ends with its parent and removes the files and the shared memory of its job."""
     die_with_parent(parent, by=signal.SIGTERM)
     os.execvp(command[0], list(command))  # noqa: S606 - there is no shell between
 
 
 def hold(folder: str, parent: int, variable: str, unset: Sequence[str], command: Sequence[str]) -> NoReturn:
-    """Run a rank's command to its end, and wait until the watching process lets go.
+    """Run a rank's command to its end, and wait until the watching process releases this one.
 
     Args:
-        folder: Of the watching process. `ended-R.json` is written there: `status` of the rank, or the `signal` that
-            ended it.
+        folder: Folder of the watching process. `ended-R.json` is written there: the rank's `status`, or the `signal`
+            that ended it.
         parent: The watching process.
-        variable: What the launcher says the rank in.
-        unset: Variables that the launcher sets by itself and the rank is not to see.
-        command: The rank's.
+        variable: The variable in which the launcher passes the rank.
+        unset: Variables that the launcher sets by itself and the rank must not see.
+        command: The rank's command.
     """
     rank = os.environ[variable]
     lifeline = os.open(f"{folder}/{LIFELINE}", os.O_RDONLY | os.O_NONBLOCK)
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    # Only what is held open now can be seen to close.
+    # A close is only detected on a pipe that is held open now.
     if not _lives(parent) or Path(folder, OVER).exists():
         _leave()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _ignore)  # a launcher's; the ranks are the watching process's matter
+        signal.signal(number, _ignore)  # the launcher's signals; those for the ranks come from the watching process
     signal.signal(signal.SIGCHLD, _ignore)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     _adopt()
@@ -70,7 +70,7 @@ def hold(folder: str, parent: int, variable: str, unset: Sequence[str], command:
     )
     waiting = select.poll()
     waiting.register(woken, select.POLLIN)
-    waiting.register(lifeline, 0)  # a hang-up is told in any case
+    waiting.register(lifeline, 0)  # a hang-up is always reported
     running = True
     while True:
         events = waiting.poll(_LOOK_MS)
@@ -78,7 +78,7 @@ def hold(folder: str, parent: int, variable: str, unset: Sequence[str], command:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child, signal.SIGKILL)
             if not Path(folder, OVER).exists():
-                # Who would have deleted it was killed.
+                # The process that would have deleted it was killed.
                 shutil.rmtree(folder, ignore_errors=True)
             _leave()
         with suppress(BlockingIOError):
@@ -89,7 +89,7 @@ def hold(folder: str, parent: int, variable: str, unset: Sequence[str], command:
 
 
 def _ended(child: int) -> dict[str, Any] | None:
-    """How the rank ended, or None; what it has left to this process is reaped beside."""
+    """How the rank ended, or None; also reaps the processes that it left to this one."""
     found = None
     with suppress(ChildProcessError):
         while True:
@@ -103,7 +103,7 @@ def _ended(child: int) -> dict[str, Any] | None:
 
 
 def _become(holder: int, folder: str, rank: str, unset: Sequence[str], command: Sequence[str]) -> NoReturn:
-    """In the child: the rank, in a group of processes of its own, its output where the watching process takes it."""
+    """In the child: become the rank, in a separate process group, with its output connected to the watching process."""
     try:
         die_with_parent(holder)
         os.setsid()
@@ -123,7 +123,7 @@ def _become(holder: int, folder: str, rank: str, unset: Sequence[str], command: 
 
 
 def _adopt() -> None:
-    """What a rank leaves behind becomes this process's child, where the watching process finds it."""
+    """Adopt the orphans of a rank, so that the watching process finds them."""
     import ctypes
 
     with suppress(OSError, AttributeError):
@@ -141,14 +141,14 @@ def _lives(process: int) -> bool:
 
 
 def _zombie(process: int) -> bool:
-    # A container without an init keeps what ended.
+    # A container without an init process keeps zombies.
     with suppress(OSError, IndexError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return False
 
 
 def _ignore(number: int, frame: Any) -> None:
-    """A handler, and not SIG_IGN: that, the rank would inherit."""
+    """A handler instead of SIG_IGN, which the rank would inherit."""
 
 
 def _leave() -> NoReturn:

@@ -1,1 +1,1 @@
-"""Communication schemes, one a file."""
+"""Communication schemes, one per file."""

@@ -1,4 +1,4 @@
-"""`AllReduce`: synchronous and decentralised: every rank steps by the mean gradient of all."""
+"""`AllReduce`: synchronous and decentralized: every rank steps with the mean gradient of all ranks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["AllReduce"]
 
 
 class AllReduce(DistributedOptimizer):
-    """Every rank computes the gradients of its part of the batch, all are added up, and every rank makes the update.
+    """Every rank computes the gradients of its part of the batch, all are summed, and every rank makes the update.
 
-    Gradients travel in buckets of some MiB; where the framework shows them early, a bucket is sent as soon as it is
-    full, while the backward pass goes on. N ranks do what one rank does with the whole batch.
+    Gradients are sent in buckets of some MiB; if the framework exposes them early, a bucket is sent as soon as it is
+    full, while the backward pass continues. N ranks compute the same step as one rank with the whole batch.
 
-    So they do with an optimizer that owns its step (L-BFGS, SAG, one of your own): each of its evaluations adds up the
-    gradients, and the loss, of all ranks.
+    This also holds for an optimizer that owns its step (L-BFGS, SAG, a user-defined one): each of its evaluations sums
+    the gradients and the loss of all ranks.
 
     Args:
-        bucket_mib: A bucket is sent when it holds so many MiB; the first one when it holds one.
-        compression: See `DistributedOptimizer`; compressed buckets are sent when the backward pass is done.
+        bucket_mib: A bucket is sent when it holds this many MiB; the first bucket when it holds one.
+        compression: See `DistributedOptimizer`; compressed buckets are sent after the backward pass.
         verify_every: See `DistributedOptimizer`.
         timeout_s: See `DistributedOptimizer`.
         synchronise_batch_norm: See `DistributedOptimizer`.

@@ -1,4 +1,4 @@
-"""What a scheme is given: its compression, and whether it synchronises batch normalisation."""
+"""Checks of a scheme's arguments: its compression, and synchronized batch normalization."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["check_compression", "check_synchronises"]
 
 
 def check_compression(name: str, compression: Any) -> None:
-    """See that a scheme was given a compression.
+    """Check that a scheme's argument is a compression.
 
     Args:
-        name: The scheme's.
-        compression: What it was given.
+        name: Name of the scheme.
+        compression: The argument.
 
     Raises:
-        UsageError: It is none, or its base was not initialised.
+        UsageError: It is not a compression, or its base was not initialized.
     """
     from deep5.distributed.compression import Compression
 
@@ -31,15 +31,15 @@ def check_compression(name: str, compression: Any) -> None:
 
 
 def check_synchronises(name: str, asked: object, *, allowed: bool) -> None:
-    """What a scheme was given as `synchronise_batch_norm`.
+    """Check a scheme's argument `synchronise_batch_norm`.
 
     Args:
-        name: The scheme's.
-        asked: What it was given.
+        name: Name of the scheme.
+        asked: The argument.
         allowed: Whether the ranks of the scheme step together.
 
     Raises:
-        UsageError: It is neither true nor false, or the ranks of the scheme do not step together.
+        UsageError: It is not a bool, or it is true and the ranks of the scheme do not step together.
     """
     if not isinstance(asked, bool):
         raise UsageError(f"{name}: got synchronise_batch_norm={brief(asked)}; allowed: True or False")

@@ -21,18 +21,18 @@ from deep5.training.optimizer import RuleOptimizer
 
 __all__ = ["AsynchronousScheme"]
 
-# In a state: what the root keeps whatever the number of ranks is that goes on from it.
+# State entries of the root that any number of resuming ranks uses.
 _SERVER = "server/"
 
 
 class AsynchronousScheme(ServedOptimizer):
-    """A rank sends the gradient of its samples to the server as soon as it has it, and goes on with what it gets back.
+    """A rank sends the gradient of its samples to the server as soon as it is computed, and continues with the reply.
 
-    Every rank takes at least one step of each epoch; how many, and how fast, is its own matter.
+    Every rank takes at least one step of each epoch; their number and pace may differ between ranks.
 
     Args:
-        root: The rank that the server works beside; it computes gradients like all others.
-        timeout_s: See `DistributedOptimizer`; a rank may say nothing for as long.
+        root: The rank that runs the server; it computes gradients like all others.
+        timeout_s: See `DistributedOptimizer`; also the longest permitted silence of a rank.
     """
 
     lockstep: ClassVar[bool] = False
@@ -51,26 +51,26 @@ class AsynchronousScheme(ServedOptimizer):
     @property
     @abstractmethod
     def _ahead(self) -> int | None:
-        """By how many steps a rank may be ahead of the slowest; None: by any number."""
+        """How many steps a rank may be ahead of the slowest; None: any number."""
 
     @property
     def staleness(self) -> Counter[int]:
-        """This rank's gradients applied so far, by the updates made between their parameters and them."""
+        """Counts this rank's applied gradients by staleness: the updates since their parameters."""
         return self._staleness
 
     @property
     def last_staleness(self) -> int | None:
-        """Of the gradient of the last step; None where it had no sample, or there was none."""
+        """Staleness of the last step's gradient; None without a step, or if the step had no sample."""
         return self._last_staleness
 
     @property
     def held_s(self) -> float:
-        """Seconds that this rank was held back for slower ones so far."""
+        """Seconds that this rank has waited for slower ones so far."""
         return self._held_ns / 1e9
 
     @property
     def server(self) -> Server | None:
-        """What makes the updates; None on ranks other than the root, and where there is one rank."""
+        """The server that makes the updates; None on ranks other than the root, and with one rank."""
         return self._server
 
     def _prepare(self) -> None:
@@ -100,7 +100,7 @@ class AsynchronousScheme(ServedOptimizer):
         self._staleness, self._last_staleness, self._held_ns = Counter(), None, 0
         if self._memory is None:
             return
-        # Nothing else may come between its messages.
+        # A separate communicator, so that nothing comes between its messages.
         self._link = link = self.communicator.split(0)
         self._counted = (link.sent_bytes, link.messages, link.waited_ns)
         self._sent, self._newest = Block(self.trained), Block(self.trained)
@@ -143,18 +143,18 @@ class AsynchronousScheme(ServedOptimizer):
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """Forward and backward at the parameters that this rank got; see `TrainStep.backprop`."""
+        """Forward and backward at the parameters that this rank received; see `TrainStep.backprop`."""
         optimizer: Any = self.optimizer
         scale = loss_scale * (optimizer.pipeline.loss_scale or 1.0)
         return self.gradient(inputs, info, on_gradient, accumulate=accumulate, loss_scale=scale)
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """Hand this rank's gradients over, and take the newest parameters."""
+        """Send this rank's gradients and receive the newest parameters."""
         self._sent.put(gradients)
         self._push(PUSH, info)
 
     def _without_samples(self, info: StepInfo) -> bool:
-        """Begin an epoch where this step is its first; whether this rank has no sample in it."""
+        """Begin an epoch if this step is its first; return whether this rank has no sample in it."""
         if info.epoch != self._served_epoch:
             self.settle()
             self._begin(info)
@@ -164,7 +164,7 @@ class AsynchronousScheme(ServedOptimizer):
         """The first step of an epoch: this rank takes the server's parameters, whatever it had."""
         if self._server is not None:
             if self._updates is None:
-                # So many were made where one rank has trained before.
+                # One rank that trained before has made this many updates.
                 self._updates = self._server.updates = info.step
             self._version = self._server.begin(info)
             self.memory.block.write(self.executor)
@@ -187,7 +187,7 @@ class AsynchronousScheme(ServedOptimizer):
         self._count()
 
     def _ask(self, kind: int, info: StepInfo) -> tuple[int, int]:
-        """Send a message to the server, and take the parameters that it answers with."""
+        """Send a message to the server and receive the parameters of its answer."""
         sent, newest, link = self._sent, self._newest, self._link
         if link is None:
             raise UsageError(f"{type(self).__name__} is not bound to an executor; remedy: call bind(executor) first")
@@ -196,7 +196,7 @@ class AsynchronousScheme(ServedOptimizer):
         while True:
             link.receive(newest.memory, self.root, tag=TAG, timeout_s=self.timeout_s)
             answer, version, staleness, held_ns = (int(number) for number in newest.head[:4])
-            # A rank whose epoch has ended waits for the last one of all.
+            # A rank that has ended its epoch waits for the last rank.
             if answer != WAIT and (kind != DONE or answer == OVER):
                 break
         newest.write(self.executor)
@@ -204,9 +204,9 @@ class AsynchronousScheme(ServedOptimizer):
         return staleness, held_ns
 
     def settle(self) -> None:
-        """The end of this rank's epoch: return when all gradients of all ranks are applied; called by every rank.
+        """End this rank's epoch: return when all gradients of all ranks are applied; called by every rank.
 
-        The executor then holds the server's parameters. The next step begins anew.
+        The executor then holds the server's parameters. The next step begins an epoch.
 
         Raises:
             CommunicationError: A rank was lost.
@@ -227,12 +227,12 @@ class AsynchronousScheme(ServedOptimizer):
             self._server.close()
 
     def average_parameters(self) -> None:
-        """Give every rank the server's parameters; called by every rank."""
+        """Copy the server's parameters to every rank; called by every rank."""
         if self._memory is not None:
             self.share_out()
 
     def _count(self) -> None:
-        """Put what was sent on the account of the ranks' own communicator."""
+        """Add the traffic to the counters of the ranks' own communicator."""
         link, communicator = self._link, self.communicator
         if link is None:
             return
@@ -241,19 +241,19 @@ class AsynchronousScheme(ServedOptimizer):
         self._counted = now
         communicator.sent_bytes += sent_bytes
         communicator.messages += messages
-        # What the server's thread waits for, the root does not; what the root itself does, `_push` counts.
+        # The root does not wait while the server's thread waits; `_push` counts the root's own waits.
         communicator.waited_ns += 0 if self.serves else waited_ns
 
     def set_hyper(self, name: str, value: float) -> None:
-        """Set a hyperparameter: the root's are those of the updates; see `RuleOptimizer.set_hyper`.
+        """Set a hyperparameter: updates use the root's; see `RuleOptimizer.set_hyper`.
 
         Raises:
-            Unsupported: The loss scale, which gradients under way have already.
+            Unsupported: The loss scale, because gradients in flight already include it.
         """
         self._set(name, lambda optimizer: optimizer.set_hyper(name, value))
 
     def set_parameter(self, name: str, value: float, match: Callable[[str], bool] | None = None) -> None:
-        """As `set_hyper`, for all parameters or for some; see `RuleOptimizer.set_parameter`."""
+        """Like `set_hyper`, for all parameters or some; see `RuleOptimizer.set_parameter`."""
         self._set(name, lambda optimizer: optimizer.set_parameter(name, value, match))
 
     def _set(self, name: str, change: Callable[[Any], None]) -> None:
@@ -268,7 +268,7 @@ class AsynchronousScheme(ServedOptimizer):
             change(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """The root's holds the server's parameters and the rule's state; those of others hold neither."""
+        """The root's holds the server's parameters and the rule's state; those of other ranks hold neither."""
         if self._server is None:
             return super().state_dict()
         with self._server.lock:
@@ -277,11 +277,11 @@ class AsynchronousScheme(ServedOptimizer):
             return {**super().state_dict(), **kept, f"{_SERVER}updates": updates}
 
     def state_views(self) -> dict[str, Any]:
-        """As `state_dict`: the live memory is the server's."""
+        """Like `state_dict`: the live memory is the server's."""
         return self.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`: the root's parameters are the server's; other ranks ask for them at their next step."""
+        """Restore `state_dict`: the root's parameters are the server's; other ranks get them at their next step."""
         own = {name.removeprefix(_SERVER): value for name, value in state.items() if name.startswith(_SERVER)}
         rest = {name: value for name, value in state.items() if not name.startswith(_SERVER)}
         parameters = {name.removeprefix("parameters/"): value for name, value in own.items() if name != "updates"}
@@ -297,19 +297,19 @@ class AsynchronousScheme(ServedOptimizer):
 
 
 class _Worked:
-    """The halves of a worker's step of micro-batches; see `deep5.training.accumulation.Halves`."""
+    """The two halves of a worker's step of micro-batches; see `deep5.training.accumulation.Halves`."""
 
     def __init__(self, scheme: AsynchronousScheme) -> None:
         self._scheme, self.apply = scheme, scheme.apply
 
     def backprop(self, inputs: Arrays, info: StepInfo, on_gradient: Any = None, **options: Any) -> Arrays:
         outputs = self._scheme.first_half(inputs, info, on_gradient, **options)
-        # They are averaged outside of the framework's own step, which alone knows how to compute with its values.
+        # NumPy values, because they are averaged outside of the framework's own step.
         return {name: to_numpy(value) for name, value in outputs.items()}
 
 
 class _Halves:
-    """The optimizer's second half: looked up every time, as `set_parameter` may make another."""
+    """The optimizer's second half, looked up on every call, because `set_parameter` may replace it."""
 
     def __init__(self, optimizer: RuleOptimizer) -> None:
         self._optimizer: Any = optimizer

@@ -1,4 +1,4 @@
-"""`ParameterAveraging`: the base of schemes whose ranks step by themselves and average their parameters."""
+"""`ParameterAveraging`: the base of schemes whose ranks step independently and average their parameters."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["ParameterAveraging", "check_every"]
 
 
 class ParameterAveraging(DistributedOptimizer):
-    """A rank takes its optimizer's whole step, compiled where the framework compiles; parameters alone are exchanged.
+    """A rank takes its optimizer's whole step, compiled if the framework compiles; only parameters are exchanged.
 
-    So any optimizer will do, also one that evaluates the loss several times a step. A rank whose part of a batch is
-    empty makes no update of its own, and takes part in the exchange.
+    So any optimizer works, including one that evaluates the loss several times per step. A rank whose part of a batch
+    is empty makes no update, but takes part in the exchange.
 
     Args:
         timeout_s: See `DistributedOptimizer`.
@@ -29,21 +29,21 @@ class ParameterAveraging(DistributedOptimizer):
     accumulates: ClassVar[bool] = True
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
-        # Ranks differ by design: there is nothing to compare.
+        # Ranks differ by design, so their parameters are not compared.
         super().__init__(verify_every=0, timeout_s=timeout_s)
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """A step of this rank's optimizer, with the exchange around it; see `DistributedOptimizer.step`."""
+        """Step this rank's optimizer, with the exchange around it; see `DistributedOptimizer.step`."""
         self._before(info)
         outputs = self.executor.inference(inputs) if _empty(info) else self.optimizer.step(inputs, info)
         self._after(info)
         return outputs
 
     def accumulated_step(self, batches: Sequence[Arrays | None], info: StepInfo) -> Arrays:
-        """The same from several micro-batches; None stands for one in which this rank has no sample.
+        """The same from several micro-batches; None represents one in which this rank has no sample.
 
         Raises:
-            Unsupported: The optimizer takes one batch a step.
+            Unsupported: The optimizer takes one batch per step.
         """
         accumulated = getattr(self.optimizer, "accumulated_step", None)
         if accumulated is None:
@@ -58,23 +58,23 @@ class ParameterAveraging(DistributedOptimizer):
         return outputs
 
     def _before(self, info: StepInfo) -> None:
-        """What is exchanged of the parameters as they are before this rank's update."""
+        """Exchange the parameters before this rank's update."""
 
     @abstractmethod
     def _after(self, info: StepInfo) -> None:
-        """What this rank's parameters become behind its update."""
+        """Combine the parameters after this rank's update."""
 
 
 def _empty(info: StepInfo) -> bool:
-    """Whether all samples of the step are others'; where nobody counts them, there are some."""
+    """Whether all samples of the step are borrowed; False if samples are not counted."""
     return info.global_batch_size > 0 == info.batch_size
 
 
 def check_every(name: str, every: object) -> int:
-    """A number of steps.
+    """Check a number of steps.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a positive integer.
     """
     if not is_whole(every) or every < 1:
         raise UsageError(f"{name}: got every={brief(every)}; allowed: a whole number of steps, at least 1")

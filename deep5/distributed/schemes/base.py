@@ -37,10 +37,10 @@ __all__ = ["DistributedOptimizer"]
 
 
 class DistributedOptimizer(OptimizerWrapper):
-    """How ranks that train one network take their steps; a `StepOptimizer` around another, which stays as it is.
+    """How ranks that train one network take their steps: a `StepOptimizer` around another, which is not modified.
 
-    A scheme of one's own is a subclass with one method, `step`, of what this class offers: `backprop`, `gradients`,
-    `mean`, `apply`, `average_parameters`, `communicator`; `step_together` for optimizers that own their step:
+    A user-defined scheme is a subclass with one method, `step`, which uses `backprop`, `gradients`, `mean`, `apply`,
+    `average_parameters` and `communicator`, and `step_together` for optimizers that own their step:
 
     >>> class Decentralized(DistributedOptimizer):
     ...     consistent = True
@@ -50,32 +50,33 @@ class DistributedOptimizer(OptimizerWrapper):
     ...         self.apply(self.mean(self.gradients(), info), info)
     ...         return outputs
 
-    An object holds parameters alone, as in a recipe; `wrap` gives one that steps. A subclass with an `__init__` of its
-    own calls `super().__init__()` in it.
+    An object holds only parameters, as in a recipe; `wrap` returns one that steps. A subclass that defines `__init__`
+    calls `super().__init__()` there.
 
     Args:
-        compression: How gradients are made smaller on their way; None: they are not.
-        verify_every: After so many steps, and behind the last one of each epoch, ranks compare a checksum of their
-            parameters, where the scheme keeps them equal; 0: never.
-        timeout_s: Limit of every wait for others.
-        synchronise_batch_norm: Whether batch normalisation takes its statistics from the batch of all ranks, where the
-            scheme `synchronises`, and not from a rank's part of it.
+        compression: Compression of the gradients for communication; None: none.
+        verify_every: After this many steps, and after the last step of each epoch, ranks compare a checksum of their
+            parameters, if the scheme keeps them equal; 0: never.
+        timeout_s: Time limit of every wait for other ranks.
+        synchronise_batch_norm: Whether batch normalization uses the statistics of the batch of all ranks, if the scheme
+            `synchronises`, instead of those of a rank's part.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     Attributes:
         consistent: Whether all ranks hold the same parameters after every step.
-        lockstep: Whether all ranks take the same steps at the same time, so that they can be stopped between two.
-        compresses: Whether the scheme takes a compression.
-        alone: Whether one rank by itself does exactly what its optimizer does.
-        synchronises: Whether every step is one pass of all ranks at a time, at the same parameters, so that they can
-            normalise batches together.
-        closures: Whether `step` takes an optimizer that evaluates the loss as often as it likes, by `step_together`.
-        accumulates: Whether several micro-batches may make up one step; once bound, whether the optimizer takes them.
-        optimizer: What is wrapped.
-        communicator: What the ranks exchange by.
-        executor: What runs the network.
+        lockstep: Whether all ranks take the same steps at the same time, so that they can be stopped between two steps.
+        compresses: Whether the scheme accepts a compression.
+        alone: Whether a single rank does exactly what its optimizer does.
+        synchronises: Whether every step is one pass of all ranks at a time at the same parameters, so that they can
+            normalize batches together.
+        closures: Whether `step` accepts an optimizer that evaluates the loss any number of times, by `step_together`.
+        accumulates: Whether several micro-batches can make up one step; once bound, whether the optimizer supports
+            them.
+        optimizer: The wrapped optimizer.
+        communicator: Connects the ranks.
+        executor: Runs the network.
     """
 
     lockstep: ClassVar[bool] = True
@@ -120,9 +121,10 @@ class DistributedOptimizer(OptimizerWrapper):
         self._executor: GraphExecutor | None = None
         self._shared: SharedExecutor | None = None
         self._packed: list[Packed] = []
-        # Of these, what the optimizer changes: frozen parameters are equal for good, and a mean would round them.
+        # The parameters among these that the optimizer changes: frozen parameters stay equal, and a mean would round
+        # them.
         self._moving: list[Packed] = []
-        # What batch normalisation is synchronised by, where it is.
+        # Synchronizes batch normalization, if enabled.
         self._statistics: RankStatistics | None = None
 
     @abstractmethod
@@ -131,9 +133,8 @@ class DistributedOptimizer(OptimizerWrapper):
 
         Args:
             inputs: This rank's part of the batch.
-            info: The step; `batch_size` is this rank's, `global_batch_size` of all ranks together. A rank whose part
-                is empty has a `batch_size` of 0, and inputs of a sample that is another's.
-
+            info: The step; `batch_size` is this rank's, `global_batch_size` that of all ranks together. A rank whose
+                part is empty has a `batch_size` of 0, and a borrowed sample as inputs.
         Returns:
             The network's outputs for this rank's part, native values.
         """
@@ -143,13 +144,13 @@ class DistributedOptimizer(OptimizerWrapper):
 
         Args:
             optimizer: An update rule, or an optimizer that owns its step.
-            communicator: Of all ranks that train together.
-            seed: Of what the scheme draws; the same on all ranks.
+            communicator: Connects all ranks that train together.
+            seed: Random seed of the scheme; the same on all ranks.
 
         Raises:
-            UsageError: No optimizer, or none that the scheme can wrap; or a class of one's own whose `__init__` does
-                not call that of its base, or whose `step` takes something else.
-            Unsupported: An optimizer that owns its step where the scheme cannot come between its evaluations.
+            UsageError: The optimizer is invalid or one that the scheme cannot wrap; or a user-defined class whose
+                `__init__` does not call its base's or whose `step` has another signature.
+            Unsupported: The optimizer owns its step and the scheme cannot exchange gradients between its evaluations.
         """
         check_initialised(self, DistributedOptimizer, "_packed")
         check_method(self, "step", DistributedOptimizer)
@@ -166,13 +167,13 @@ class DistributedOptimizer(OptimizerWrapper):
         return made
 
     def _prepare(self) -> None:
-        """What a scheme does once it knows its communicator, before a network is there."""
+        """Hook of a scheme, called when its communicator is known but no network is."""
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Give every rank the weights of rank 0, see that they have them, and bind the optimizer.
+        """Give every rank the weights of rank 0, check that they arrived, and bind the optimizer.
 
         Raises:
-            CommunicationError: A rank did not come, or has other weights all the same.
+            CommunicationError: A rank did not arrive, or has other weights nevertheless.
         """
         optimizer, communicator = self.optimizer, self.communicator
         self._executor = executor
@@ -200,7 +201,7 @@ class DistributedOptimizer(OptimizerWrapper):
         several = getattr(optimizer, "accumulated_step", None)
         takes = several is not None and bool(getattr(optimizer, "accumulates", True))
         if communicator.size == 1 and self.alone:
-            # What one rank does by itself is a whole step: nothing stands between it and the trainer.
+            # A single rank takes its optimizer's step directly, without overhead.
             self.step = optimizer.step  # type: ignore[method-assign]
             if several is not None:
                 self.accumulated_step = several  # type: ignore[method-assign]
@@ -209,20 +210,20 @@ class DistributedOptimizer(OptimizerWrapper):
             self.accumulates = takes and type(self).accumulates  # type: ignore[misc]
 
     def _bind_optimizer(self) -> None:
-        """Bind the optimizer to where its update is made: in most schemes, to the executor."""
+        """Bind the optimizer to the object on which it makes updates: in most schemes, the executor."""
         self._shared = SharedExecutor(self) if self._shares else None
         self.optimizer.bind(self.executor if self._shared is None else self._shared)
 
     @property
     def _shares(self) -> bool:
-        """Whether the optimizer owns its step, whose evaluations are of all ranks' samples."""
+        """Whether the optimizer owns its step, whose evaluations use all ranks' samples."""
         return self.closures and self.communicator.size > 1 and owns_step(self.optimizer)
 
     def _bound(self) -> None:
-        """What a scheme does once it knows its network."""
+        """Hook of a scheme, called when its network is known."""
 
     def verify(self, what: str = "parameters") -> None:
-        """See that ranks that are kept equal hold the same parameters, by a checksum.
+        """Check, by a checksum, that ranks that must be equal hold the same parameters.
 
         Raises:
             CommunicationError: They do not.
@@ -231,20 +232,20 @@ class DistributedOptimizer(OptimizerWrapper):
         check_agreement(self.sharers, values, what, ranks=self.members, timeout_s=self.timeout_s)
 
     def verify_in_turn(self, info: StepInfo) -> None:
-        """`verify` after every `verify_every` steps; called behind a step by schemes that keep the ranks equal."""
+        """Call `verify` after every `verify_every` steps; called after a step by schemes that keep the ranks equal."""
         if self.verify_every and not (info.step + 1) % self.verify_every:
             self.verify(f"parameters after step {info.step + 1}")
 
     def settle(self) -> None:
-        """Called by every rank behind the last step of an epoch: `verify` where the scheme keeps ranks equal.
+        """Call `verify` if the scheme keeps ranks equal; called by every rank after the last step of an epoch.
 
-        So a scheme that only says so is found out, however few its steps are.
+        This detects a scheme that wrongly declares itself consistent, however few steps it takes.
         """
         if self.verify_every and self.keeps_equal and self.communicator.size > 1:
             self.verify("parameters at the end of an epoch")
 
     def share(self, info: StepInfo) -> float:
-        """This rank's part of the samples of the step: the weight of its gradients in the mean over all samples."""
+        """This rank's fraction of the step's samples: the weight of its gradients in the mean over all samples."""
         if info.global_batch_size:
             return info.batch_size / info.global_batch_size
         return 1.0 / self.communicator.size
@@ -255,22 +256,22 @@ class DistributedOptimizer(OptimizerWrapper):
         """Forward and backward on this rank's part: the first half of the optimizer's step.
 
         Raises:
-            Unsupported: The optimizer has no halves: it evaluates the loss as often as it likes within its step.
+            Unsupported: The optimizer has no halves: it evaluates the loss any number of times within its step.
         """
         with self.undisturbed(info):
             outputs: Arrays = self._halves.backprop(inputs, info, on_gradient)
         return outputs
 
     def undisturbed(self, info: StepInfo) -> AbstractContextManager[None]:
-        """While inside, a rank without samples leaves its running statistics alone: what it runs on is borrowed.
+        """While inside, a rank without samples does not change its running statistics, because its sample is borrowed.
 
-        Those of the batch of all ranks change on every rank alike.
+        Synchronized statistics, of the batch of all ranks, change on every rank alike.
         """
         borrows = without_samples(info) and not self.synchronise_batch_norm
         return kept_statistics(self.executor) if borrows else nullcontext()
 
     def step_together(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """A step of an optimizer that owns it, taken by all ranks alike: each evaluation is of all ranks' samples.
+        """A step of an optimizer that owns it, taken by all ranks alike: each evaluation uses all ranks' samples.
 
         Raises:
             UsageError: The optimizer does not own its step, or there is one rank.
@@ -284,12 +285,12 @@ class DistributedOptimizer(OptimizerWrapper):
 
     @property
     def sharers(self) -> Communicator:
-        """The ranks whose samples make up the gradient of a step, and who are equal where the scheme keeps ranks so."""
+        """The ranks whose samples make up a step's gradient; the scheme keeps these equal if it keeps ranks equal."""
         return self.communicator
 
     @property
     def members(self) -> Sequence[int]:
-        """The numbers of `sharers` among all ranks."""
+        """The indices of `sharers` among all ranks."""
         return range(self.communicator.size)
 
     @property
@@ -298,22 +299,22 @@ class DistributedOptimizer(OptimizerWrapper):
         return self.consistent
 
     def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
-        """`sum`, in place on every rank, whoever makes the update, and as it is: nothing is compressed."""
+        """Like `sum`, but in place on every rank, whichever rank makes the update, and without compression."""
         self.sum(buffer, "shared", info)
 
     def gradients(self) -> Arrays:
-        """Gradients of the last `backprop`, of the mean over this rank's samples, by name, native values."""
+        """Gradients of the last `backprop`, of the mean over this rank's samples, by name, as native values."""
         return self.executor.gradients()
 
     def mean(self, gradients: Arrays, info: StepInfo) -> Arrays:
         """The gradients of the mean over the samples of all ranks, equal on all of them.
 
         Args:
-            gradients: This rank's, as `gradients` gives them.
+            gradients: This rank's, as returned by `gradients`.
             info: The step.
 
         Returns:
-            NumPy arrays by name; the next call uses their memory again.
+            NumPy arrays by name; the next call reuses their memory.
         """
         from deep5.distributed.buckets import Buckets
 
@@ -328,7 +329,7 @@ class DistributedOptimizer(OptimizerWrapper):
         return views
 
     def sum(self, buffer: np.ndarray, key: str, info: StepInfo) -> None:
-        """The sum of a flat buffer over all ranks, in place, by way of the compression where there is one."""
+        """The sum of a flat buffer over all ranks, in place, by the compression if there is one."""
         if self.compression is None:
             self.communicator.all_reduce(buffer, timeout_s=self.timeout_s)
         else:
@@ -338,7 +339,7 @@ class DistributedOptimizer(OptimizerWrapper):
                 )
 
     def sum_buckets(self, buffers: Sequence[np.ndarray], info: StepInfo) -> None:
-        """`sum` of all gradients of a step; of one that the loss scale will skip, a compression keeps nothing."""
+        """`sum` of all gradients of a step; a compression keeps no state from a step that the loss scale will skip."""
         compression: Any = self.compression
         may_skip = skips(compression, self.optimizer)
         if may_skip:
@@ -349,14 +350,14 @@ class DistributedOptimizer(OptimizerWrapper):
             compression.take_back()
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The second half of the optimizer's step: the update from these gradients."""
+        """The second half of the optimizer's step: the update with these gradients."""
         self._halves.apply(gradients, info)
 
     def accumulated_step(self, batches: Sequence[Arrays | None], info: StepInfo) -> Arrays:
         """One step from several micro-batches of this rank, exchanged once.
 
         Raises:
-            Unsupported: The scheme or its optimizer takes one batch a step.
+            Unsupported: The scheme or its optimizer takes one batch per step.
         """
         if not self.accumulates:
             one = self.optimizer if type(self).accumulates else self
@@ -370,14 +371,14 @@ class DistributedOptimizer(OptimizerWrapper):
             )
         layout = self.__dict__.get("_layout")
         self._layout = layout = batch_layout(self.executor.network, layout)
-        # None stands for one in which this rank has no sample.
+        # None represents a micro-batch in which this rank has no sample.
         own = [batch for batch in batches if batch is not None]
         with self.undisturbed(info):
             return accumulated_step(_Exchanged(self), self.executor, own, info, layout)
 
 
 class _Exchanged:
-    """The halves of a step with the mean over all ranks between them; see `deep5.training.accumulation.Halves`."""
+    """The two halves of a step with the mean over all ranks between; see `deep5.training.accumulation.Halves`."""
 
     def __init__(self, scheme: DistributedOptimizer) -> None:
         self._scheme = scheme
@@ -385,6 +386,6 @@ class _Exchanged:
         self.arithmetic = getattr(scheme._halves, "arithmetic", nullcontext)
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The update from the mean of these gradients over all ranks."""
+        """The update with the mean of these gradients over all ranks."""
         self._scheme.apply(self._scheme.mean(gradients, info), info)
         self._scheme.verify_in_turn(info)

@@ -1,4 +1,4 @@
-"""`RankStatistics`: batch normalisation over the parts of all ranks: what its two passes exchange."""
+"""`RankStatistics`: batch normalization over the parts of all ranks: the exchange in its two passes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ _FRAMEWORKS = ("jax", "pytorch", "reference", "tensorflow")
 
 
 class RankStatistics:
-    """Statistics of a batch of which every rank has a part, and the sums that their gradient needs.
+    """Statistics of a batch split over the ranks, and the sums that their gradient needs.
 
-    Every rank calls the same in the same order: a training pass is then a thing that all ranks do together. Numbers
-    travel in float64, by a communicator of their own, so that they do not come between buckets of gradients that are
-    under way; what that one counts is counted by the ranks' own.
+    Every rank makes the same calls in the same order, so that all ranks take part in a training pass together. Values
+    are sent in float64 over a separate communicator, so that they do not come between buckets of gradients in flight;
+    its traffic is added to the counters of the ranks' own.
 
-    With w_r the weight of rank r's loss in the loss of all, L = Σ w_r L_r, and n_r elements a channel in its part:
+    With w_r the weight of rank r's loss in the total loss, L = Σ w_r L_r, and n_r elements per channel in its part:
 
-    - forward: n = Σ n_r, m = Σ n_r m_r / n, v = Σ n_r (v_r + (m_r − m)²) / n, of which no term cancels another;
-    - backward: what rank r carries is the gradient of L_r. A sum S over all ranks of gradients of L is Σ w_r s_r, and
-      what comes back to rank r is S / w_r, since its own gradients are multiplied by w_r when they are added up.
+    - forward: n = Σ n_r, m = Σ n_r m_r / n, v = Σ n_r (v_r + (m_r − m)²) / n, in which no terms cancel;
+    - backward: rank r computes the gradient of L_r. A sum S over all ranks of gradients of L is Σ w_r s_r, and rank r
+    gets
+      back S / w_r, because its own gradients are multiplied by w_r when they are summed.
 
-    A rank whose part is empty takes part with n_r = w_r = 0, whatever it was given to run on.
+    A rank whose part is empty takes part with n_r = w_r = 0, whatever sample it borrowed.
 
     Args:
-        communicator: Of all ranks; every one of them makes such an object.
+        communicator: Connects all ranks; every rank creates such an object.
         share: w_r of this rank in a step.
-        timeout_s: Limit of every wait for others.
+        timeout_s: Time limit of every wait for other ranks.
 
     Attributes:
         in_threads: Whether the ranks are threads of one process.
@@ -56,25 +57,25 @@ class RankStatistics:
         self._weight, self._counts = 1.0 / communicator.size, True
 
     def begin(self, info: StepInfo | None) -> None:
-        """What holds for the next pass; called by the executor before each in training.
+        """Set up the next pass; called by the executor before each training pass.
 
         Args:
-            info: The step; None: every rank has as much as the others.
+            info: The step; None: all ranks have the same number of samples.
         """
         info = info or StepInfo()
         self._weight = self._share(info)
         self._counts = not info.global_batch_size or info.batch_size > 0
 
     def moments(self, mean: np.ndarray, variance: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, float]:
-        """Statistics of all ranks' parts from those of this rank's; the same bits on every rank.
+        """Statistics of all ranks' parts from those of this rank's; bit-identical on every rank.
 
         Args:
-            mean: A value a channel, shape (C,).
-            variance: The population's, (C,).
-            count: Elements a channel.
+            mean: One value per channel, shape (C,).
+            variance: Population variance, shape (C,).
+            count: Elements per channel.
 
         Returns:
-            Mean and variance, float64, (C,), and how many elements a channel there are.
+            Mean and variance, float64, (C,), and the total number of elements per channel.
         """
         width, size = len(mean), self._whole.size
         own, every = np.zeros(2 * width + 1), np.empty((size, 2 * width + 1))
@@ -86,28 +87,28 @@ class RankStatistics:
         total = float(counts.sum())
         parts = counts / total
         whole: np.ndarray = (parts * means).sum(axis=0)
-        # Far apart by what overflows, it is what one rank would have: an infinity.
+        # If the means differ by so much that the squares overflow, the result is infinite, as on a single rank.
         with np.errstate(all="ignore"):
             spread: np.ndarray = (parts * (variances + np.square(means - whole))).sum(axis=0)
         return whole, spread, total
 
     def sums(self, *own: np.ndarray) -> Sequence[np.ndarray]:
-        """Sums of gradients over all ranks, on the scale of this rank's gradients.
+        """Sums of gradients over all ranks, scaled to this rank's gradients.
 
         Args:
             own: Sums over this rank's part, each of shape (C,), of gradients of its own loss.
 
         Returns:
-            As given, float64.
+            Sums of the same shapes, float64.
         """
         total = np.stack(own).astype(np.float64)
         if self._weight:
             total *= self._weight
         else:
-            total[...] = 0.0  # of a sample that is another's
+            total[...] = 0.0  # the sample is borrowed
         self._link.all_reduce(total, timeout_s=self._timeout_s)
         take_over(self._whole, self._link)
-        # What a rank without a sample computes is multiplied by 0, and must only be finite.
+        # The result of a rank without samples is multiplied by 0 and must only be finite.
         total *= 1.0 / self._weight if self._weight else 0.0
         return tuple(total)
 
@@ -120,22 +121,22 @@ def synchronise_batch_norm(
     share: Callable[[StepInfo], float],
     timeout_s: float,
 ) -> RankStatistics | None:
-    """Have an executor take the statistics of batch normalisation from the batch of all ranks.
+    """Have an executor use the batch-normalization statistics of the batch of all ranks.
 
-    Called by all ranks, before anything has run in training.
+    Called by all ranks before the first training pass.
 
     Args:
-        name: The scheme's, for messages.
-        executor: This rank's.
-        communicator: Of all ranks.
+        name: Name of the scheme, for messages.
+        executor: This rank's executor.
+        communicator: Connects all ranks.
         share: As for `RankStatistics`.
-        timeout_s: Limit of every wait for others.
+        timeout_s: Time limit of every wait for other ranks.
 
     Returns:
-        What it exchanges by; None where the network has no batch normalisation, and is left as it is.
+        The object that exchanges the statistics; None if the network has no batch normalization and is unchanged.
 
     Raises:
-        Unsupported: The executor cannot.
+        Unsupported: The executor cannot do this.
     """
     nodes = getattr(executor.network, "nodes", None)
     if nodes is None:

@@ -1,4 +1,4 @@
-"""Schemes and compressions of one's own: what their classes have to have, looked at before anything is trained."""
+"""Checks of user-defined schemes and compressions, made before training starts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["check_initialised", "check_method", "shown", "telling"]
 
 
 def check_initialised(made: object, base: type, attribute: str) -> None:
-    """See that the base of an object's class was initialised.
+    """Check that the base of an object's class was initialized.
 
     Args:
         made: The object.
-        base: Whose `__init__` has to have been called.
-        attribute: What that sets on every object.
+        base: The class whose `__init__` must have been called.
+        attribute: The attribute that it sets on every object.
 
     Raises:
-        UsageError: It was not.
+        UsageError: It was not called.
     """
     if attribute not in vars(made):
         name = type(made).__name__
@@ -32,15 +32,15 @@ def check_initialised(made: object, base: type, attribute: str) -> None:
 
 
 def check_method(made: object, name: str, base: type) -> None:
-    """See that a method can be called as its base says, with what has a default given and left out.
+    """Check that a method can be called as its base's, with optional arguments given and omitted.
 
     Args:
         made: Object of a subclass.
-        name: The method's.
-        base: The class that says how it is called.
+        name: Name of the method.
+        base: The class that defines the signature.
 
     Raises:
-        UsageError: It cannot; the message has both signatures.
+        UsageError: It cannot; the message contains both signatures.
 
     >>> class Base:
     ...     def size(self, count, *, step=None): ...
@@ -67,7 +67,7 @@ def check_method(made: object, name: str, base: type) -> None:
 
 
 def shown(name: str, function: Callable[..., Any]) -> str:
-    """How a function is defined, without annotations.
+    """A function's definition without annotations.
 
     >>> def size(self, count: int, *, step: int | None = None) -> int: ...
     >>> shown("size", size)
@@ -79,10 +79,10 @@ def shown(name: str, function: Callable[..., Any]) -> str:
 
 
 def telling(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A scheme's `step` that says so where it gives no outputs; some 0.1 µs a call.
+    """Wrap a scheme's `step` to raise an error if it returns no outputs; costs about 0.1 µs per call.
 
     Raises:
-        UsageError: When it is called, and gives no mapping.
+        UsageError: On a call that returns no mapping.
     """
 
     @functools.wraps(step)

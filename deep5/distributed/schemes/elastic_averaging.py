@@ -1,4 +1,4 @@
-"""`ElasticAveraging`: ranks explore, held by springs to a centre that follows their mean."""
+"""`ElasticAveraging`: ranks explore, coupled elastically to a center that follows their mean."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ _BETA = 0.9
 class ElasticAveraging(ParameterAveraging):
     """Elastic averaging SGD (EASGD) in its synchronous form, around any optimizer.
 
-    With P ranks, rank i's own update u and the centre c (equations 5 and 6), both from the values before the step:
+    With P ranks, rank i's own update u and the center c (equations 5 and 6), both from the values before the step:
 
     w_i ← w_i + u(w_i, ξ_i) − α (w_i − c);  c ← (1 − β) c + β (1 / P) Σ_i w_i.
 
-    The elastic terms are there where τ divides the number of steps done so far, and left out at the other steps. The
-    centre begins at the initial weights and is what evaluation uses. Every rank keeps it, and has the same bits: the
-    mean comes by an all-reduce, so there is no server. One rank alone has a centre as well, and does not do what its
-    optimizer does by itself.
+    The elastic terms apply if τ divides the number of completed steps; other steps omit them. The center starts at the
+    initial weights and is used for evaluation. Every rank keeps it, bit-identically: the mean is an all-reduce, so
+    there is no server. A single rank has a center as well, and so does not do the same as its optimizer.
 
-    A rank hands over n / τ bytes a step on average, n the bytes of the parameters that are trained: one message a
-    dtype every τ steps.
+    A rank sends n / τ bytes per step on average, where n is the size of the trained parameters in bytes: one message
+    per dtype every τ steps.
 
     Args:
         every: τ, the communication period, in steps.
-        alpha: α, in (0, 1): how strongly a rank is drawn to the centre. None: β / P.
-        beta: β, in (0, 1]: how strongly the centre is drawn to the mean. None: P α where that is given, else 0.9.
+        alpha: α, in (0, 1): how strongly a rank is pulled to the center. None: β / P.
+        beta: β, in (0, 1]: how strongly the center is pulled to the mean. None: P α if `alpha` is given, else 0.9.
         timeout_s: See `DistributedOptimizer`.
 
     Raises:
-        UsageError: An argument out of its range; on `wrap` also P α above 1, where β is not given.
+        UsageError: An argument is out of range; on `wrap` also P α above 1 if `beta` is not given.
 
     References:
         Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, NeurIPS 2015, section 3.
@@ -83,7 +82,7 @@ class ElasticAveraging(ParameterAveraging):
         self._begin()
 
     def _begin(self) -> None:
-        """The centre is where this rank is, and so is every other."""
+        """Set the center to this rank's parameters, which are equal on all ranks."""
         self._centre = [packed.read().copy() for packed in self._moving]
 
     def _before(self, info: StepInfo) -> None:
@@ -96,7 +95,7 @@ class ElasticAveraging(ParameterAveraging):
             self._forces.append(alpha * (mean - centre))
             self.communicator.all_reduce(mean, timeout_s=self.timeout_s)
             mean /= self.communicator.size
-            # Equation 6 as c + β (mean − c), which leaves a centre that is the mean where it is.
+            # Equation 6 as c + β (mean − c), which does not change a center that equals the mean.
             np.add(centre, beta * (mean - centre), out=centre)
 
     def _after(self, info: StepInfo) -> None:
@@ -112,16 +111,16 @@ class ElasticAveraging(ParameterAveraging):
         return self.alpha, self.beta
 
     def average_parameters(self) -> None:
-        """Give every rank the mean of all ranks' parameters, and begin again from there: the centre is the mean."""
+        """Set every rank's parameters and the center to the mean of all ranks' parameters."""
         super().average_parameters()
         self._begin()
 
     def _differing(self) -> list[Packed]:
-        return []  # what is judged is the centre, which every rank has
+        return []  # the center, equal on all ranks, is evaluated
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds the centre, with the mean of the ranks' running statistics."""
+        """While inside, the executor holds the center, with the mean of the ranks' running statistics."""
         with super().averaged():
             own = [packed.read().copy() for packed in self._moving]
             for packed, centre in zip(self._moving, self._centre, strict=True):
@@ -138,7 +137,7 @@ class ElasticAveraging(ParameterAveraging):
         }
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:
-        # None at all is what a checkpoint of another number of ranks holds: it begins anew.
+        # A checkpoint of another number of ranks holds no center: it is reset.
         if not state:
             self._begin()
             return

@@ -1,4 +1,4 @@
-"""`Gossip`: after every step each rank averages with one other, another one each time."""
+"""`Gossip`: after every step each rank averages with one other rank, drawn anew for each step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Gossip", "partner"]
 
 
 class Gossip(ParameterAveraging):
-    """Gossip SGD: a step of each rank alone, then the mean of pairs, drawn anew at every step.
+    """Gossip SGD: each rank steps independently, then pairs drawn anew at every step average.
 
     w_i ← w_i + u(w_i, ξ_i), then for every pair {i, j} of the step's matching: w_i, w_j ← (w_i + w_j) / 2.
 
-    All ranks draw the same matching from (seed, step), without a word: pairs are disjoint, so all of them average at
-    once. Of an odd number of ranks, the one that is left over keeps its own.
+    All ranks draw the same matching from (seed, step), without communication: pairs are disjoint, so all of them
+    average at the same time. With an odd number of ranks, the unpaired rank keeps its parameters.
 
-    A rank hands over n bytes a step, n the bytes of the parameters that are trained, in one message a dtype; nothing
-    at a step at which it is left over.
+    A rank sends n bytes per step, where n is the size of the trained parameters in bytes, in one message per dtype;
+    nothing in a step in which it is unpaired.
 
     Args:
         timeout_s: See `DistributedOptimizer`.
@@ -39,14 +39,14 @@ class Gossip(ParameterAveraging):
             own = packed.read()
             theirs = aligned_empty(own.shape, own.dtype)
             self.communicator.exchange(own, theirs, [other], timeout_s=self.timeout_s)
-            # A sum of two is the same in either order: both ranks get the same bits.
+            # A sum of two is the same in either order, so both ranks get the same bits.
             own += theirs
             own /= 2
             packed.write(own)
 
 
 def partner(rank: int, size: int, seed: int, step: int) -> int | None:
-    """Whom a rank averages with at a step; None: nobody.
+    """The rank with which a rank averages in a step; None if it is unpaired.
 
     Args:
         rank: From 0 to `size` - 1.

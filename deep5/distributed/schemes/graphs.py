@@ -1,4 +1,4 @@
-"""Graphs of ranks: who is whose neighbour, with which weight, and how fast values spread."""
+"""Graphs of ranks: each rank's neighbors, their weights, and how fast values spread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _ring(size: int) -> list[set[int]]:
 
 
 def _torus(size: int) -> list[set[int]]:
-    """As square as it can be: of a prime number, a ring."""
+    """As square as possible; a ring for a prime number of ranks."""
     rows = next(extent for extent in range(int(size**0.5), 0, -1) if not size % extent)
     columns = size // rows
     found = []
@@ -43,7 +43,7 @@ def _complete(size: int) -> list[set[int]]:
 
 
 def _star(size: int) -> list[set[int]]:
-    """Rank 0 in the middle."""
+    """Rank 0 in the center."""
     return [set(range(size)), *({0} for _ in range(size - 1))]
 
 
@@ -54,15 +54,15 @@ GRAPHS: dict[str, Callable[[int], list[set[int]]]] = {
     "star": _star,
     "torus": _torus,
 }
-"""From a number of ranks to the neighbours of each, itself perhaps among them."""
+"""From a number of ranks to the neighbors of each, which may include the rank itself."""
 
 
 def check_graph(graph: Any) -> None:
-    """Refuse what is neither a graph's name nor each rank's neighbours.
+    """Reject anything but a graph's name or lists of each rank's neighbors.
 
     Raises:
-        UnknownName: No graph of this name.
-        UsageError: No lists of ranks.
+        UnknownName: No graph has this name.
+        UsageError: The value is not lists of ranks.
     """
     if isinstance(graph, str):
         if graph not in GRAPHS:
@@ -77,16 +77,16 @@ def check_graph(graph: Any) -> None:
 
 
 def neighbours_of(graph: str | Sequence[Sequence[int]], size: int) -> list[list[int]]:
-    """The neighbours of every rank, each once, in ascending order, itself left out.
+    """The neighbors of every rank, each once, in ascending order, without the rank itself.
 
     Args:
-        graph: A name out of `GRAPHS`, or each rank's neighbours.
+        graph: A name in `GRAPHS`, or each rank's neighbors.
         size: Number of ranks.
 
     Raises:
-        UnknownName: No graph of this name.
-        UsageError: Not a graph of so many ranks; a rank that is its own neighbour or is named twice, one that is not
-            its neighbour's neighbour, or one that no path leads to.
+        UnknownName: No graph has this name.
+        UsageError: The graph has another number of ranks; a rank is its own neighbor or is listed twice; a neighbor
+            relation is not symmetric; or the graph is not connected.
 
     >>> neighbours_of("ring", 2), neighbours_of("ring", 4)
     ([[1], [0]], [[1, 3], [0, 2], [1, 3], [0, 2]])
@@ -121,9 +121,9 @@ def neighbours_of(graph: str | Sequence[Sequence[int]], size: int) -> list[list[
 
 
 def metropolis_weights(neighbours: Sequence[Sequence[int]]) -> np.ndarray:
-    """W, shape (ranks, ranks), float64: symmetric, rows and columns sum to 1, nothing is negative.
+    """W, shape (ranks, ranks), float64: symmetric and nonnegative, rows and columns sum to 1.
 
-    W_ij = 1 / (1 + max(d_i, d_j)) where i and j are neighbours, d the number of neighbours; W_ii = 1 − Σ_j W_ij.
+    W_ij = 1 / (1 + max(d_i, d_j)) if i and j are neighbors, d the number of neighbors; W_ii = 1 − Σ_j W_ij.
 
     References:
         Xiao, Boyd and Lall, A scheme for robust distributed sensor fusion based on average consensus, IPSN 2005.
@@ -141,12 +141,12 @@ def metropolis_weights(neighbours: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def spectral_gap(weights: np.ndarray) -> float:
-    """1 − max(|λ₂|, |λ_P|) of a symmetric doubly stochastic matrix: what is left of disagreement shrinks by it a step.
+    """1 − max(|λ₂|, |λ_P|) of a symmetric doubly stochastic matrix: the rate at which disagreement shrinks per step.
 
     >>> round(spectral_gap(metropolis_weights(neighbours_of("complete", 4))), 12)
     1.0
     """
-    # The largest is 1, of the mean, which stays; one rank alone agrees with itself.
+    # The largest eigenvalue, 1, belongs to the mean, which is kept; a single rank has no disagreement.
     values = np.sort(np.linalg.eigvalsh(weights))[:-1]
-    # Rounding makes an exact 0 a little more or less.
+    # Rounding makes an exact 0 slightly larger or smaller.
     return float(min(max(1.0 - np.abs(values).max(initial=0.0), 0.0), 1.0))

@@ -1,4 +1,4 @@
-"""`Hierarchical`: gradients are added up within a group of ranks, and groups exchange less, or through one of each."""
+"""`Hierarchical`: gradients are summed within a group of ranks; groups communicate less, or through one rank each."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ __all__ = ["Hierarchical"]
 
 
 class Hierarchical(DistributedOptimizer):
-    """Synchronous within a group of ranks, whose links are fast; between groups, one rank of each speaks for it.
+    """Synchronous within a group of ranks, whose links are fast; between groups, one rank of each communicates.
 
-    With `every` 1, gradients are added up in two levels: within each group at its first rank, among the first ranks
-    of all groups, and back. Every rank makes the update from the mean over the samples of all: synchronous SGD.
+    With `every` 1, gradients are summed in two levels: within each group to its first rank, among the first ranks of
+    all groups, and back. Every rank makes the update with the mean over all samples: synchronous SGD.
 
-    With `every` H above 1, the gradient is the mean over the samples of the group, and groups train by themselves:
+    With `every` H above 1, the gradient is the mean over the samples of the group, and groups train independently:
     after every H-th step all parameters become the mean over all ranks, Σ_g (P_g / P) w_g with P_g ranks in group g.
-    That is local SGD whose workers are groups. What an optimizer keeps is a group's own. With an optimizer that owns
-    its step, each of its evaluations is of the samples of all, or of the group.
+    This is local SGD whose workers are groups. Each group has its own optimizer state. With an optimizer that owns its
+    step, each of its evaluations uses all samples, or those of the group.
 
-    A rank hands over a step, of n bytes of gradients: its group's first one n to the other first ones and n back to
-    the group, every other rank n. With H above 1, each rank n + 8 within its group, and the first one of each 2 n more
-    every H steps. What goes to nobody (a group of one, a single group) is left out.
+    For n bytes of gradients, the first rank of a group sends n to the other first ranks and n back to the group per
+    step, every other rank n. With H above 1, each rank sends n + 8 within its group, and the first rank of each 2 n
+    more every H steps. Messages without a receiver (a group of one, a single group) are omitted.
 
     Args:
-        group_size: Ranks in a group, neighbouring ones; the last group has what is left. None: ranks of one host.
+        group_size: Ranks per group, adjacent ones; the last group has the remainder. None: the ranks of one host.
         every: H, in steps.
-        compression: Of the gradients that go between groups, with `every` 1 alone: the first rank of each encodes its
-            group's, and has what is kept of them.
+        compression: For the gradients between groups, only with `every` 1: the first rank of each group encodes its
+            group's gradients and holds the compression's state.
         verify_every: See `DistributedOptimizer`.
         timeout_s: See `DistributedOptimizer`.
-        synchronise_batch_norm: See `DistributedOptimizer`; with `every` 1 alone.
+        synchronise_batch_norm: See `DistributedOptimizer`; only with `every` 1.
 
     Raises:
-        UsageError: An argument out of its range.
-        Unsupported: An optimizer that owns its step and evaluates the loss out of reach, when it is wrapped.
+        UsageError: An argument is out of range.
+        Unsupported: From `wrap`: the optimizer owns its step and evaluates the loss where the scheme cannot intervene.
 
     Attributes:
-        groups: How many there are; known once wrapped.
+        groups: Number of groups; known once wrapped.
 
     References:
         Lin, Stich, Patel and Jaggi, Don't use large mini-batches, use local SGD, ICLR 2020 (hierarchical local
@@ -102,7 +102,7 @@ class Hierarchical(DistributedOptimizer):
         self._members: tuple[int, ...] = (0,)
         self._group: Communicator = SingleRank()
         self._first_ones: Communicator = SingleRank()
-        # Samples of this rank's group in the step under way; 0: nobody counts.
+        # Samples of this rank's group in the current step; 0: samples are not counted.
         self._samples = 0
 
     def _prepare(self) -> None:
@@ -120,9 +120,9 @@ class Hierarchical(DistributedOptimizer):
                 "several; remedy: group_size=1, say, or d5.AllReduce"
             )
         self._group = communicator.split(own)
-        # Every rank calls it; what the others get is for nothing.
+        # Every rank must call `split`; the other ranks' part is not used.
         self._first_ones = communicator.split(min(self._group.rank, 1))
-        # One group keeps all ranks equal, whatever H.
+        # A single group keeps all ranks equal for any H.
         self.consistent = self.every == 1 or self.groups == 1  # type: ignore[misc]
 
     @property
@@ -137,7 +137,7 @@ class Hierarchical(DistributedOptimizer):
 
     @property
     def keeps_equal(self) -> bool:
-        """Always: all ranks, or those of a group."""
+        """Always true: for all ranks, or those of a group."""
         return True
 
     def settle(self) -> None:
@@ -158,7 +158,7 @@ class Hierarchical(DistributedOptimizer):
         return outputs
 
     def accumulated_step(self, batches: Sequence[Arrays | None], info: StepInfo) -> Arrays:
-        """The same from several micro-batches, exchanged once; None stands for one without a sample of this rank."""
+        """The same from several micro-batches, exchanged once; None represents one without a sample of this rank."""
         if self._idle(info):
             outputs = self.executor.inference(next(batch for batch in batches if batch is not None))
         else:
@@ -167,7 +167,7 @@ class Hierarchical(DistributedOptimizer):
         return outputs
 
     def share(self, info: StepInfo) -> float:
-        """This rank's part of the samples that the mean is over: its group's, or those of all."""
+        """This rank's fraction of the samples that the mean is over: its group's, or those of all."""
         if self.consistent:
             return super().share(info)
         return info.batch_size / self._samples if self._samples else 1.0 / self._group.size
@@ -188,7 +188,7 @@ class Hierarchical(DistributedOptimizer):
             group.broadcast(buffer, timeout_s=limit)
 
     def average_parameters(self) -> None:
-        """Give every rank the mean of all ranks' parameters; those of a group are equal, so its first one speaks."""
+        """Give every rank the mean of all ranks' parameters; the first rank contributes for its equal group."""
         for packed in self._moving:
             buffer = packed.read()
             buffer *= self._group.size / self.communicator.size
@@ -201,7 +201,7 @@ class Hierarchical(DistributedOptimizer):
         self._group.broadcast(buffer, timeout_s=self.timeout_s)
 
     def _idle(self, info: StepInfo) -> bool:
-        """Whether the whole group has no sample in this step, and so no gradient; asks the group how many it has."""
+        """Whether the whole group has no sample, and so no gradient, in this step; sums the samples of the group."""
         if self.consistent or not info.global_batch_size:
             return False
         count = np.array([info.batch_size], np.int64)
@@ -216,6 +216,6 @@ class Hierarchical(DistributedOptimizer):
         self._count()
 
     def _count(self) -> None:
-        """What went by way of the groups belongs to what this rank sent: whoever reads the counters reads these."""
+        """Add the traffic of the group communicators to this rank's counters, which are the ones that callers read."""
         for part in (self._group, self._first_ones):
             take_over(self.communicator, part)

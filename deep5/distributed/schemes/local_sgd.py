@@ -1,4 +1,4 @@
-"""`LocalSGD`: every rank trains by itself, and from time to time all become their mean."""
+"""`LocalSGD`: every rank trains independently, and parameters are averaged periodically."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["LocalSGD"]
 
 
 class LocalSGD(ParameterAveraging):
-    """Ranks step alone; after every H-th step the parameters of each become the mean of all.
+    """Ranks step independently; after every H-th step the parameters of each become the mean of all.
 
     With P ranks, rank i's own update u and its own part of the batch ξ:
 
-    w_i ← w_i + u(w_i, ξ_i), and where H divides the number of steps done: w_i ← (1 / P) Σ_j w_j.
+    w_i ← w_i + u(w_i, ξ_i), and if H divides the number of completed steps: w_i ← (1 / P) Σ_j w_j.
 
-    Every rank counts the same, however many samples its part has. Evaluation takes the mean at any step. With H = 1,
-    plain SGD and parts of one size, this is synchronous SGD. What an optimizer keeps (momentum, say) stays a rank's
-    own, unless `average_state` is set; a rule whose state holds points, such as AcceleGrad, wants that.
+    Every rank has the same weight, however many samples its part has. Evaluation uses the mean at any step. With H = 1,
+    plain SGD and parts of equal size, this is synchronous SGD. Optimizer state (for example momentum) stays local to
+    each rank, unless `average_state` is set; a rule whose state holds points, such as AcceleGrad, needs that.
 
-    A rank hands over n / H bytes a step on average, n the bytes of the parameters that are trained: one message a
-    dtype every H steps. With `average_state` n has the floating-point state as well, and 16 bytes more.
+    A rank sends n / H bytes per step on average, where n is the size of the trained parameters in bytes: one message
+    per dtype every H steps. With `average_state` n includes the floating-point state and 16 bytes more.
 
     Args:
         every: H, in steps.
@@ -38,9 +38,9 @@ class LocalSGD(ParameterAveraging):
         timeout_s: See `DistributedOptimizer`.
 
     Raises:
-        UsageError: An argument out of its range.
-        Unsupported: `average_state` with an optimizer that takes more than one gradient a step, whose state is of
-            its own rank's course (L-BFGS): when it is bound.
+        UsageError: An argument is out of range.
+        Unsupported: On `bind`: `average_state` with an optimizer that takes more than one gradient per step and whose
+            state describes the path of its own rank (L-BFGS).
 
     References:
         McDonald, Hall and Mann, Distributed training strategies for the structured perceptron, NAACL-HLT 2010
@@ -64,7 +64,7 @@ class LocalSGD(ParameterAveraging):
             )
 
     def _after(self, info: StepInfo) -> None:
-        # A function of the step, so that a resumed run averages where it would have.
+        # A function of the step, so that a resumed run averages at the same steps.
         if not (info.step + 1) % self.every:
             self.average_parameters()
             if self.average_state:
@@ -74,7 +74,7 @@ class LocalSGD(ParameterAveraging):
         communicator, optimizer = self.communicator, self.optimizer
         state = optimizer.state_dict()
         floats = {name: value for name, value in state.items() if name not in KEYS and _floating(value)}
-        # A framework may make its state at a rank's first step, and a rank may have had none.
+        # A framework may create its state at a rank's first step, and a rank may not have stepped yet.
         layout = repr([(name, value.dtype.str, value.shape) for name, value in floats.items()])
         digest = np.frombuffer(hashlib.sha256(layout.encode()).digest()[:8], np.uint64)
         check_agreement(communicator, [digest], "entries of the optimizer's state", timeout_s=self.timeout_s)
@@ -88,12 +88,12 @@ class LocalSGD(ParameterAveraging):
 
 
 def _floating(value: Any) -> bool:
-    # A scalar may be one of NumPy's own.
+    # A scalar may be a NumPy scalar.
     return isinstance(value, np.ndarray | np.generic) and "float" in value.dtype.name
 
 
 def _parted(buffer: np.ndarray, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A flat buffer as arrays of these names and shapes."""
+    """Split a flat buffer into arrays of these names and shapes."""
     ends = np.cumsum([value.size for value in like.values()])[:-1]
     parts = np.split(buffer, ends)
     return {name: part.reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}

@@ -1,4 +1,4 @@
-"""`Neighbourhood`: each rank averages its parameters with those of its neighbours in a graph."""
+"""`Neighbourhood`: each rank averages its parameters with those of its neighbors in a graph."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ __all__ = ["Neighbourhood"]
 
 
 class Neighbourhood(ParameterAveraging):
-    """Decentralised parallel SGD (D-PSGD) on a graph of ranks, around any optimizer.
+    """Decentralized parallel SGD (D-PSGD) on a graph of ranks, around any optimizer.
 
     With the doubly stochastic W of the graph, and rank i's own update u (for SGD −γ ∇F), in the order of algorithm 1:
 
-    1. u from the parameters w_i as they are before averaging, by the rank's own optimizer;
-    2. w_i ← Σ_j W_ij w_j over the rank itself and its neighbours, of the same parameters before the update;
-    3. the update on top: w_i ← Σ_j W_ij w_j + u(w_i, ξ_i).
+    1. u from the parameters w_i before averaging, by the rank's own optimizer;
+    2. w_i ← Σ_j W_ij w_j over the rank itself and its neighbors, of the same parameters before the update;
+    3. the update is added: w_i ← Σ_j W_ij w_j + u(w_i, ξ_i).
 
-    The gradient belongs to w_i and not to the average, so that neither has to wait for the other; the average is of
-    w_j and not of w_j + u_j, so that it can be sent before. Here it is computed as w_i + u + Σ_j W_ij (w_j − w_i),
-    which leaves equal parameters as they are, to the bit. **Parameters** are averaged: ranks that average nothing but
-    gradients with their neighbours drift apart without bound, as no two have the same neighbours.
+    The gradient is taken at w_i and not at the average, so that neither waits for the other; the average is over w_j
+    and not w_j + u_j, so that it can be sent earlier. It is computed as w_i + u + Σ_j W_ij (w_j − w_i), which leaves
+    equal parameters bit-identical. **Parameters** are averaged: ranks that only average gradients with their neighbors
+    diverge without bound, because no two ranks have the same neighbors.
 
-    W has Metropolis-Hastings weights, W_ij = 1 / (1 + max(d_i, d_j)) for neighbours with d_i and d_j neighbours
+    W has Metropolis-Hastings weights, W_ij = 1 / (1 + max(d_i, d_j)) for neighbors with d_i and d_j neighbors
     (symmetric, so that the mean over all ranks is kept), W_ii = 1 − Σ_j W_ij. On the complete graph all are 1 / P.
 
-    A rank with d neighbours hands over d n bytes a step, n the bytes of the parameters that are trained: one message a
-    neighbour and dtype.
+    A rank with d neighbors sends d n bytes per step, where n is the size of the trained parameters in bytes: one
+    message per neighbor and dtype.
 
     Args:
-        graph: `"ring"`, `"torus"`, `"hypercube"`, `"complete"`, `"star"`, or each rank's neighbours, such as
-            `[[1], [0, 2], [1]]`.
+        graph: `"ring"`, `"torus"`, `"hypercube"`, `"complete"`, `"star"`, or each rank's neighbors, such as `[[1], [0,
+            2], [1]]`.
         timeout_s: See `DistributedOptimizer`.
 
     Raises:
-        UsageError: No such graph; on `wrap`, one that is not for this number of ranks, not symmetric or not connected.
+        UsageError: The graph is invalid; on `wrap`, it has another number of ranks, is not symmetric or not connected.
 
     Attributes:
-        spectral_gap: 1 − max(|λ₂|, |λ_P|) of W, from 0 to 1: the larger, the sooner ranks agree. Known once wrapped.
+        spectral_gap: 1 − max(|λ₂|, |λ_P|) of W, in [0, 1]: the larger, the sooner ranks agree. Known once wrapped.
 
     References:
         Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017, algorithm 1. Xiao,
@@ -87,5 +87,5 @@ class Neighbourhood(ParameterAveraging):
             packed.write(after)
 
     def describe(self) -> dict[str, Any]:
-        """As `DistributedOptimizer.describe`, with the graph and its spectral gap."""
+        """Like `DistributedOptimizer.describe`, with the graph and its spectral gap."""
         return {**super().describe(), "graph": self.graph, "spectral_gap": self.spectral_gap}

@@ -1,4 +1,4 @@
-"""`ParameterServer`: synchronous and centralised: one rank makes the update from the gradients of all."""
+"""`ParameterServer`: synchronous and centralized: one rank makes the update with the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = ["ParameterServer"]
 
 
 class ParameterServer(ServedOptimizer):
-    """Every rank, the root too, computes the gradients of its part of the batch; the root adds them up, makes the
-    update, and sends the parameters to all.
+    """Every rank, including the root, computes the gradients of its part of the batch; the root makes the update.
 
-    N ranks do what one rank does with the whole batch. Gradients are reduced to the root in buckets, while the backward
-    pass goes on where the framework shows them early; parameters come back in one message. A rule whose gradient is
-    taken at another point than the parameters has that point sent before the pass: one message more.
+    The root sums the gradients, and sends the updated parameters to all ranks. N ranks compute the same step as one
+    rank with the whole batch. Gradients are reduced to the root in buckets, during the backward pass if the framework
+    exposes them early; parameters come back in one message. A rule whose gradient is taken at another point than the
+    parameters has that point sent before the pass: one more message.
 
     Only the root has the optimizer's state, and only its part of a checkpoint holds it. With another number of ranks
-    the run goes on from that part as long as the root is the same. An optimizer that is no update rule, such as a
-    framework's own, makes its update where the root's executor is. One that owns its step (L-BFGS, SAG) has to be at
-    each of its evaluations on every rank, whose gradients the root adds up and sends back: it is carried out by all
-    ranks alike, and every rank has its state.
+    the run resumes from that part if the root is the same. An optimizer that is not an update rule, such as a
+    framework's own, makes its update on the root's executor. One that owns its step (L-BFGS, SAG) must run each of its
+    evaluations on every rank; the root sums the gradients and sends them back. All ranks execute it alike, and every
+    rank has its state.
 
     Args:
         root: The rank that makes the updates.
-        bucket_mib: A bucket is sent when it holds so many MiB; the first one when it holds one.
-        compression: Of the gradients on their way to the root; the parameters come back as they are. Compressed buckets
-            are sent when the backward pass is done.
+        bucket_mib: A bucket is sent when it holds this many MiB; the first bucket when it holds one.
+        compression: For the gradients sent to the root; the parameters come back uncompressed. Compressed buckets are
+            sent after the backward pass.
         verify_every: See `DistributedOptimizer`.
         timeout_s: See `DistributedOptimizer`.
         synchronise_batch_norm: See `DistributedOptimizer`.
@@ -83,11 +83,12 @@ class ParameterServer(ServedOptimizer):
         self._early = "early_gradients" in self.executor.capabilities
         self._requests: list[Request] = []
         self._sent = False
-        # Whether the compression holds what it kept before the step under way, and how many were left out before it.
+        # Whether the compression holds its state from before the current step, and how many steps were skipped before
+        # it.
         self._held, self._skipped = False, 0
 
     def settle(self) -> None:
-        """Nothing is under way between two steps."""
+        """Do nothing: nothing is pending between two steps."""
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Backward, the mean at the root, its update, the parameters back; see `DistributedOptimizer.step`."""
@@ -124,15 +125,15 @@ class ParameterServer(ServedOptimizer):
             communicator.reduce(buffer, root=self.root, timeout_s=self.timeout_s)
             return
         with unscaled(compression, buffer, self.gradient_scale):
-            # The root's own goes nowhere, and is compressed all the same: what a compression makes of gradients (a
-            # momentum, a clipping) is to be the same for the samples of every rank.
+            # The root's own gradient is not sent but compressed nevertheless: what a compression does to gradients
+            # (momentum, clipping) must be the same for the samples of every rank.
             message = compression.encode(buffer, key=key, step=info.step)
             if not self.serves:
                 communicator.send(message, self.root, timeout_s=self.timeout_s)
                 return
             arrived, part = np.empty_like(message), np.empty_like(buffer)
             buffer[...] = 0
-            # In the order of the ranks, so that bits repeat.
+            # In rank order, so that results are reproducible bit for bit.
             for rank in range(communicator.size):
                 if rank != self.root:
                     communicator.receive(arrived, rank, timeout_s=self.timeout_s)
@@ -141,7 +142,7 @@ class ParameterServer(ServedOptimizer):
                     buffer += part
 
     def sum_buckets(self, buffers: Sequence[np.ndarray], info: StepInfo) -> None:
-        """See `DistributedOptimizer.sum_buckets`; whether the step is left out, the root says with the parameters."""
+        """See `DistributedOptimizer.sum_buckets`; the root sends whether the step is skipped with the parameters."""
         compression: Any = self.compression
         self._held = self._memory is not None and skips(compression, self.optimizer)
         if self._held:
@@ -151,20 +152,20 @@ class ParameterServer(ServedOptimizer):
 
     @property
     def gradient_scale(self) -> float:
-        """See `DistributedOptimizer.gradient_scale`; a dynamic one is the root's."""
+        """See `DistributedOptimizer.gradient_scale`; a dynamic scale is the root's."""
         optimizer: Any = self.optimizer
         if self._memory is None:
             return super().gradient_scale
-        # A schedule sets a number on every rank alike; what the step finds by itself, the root has sent.
+        # A schedule sets the scale on every rank alike; a scale that the step adapts comes from the root.
         return float(self.memory.block.reals[0] if optimizer.pipeline.dynamic else optimizer.pipeline.loss_scale or 1.0)
 
     def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
-        """See `DistributedOptimizer.sum_for_all`: the root adds up, and sends the sum to all."""
+        """See `DistributedOptimizer.sum_for_all`: the root computes the sum and sends it to all."""
         self.communicator.reduce(buffer, root=self.root, timeout_s=self.timeout_s)
         self.communicator.broadcast(buffer, root=self.root, timeout_s=self.timeout_s)
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The update at the root from these gradients, and its parameters on every rank."""
+        """The update at the root with these gradients; its parameters are copied to every rank."""
         if self._memory is not None:
             if self.serves:
                 self.optimizer.halves.apply(gradients, info)  # type: ignore[attr-defined]
@@ -211,7 +212,7 @@ class ParameterServer(ServedOptimizer):
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """As `backprop`, where the root has a memory of its own; see `TrainStep.backprop` for the rest."""
+        """Like `backprop`, where the root has its own memory; see `TrainStep.backprop` for the rest."""
         optimizer: Any = self.optimizer
         if not self._sent:
             self._send_parameters()
@@ -224,7 +225,7 @@ class ParameterServer(ServedOptimizer):
         return self.gradient(inputs, info, on_gradient, accumulate=accumulate, loss_scale=scale)
 
     def load_state_dict(self, state: Any) -> None:
-        """Restore `state_dict`; called by every rank. The next step begins with the root's parameters."""
+        """Restore `state_dict`; called by every rank. The next step starts from the root's parameters."""
         super().load_state_dict(state)
         self._sent = False
 
@@ -237,5 +238,5 @@ class _Halves:
 
     def backprop(self, inputs: Arrays, info: StepInfo, on_gradient: Any = None, **options: Any) -> Arrays:
         outputs = self._scheme.first_half(inputs, info, on_gradient, **options)
-        # They are averaged outside of the framework's own step, which alone knows how to compute with its values.
+        # NumPy values, because they are averaged outside of the framework's own step.
         return {name: to_numpy(value) for name, value in outputs.items()}

@@ -1,4 +1,4 @@
-"""`Server`: applies the gradients of all ranks in the order of their arrival, beside the root's own training."""
+"""`Server`: applies the gradients of all ranks in the order of arrival, in parallel with the root's own training."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from deep5.distributed.schemes.server_memory import Block, ServerMemory
 __all__ = ["DONE", "GO", "HELLO", "OVER", "PUSH", "TAG", "TICK", "WAIT", "Server"]
 
 TAG = 0
-"""Of all messages between a worker and the server; they have a communicator of their own."""
+"""Tag of all messages between a worker and the server, which have a separate communicator."""
 
 HELLO, PUSH, TICK, DONE = 1, 2, 3, 4
-"""What a worker says, in the first number of the head: it begins, sends a gradient, had a step without a sample, has
-ended its epoch. Behind it: the version of the parameters that it holds, the epoch and the samples of the step."""
+"""Worker messages, the first number of the head: epoch started, gradient, step without a sample, epoch ended. Then
+follow the version of the worker's parameters, the epoch and the number of samples of the step."""
 
 GO, WAIT, OVER = 5, 6, 7
-"""What the server answers: here are the newest parameters; the answer is still to come; everybody has ended the epoch,
-and these are the parameters then. Behind it: the version of the parameters, the staleness of the gradient, and the
-nanoseconds that the answer was held back for slower ranks."""
+"""Server messages: the newest parameters; the answer is still to come; all ranks have ended the epoch, with the
+parameters at that point. Then follow the version of the parameters, the staleness of the gradient, and the nanoseconds
+for which the answer was held back for slower ranks."""
 
-# How long the server sleeps between two looks at its mail: it looks often behind a message, and a core stays free.
+# How long the server sleeps between two polls: it polls often after a message, and leaves a core free otherwise.
 _SHORTEST_S, _LONGEST_S = 5e-5, 1e-3
 
 
 class Server:
-    """The updates of one rank's memory, an epoch at a time.
+    """Updates one rank's memory, one epoch at a time.
 
-    A thread looks after the messages of the other ranks; the root's own gradients are applied by the root's thread.
-    Either holds the lock for as long as an update and a copy of the parameters take. The root's host holds, for each
-    worker, a copy of the parameters and one of its gradients. Who is held back, for slower ranks
-    or because its epoch has ended, is told so from time to time, so that a rank that hears nothing for `timeout_s`
-    knows that the server is lost; and a rank that says nothing for as long is lost to the server. The thread ends with
-    the epoch, with an error, with the thread that began it, and by `close`.
+    A thread handles the messages of the other ranks; the root's thread applies the root's own gradients. Either holds
+    the lock during an update and a copy of the parameters. The root's host holds, for each worker, a copy of the
+    parameters and one of its gradients. A rank that is held back, for slower ranks or because its epoch has ended, gets
+    periodic messages, so that a rank that receives nothing for `timeout_s` knows that the server is lost; likewise a
+    rank silent for that long is lost to the server. The thread ends with the epoch, with an error, with the thread that
+    started it, and on `close`.
 
     Args:
-        communicator: Of the root and its workers; nothing else uses it.
+        communicator: Connects the root and its workers; not used for anything else.
         memory: The parameters.
         step: The second half of a training step on them.
-        bound: By how many steps a rank may be ahead of the slowest; None: by any number.
-        timeout_s: Limit of the silence of a rank.
+        bound: How many steps a rank may be ahead of the slowest; None: any number.
+        timeout_s: Longest permitted silence of a rank.
 
     Attributes:
-        updates: How many were made since training began: the version of the parameters.
-        staleness: A counter a rank: gradients applied since the server was made, by how many updates were made between
-            the parameters that they were computed at and them.
+        updates: Number of updates since training began: the version of the parameters.
+        staleness: One counter per rank of the gradients applied since the server was created, by the number of updates
+            between their parameters and their application.
         waited_ns: Nanoseconds that the root itself waited in `push`, for slower ranks and for others' updates.
     """
 
@@ -79,7 +79,7 @@ class Server:
     def _clear(self) -> None:
         size, now = self._communicator.size, monotonic()
         self._clocks, self._finished = [0] * size, set[int]()
-        # Whose answer is held back: since when, and the staleness that goes with it.
+        # The ranks whose answer is held back: since when, and the staleness of their gradient.
         self._held: dict[int, tuple[int, int]] = {}
         self._heard, self._told = [now] * size, [now] * size
         self._error: Exception | None = None
@@ -101,23 +101,23 @@ class Server:
         return self.updates
 
     def push(self, gradients: Block | None, version: int, info: StepInfo, newest: Block) -> tuple[int, int, int]:
-        """The root's own step: apply its gradient, wait for slower ranks where there is a bound.
+        """The root's own step: apply its gradient, and wait for slower ranks if there is a bound.
 
         Args:
-            gradients: None where the root had no sample.
-            version: Of the parameters that the gradient was computed at.
+            gradients: None if the root had no sample.
+            version: Version of the parameters at which the gradient was computed.
             info: The step.
-            newest: Filled with the newest parameters.
+            newest: Receives the newest parameters.
 
         Returns:
-            The version of these, the staleness of the gradient, and the nanoseconds that slower ranks took.
+            Their version, the staleness of the gradient, and the nanoseconds waited for slower ranks.
 
         Raises:
-            CommunicationError: The server has given up, or stands still.
+            CommunicationError: The server has failed, or does not respond.
         """
         root, asked = self._root, perf_counter_ns()
         with self.lock:
-            # Others' updates are made by another thread, which had the lock.
+            # Another thread, which held the lock, makes the others' updates.
             self.waited_ns += perf_counter_ns() - asked
             self._check()
             staleness = 0 if gradients is None else self._apply(root, gradients, version, info)
@@ -135,7 +135,7 @@ class Server:
             return self.updates, staleness, held_ns
 
     def finish(self) -> None:
-        """The root has ended its epoch: return when all ranks have.
+        """End the root's epoch: return when all ranks have ended theirs.
 
         Raises:
             CommunicationError: A rank was lost.
@@ -143,21 +143,21 @@ class Server:
         thread = self._thread
         with self.lock:
             self._finished.add(self._root)
-        # It ends when all have come, and when one is not heard of.
+        # The thread ends when all ranks have ended the epoch, and when one is lost.
         while thread is not None and thread.is_alive():
             thread.join(0.2)
         self._thread = None
         self._check()
 
     def close(self) -> None:
-        """End the thread, whatever the other ranks do."""
+        """End the thread, regardless of the other ranks."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(min(self._timeout_s, 5.0))
 
     def snapshot(self) -> tuple[dict[str, Any], int]:
-        """Copies of the parameters, and their version: also while others work."""
+        """Copies of the parameters, and their version; may be called while other ranks work."""
         with self.lock:
             prepared, self._prepared = self._prepared, False
             self._step.cancel()
@@ -173,7 +173,7 @@ class Server:
             raise CommunicationError("the parameter server was closed before the end of the epoch")
 
     def _apply(self, rank: int, gradients: Block, version: int, info: StepInfo) -> int:
-        """One update, the lock held; how many lay between the gradient's parameters and it."""
+        """Make one update while the lock is held; return the gradient's staleness."""
         self._step.apply(gradients.views, self._numbered(info))
         staleness = self.updates - version
         self.updates += 1
@@ -182,7 +182,7 @@ class Server:
         return staleness
 
     def _numbered(self, info: StepInfo) -> StepInfo:
-        # The rule counts updates, not the steps of one rank.
+        # The rule counts updates, not one rank's steps.
         return StepInfo(self.updates, info.epoch, info.batch_size)
 
     def _prepare(self, info: StepInfo) -> None:
@@ -190,7 +190,7 @@ class Server:
         self._prepared = True
 
     def _admits(self, rank: int) -> bool:
-        """Whether a rank may go on; those that have ended their epoch hold nobody back."""
+        """Whether a rank may continue; ranks that have ended their epoch hold no other rank back."""
         if self._bound is None:
             return True
         running = [clock for other, clock in enumerate(self._clocks) if other not in self._finished]
@@ -206,7 +206,7 @@ class Server:
             with self.lock:
                 self._error = error
         finally:
-            # Gives the memory of a message that did not come back.
+            # Releases the memory of messages that did not arrive.
             for letter in letters.values():
                 with suppress(CommunicationError):
                     letter.wait(0.0)
@@ -242,7 +242,7 @@ class Server:
         self._sends.clear()
 
     def _take(self, rank: int) -> bool:
-        """What a worker says; whether there is more to come."""
+        """Handle a worker's message; return whether more will come."""
         inbox = self._inboxes[rank]
         kind, version, epoch, batch_size = (int(number) for number in inbox.head[:4])
         with self.lock:
@@ -260,7 +260,7 @@ class Server:
         return kind != DONE
 
     def _answer(self) -> bool:
-        """Answer those who may go on, and tell the others that they are not forgotten; whether anybody went on."""
+        """Answer the ranks that may continue, send a sign of life to the others; return whether any continued."""
         with self.lock:
             free = [rank for rank in self._held if rank != self._root and self._admits(rank)]
             waiting = {*self._held, *self._finished} - {self._root, *free}

@@ -1,4 +1,4 @@
-"""`ServerMemory`: the parameters of a parameter server, updated in place on the host and sent as they lie there."""
+"""`ServerMemory`: the parameters of a parameter server, updated in place on the host and sent without a copy."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from deep5.training.rule import UpdateRule
 __all__ = ["HEAD", "Block", "ServerMemory"]
 
 HEAD = 8
-"""Numbers of eight bytes at the head of a block."""
-# Where an array of another dtype begins, so that every one is aligned.
+"""Number of 8-byte values in the head of a block."""
+# Alignment of the first array of each dtype.
 _ALIGNED = 64
 _NOTHING = np.empty(0)
 
 
 class Block:
-    """A message: a head of numbers, and behind it parameters, or their gradients, in one piece for each dtype.
+    """A message: a head of numbers, then parameters or their gradients, contiguous for each dtype.
 
-    The layout is a function of the specifications alone, so that ranks agree on it without a word.
+    The layout depends only on the specifications, so that ranks agree on it without communication.
 
     Args:
-        specs: By name, of known extents.
+        specs: Specifications by name, with known sizes.
 
     Attributes:
-        memory: All of it, uint8.
-        head: Numbers that come with it, int64, shape (`HEAD`,).
-        reals: The same memory as float64.
-        views: Where each array lies, in its shape.
+        memory: The whole block, uint8.
+        head: The numbers of the head, int64, shape (`HEAD`,).
+        reals: The head's memory as float64.
+        views: Each array, a view in its shape.
     """
 
     def __init__(self, specs: Mapping[str, TensorSpec]) -> None:
@@ -63,33 +63,33 @@ class Block:
                 offset += size
 
     def read(self, executor: GraphExecutor) -> None:
-        """Take the executor's parameters."""
+        """Copy the executor's parameters into the block."""
         for names, section in self._sections:
             executor.read(names, section)
 
     def write(self, executor: GraphExecutor) -> None:
-        """Put these in the place of the executor's parameters."""
+        """Copy the block into the executor's parameters."""
         for names, section in self._sections:
             executor.write(names, section)
 
     def put(self, gradients: Arrays) -> None:
-        """Take arrays by name, all of those that have a place here."""
+        """Copy arrays by name; those without a place in the block are ignored."""
         for name, view in self.views.items():
             np.copyto(view, to_numpy(gradients[name]))
 
 
 class ServerMemory:
-    """What an update rule is bound to in place of an executor: parameters on the host, with gradients of others.
+    """Replaces the executor to which an update rule is bound: parameters on the host, with gradients of other ranks.
 
     Its training step has the rule's kernel, with groups, pipeline and modifier, and no forward and backward pass.
 
     Args:
-        executor: The network's.
-        specs: The parameters that are trained.
-        serves: Whether updates are made here; else the step keeps no state and does nothing.
+        executor: The network's executor.
+        specs: The trained parameters.
+        serves: Whether updates are made here; otherwise the step keeps no state and does nothing.
 
     Attributes:
-        network: The executor's.
+        network: The executor's network.
         block: The parameters.
     """
 
@@ -98,11 +98,11 @@ class ServerMemory:
         self.block = Block(specs)
 
     def parameters(self) -> Arrays:
-        """The live parameters; those that are not trained have none here."""
+        """The live trained parameters; others are not in this memory."""
         return {name: self.block.views.get(name, _NOTHING) for name in self.network.parameter_specs}
 
     def inference_and_backprop(self, inputs: Arrays, loss: str = "loss", **options: Any) -> Arrays:
-        """Nothing: the gradients are the workers'."""
+        """Do nothing: the workers compute the gradients."""
         return {}
 
     def train_step(
@@ -116,7 +116,7 @@ class ServerMemory:
     ) -> Any:
         """The second half of a training step, in place on this memory; see `GraphExecutor.train_step`.
 
-        `backprop({}, info)` puts the point of the gradient in the place of the parameters, where the rule has one.
+        `backprop({}, info)` replaces the parameters by the point of the gradient, if the rule has one.
         """
         if not self._serves:
             return _Elsewhere()
@@ -127,7 +127,7 @@ class ServerMemory:
 
 
 class _Elsewhere:
-    """The step of a rank whose updates another one makes: it has no state."""
+    """The step of a rank whose updates another rank makes: it has no state."""
 
     how = "of another rank"
     traces = skipped_steps = 0
@@ -137,7 +137,7 @@ class _Elsewhere:
         raise UsageError("another rank makes the updates; remedy: call the step of the scheme")
 
     def regroup(self, groups: Sequence[ParameterGroup], pipeline: Any) -> None:
-        """Groups are the other rank's matter."""
+        """Do nothing: the other rank applies the groups."""
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -147,4 +147,4 @@ class _Elsewhere:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is none."""
+        """Do nothing: there is no state."""

@@ -26,11 +26,11 @@ __all__ = ["ServedOptimizer"]
 
 
 class ServedOptimizer(DistributedOptimizer):
-    """One rank holds the optimizer's state and makes the updates, of gradients that all ranks compute.
+    """One rank holds the optimizer's state and makes the updates, with gradients that all ranks compute.
 
-    An update rule works in place on memory of the root's host, by its compiled kernel: gradients come from there and
-    parameters go out from there, so that they travel no further than they have to. Parameters that are frozen do not
-    travel. A gradient modifier is given NumPy arrays.
+    An update rule works in place on memory of the root's host, by its compiled kernel: gradients are received into and
+    parameters sent from that memory, which avoids copies. Frozen parameters are not sent. A gradient modifier gets
+    NumPy arrays.
 
     Args:
         root: The rank that makes the updates; it computes gradients like all others.
@@ -78,7 +78,7 @@ class ServedOptimizer(DistributedOptimizer):
         if self.communicator.size == 1 or not isinstance(optimizer, RuleOptimizer):
             super()._bind_optimizer()
             return
-        # Bound once to nothing, it knows which parameters are trained.
+        # A bind to an empty memory determines which parameters are trained.
         optimizer.bind(_as_executor(ServerMemory(executor, {}, serves=False)))
         trained = self.trained
         if other := {spec.dtype for spec in trained.values()} - {"float32", "float64"}:
@@ -93,17 +93,17 @@ class ServedOptimizer(DistributedOptimizer):
         rule = type(optimizer.rule)
         self._prepares = rule.prepare_param is not UpdateRule.prepare_param
         self._averages = rule.eval_param is not UpdateRule.eval_param
-        # Frozen parameters have no gradient; where there are none, the executor's fast path asks no questions.
+        # Frozen parameters have no gradient; without any, the executor's fast path needs no selection.
         self._wrt: dict[str, Any] = (
             {} if len(trained) == len(executor.network.trained_specs) else {"wrt": tuple(trained)}
         )
 
     @property
     def memory(self) -> ServerMemory:
-        """Where the updates are made.
+        """The memory on which the updates are made.
 
         Raises:
-            UsageError: There is one rank, or the optimizer is no update rule: it works where its executor does.
+            UsageError: There is one rank, or the optimizer is not an update rule: it works on its executor.
         """
         if self._memory is None:
             raise UsageError(f"{type(self).__name__} has no memory of its own; allowed: several ranks, an update rule")
@@ -118,7 +118,7 @@ class ServedOptimizer(DistributedOptimizer):
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """Forward and backward at the parameters that the executor holds, on this rank's part."""
+        """Forward and backward at the executor's parameters, on this rank's part."""
         optimizer: Any = self.optimizer
         options = dict(self._wrt)
         if accumulate or loss_scale != 1.0:
@@ -128,18 +128,18 @@ class ServedOptimizer(DistributedOptimizer):
         return self.executor.inference_and_backprop(inputs, optimizer.loss, info=info, **options)
 
     def share_out(self) -> None:
-        """Give every rank's executor what the root's memory holds; called by every rank."""
+        """Copy the root's memory to every rank's executor; called by every rank."""
         block = self.memory.block
         self.communicator.broadcast(block.memory, root=self.root, timeout_s=self.timeout_s)
         block.write(self.executor)
 
     @abstractmethod
     def settle(self) -> None:
-        """See that no gradient is under way; called by every rank."""
+        """Wait until no gradient is pending; called by every rank."""
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds what the run is judged by, which is the root's; every rank enters together.
+        """While inside, the executor holds the root's evaluated parameters; all ranks enter together.
 
         See `DistributedOptimizer.averaged`.
         """
@@ -162,7 +162,7 @@ class ServedOptimizer(DistributedOptimizer):
 
     @contextmanager
     def _root_as_judged(self) -> Iterator[None]:
-        """While inside, every rank has what the root evaluates by, where the state that says so is the root's alone."""
+        """While inside, every rank has the root's evaluated parameters, if only the root has the state for them."""
         if self.communicator.size == 1 or self._shared is not None or not hasattr(self.optimizer, "averaged"):
             yield
             return
@@ -178,13 +178,13 @@ class ServedOptimizer(DistributedOptimizer):
                 packed.write(own)
 
     def _differing(self) -> list[Packed]:
-        # The root's parameters are those of the run; there is nothing to take a mean of.
+        # The root's parameters are those of the run, so there is no mean to take.
         return super()._differing() if self._memory is None else []
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`; the rule's state, which only the root has, is not looked at elsewhere.
+        """Restore `state_dict`; other ranks ignore the rule's state, which only the root has.
 
-        Every rank's executor has its parameters before.
+        Every rank's executor must have its parameters before the call.
         """
         if self._memory is None:
             super().load_state_dict(state)
@@ -197,5 +197,5 @@ class ServedOptimizer(DistributedOptimizer):
 
 
 def _as_executor(memory: ServerMemory) -> Any:
-    """A memory has what a rule is bound by, and nothing else of an executor."""
+    """A memory has what a rule needs to bind, and nothing else of an executor."""
     return memory

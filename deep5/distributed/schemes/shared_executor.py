@@ -1,4 +1,4 @@
-"""`SharedExecutor`: the loss of all ranks' samples, for optimizers that evaluate it as often as they like in a step."""
+"""`SharedExecutor`: the loss over all ranks' samples, for optimizers that evaluate it several times per step."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["SharedExecutor", "Sharing", "check_shareable", "owns_step"]
 
 
 class Sharing(Protocol):
-    """How sums over the ranks are made; `DistributedOptimizer` says it, once it is bound.
+    """Computes sums over the ranks; implemented by a bound `DistributedOptimizer`.
 
     Attributes:
-        timeout_s: Limit of every wait for others.
+        timeout_s: Time limit of every wait for other ranks.
     """
 
     timeout_s: float
 
     @property
     def executor(self) -> GraphExecutor:
-        """What runs the network on this rank."""
+        """The executor that runs the network on this rank."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Sharing(Protocol):
         ...
 
     def share(self, info: StepInfo) -> float:
-        """This rank's part of the samples of the step."""
+        """This rank's fraction of the step's samples."""
         ...
 
     def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
@@ -49,28 +49,28 @@ class Sharing(Protocol):
         ...
 
     def undisturbed(self, info: StepInfo) -> AbstractContextManager[None]:
-        """While inside, a rank without samples leaves its running statistics alone."""
+        """While inside, a rank without samples does not change its running statistics."""
         ...
 
 
 def owns_step(optimizer: StepOptimizer) -> bool:
-    """Whether an optimizer's step has no two halves that gradients could be exchanged between."""
+    """Whether an optimizer's step has no two halves between which gradients could be exchanged."""
     try:
         return getattr(optimizer, "halves", None) is None
     except UsageError:
-        return False  # it has them once it is bound
+        return False  # it has halves once bound
 
 
 def check_shareable(name: str, optimizer: StepOptimizer, *, compressed: bool) -> None:
-    """See that an optimizer that owns its step can take it on a `SharedExecutor`.
+    """Check that an optimizer that owns its step can take it on a `SharedExecutor`.
 
     Args:
-        name: The scheme's, for messages.
-        optimizer: It owns its step.
-        compressed: Whether gradients would be made smaller on their way.
+        name: Name of the scheme, for messages.
+        optimizer: An optimizer that owns its step.
+        compressed: Whether gradients would be compressed.
 
     Raises:
-        Unsupported: It cannot, with the reason.
+        Unsupported: It cannot; the message gives the reason.
     """
     kind = type(optimizer).__name__
     if compressed:
@@ -87,20 +87,20 @@ def check_shareable(name: str, optimizer: StepOptimizer, *, compressed: bool) ->
 
 
 class SharedExecutor:
-    """What an optimizer that owns its step is bound to in place of this rank's executor; a `GraphExecutor`.
+    """Replaces this rank's executor for an optimizer that owns its step; a `GraphExecutor`.
 
-    Each evaluation is of the mean over the samples of all ranks: gradients and scalar outputs are added up, weighted by
-    the samples of each rank, and every rank gets the same bits. So every rank finds the same, asks for the same number
-    of evaluations, and writes the same parameters; its state is that of all. All else is this rank's own.
+    Each evaluation is of the mean over the samples of all ranks: gradients and scalar outputs are summed, weighted by
+    each rank's samples, and bit-identical on every rank. So the optimizer makes the same number of evaluations and
+    writes the same parameters on every rank, and its state is the same. Everything else is local to this rank.
 
     Args:
-        scheme: Bound to this rank's executor; says how sums over the ranks are made.
+        scheme: Bound to this rank's executor; computes sums over the ranks.
 
     Attributes:
         own: This rank's executor.
         network: Its network.
         device: Its device.
-        capabilities: Whether it has float64; it neither compiles whole steps nor shows gradients early.
+        capabilities: Whether it supports float64; it neither compiles whole steps nor exposes gradients early.
     """
 
     def __init__(self, scheme: Sharing) -> None:
@@ -112,7 +112,7 @@ class SharedExecutor:
         self._scalars = [name for name, spec in outputs if spec.shape == () and "float" in spec.dtype]
         self._buckets = Buckets(self.network.trained_specs)
         self._given: tuple[str, ...] | None = None
-        # Of the step under way, and what this rank's first pass of it gave.
+        # Scalar outputs of this rank's first pass in the current step.
         self._info: StepInfo | None = None
         self._first: dict[str, Array] = {}
 
@@ -143,10 +143,10 @@ class SharedExecutor:
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
-        """Run forward and backward on this rank's part, and add up; see `GraphExecutor.inference_and_backprop`.
+        """Run forward and backward on this rank's part, and sum over ranks; see `GraphExecutor.inference_and_backprop`.
 
         Raises:
-            Unsupported: `wrt` names an input: samples differ from rank to rank.
+            Unsupported: `wrt` names an input: samples differ between ranks.
         """
         if other := [name for name in wrt or () if name not in self.network.trained_specs]:
             raise Unsupported(
@@ -179,10 +179,10 @@ class SharedExecutor:
         self._given = tuple(gradients)
 
     def _means(self, outputs: Arrays) -> dict[str, Array]:
-        """The outputs, the scalars among them as means over the samples of all ranks."""
+        """The outputs, with scalars replaced by means over the samples of all ranks."""
         scheme, info = self._scheme, self._told()
         own = {name: outputs[name] for name in self._scalars}
-        # Copied: a later pass may use the memory again.
+        # A copy, because a later pass may reuse the memory.
         self._first = self._first or {name: _copied(value) for name, value in own.items()}
         means = np.zeros(len(own))
         if not without_samples(info):
@@ -199,10 +199,10 @@ class SharedExecutor:
         return StepInfo() if self._info is None else self._info
 
     def gathered(self, rows: np.ndarray) -> np.ndarray:
-        """The rows of all ranks, one behind the other in the order of the ranks: in that of the batch's samples.
+        """The rows of all ranks, concatenated in rank order, which is the order of the batch's samples.
 
         Args:
-            rows: This rank's, shape (its samples, …).
+            rows: This rank's rows, shape (its samples, …).
         """
         communicator, timeout_s = self._scheme.sharers, self._scheme.timeout_s
         counts = np.empty(communicator.size, np.int64)
@@ -214,7 +214,7 @@ class SharedExecutor:
         return np.concatenate([part[:count] for part, count in zip(every, counts, strict=True)])
 
     def gradients(self) -> Arrays:
-        """Gradients of the mean over the samples of all ranks; the next evaluation uses their memory again.
+        """Gradients of the mean over the samples of all ranks; the next evaluation reuses their memory.
 
         Raises:
             Unsupported: There are none.
@@ -233,7 +233,7 @@ class SharedExecutor:
         modifier: Callable[[str, Array, Array], Array] | None = None,
         pipeline: Any = None,
     ) -> Any:
-        """None: a step that is compiled as a whole has no place where gradients of others come in.
+        """Not supported: a step compiled as a whole cannot include the gradients of other ranks.
 
         Raises:
             Unsupported: Always.
@@ -248,7 +248,7 @@ class SharedExecutor:
         return self.own.parameters()
 
     def buffers(self) -> Arrays:
-        """The live running statistics, this rank's; see `GraphExecutor.buffers`."""
+        """This rank's live running statistics; see `GraphExecutor.buffers`."""
         return self.own.buffers()
 
     def read(self, names: Sequence[str], out: Array) -> None:

@@ -1,4 +1,4 @@
-"""`StaleSynchronous`: asynchronous, but no rank runs away from the slowest."""
+"""`StaleSynchronous`: asynchronous with bounded staleness."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ __all__ = ["StaleSynchronous"]
 
 
 class StaleSynchronous(AsynchronousScheme):
-    """As `AsynchronousParameterServer`, and a rank that has done c steps waits until the slowest has done c − bound.
+    """Like `AsynchronousParameterServer`, but a rank that has done c steps waits until the slowest has done c − bound.
 
     With a bound of 0 all ranks take the same number of steps at any time; their gradients are still applied one by one,
-    as they arrive. A rank that has ended its epoch holds nobody back. Every rank counts the time that it was held back,
-    `held_s`, and the staleness of its gradients, which is at most (N − 1)(2 bound + 1) for N ranks.
+    in order of arrival. A rank that has ended its epoch does not hold others back. Every rank counts the time it was
+    held back, `held_s`, and the staleness of its gradients, which is at most (N − 1)(2 bound + 1) for N ranks.
 
     Args:
-        bound: By how many steps a rank may be ahead of the slowest, from 0.
+        bound: How many steps a rank may be ahead of the slowest, from 0.
         root: See `AsynchronousParameterServer`.
         timeout_s: See `AsynchronousParameterServer`.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
         Unsupported: See `AsynchronousParameterServer`.
 
     References:
         Ho et al., More effective distributed ML via a stale synchronous parallel parameter server, NeurIPS 2013,
-        section 2. The paper's workers read from caches that are as old as the bound allows; here they always get the
-        newest parameters.
+        section 2. The paper's workers read from caches that may be as old as the bound permits; here they always get
+        the newest parameters.
     """
 
     def __init__(self, bound: int = 3, root: int = 0, *, timeout_s: float = TIMEOUT_S) -> None:

@@ -1,4 +1,4 @@
-"""`OptimizerWrapper`: what a scheme is to the trainer apart from its step: another optimizer, seen through it."""
+"""`OptimizerWrapper`: the part of a scheme other than its step: delegation to the wrapped optimizer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["OptimizerWrapper"]
 
-# What a scheme puts before the names of its own entries in a state.
+# Prefix of the scheme's own entries in a state.
 _OWN = "scheme/"
 
 
 class OptimizerWrapper(ABC):
-    """An optimizer in another one: its executor, its state, and what the run is evaluated by.
+    """Wraps an optimizer: its executor, its state, and the parameters used for evaluation.
 
     Attributes:
         consistent: Whether all ranks hold the same parameters after every step.
-        compression: How gradients are made smaller on their way; None: they are not.
-        communicator: What the ranks exchange by.
-        timeout_s: Limit of every wait for others.
+        compression: Compression of the gradients for communication; None: none.
+        communicator: Connects the ranks.
+        timeout_s: Time limit of every wait for other ranks.
     """
 
     consistent: ClassVar[bool] = False
@@ -37,15 +37,15 @@ class OptimizerWrapper(ABC):
     timeout_s: float
     _optimizer: StepOptimizer | None
     _executor: GraphExecutor | None
-    # Of the parameters, those that the optimizer changes.
+    # The parameters that the optimizer changes.
     _moving: list[Packed]
 
     @property
     def optimizer(self) -> StepOptimizer:
-        """What is wrapped.
+        """The wrapped optimizer.
 
         Raises:
-            UsageError: Nothing is.
+            UsageError: No optimizer is wrapped.
         """
         if self._optimizer is None:
             raise UsageError(
@@ -56,7 +56,7 @@ class OptimizerWrapper(ABC):
 
     @property
     def executor(self) -> GraphExecutor:
-        """What runs the network.
+        """The executor that runs the network.
 
         Raises:
             UsageError: `bind` was not called.
@@ -67,13 +67,13 @@ class OptimizerWrapper(ABC):
 
     @property
     def gradient_scale(self) -> float:
-        """What the gradients of this step are multiplied by: the optimizer's loss scale."""
+        """The factor of this step's gradients: the optimizer's loss scale."""
         scaled = getattr(getattr(self.optimizer, "pipeline", None), "loss_scale", None) is not None
         return float(self.optimizer.loss_scale) if scaled else 1.0  # type: ignore[attr-defined]
 
     @property
     def trained(self) -> dict[str, Any]:
-        """Specifications of the parameters that the optimizer changes, by name: those that have a gradient."""
+        """Specifications of the parameters that the optimizer changes, by name: those with a gradient."""
         from deep5.training.optimizer import RuleOptimizer
 
         specs = dict(self.executor.network.trained_specs)
@@ -94,7 +94,7 @@ class OptimizerWrapper(ABC):
         return halves
 
     def average_parameters(self) -> None:
-        """Give every rank the mean of all ranks' parameters, but for those that are frozen."""
+        """Give every rank the mean of all ranks' parameters, except for frozen ones."""
         communicator = self.communicator
         for packed in self._moving:
             buffer = packed.read()
@@ -104,10 +104,10 @@ class OptimizerWrapper(ABC):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds what the run is evaluated by; every rank enters together.
+        """While inside, the executor holds the parameters used for evaluation; every rank enters together.
 
-        That is what the optimizer evaluates by, the mean over the ranks where they differ, with the mean of the ranks'
-        running statistics.
+        These are the optimizer's evaluation parameters, averaged over the ranks if they differ, with the mean of the
+        ranks' running statistics.
         """
         executor, communicator = self.executor, self.communicator
         with ExitStack() as stack:
@@ -124,16 +124,16 @@ class OptimizerWrapper(ABC):
             yield
 
     def _differing(self) -> list[Packed]:
-        """The parameters whose mean over the ranks `averaged` takes."""
+        """The parameters of which `averaged` takes the mean over the ranks."""
         return [] if self.consistent else self._moving
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, and what this rank's scheme keeps beside it."""
+        """The optimizer's state, and this rank's state of the scheme."""
         own = {f"{_OWN}{name}": value for name, value in self._own_state().items()}
         return {**self.optimizer.state_dict(), **own}
 
     def state_views(self) -> dict[str, Any]:
-        """As `state_dict`, of the optimizer's live memory where it can be looked at: read before the next step."""
+        """Like `state_dict`, with the optimizer's live memory if it is accessible: read it before the next step."""
         own = {f"{_OWN}{name}": value for name, value in self._own_state().items()}
         views: dict[str, Any] = getattr(self.optimizer, "state_views", self.optimizer.state_dict)()
         return {**views, **own}
@@ -152,7 +152,7 @@ class OptimizerWrapper(ABC):
             self.compression.load_state_dict(state)
 
     def describe(self) -> dict[str, Any]:
-        """Scheme, compression and optimizer, in JSON's types."""
+        """Scheme, compression and optimizer, in JSON types."""
         known = ("communicator", "seed", "compression", "step")
         own = {
             name: value
@@ -166,7 +166,7 @@ class OptimizerWrapper(ABC):
         return found
 
     def __getattr__(self, name: str) -> Any:
-        # What else the optimizer has: its rule, hyperparameters, and how schedules set them.
+        # Other attributes of the optimizer: its rule, hyperparameters, and setters for schedules.
         if name.startswith("_") or (optimizer := self.__dict__.get("_optimizer")) is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(optimizer, name)
