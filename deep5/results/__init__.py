@@ -1,4 +1,4 @@
-"""Results: on disk, as tables, as MLPerf events; `load` reads all under a root, the rest is in its own modules."""
+"""Results on disk, as tables, and as MLPerf events; `load` reads all under a root, other names are in the modules."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

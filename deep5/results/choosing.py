@@ -1,4 +1,4 @@
-"""Rows of the store by what is asked of them: filters, order, the last of them."""
+"""Selects rows of the store: filters, order, the last rows."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["check_column", "chosen", "columns_of", "heading", "matches", "ordere
 
 _COLUMNS = tuple(Stored(folder="", kind="").row())
 _OTHERS = ("metric.", "ratio.", "ratio_low.", "ratio_high.", "set.", "verdict.")
-# Of the values of a column, so many are listed, each cut at so many letters; and so many are looked at.
+# Maximum number of values listed per column, of letters of each, and of values examined.
 _LISTED, _LETTERS, _LOOKED_AT = 10, 60, 2_000
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Every column of these rows: the fields that each result has, then the others by name."""
+    """All columns of these rows: first the fields that each result has, then the others by name."""
     extra = {name for row in rows for name in row} - set(_COLUMNS)
     return [*_COLUMNS, *sorted(extra)]
 
 
 def rows_with_units(results: Iterable[Stored]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The rows, and by column of a metric its unit; a metric with several units is as many columns."""
+    """The rows, and the unit of each metric column; a metric with several units becomes several columns."""
     results = list(results)
     seen: dict[str, set[str]] = {}
     for own in results:
@@ -47,7 +47,7 @@ def rows_with_units(results: Iterable[Stored]) -> tuple[list[dict[str, Any]], di
 
 
 def heading(column: str, units: Mapping[str, str]) -> str:
-    """What stands above a column where there is no other place for its unit.
+    """The heading of a column where its unit has no other place.
 
     >>> heading("metric.loss", {"metric.loss": "nat"}), heading("metric.t [s]", {"metric.t [s]": "s"})
     ('metric.loss [nat]', 'metric.t [s]')
@@ -57,14 +57,14 @@ def heading(column: str, units: Mapping[str, str]) -> str:
 
 
 def chosen(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rows in which every column has the value that is asked for.
+    """The rows in which every column has the requested value.
 
     Args:
-        rows: As `Stored.row` makes them.
-        where: By column the value, as `matches` takes it.
+        rows: As made by `Stored.row`.
+        where: Value by column, as for `matches`.
 
     Raises:
-        UnknownName: No such column in any of the rows.
+        UnknownName: No row has such a column.
     """
     known = columns_of(rows)
     for name in where:
@@ -73,10 +73,10 @@ def chosen(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> list[
 
 
 def unmatched(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> list[str]:
-    """A sentence for each value that is asked for and that no result has: which there are.
+    """A sentence for each requested value that no result has, with the existing values.
 
     Args:
-        rows: As `Stored.row` makes them.
+        rows: As made by `Stored.row`.
         where: As for `chosen`.
 
     >>> unmatched([{"framework": "jax, pytorch"}, {"framework": "jax"}], {"framework": "pytoch"})
@@ -89,7 +89,7 @@ def unmatched(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> li
             continue
         seen: Counter[str] = Counter()
         for value in got:
-            # Of a comparison all of them stand there.
+            # A comparison lists all its frameworks.
             parts = str(value).split(", ") if name == "framework" else [str(value)]
             seen.update(printable(part)[:_LETTERS] for part in parts if value is not None)
         known = [text for text, _ in seen.most_common(_LOOKED_AT)]
@@ -104,12 +104,12 @@ def unmatched(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> li
 
 
 def matches(got: object, wanted: object) -> bool:
-    """Whether a value is the one that is asked for.
+    """Whether a value equals the requested one.
 
     Args:
-        got: In JSON's types.
-        wanted: A value; a text stands for what it says, and may hold the wildcards of file names. Of a framework that
-            is one of several, its name is enough.
+        got: In JSON types.
+        wanted: A value; a string is parsed, and may contain file-name wildcards. For several frameworks, the name of
+            one is enough.
 
     >>> matches(0.01, "1e-2"), matches("digits_lenet", "digits*"), matches("jax, pytorch", "jax"), matches(None, "none")
     (True, True, True, True)
@@ -130,14 +130,14 @@ def matches(got: object, wanted: object) -> bool:
 
 
 def ordered(rows: Sequence[Mapping[str, Any]], key: str | None) -> list[Mapping[str, Any]]:
-    """The rows by the value of a column, the smallest first; what has none comes before them.
+    """The rows in ascending order of a column's value; rows without a value come first.
 
     Args:
-        rows: As `Stored.row` makes them.
-        key: A column; None: as they are.
+        rows: As made by `Stored.row`.
+        key: A column; None: the given order.
 
     Raises:
-        UnknownName: No such column in any of the rows.
+        UnknownName: No row has such a column.
     """
     if key is None:
         return list(rows)
@@ -157,14 +157,14 @@ def _rank(value: Any) -> tuple[int, float, str]:
 
 
 def check_column(name: str, known: Sequence[str]) -> None:
-    """Refuse what is no column.
+    """Reject an unknown column.
 
     Args:
-        name: What was asked for.
-        known: As `columns_of` gives them.
+        name: The requested column.
+        known: As returned by `columns_of`.
 
     Raises:
-        UnknownName: It is none of them; the message holds the fields, and metrics and settings where they are few.
+        UnknownName: The column is unknown; the message lists the fields, and metrics and settings if they are few.
     """
     if name not in known:
         fields = [column for column in known if column in _COLUMNS]

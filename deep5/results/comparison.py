@@ -1,4 +1,4 @@
-"""A comparison as read back from its folder: values only, nothing in it is executed."""
+"""A comparison read from its folder: values only; nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAMPLES = "samples.csv"
 
 @cache
 def comparison_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of comparison.json; one shared object, not to be changed."""
+    """The JSON Schema (draft 2020-12) of comparison.json; a shared object that must not be modified."""
     text = files("deep5.results").joinpath("comparison_schema.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
     return document
@@ -33,11 +33,11 @@ def comparison_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult:
-    """One comparison as its folder states it; true where it came to its end.
+    """One comparison as its folder states it; true if it finished.
 
     Attributes:
-        folder: Its folder.
-        document: comparison.json as it stands, in JSON's types.
+        folder: The comparison's folder.
+        document: comparison.json, in JSON types.
     """
 
     folder: Path
@@ -47,38 +47,38 @@ class ComparisonResult:
         return bool(self.document["status"] == "success")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return render(self)
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
-        """Of each candidate against the baseline, workload by workload."""
+        """The verdict of each candidate against the baseline, by workload."""
         found: list[dict[str, Any]] = self.document["verdicts"]
         return found
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """Medians, intervals, first calls, workload by workload."""
+        """Medians, intervals and first calls, by workload."""
         found: list[dict[str, Any]] = self.document["results"]
         return found
 
     @property
     def candidates(self) -> list[dict[str, Any]]:
-        """Who was compared, and what became of each."""
+        """The compared candidates and their status."""
         found: list[dict[str, Any]] = self.document["candidates"]
         return found
 
     def samples(self) -> list[RoundSample]:
-        """Every raw time; empty where the comparison ended before there were any.
+        """All raw times; empty if the comparison ended before there were any.
 
         Raises:
-            UsageError: A file that is not as deep5 writes it.
+            UsageError: A file is not in deep5's format.
         """
         try:
             found = read_round_samples(self.folder / _SAMPLES)
         except NotThere:
             return []
-        # The samples are written first: a kill in between leaves those of a process that is not listed, and runs again.
+        # Samples are written first: a kill in between leaves those of an unlisted process, which runs again.
         return [sample for sample in found if sample.process < len(self.document["processes"])]
 
 
@@ -89,7 +89,7 @@ def load_comparison(path: str | Path) -> ComparisonResult:
         path: The folder, or the comparison.json in it.
 
     Raises:
-        UsageError: No comparison.json there, or it is damaged, of another version, or not valid.
+        UsageError: There is no comparison.json, or it is damaged, of another version, or not valid.
     """
     path = Path(path)
     file = path if path.name == COMPARISON else path / COMPARISON

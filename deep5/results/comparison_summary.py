@@ -1,4 +1,4 @@
-"""Raw samples of a comparison -> medians, ratios, verdicts, warnings; derived again at will."""
+"""Derives medians, ratios, verdicts and warnings from a comparison's raw samples; can be repeated at any time."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = [
 ]
 
 _WIDE, _DRIFT, _OUTLIERS = 0.05, 0.05, 0.05
-# Noise floors beyond which it is said that a machine is no good for what was asked.
+# Noise floors above which a warning says that the machine is unsuitable for the mode.
 _NOISY = {"quick": 1.25, "rigorous": 1.05}
 
 Samples = Sequence[RoundSample]
 
 
 def standing(document: Mapping[str, Any]) -> set[int]:
-    """Numbers of the timed processes that count, whatever became of them.
+    """Numbers of the timed processes that count, whatever their status.
 
-    A round that an interruption broke off runs again, whole: only what ran in turn is compared, so of a candidate that
-    ran twice in a round the later process counts.
+    An interrupted round runs again as a whole: only processes that ran in turn are compared, so if a candidate ran
+    twice in a round, the later process counts.
 
     Args:
         document: comparison.json.
@@ -55,7 +55,7 @@ def standing(document: Mapping[str, Any]) -> set[int]:
 
 
 def failed_turns(document: Mapping[str, Any]) -> set[tuple[int, str]]:
-    """Rounds and candidates whose process crashed, was ended, or had a fault.
+    """Rounds and candidates whose process crashed, was killed, or reported an error.
 
     Args:
         document: comparison.json.
@@ -64,7 +64,7 @@ def failed_turns(document: Mapping[str, Any]) -> set[tuple[int, str]]:
 
 
 def whole_rounds(document: Mapping[str, Any]) -> float:
-    """How many rounds results are of: a comparison that was ended has the samples of a round that was broken off, too.
+    """Number of rounds that results cover: an interrupted comparison also has samples of an incomplete round.
 
     Args:
         document: comparison.json.
@@ -75,17 +75,17 @@ def whole_rounds(document: Mapping[str, Any]) -> float:
 
 
 def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list[RoundSample]:
-    """The samples of what was shown to be the same, in processes that count and had no fault: of others no results are.
+    """Samples of proven-equal candidates, from processes that count and had no fault: only these yield results.
 
     Args:
-        document: comparison.json.
+        samples: All samples.
         samples: All of them.
     """
     different = {(row["workload"], row["candidate"]) for row in document["equivalence"] if not row["passed"]}
-    # Of operators each has a proof of its own; one that was left out of it when it was made again has no times either.
+    # Each operator has its own proof; one that was left out when the proof was repeated has no times either.
     proved = {(row["workload"], row["candidate"]) for row in document["equivalence"]}
     operators = document["kind"] == "operators"
-    # One that was proved before an interruption and not behind it has no times either.
+    # A candidate that passed the proof before an interruption but not afterwards has no times either.
     unlike = {row["label"] for row in document["candidates"] if row["status"] == "different"}
     faulty = failed_turns(document)
     stands = standing(document)
@@ -103,16 +103,16 @@ def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list
 def judged(
     document: Mapping[str, Any], samples: Iterable[RoundSample], failed: Set[str] | None = None
 ) -> list[RoundSample]:
-    """Those that verdicts follow from: a candidate that failed in a round has none.
+    """The samples from which verdicts follow: a candidate that failed in a round has none.
 
     Args:
         document: comparison.json.
-        samples: All of them.
-        failed: Labels of those that had failed; None: at the end.
+        samples: All samples.
+        failed: Labels of the candidates that had failed; None: those at the end.
     """
     if failed is None:
         failed = {row["label"] for row in document["candidates"] if row["status"] != "timed"}
-    # A baseline that failed late is what the others were held against until then.
+    # A baseline that failed late is the reference of the other candidates until then.
     baseline = document["baseline"]
     failed = failed - {baseline}
     end = min((number for number, label in failed_turns(document) if label == baseline), default=math.inf)
@@ -120,7 +120,7 @@ def judged(
 
 
 def process_medians(samples: Iterable[RoundSample]) -> dict[tuple[str, str], dict[int, float]]:
-    """By workload and candidate, of each round the median of its steady samples, in seconds."""
+    """Median of the steady samples of each round, in seconds, by workload and candidate."""
     grouped: dict[tuple[str, str], dict[int, list[float]]] = {}
     for sample in samples:
         if sample.phase == "steady":
@@ -130,14 +130,14 @@ def process_medians(samples: Iterable[RoundSample]) -> dict[tuple[str, str], dic
 
 
 def results_of(samples: Samples, batch_sizes: Mapping[tuple[str, str], int | None]) -> list[dict[str, Any]]:
-    """A row a workload and candidate: median, interval, first call, warm-up.
+    """A row per workload and candidate: median, interval, first call, warm-up.
 
-    Of several processes each gives its median, and the interval is that of the median of these; of one process it is
-    that of the median of its samples.
+    With several processes each contributes its median, and the interval is that of the median of these; with one
+    process it is that of the median of its samples.
 
     Args:
-        samples: All of them.
-        batch_sizes: By workload and candidate, samples a call; None: a call is no batch.
+        samples: All samples.
+        batch_sizes: Samples per call, by workload and candidate; None: a call is not a batch.
     """
     first: dict[tuple[str, str], list[float]] = {}
     warm: dict[tuple[str, str], dict[int, float]] = {}
@@ -185,18 +185,18 @@ def verdicts_of(
     batch_sizes: Mapping[tuple[str, str], int | None] | None = None,
     crowded: Set[str] = frozenset(),
 ) -> list[dict[str, Any]]:
-    """What is said of each candidate against the baseline, workload by workload.
+    """The verdict on each candidate against the baseline, by workload.
 
-    A workload is judged after each of `LOOKS`, and by the first that claims a difference; what runs later, for other
-    workloads' sake, does not change it. Where batches differ in size, it is the time of a sample that is compared. A
-    workload that a candidate did not finish in a round that it ran in gets no verdict: its fast rounds would be left.
+    A workload is evaluated after each of `LOOKS`, and the first one that claims a difference is final; rounds that run
+    later for other workloads do not change it. If batch sizes differ, the time per sample is compared. A candidate gets
+    no verdict on a workload that it did not finish in each of its rounds: only its fast rounds would be left.
 
     Args:
-        samples: All of them.
-        baseline: Its label.
-        floors: By number of rounds, the machine's noise floor; missing: nothing is claimed.
-        batch_sizes: By workload and candidate, samples a call; None: a call is no batch.
-        crowded: Candidates for which no floor holds.
+        samples: All samples.
+        baseline: Label of the baseline.
+        floors: The machine's noise floor by number of rounds; missing: nothing is claimed.
+        batch_sizes: Samples per call, by workload and candidate; None: a call is not a batch.
+        crowded: Candidates for which no noise floor holds.
     """
     medians, sizes = process_medians(samples), batch_sizes or {}
     ran: dict[str, set[int]] = {}
@@ -216,7 +216,8 @@ def verdicts_of(
             a_sample = True
             mine, others = [value / own for value in mine], [value / base for value in others]
         for count in (*(look for look in LOOKS if look < len(mine)), len(mine)):
-            # Without a floor noise and difference cannot be distinguished: the ratio is reported, and nothing claimed.
+            # Without a floor, noise and difference cannot be distinguished: the ratio is reported and nothing is
+            # claimed.
             found = judge(mine[:count], others[:count], known.get(count, float("inf")))
             if found.word != "no difference shown":
                 break
@@ -241,16 +242,16 @@ def verdicts_of(
 
 
 def crowded_in(document: Mapping[str, Any]) -> dict[str, float]:
-    """Candidates with a single process, beside which others took more of the processors than the floor was measured by.
+    """Single-process candidates during which other programs used more of the processors than during calibration.
 
-    What lies beyond the noise of a calibration is no proof of anything under another load. Several processes are
-    judged by their order as well, which a load that comes and goes does not favour.
+    A difference above the noise of a calibration proves nothing under another load. Several processes are also
+    evaluated by their order, which a varying load does not favor.
 
     Args:
         document: comparison.json.
 
     Returns:
-        By label, what others took, 0 to 1.
+        By label, the share of the processors that others used, in [0, 1].
     """
     if document["mode"] != "quick" or document["calibration"] is None:
         return {}
@@ -259,7 +260,7 @@ def crowded_in(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _shares(document: Mapping[str, Any]) -> dict[str, list[float]]:
-    """By label, what others took beside each timed process that came to its end."""
+    """By label, the share that others used during each timed process that finished."""
     shares: dict[str, list[float]] = {}
     for number in sorted(standing(document)):
         row = document["processes"][number]
@@ -275,25 +276,25 @@ def verdicts_in(
     batch_sizes: Mapping[tuple[str, str], int | None],
     failed: Set[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """`verdicts_of` a comparison: of those that have any, and none where no floor holds.
+    """`verdicts_of` a comparison, for the candidates that have any; none where no noise floor holds.
 
     Args:
         document: comparison.json.
-        samples: All of them.
-        floors: By number of rounds, the machine's noise floor.
-        batch_sizes: By workload and candidate, samples a call.
-        failed: Labels of those that had failed; None: at the end.
+        samples: All samples.
+        floors: The machine's noise floor by number of rounds.
+        batch_sizes: Samples per call, by workload and candidate.
+        failed: Labels of the candidates that had failed; None: those at the end.
     """
     kept = judged(document, samples, failed)
     return verdicts_of(kept, document["baseline"], floors, batch_sizes, crowded_in(document).keys())
 
 
 def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
-    """All that makes the numbers of a comparison less certain, a sentence each.
+    """Everything that makes a comparison's numbers less certain, one sentence each.
 
     Args:
         document: comparison.json.
-        samples: All of them.
+        samples: All samples.
     """
     stands = standing(document)
     rows = (document["processes"][number] for number in sorted(stands))
@@ -303,11 +304,11 @@ def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
 
 
 def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> list[str]:
-    """Why a number may be unstable, and what to do about it.
+    """Reasons why a number may be unstable, and remedies.
 
     Args:
-        samples: All of them.
-        unsettled: By workload and candidate, processes that reached no steady state.
+        samples: All samples.
+        unsettled: Number of processes that reached no steady state, by workload and candidate.
     """
     said = []
     series: dict[tuple[str, str], dict[int, list[float]]] = {}
@@ -351,7 +352,7 @@ def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> l
 
 
 def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
-    """What the machine makes of the numbers: its noise floor, and who used its processors meanwhile.
+    """Warnings about the machine: its noise floor, and other programs' use of its processors.
 
     Args:
         document: comparison.json.

@@ -25,7 +25,7 @@ _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds with a fitting unit, in three digits.
+    """Seconds with a suitable unit, in three digits.
 
     >>> duration(0.00123), duration(2.5), duration(None)
     ('1.23 ms', '2.5 s', '-')
@@ -40,7 +40,7 @@ def duration(seconds: float | None) -> str:
 
 
 def sentence(row: dict[str, Any]) -> str:
-    """A verdict in words: what is claimed, or why nothing is and what would have been."""
+    """A verdict in words: the claim, or why there is none and what it would have been."""
     if row["word"] != "no difference shown":
         return str(row["word"])
     words = "; ".join(_missing(row))
@@ -53,7 +53,7 @@ def sentence(row: dict[str, Any]) -> str:
 
 
 def _missing(row: dict[str, Any]) -> list[str]:
-    """Which of the three conditions of a claim from several rounds do not hold."""
+    """The conditions, of the three for a claim from several rounds, that do not hold."""
     rounds, said = row["rounds"], []
     if row["p"] is None:
         if rounds > 1:
@@ -79,7 +79,7 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
 
     Args:
         result: The comparison.
-        console: Where to.
+        console: The console to print on.
     """
     document = result.document
     threads = "1 thread" if document["threads"] == 1 else f"{document['threads']} threads"
@@ -108,11 +108,11 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
 
 
 def _spent(document: dict[str, Any], resources: dict[str, float]) -> str:
-    """How long a comparison took, and what for."""
+    """How long a comparison took, by purpose."""
     spent = {"proof": 0.0, "timing": 0.0}
     for row in document["processes"]:
         spent["timing" if row["job"] == "time" else "proof"] += row["wall_s"]
-    # What else ran in processes is the calibration, where there was none, and whether files can be run.
+    # The remaining processes are the calibration, if there was none, and the check whether files can be run.
     spent["preparation"] = resources["processes_s"] - sum(spent.values())
     parts = [f"{what} {seconds:.1f} s" for what, seconds in spent.items() if seconds >= _LEAST_SHOWN_S]
     parts.append(f"deep5 itself {resources['harness_s']:.1f} s")
@@ -120,7 +120,7 @@ def _spent(document: dict[str, Any], resources: dict[str, float]) -> str:
 
 
 def _brief(words: str) -> str:
-    """A reason of several lines: the first, with the one that it announces, and how many follow."""
+    """The first line of a multi-line reason, with the line it introduces, and the number of further lines."""
     first, *rest = words.splitlines() or [""]
     if rest and first.endswith(":"):
         first += f" {rest.pop(0).strip()}"
@@ -129,14 +129,14 @@ def _brief(words: str) -> str:
 
 
 def _of_part(words: str, kind: str) -> str:
-    """What a candidate could not take part in, by the part of the proof: an element type says which."""
+    """The part of the proof in which a candidate could not take part, derived from the dtype in the reason."""
     parts = {"float64": "part (a)", "float32": "part (b)" if kind == "inference" else "parts (b), (c), (d)"}
     dtype = words.removeprefix("in ").partition(":")[0]
     return f"{parts[dtype]} left out: {words}" if dtype in parts else f"left out: {words}"
 
 
 def _differing(document: dict[str, Any]) -> list[str]:
-    """The settings in which candidates differ, beside the framework."""
+    """The settings in which candidates differ, except for the framework."""
     rows = [row["settings"] for row in document["candidates"]]
     keys = dict.fromkeys(key for row in rows for key in row)
     return [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
@@ -181,7 +181,7 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
 
 
 def _set_up(document: dict[str, Any]) -> dict[str, list[float]]:
-    """Seconds from the start of each timed process to the first step, imports among them, by candidate."""
+    """Seconds from the start of each timed process to the first step, including imports, by candidate."""
     found: dict[str, list[float]] = {}
     for row in document["processes"]:
         if row["job"] == "time" and row["set_up_s"] is not None:
@@ -190,7 +190,7 @@ def _set_up(document: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def _proof(document: dict[str, Any], console: Console) -> None:
-    """The worst row of each part and candidate: what is nearest to what is allowed, or beyond it."""
+    """The worst row of each part and candidate: the one closest to its tolerance, or beyond it."""
     worst: dict[tuple[str, str], dict[str, Any]] = {}
     for row in document["equivalence"]:
         key = row["candidate"], row["part"]
@@ -230,7 +230,7 @@ def _table(console: Console, columns: Iterable[str], rows: Iterable[list[str]]) 
 
 
 def _text(words: object, style: str = "") -> Text:
-    """For the console: a label, a reason or a path may be anybody's."""
+    """Text for the console, without markup: a label, a reason or a path may have any content."""
     from rich.text import Text
 
     return Text(plain(words), style=style)

@@ -1,4 +1,4 @@
-"""A run that goes on: the document that it left held against the one that it would have now."""
+"""Resumption of a run: compares the document in its folder with the one of the current invocation."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from deep5.core.errors import CheckpointError, suggestion
 
 __all__ = ["check_name", "check_recipe", "going_on"]
 
-# Hashes of what went in: with another of these it would be another run.
+# Hashes of the inputs: if one differs, it is a different run.
 _SAME = ("data", "split", "initial_weights", "init", "batch_order", "network")
 
-# Other threads and ranks may change bits, and are reported as what the run has.
+# Differences in threads and ranks may change bits; they are reported with the current value.
 _TOLD = {"threads", "ranks", "launcher"}
-# What has an option of the command line of its own.
+# Settings with their own command-line option.
 _OPTIONS = {"framework", "seed", "device", "init"}
 
 
 def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a run that goes on, from the one that it left and the one that it would begin with now.
+    """The document of a resumed run, from the one in its folder and the one of the current invocation.
 
     Args:
-        left: As it stands in the folder.
-        now: Of the recipe as given again, on this machine; complete but for `run_id`.
-        defaults: What stands under the recipe's keys where it says nothing, in JSON's types.
+        left: The document in the folder.
+        now: The document of the current recipe on this machine; complete except for `run_id`.
+        defaults: Values of the recipe's keys where it does not set them, in JSON types.
 
     Returns:
-        `now`, with what `left` knows of the run: id, beginning, measurement, warnings, earlier resumptions; and a
-        warning for everything that may change bits or times: framework, versions, threads, machine, recipe file. A
-        checkpoint knows the measurement up to its own step, where `left` may be of a later one or of none.
+        `now`, with the run's id, start, measurement, warnings and earlier resumptions from `left`; and a warning for
+        everything that may change bits or times: framework, versions, threads, machine, recipe file. A checkpoint
+        contains the measurement up to its own step; that in `left` may be of a later step or missing.
 
     Raises:
-        CheckpointError: The run was finished, or it was of another recipe, other settings, data or weights.
+        CheckpointError: The run is finished, or has another recipe, other settings, data or weights.
     """
     name = left["run_id"]
     if left["status"] == "success":
@@ -55,14 +55,14 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
 
 
 def check_name(name: str, folder: Path) -> None:
-    """Refuse a folder that has not the name of its run: a copy, or one that was renamed.
+    """Reject a folder whose name is not that of its run: a copy, or a renamed folder.
 
     Args:
-        name: Of the run, as its document has it.
-        folder: Where it lies.
+        name: The run's name in its document.
+        folder: The folder.
 
     Raises:
-        CheckpointError: They differ.
+        CheckpointError: The names differ.
     """
     if name != folder.name:
         raise CheckpointError(
@@ -72,16 +72,16 @@ def check_name(name: str, folder: Path) -> None:
 
 
 def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse a run of another recipe, size or setting.
+    """Reject a run of another recipe, size or setting.
 
     Args:
-        name: Of the run.
-        left: The recipe as its document has it.
-        now: The recipe as given now, likewise.
+        name: Name of the run.
+        left: The recipe in the run's document.
+        now: The current recipe, in the same form.
         defaults: As for `going_on`.
 
     Raises:
-        CheckpointError: They differ; the message says in what.
+        CheckpointError: They differ; the message states the difference.
     """
     if left["name"] != now["name"]:
         raise CheckpointError(f"the run {name} is of the recipe {left['name']!r}; got {now['name']!r}")
@@ -113,7 +113,7 @@ def _brief(value: Any) -> str:
 
 
 def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What may change bits: warnings for whoever compares runs."""
+    """Differences that may change bits: warnings for users who compare runs."""
     then, here = left["software"] or {}, now["software"] or {}
     packages, present = then.get("packages", {}), here.get("packages", {})
     pairs: list[tuple[str, Any, Any]] = [

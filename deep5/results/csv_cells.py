@@ -1,4 +1,4 @@
-"""Values as cells of a CSV file that a spreadsheet may open."""
+"""Values as cells of a CSV file that may be opened in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_cell(value: Any) -> Any:
-    """None as an empty cell, a number in its shortest exact form, and a text that cannot be taken for a formula.
+    """None as an empty cell, a number in its shortest exact form, and a string that cannot be taken for a formula.
 
-    A spreadsheet computes a cell that begins with `=`, `+`, `-`, `@` or a tab, which may send what is in the sheet to
-    somebody else; a text that does so gets an apostrophe before it. Numbers, negative ones too, stay as they are.
+    A spreadsheet evaluates a cell that begins with `=`, `+`, `-`, `@` or a tab, which may send the sheet's contents to
+    a third party; such a string gets a leading apostrophe. Numbers, including negative ones, are unchanged.
 
     >>> csv_cell(None), csv_cell(-0.5), csv_cell(-3), csv_cell("=1+1"), csv_cell("lr=1")
     ('', '-0.5', -3, "'=1+1", 'lr=1')
@@ -25,14 +25,14 @@ def csv_cell(value: Any) -> Any:
         return ""
     if isinstance(value, float):
         return repr(float(value))
-    # What stands behind blanks is computed, too.
+    # A formula after blanks is evaluated as well.
     if isinstance(value, str) and (value.lstrip(" \n").startswith(_FORMULA)):
         return f"'{value}"
     return value
 
 
 def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as lines of CSV, each value as `csv_cell` has it."""
+    """Rows as lines of CSV, with each value converted by `csv_cell`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in rows:

@@ -1,4 +1,4 @@
-"""One folder a run, readable and honest at every moment: until the run ends it says that it was aborted."""
+"""One folder per run, readable and consistent at any time: until the run ends its status is aborted."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _CHUNK_BYTES = 1 << 16
 
 
 class ResultFolder:
-    """Writes one result folder; every file but events.mllog appears whole or not at all.
+    """Writes one result folder; every file except events.mllog is written atomically.
 
-    Made by `create` (a new run) or `open` (one that goes on).
+    Created by `create` (a new run) or `open` (a resumed one).
 
     Attributes:
         path: The folder.
-        run_id: Its name.
+        run_id: Name of the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class ResultFolder:
         self._lock = locked(path)
 
     def close(self) -> None:
-        """Let another process write here; a process that ends, however it does, has let it."""
+        """Release the folder for other processes; the end of a process, however it ends, also releases it."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -72,12 +72,12 @@ class ResultFolder:
         The folder is built under a hidden name and then renamed: a reader never sees it without a valid result.json.
 
         Args:
-            out: Where result folders go; made where it does not exist.
-            name: Of the recipe: letters, digits, `_`, `.`, `-`, the first a letter, digit or `_`.
-            document: As `blank_document` makes it; in a copy `run_id`, `status`, `accepted`, `reasons` are set here.
+            out: Parent of result folders; created if it does not exist.
+            name: Name of the recipe: letters, digits, `_`, `.`, `-`; the first is a letter, digit or `_`.
+            document: As made by `blank_document`; `run_id`, `status`, `accepted` and `reasons` are set in a copy.
 
         Raises:
-            OutputError: The folder cannot be written; nothing is left behind.
+            OutputError: The folder cannot be written; nothing remains on disk.
             UsageError: The name or the document is not valid.
         """
         if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) is None:
@@ -98,26 +98,26 @@ class ResultFolder:
             except BaseException:
                 shutil.rmtree(hidden, ignore_errors=True)
                 for folder in made:
-                    with suppress(OSError):  # another run may have begun to use it
+                    with suppress(OSError):  # another run may already use it
                         folder.rmdir()
                 raise
         return cls(path)
 
     @classmethod
     def open(cls, path: str | Path) -> ResultFolder:
-        """Go on writing into a folder that a run left behind.
+        """Reopen the folder of an earlier run for writing.
 
         Raises:
-            UsageError: As `load`; or a run still writes there.
+            UsageError: As for `load`; or a run is still writing to it.
         """
         return cls(load(path).folder.absolute())
 
     def write_result(self, document: Mapping[str, Any]) -> None:
-        """Replace result.json; infinities and NaN become the strings that the schema names.
+        """Replace result.json; infinities and NaN become the strings that the schema defines.
 
         Raises:
-            UsageError: The document breaks the schema or belongs to another folder; the file stays as it was.
-            OutputError: The file cannot be written; it stays as it was.
+            UsageError: The document violates the schema or belongs to another folder; the file is unchanged.
+            OutputError: The file cannot be written; it is unchanged.
         """
         if document.get("run_id") != self.run_id:
             raise UsageError(f"the document is of run {document.get('run_id')!r}; this folder is of {self.run_id!r}")
@@ -126,13 +126,13 @@ class ResultFolder:
             write_atomically(self.path / RESULT, content)
 
     def append_event(self, line: str) -> None:
-        """Append one line to events.mllog; it has left this process when the call returns.
+        """Append one line to events.mllog; it is flushed to the system when the call returns.
 
         Args:
             line: Without a line break.
 
         Raises:
-            UsageError: The line holds a line break.
+            UsageError: The line contains a line break.
             OutputError: The file cannot be written.
         """
         if "\n" in line:
@@ -142,7 +142,7 @@ class ResultFolder:
             if not self._tail_is_whole:
                 _drop_torn_line(path)
                 self._tail_is_whole = True
-            # One unbuffered write a line: a kill loses the whole line or none of it, unless the disk is full.
+            # One unbuffered write per line: a kill loses the whole line or nothing, unless the disk is full.
             with _plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
                 self._tail_is_whole = False
                 data = f"{line}\n".encode()
@@ -151,12 +151,12 @@ class ResultFolder:
                 self._tail_is_whole = True
 
     def events_bytes(self) -> int:
-        """How long events.mllog is, for `cut_events`."""
+        """Length of events.mllog in bytes, for `cut_events`."""
         path = self.path / EVENTS
         return path.stat().st_size if path.exists() else 0
 
     def cut_events(self, length_bytes: int) -> None:
-        """Take back the events behind the first so many bytes: a resumed run comes by them again.
+        """Truncate the events to this length: a resumed run writes the later ones again.
 
         Raises:
             OutputError: The file cannot be written.
@@ -169,10 +169,10 @@ class ResultFolder:
             self._tail_is_whole = False
 
     def write_samples(self, rows: Iterable[SampleRow]) -> None:
-        """Replace samples.csv by these rows: all samples so far, of all metrics.
+        """Replace samples.csv with these rows: all samples so far, of all metrics.
 
         Raises:
-            OutputError: The file cannot be written; it stays as it was.
+            OutputError: The file cannot be written; it is unchanged.
         """
         self._write(SAMPLES, samples_text(rows))
 
@@ -180,12 +180,12 @@ class ResultFolder:
         """Write another file into the folder, such as the recipe or the environment.
 
         Args:
-            name: A plain file name, no path, not hidden, and none of the files that deep5 writes itself.
-            data: The whole content; text is encoded as UTF-8.
+            name: A plain file name: no path, not hidden, and not a file that deep5 writes itself.
+            data: The whole content; a string is encoded as UTF-8.
 
         Raises:
             UsageError: The name is not allowed.
-            OutputError: The file cannot be written; it stays as it was.
+            OutputError: The file cannot be written; it is unchanged.
         """
         if not name or Path(name).name != name or name.startswith(".") or name in {RESULT, EVENTS, SAMPLES}:
             raise UsageError(
@@ -200,10 +200,10 @@ class ResultFolder:
 
 
 def locked(path: Path) -> int:
-    """A lock on a folder, held as long as the process lives: two runs in one folder would spoil each other.
+    """Lock a folder for the lifetime of the process: two runs in one folder would corrupt each other.
 
     Raises:
-        UsageError: Another holds it.
+        UsageError: Another process holds the lock.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -214,7 +214,7 @@ def locked(path: Path) -> int:
             raise UsageError(
                 f"a run still writes to {path}; allowed: one at a time; remedy: wait for it, or end it first"
             ) from error
-        # A file system without locks: nothing can be said.
+        # A file system without locks: concurrent use cannot be detected.
     return handle
 
 
@@ -225,7 +225,7 @@ def _text(document: Mapping[str, Any]) -> str:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut what follows the last line break: the half of an event that a full disk or a crash left."""
+    """Remove everything after the last line break: a partial event left by a full disk or a crash."""
     with suppress(FileNotFoundError), _plain(path, os.O_RDWR, "r+b") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
@@ -239,7 +239,7 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _plain(path: Path, flags: int, mode: str) -> IO[bytes]:
-    """A file of the folder itself: a run may go on in a folder that came from elsewhere, with links and pipes in it."""
+    """Open a file of the folder without following links: a resumed folder may contain foreign links and pipes."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

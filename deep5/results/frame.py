@@ -29,23 +29,23 @@ _TYPES = {"level": "Int64", "threads": "Int64", "ranks": "Int64", "accepted": "b
 def load(
     root: str | Path = "results", *, where: Mapping[str, Any] | None = None, samples: bool = False
 ) -> pd.DataFrame:
-    """All results under a root, a row a run, comparison or study, the newest last.
+    """All results under a root, one row per run, comparison or study, the newest last.
 
     Columns are those of `deep5.results.stored.Stored` (`run_id`, `kind`, `recipe`, `hash`, …), then `metric.NAME` in
-    the unit that `frame.attrs["units"]` gives by column, of comparisons `verdict.CANDIDATE`, `ratio.CANDIDATE` and
-    its interval's ends `ratio_low.CANDIDATE` and `ratio_high.CANDIDATE` (of several workloads `CANDIDATE[WORKLOAD]`),
-    and `set.KEY` for each mutable part of a recipe. Rows with
-    the same text under `comparable` ran the same fixed part of a recipe at the same size and may be compared; those
-    without may not. A folder that cannot be read is a row with the status "unreadable" and the `reason`.
+    the unit that `frame.attrs["units"]` gives by column, for comparisons `verdict.CANDIDATE`, `ratio.CANDIDATE` and its
+    interval `ratio_low.CANDIDATE` to `ratio_high.CANDIDATE` (`CANDIDATE[WORKLOAD]` for several workloads), and
+    `set.KEY` for each mutable part of a recipe. Rows with the same string under `comparable` ran the same fixed part of
+    a recipe at the same size and may be compared; rows without one may not. An unreadable folder is a row with the
+    status "unreadable" and the `reason`.
 
     Args:
         root: A folder of result folders, or one of them.
-        where: By column the value it must have; a text may hold the wildcards of file names.
-        samples: A row a raw sample instead (`metric`, `index`, `value`, `unit`, `step`, `rank`, …), with the columns
-            that state what it is of. Of a run of several ranks it has those of each.
+        where: Required value by column; a string may contain file-name wildcards.
+        samples: Return one row per raw sample instead (`metric`, `index`, `value`, `unit`, `step`, `rank`, …), with
+            columns that identify its result. A run of several ranks has the samples of each.
 
     Raises:
-        UsageError: No such folder or column, or samples that are not as deep5 writes them.
+        UsageError: The folder or a column does not exist, or samples are not in deep5's format.
         MissingDependency: pandas is not installed.
     """
     pandas = _pandas()
@@ -77,7 +77,7 @@ def _column(pandas: Any, name: str, values: list[Any]) -> Any:
 
 
 def _fitting(value: Any) -> Any:
-    """What a column of 64 bits can hold."""
+    """The value if a 64-bit column can hold it."""
     return None if isinstance(value, int) and abs(value) >= 2**63 else value
 
 
@@ -102,14 +102,14 @@ def _long(pandas: Any, root: Path, results: Iterable[Stored]) -> pd.DataFrame:
         for name in _JOINED:
             columns[name] += [row[name]] * (len(columns["value"]) - number)
         if ended:
-            # What a candidate measured that is refused does not count, whatever the others did.
+            # Samples of a rejected candidate do not count, whatever the status of the others.
             own_labels = columns["candidate"][number:]
             columns["status"][number:] = [ended.get(label, row["status"]) for label in own_labels]
     try:
         made: pd.DataFrame = pandas.DataFrame(
             {name: _typed(pandas, SAMPLE_COLUMNS.get(name, str), values) for name, values in columns.items()}
         )
-    except (ArithmeticError, TypeError, ValueError) as error:  # TypeError: of whole numbers from 2**63 to 2**64
+    except (ArithmeticError, TypeError, ValueError) as error:  # TypeError: integers from 2**63 to 2**64
         raise UsageError(f"a sample under {root} does not fit into 64 bits: {error}") from error
     return made
 
@@ -117,7 +117,7 @@ def _long(pandas: Any, root: Path, results: Iterable[Stored]) -> pd.DataFrame:
 def _typed(pandas: Any, kind: type, values: list[Any]) -> Any:
     if kind is float:
         return pandas.array([float("nan") if value is None else value for value in values], dtype="float64")
-    # A column of objects stays one in a series: an array of them would become one of strings, which knows UTF-8 alone.
+    # An object column stays a series: an array would become a string array, which only supports UTF-8.
     return pandas.array(values, dtype="Int64") if kind is int else pandas.Series(values, dtype="object")
 
 

@@ -1,8 +1,8 @@
-"""A cache of what stands in result folders: a file a root, in deep5's own cache, that can be thrown away at any time.
+"""A cache of the contents of result folders: one file per root in deep5's cache, which may be deleted at any time.
 
-The folders are the truth: each row is used only where the entry of its document is still the one that was read. An
-index that is damaged or of another deep5 is made anew; where it cannot be written, one does without. It does not lie in
-the root, which may be somebody else's: nothing is written there, and what lies there is no index.
+The folders are authoritative: a row is used only if the file-system entry of its document is unchanged. An index that
+is damaged or from another deep5 version is rebuilt; if it cannot be written, none is used. It is not stored in the
+root, which may belong to another user: nothing is written there, and no file there is used as an index.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from deep5.results.stored import Stored, stored
 __all__ = ["INDEX", "Listing", "index_folder", "index_of", "list_results"]
 
 INDEX = ".index.jsonl"
-"""How the name of an index ends."""
+"""Suffix of an index's file name."""
 
-# A change of `Stored`, or of how it is read from a folder, is a new number.
+# Increment after a change of `Stored`, or of how it is read from a folder.
 _VERSION = 6
 _MOST_INDICES = 50
 _MOST_BYTES = 2 * TABLE_BYTES
 _LONGEST_ROW = 1 << 20
-# A file that is younger may be written again within the same tick of the file system's clock.
+# A more recent file may be written again within the same tick of the file system's clock.
 _SETTLED_NS = 1_000_000_000
 
 _Known = dict[str, tuple[str, dict[str, Any]]]
@@ -46,9 +46,9 @@ class Listing:
     """The results under a root.
 
     Attributes:
-        results: The oldest first; what has no date comes before them.
-        notes: What was left out, a sentence each.
-        read: How many folders had to be read, the index not knowing them.
+        results: The oldest first; results without a date come before them.
+        notes: What was left out, one sentence each.
+        read: Number of folders that had to be read because the index did not have them.
     """
 
     results: tuple[Stored, ...]
@@ -57,16 +57,17 @@ class Listing:
 
 
 def list_results(root: str | Path, *, rebuild: bool = False) -> Listing:
-    """All results under a root; those that the index knows are not read again.
+    """All results under a root; those in the index are not read again.
 
-    Several at once each write a whole index, and the last one stays: what another has read besides is read again.
+    Concurrent calls each write a whole index, and the last one remains: rows that only another call read are read
+    again.
 
     Args:
         root: As for `survey`.
-        rebuild: Do without what the index knows, and write it anew.
+        rebuild: Ignore the index and rewrite it.
 
     Raises:
-        UsageError: No folder, or one that cannot be read.
+        UsageError: The root is not a folder, or cannot be read.
     """
     root = Path(root)
     seen = survey(root)
@@ -93,12 +94,12 @@ def list_results(root: str | Path, *, rebuild: bool = False) -> Listing:
 
 
 def index_folder() -> Path:
-    """Where the indices lie."""
+    """The folder of the indices."""
     return cache_folder() / "results"
 
 
 def index_of(root: str | Path) -> Path:
-    """The file of a root's index."""
+    """The index file of a root."""
     name = hashlib.sha256(os.fsencode(Path(root).resolve())).hexdigest()[:32]
     return index_folder() / f"{name}{INDEX}"
 
@@ -114,7 +115,7 @@ def _remembered(known: tuple[str, dict[str, Any]] | None, found: Found) -> Store
 
 
 def _known(path: Path) -> _Known:
-    """Empty where there is no index that can be read."""
+    """The rows of an index; empty if there is no readable one."""
     known: _Known = {}
     try:
         with opened(path, most_bytes=TABLE_BYTES) as file:
@@ -129,21 +130,21 @@ def _known(path: Path) -> _Known:
 
 
 def _keep(path: Path, known: Mapping[str, tuple[str, dict[str, Any]]]) -> None:
-    """Write what was read; where it cannot be written, it is read again."""
+    """Write the rows that were read; if they cannot be written, they are read again next time."""
     lines = [json.dumps(_header())]
     lines += [json.dumps([folder, stamp, row]) for folder, (stamp, row) in known.items()]
     text = "".join(f"{line}\n" for line in lines if len(line) < _LONGEST_ROW)
     if len(text) > TABLE_BYTES:
         return
     with suppress(OSError):
-        # Names of results are nobody else's business.
+        # Names of results are private.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(path, text)
         _prune(path.parent)
 
 
 def _prune(folder: Path) -> None:
-    """Roots come and go: only the indices that were written last stay."""
+    """Keep only the most recently written indices, because roots come and go."""
     indices = [(path.lstat(), path) for path in folder.glob(f"*{INDEX}")]
     indices.sort(key=lambda entry: entry[0].st_mtime_ns, reverse=True)
     total = 0

@@ -1,4 +1,4 @@
-"""Which kind of result a folder holds, by the one document in it."""
+"""Determines the kind of result in a folder from the single document in it."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ FILES = {
     PROFILE_KIND: PROFILE,
     NETWORK_KIND: NETWORK,
 }
-"""By kind, the document that makes a folder one."""
+"""The document that identifies each kind."""
 
 
 def kind_of(folder: str | Path) -> str | None:
-    """A key of `FILES`, or None where the folder holds no result; the document itself is not read.
+    """A key of `FILES`, or None if the folder contains no result; the document itself is not read.
 
-    Also what is no plain file counts, such as a link that leads nowhere: reading it says what is wrong.
+    Entries that are not plain files also count, such as a dangling link: reading them reports the problem.
 
     Args:
-        folder: Its path.
+        folder: Path of the folder.
 
     Raises:
-        UsageError: It holds several of the documents, and would be one thing to one reader and another to the next.
+        UsageError: It contains several of the documents, so its kind is ambiguous.
     """
     there = [kind for kind, name in FILES.items() if os.path.lexists(f"{folder}/{name}")]
     if len(there) > 1:

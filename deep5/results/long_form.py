@@ -1,4 +1,4 @@
-"""Raw samples of runs and comparisons in one long form: a row a value, the same columns for all."""
+"""Raw samples of runs and comparisons in long form: one row per value, the same columns for all."""
 
 from __future__ import annotations
 
@@ -31,24 +31,23 @@ SAMPLE_COLUMNS: dict[str, type] = {
     "phase": str,
     "calls": int,
 }
-"""Name and type; what a sample does not have is None. Those from `candidate` on are of comparisons, and `rank` is of
-runs."""
+"""Name and type; absent fields are None. Columns from `candidate` on are of comparisons, `rank` of runs."""
 
 _NONE: dict[str, Any] = dict.fromkeys(SAMPLE_COLUMNS)
 
 
 def sample_records(folder: Path, kind: str, *, ranks: int = 1) -> Iterator[dict[str, Any]]:
-    """The samples of one result, in the order of its file; none where there is no file, or of a study.
+    """The samples of one result in file order; none if there is no file, or for a study.
 
-    Times of a comparison are samples of the metric "time", in seconds a call. Those of a run are rank after rank.
+    Times of a comparison are samples of the metric "time", in seconds per call. Those of a run are ordered by rank.
 
     Args:
-        folder: Its folder.
-        kind: As the store calls it.
-        ranks: How many the result says that a run had.
+        folder: The result folder.
+        kind: As the store names it.
+        ranks: Number of ranks that the result declares for a run.
 
     Raises:
-        UsageError: A file that is not as deep5 writes it.
+        UsageError: A file is not in deep5's format.
     """
     if kind == RUN_KIND:
         for rank, path in sample_files(folder, ranks):
@@ -59,11 +58,11 @@ def sample_records(folder: Path, kind: str, *, ranks: int = 1) -> Iterator[dict[
 
 
 def ended_candidates(document: Mapping[str, Any], kind: str) -> dict[str | None, str]:
-    """By label of a comparison's candidate that failed, or computes something else, that: its samples have this status.
+    """Status of a comparison's failed or different candidates, by label: their samples get this status.
 
     Args:
-        document: Of the result.
-        kind: As the store calls it.
+        document: The result's document.
+        kind: As the store names it.
     """
     if kind != COMPARISON_KIND:
         return {}

@@ -1,4 +1,4 @@
-"""HTML that is built, never pasted: every text goes through `escape`, and there is no other way into a page."""
+"""Builds HTML without string concatenation: every string passes through `escape`, the only way into a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["Markup", "clean", "element", "escape", "named"]
 
 _VOID = frozenset({"br", "link", "meta"})
-# Control characters that HTML or XML does not allow, halves of surrogate pairs, and what turns the direction of text.
+# Control characters that HTML or XML forbids, lone surrogates, and characters that change the text direction.
 _BAD = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -18,16 +18,17 @@ _LONGEST, _TITLE = 20_000, 1_000
 
 
 class Markup(str):
-    """Text that is HTML already; only this module makes any.
+    """A string that is already HTML; only this module creates it.
 
-    Joined with plain text it is plain text again, which is escaped anew: a slip shows signs, and runs nothing.
+    Joined with a plain string it becomes a plain string, which is escaped again: a mistake shows characters, and runs
+    nothing.
     """
 
     __slots__ = ()
 
 
 def clean(text: str) -> str:
-    """A text without what a page or a picture may not hold, each such character replaced; at most 20 000 characters.
+    """Replace each character that a page or a chart must not contain; at most 20 000 characters.
 
     >>> clean("a\\x00b")
     'a\ufffdb'
@@ -36,7 +37,7 @@ def clean(text: str) -> str:
 
 
 def escape(value: object) -> Markup:
-    """A value as text of a page or of an attribute; what is Markup stays as it is.
+    """A value as text of a page or an attribute; Markup is unchanged.
 
     >>> escape("<b> & 'c'")
     '&lt;b&gt; &amp; &#x27;c&#x27;'
@@ -48,10 +49,10 @@ def element(name: str, /, *children: Any, **attributes: object) -> Markup:
     """One element.
 
     Args:
-        name: Of the element: written in the code, never read from a result.
-        children: Markup, text (escaped), None (nothing), or iterables of these.
-        attributes: Their values are escaped; True stands for a bare name, None and False for no attribute. An
-            underscore at the end is dropped and others become hyphens: `class_`, `aria_label`.
+        name: Element name: a constant in the code, never read from a result.
+        children: Markup, strings (escaped), None (nothing), or iterables of these.
+        attributes: Values are escaped; True is an attribute without a value, None and False omit it. A trailing
+            underscore is dropped and others become hyphens: `class_`, `aria_label`.
 
     >>> element("p", "a < b", class_="note", hidden=None)
     '<p class="note">a &lt; b</p>'
@@ -76,7 +77,7 @@ def _flat(children: Iterable[Any]) -> Iterable[str]:
 
 
 def named(text: object, limit: int = 48) -> Markup:
-    """A name, cut where it is long; the whole of it is in the title.
+    """A name, truncated if it is long; the title contains the whole name.
 
     >>> named("abcdefgh", 4)
     '<span title="abcdefgh">abc…</span>'

@@ -31,12 +31,12 @@ class MLLogLine:
     """One line.
 
     Attributes:
-        namespace: Of the writer; empty for the run as a whole.
+        namespace: Namespace of the writer; empty for the run as a whole.
         time_ms: Milliseconds since 1970 (UTC).
         event_type: "POINT_IN_TIME", "INTERVAL_START" or "INTERVAL_END".
-        key: Such as "run_start".
-        value: In JSON's types.
-        metadata: Such as `{"epoch_num": 1}`.
+        key: For example "run_start".
+        value: In JSON types.
+        metadata: For example `{"epoch_num": 1}`.
     """
 
     namespace: str
@@ -50,20 +50,20 @@ class MLLogLine:
 class MLLog(Event):
     """Writes the run into an MLPerf log.
 
-    At construction it writes `init_start` and the keys; around training `init_stop`, `run_start`, `epoch_start`,
+    The constructor writes `init_start` and the keys; training writes `init_stop`, `run_start`, `epoch_start`,
     `epoch_stop`, `eval_start`, `eval_stop`, `eval_accuracy` and `run_stop`. `epoch_num` counts from 1, so that at an
-    evaluation it is the number of epochs done. `eval_accuracy` is a fraction in [0, 1], as MLPerf defines it, and not
-    deep5's percent. Times advance with the clock of the trainer (`time.perf_counter_ns`), so that differences of
-    `time_ms` are durations even where the system's clock is set during the run.
+    evaluation it is the number of completed epochs. `eval_accuracy` is a fraction in [0, 1], as MLPerf defines it, not
+    deep5's percent. Times advance with the trainer's clock (`time.perf_counter_ns`), so that differences of `time_ms`
+    are durations even if the system clock is set during the run.
 
     Args:
-        write: Takes one line without its line break, such as `ResultFolder.append_event`.
-        keys: What MLPerf wants to know of a run: `seed`, `global_batch_size`, `opt_name`, `submission_benchmark`,
-            `submission_division`, `train_samples`, `eval_samples`, `cache_clear` …; in JSON's types.
-        target: Goal of the accuracy in percent; MLPerf calls a run a success once an evaluation has reached it. None:
-            a run that came to its end is one.
-        namespace: Of the writer.
-        resumed: Whether the log goes on where a checkpoint's state says, its beginning written before.
+        write: Receives one line without its line break, such as `ResultFolder.append_event`.
+        keys: The keys that MLPerf requires of a run: `seed`, `global_batch_size`, `opt_name`, `submission_benchmark`,
+            `submission_division`, `train_samples`, `eval_samples`, `cache_clear` …; in JSON types.
+        target: Goal of the accuracy in percent; for MLPerf a run is a success once an evaluation has reached it. None:
+            a run that finished is a success.
+        namespace: Namespace of the writer.
+        resumed: Whether the log continues from a checkpoint's state, so that its beginning is already written.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class MLLog(Event):
                 self.event(key, value)
 
     def event(self, key: str, value: Any = None, **metadata: Any) -> None:
-        """Write a point in time; value and metadata in JSON's types."""
+        """Write a point in time; value and metadata in JSON types."""
         self._line("POINT_IN_TIME", key, value, metadata)
 
     def stop(self, status: Literal["success", "aborted"]) -> None:
-        """End the run, and the epoch and evaluation that are under way; later calls do nothing.
+        """End the run, including the current epoch and evaluation; later calls do nothing.
 
-        `after_training` calls it; whoever catches an error of the training calls it with "aborted".
+        `after_training` calls it; code that catches an error of the training calls it with "aborted".
         """
         if self._stopped:
             return
@@ -106,31 +106,31 @@ class MLLog(Event):
             )
 
     def before_training(self, trainer: Any) -> None:
-        """`init_stop`, `run_start`; of a run that goes on they are there."""
+        """Write `init_stop` and `run_start`; a resumed run already has them."""
         if self._resumed:
             return
         self._line("INTERVAL_END", "init_stop")
         self._start("run")
 
     def after_training(self, trainer: Any) -> None:
-        """`run_stop` with its status."""
+        """Write `run_stop` with its status."""
         ended_well = getattr(trainer, "status", "success") in ("success", "stopped")
         self.stop("success" if self._reached and ended_well else "aborted")
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        """`epoch_start`."""
+        """Write `epoch_start`."""
         self._start("epoch", epoch_num=epoch + 1)
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """`epoch_stop`."""
+        """Write `epoch_stop`."""
         self._stop_up_to("epoch")
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
-        """`eval_start`."""
+        """Write `eval_start`."""
         self._start("eval", epoch_num=epoch + 1)
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """`eval_accuracy`, where there is one, and `eval_stop`."""
+        """Write `eval_accuracy`, if there is one, and `eval_stop`."""
         percent = scores.get("accuracy")
         if percent is not None:
             self.event("eval_accuracy", float(percent) / 100, epoch_num=epoch + 1)
@@ -139,11 +139,11 @@ class MLLog(Event):
         self._stop_up_to("eval")
 
     def state_dict(self) -> dict[str, Any]:
-        """The intervals that are open, and whether the target was reached."""
+        """The open intervals, and whether the target was reached."""
         return {"open": [list(interval) for interval in self._open], "reached": self._reached}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, and write that the run goes on."""
+        """Restore `state_dict`, and write that the run resumes."""
         self._open = [(name, dict(metadata)) for name, metadata in state["open"]]
         self._reached = bool(state["reached"])
         self.event("deep5_resumed")
@@ -153,7 +153,7 @@ class MLLog(Event):
         self._line("INTERVAL_START", f"{name}_start", metadata=metadata)
 
     def _stop_up_to(self, name: str) -> None:
-        """End the innermost interval of this name, and those within it that nobody ended."""
+        """End the innermost interval of this name, and the open intervals within it."""
         if not any(name == opened for opened, _ in self._open):
             return
         opened = ""
@@ -176,16 +176,16 @@ class MLLog(Event):
 
 
 def read_mllog(path: str | Path) -> list[MLLogLine]:
-    """Read a log; lines that do not begin with `:::MLLOG` are somebody else's and are passed over.
+    """Read a log; lines that do not begin with `:::MLLOG` come from other programs and are skipped.
 
-    A last line that was torn by a kill or a full disk is left out.
+    A last line truncated by a kill or a full disk is omitted.
 
     Raises:
         UsageError: The file cannot be read, or a line before the last is damaged.
     """
     texts = read_bytes(path, most_bytes=TABLE_BYTES).decode("utf-8", errors="replace").split("\n")
     lines = []
-    # After the last line break stands nothing, or a torn line.
+    # The part after the last line break is empty or a truncated line.
     for number, text in enumerate(texts, start=1):
         if not text.startswith(TOKEN):
             continue

@@ -1,4 +1,4 @@
-"""What `deep5 show network` reports of a network: a table of its layers, its totals, and both as a document."""
+"""The output of `deep5 show network`: a table of a network's layers and its totals, also as a document."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["QUANTITIES", "NetworkRecord", "by_type"]
 
 QUANTITIES = {"parameters": "parameters", "flops": "FLOPs", "activation_bytes": "activation memory"}
-"""What is broken down by layers and their types, and what it is called."""
+"""Quantities broken down by layer and operator, and their names."""
 
 _UNKNOWN = "unknown"
-# Letters of a name in the table at most.
+# Maximum number of letters of a name in the table.
 _NAME = 60
-# Where a line is too long: the column that gives way, one after the other, and the letters that are left to it.
+# If a line is too long: the columns to shorten, in this order, and the letters to leave.
 _GIVING_WAY = ((1, 9), (2, 9), (0, 12), (1, 8), (2, 6), (0, 8))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRecord:
-    """A network, taken apart.
+    """Analysis of a network.
 
     Attributes:
-        source: The registered name or the file, as it was asked for.
-        arguments: Of the function that made it.
-        found: What `analyse` found.
-        times: What was measured, a batch size each, where anything was.
-        threads: Within an operator, as they were asked for; None: as the framework has them.
+        source: The registered name or the file, as requested.
+        arguments: Arguments of the function that created it.
+        found: Result of `analyse`.
+        times: Measured times, one per batch size, if any.
+        threads: Requested threads within an operator; None: the framework's default.
     """
 
     source: str
@@ -48,7 +48,7 @@ class NetworkRecord:
     threads: int | None = None
 
     def document(self) -> dict[str, Any]:
-        """All of it in JSON's types; counts that are not known are null."""
+        """The record in JSON types; unknown counts are null."""
         found = self.found
         return {
             "network": found.name,
@@ -75,10 +75,10 @@ class NetworkRecord:
         }
 
     def print(self, console: Console) -> None:
-        """A row a layer, the totals below, and what was measured.
+        """Print a row per layer, the totals, and the measured times.
 
         Args:
-            console: Where to print.
+            console: The console to print on.
         """
         from rich import box
         from rich.table import Table
@@ -99,7 +99,7 @@ class NetworkRecord:
         ):
             table.add_column(Text(title), justify="right", no_wrap=True, footer=Text(foot.rstrip()))
         ends = [[str(column.header), str(column.footer)] for column in table.columns]
-        around = 2 * len(ends)  # a space behind every cell but the last, between columns, and at both edges
+        around = 2 * len(ends)  # a space after every cell but the last, between columns, and at both edges
         for row in _fitted([_cells(layer, found) for layer in found.layers], ends, console.width - around):
             table.add_row(*map(Text, row))
         console.print(table)
@@ -128,7 +128,7 @@ class NetworkRecord:
 
 
 def by_type(found: NetworkAnalysis) -> dict[str, dict[str, int | None]]:
-    """Sums of the layers of each operator: nodes, parameters, FLOPs (None where not known) and activation memory."""
+    """Sums over the layers of each operator: nodes, parameters, FLOPs (None if unknown) and activation memory."""
     sums: dict[str, dict[str, int | None]] = {}
     for layer in found.layers:
         own = sums.setdefault(layer.op_type, {"nodes": 0, "parameters": 0, "flops": 0, "activation_bytes": 0})
@@ -178,12 +178,12 @@ def _cells(layer: Layer, found: NetworkAnalysis) -> list[str]:
 
 
 def _fitted(rows: Sequence[list[str]], ends: Sequence[Sequence[str]], room: int) -> Iterator[list[str]]:
-    """Rows whose texts fit beside their counts: operators lose their middle first, then shapes, then names.
+    """Rows whose strings fit next to their counts: the middle of operators is cut first, then shapes, then names.
 
     Args:
         rows: Name, operator, shape, and counts.
         ends: The first and the last line of each column.
-        room: Letters of a line.
+        room: Width of a line in letters.
     """
     shown = [[*(shortened(text, _NAME) for text in row[:3]), *row[3:]] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, *zip(*ends, strict=True), strict=True)]
@@ -221,7 +221,7 @@ def _totals(found: NetworkAnalysis) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """An argument in JSON's types; what has none is written as Python writes it."""
+    """An argument in JSON types; other values as their `repr`."""
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, (list, tuple)):

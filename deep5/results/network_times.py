@@ -17,18 +17,18 @@ __all__ = ["print_times", "times_document"]
 
 
 def times_document(times: LayerTimes) -> dict[str, Any]:
-    """The times of one batch size in JSON's types; what was not measured is null."""
+    """The times of one batch size in JSON types; unmeasured values are null."""
     document = asdict(times)
     return {**document, "layers": list(document["layers"])}
 
 
 def print_times(measured: Sequence[LayerTimes], console: Console, threads: int | None = None) -> None:
-    """The sum of the parts beside the whole, and the time of each operator, at every batch size.
+    """Print the sum of the parts next to the whole, and the time of each operator, at every batch size.
 
     Args:
         measured: Of one network and framework.
-        console: Where to print.
-        threads: Within an operator, as they were asked for.
+        console: The console to print on.
+        threads: Requested threads within an operator.
     """
     from rich import box
     from rich.table import Table
@@ -38,7 +38,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
     for title in ("batch", "inference: parts", "whole", "ratio", "step: parts", "whole", "ratio"):
         table.add_column(Text(title), justify="right")
     for times in measured:
-        # What is interrupted by other programs is so in both: sums of the layers' own medians would be less.
+        # Interruptions by other programs affect both: sums of the layers' own medians would be smaller.
         both = (
             (times.instrumented_forward_s, times.whole_forward_s),
             (times.instrumented_step_s, times.whole_step_s),
@@ -72,7 +72,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
 
 
 def _host(times: LayerTimes, op_type: str, what: str) -> str:
-    """In which operators' time that of all layers of an operator is; empty where a layer has a time of its own."""
+    """The operators whose time includes that of all layers of an operator; empty if a layer has its own time."""
     own = [layer for layer in times.layers if layer.op_type == op_type]
     if not own or any(getattr(layer, what) is not None or layer.within is None for layer in own):
         return ""
@@ -81,7 +81,7 @@ def _host(times: LayerTimes, op_type: str, what: str) -> str:
 
 
 def _cell(seconds: float | None) -> str:
-    """Seconds for a reader.
+    """Seconds in readable form.
 
     >>> _cell(0.0123), _cell(4.5e-05), _cell(2.5), _cell(0.0), _cell(None)
     ('12.3 ms', '45 µs', '2.5 s', '0', '-')

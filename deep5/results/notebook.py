@@ -1,7 +1,7 @@
-"""What a notebook shows of a result, a comparison or a study: the package that draws one registers how.
+"""The HTML that a notebook shows for a result, comparison or study: each renderer registers itself.
 
-Values know nothing of the report, which is drawn from them. Modules that draw are registered by entry points of the
-group `deep5.notebooks`, deep5's own report included.
+Values do not depend on the report, which is rendered from them. Modules that render are registered by entry points of
+the group `deep5.notebooks`, including deep5's own report.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = ["html_of", "render"]
 
 @singledispatch
 def html_of(value: object) -> str:
-    """A value as HTML, without script, style or pictures; `html_of.register` decorates what draws another kind."""
+    """A value as HTML, without script, style or charts; `html_of.register` decorates a renderer of another type."""
     raise TypeError(f"a notebook shows no {type(value).__name__}; remedy: register what draws it with html_of.register")
 
 
 def render(value: object) -> str:
-    """A value as HTML, by what is registered for its kind.
+    """A value as HTML, by the renderer registered for its type.
 
     Raises:
-        TypeError: Nothing is registered for it.
+        TypeError: No renderer is registered for it.
     """
     _load_registered()
     return html_of(value)
@@ -31,6 +31,6 @@ def render(value: object) -> str:
 
 @cache
 def _load_registered() -> None:
-    # Modules that call `html_of.register` when they are imported.
+    # Modules that call `html_of.register` on import.
     for point in registered("notebooks").values():
         point.load()

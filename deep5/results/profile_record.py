@@ -1,4 +1,4 @@
-"""Several studies side by side: performance profiles of the candidates that all of them have."""
+"""Performance profiles over several studies, of the candidates that all of them have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["ProfileRecord", "profile_studies"]
 
 _FULL = "full"
-# Letters of a reason: those of failed runs name files.
+# Maximum letters of a reason: those of failed runs contain file names.
 _LONGEST = 200
 
 
@@ -27,14 +27,14 @@ class ProfileRecord:
     """Candidates over several studies.
 
     Attributes:
-        by: What was counted: seconds, epochs or steps.
-        limit: Upper end of the score's integral.
-        studies: Each is a workload, called by its recipe's name.
-        times: By workload and candidate, the median over the seeds.
+        by: The measure: seconds, epochs or steps.
+        limit: Upper limit of the score's integral.
+        studies: Each study is a workload, named by its recipe.
+        times: Median over the seeds, by workload and candidate.
         profiles: By candidate, the best first.
-        left_out: Candidates that some study does not have, with the reason.
-        open: Why this is no comparison of the closed division, a sentence each; empty where it is one.
-        notes: What else is to be known.
+        left_out: Candidates missing in a study, with the reason.
+        open: Why this is not a comparison of the closed division, one sentence each; empty if it is one.
+        notes: Further notes.
     """
 
     by: str
@@ -47,7 +47,7 @@ class ProfileRecord:
     notes: Sequence[str]
 
     def document(self) -> dict[str, Any]:
-        """The profiles in JSON's types; what is infinite is a text."""
+        """The profiles in JSON types; infinite values are strings."""
         return {
             "by": self.by,
             "limit": self.limit,
@@ -80,10 +80,10 @@ class ProfileRecord:
         }
 
     def print(self, console: Console) -> None:
-        """A row a candidate: score, share of workloads solved, and how far behind the best on each.
+        """Print a row per candidate: score, share of workloads solved, and ratio to the best on each.
 
         Args:
-            console: Where to print.
+            console: The console to print on.
         """
         from rich import box
         from rich.table import Table
@@ -114,13 +114,13 @@ def profile_studies(studies: Sequence[StudyFolder], by: str = "seconds", limit: 
     """Compare the candidates that all studies have.
 
     Args:
-        studies: Each of another recipe.
+        studies: Each of a different recipe.
         by: One of `MEASURES`.
-        limit: Upper end of the score's integral.
+        limit: Upper limit of the score's integral.
 
     Raises:
-        UsageError: No study, one recipe in two of them, fewer than two candidates in all of them, or seconds of
-            several machines within a study.
+        UsageError: There is no study, two studies have the same recipe, fewer than two candidates are in all studies,
+            or seconds within a study are from several machines.
     """
     if by not in MEASURES:
         raise UsageError(f"got {by!r} as what is counted; allowed: {', '.join(MEASURES)}")
@@ -171,7 +171,7 @@ def profile_studies(studies: Sequence[StudyFolder], by: str = "seconds", limit: 
 
 
 def _open(studies: Sequence[StudyFolder], shared: Sequence[str], by: str) -> list[str]:
-    """Why nobody else's closed results may stand beside these."""
+    """Reasons why these results may not be compared with closed results of others."""
     found = []
     for study in studies:
         if study.size != _FULL:
@@ -196,13 +196,13 @@ def _open(studies: Sequence[StudyFolder], shared: Sequence[str], by: str) -> lis
 
 
 def _infinite(studies: Sequence[StudyFolder], shared: Sequence[str]) -> list[str]:
-    """Which runs count as infinite, and why the first of them does."""
+    """Which runs count as infinite, and the reason of the first one."""
     found = []
     for study in studies:
         for name in shared:
             reasons = [str(own.reason) for own in study.reached[name].values() if own.reason is not None]
             if reasons:
-                # A reason may be anything that an error said: in one line, and nothing that a terminal obeys.
+                # A reason may be any error message: on one line, without terminal control characters.
                 first = "".join(letter if letter.isprintable() else " " for letter in reasons[0])
                 first = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"
                 found.append(f"{study.recipe}, {name}: {len(reasons)} of {len(study.reached[name])} infinite: {first}")

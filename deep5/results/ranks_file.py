@@ -1,4 +1,4 @@
-"""ranks.json: what each rank of a run was, sent and waited for; and which file has the samples of which rank."""
+"""ranks.json: each rank's host, traffic and waits; and the file that contains each rank's samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deep5.results.samples_file import SAMPLES
 __all__ = ["RANKS", "RankRow", "rank_samples", "read_ranks", "sample_files"]
 
 RANKS = "ranks.json"
-"""What each rank was, sent and waited for."""
+"""Each rank's host, traffic and waits."""
 
 _OTHERS = re.compile(r"samples-rank-([1-9][0-9]{0,8})\.csv")
 _COUNTS = ("rank", "steps", "sent_bytes", "messages")
@@ -28,15 +28,14 @@ class RankRow:
 
     Attributes:
         rank: From 0.
-        host: Name of its machine.
-        communicator: Class of what it exchanged buffers by.
-        steps: That it did.
-        sent_bytes: That it handed over for others in the whole run.
-        messages: How many operations did.
-        waited_s: Seconds in them and in waits, in the whole run.
-        launcher: What started it; None for a thread, and where the result does not say so.
-        threads: Of its framework, or None.
-        warnings: What makes its numbers less certain.
+        communicator: Class of its communicator.
+        steps: Completed steps.
+        sent_bytes: Bytes sent to other ranks in the whole run.
+        messages: Number of operations that sent them.
+        waited_s: Seconds in operations and waits, in the whole run.
+        launcher: The launcher that started it; None for a thread, and if the result does not state it.
+        threads: Threads of its framework, or None.
+        warnings: Reasons why its numbers are less certain.
     """
 
     rank: int
@@ -61,18 +60,18 @@ def rank_samples(rank: int) -> str:
 
 
 def sample_files(folder: Path, ranks: int) -> list[tuple[int, Path]]:
-    """The files with samples that a run left, by rank, in their order.
+    """The sample files of a run, ordered by rank.
 
     Args:
-        folder: Of the result.
-        ranks: How many it had: what lies there of others, which another number of ranks left before, is of none.
+        folder: The result folder.
+        ranks: Number of ranks of the run; files of higher ranks, left by an earlier number of ranks, are ignored.
 
     Raises:
-        UsageError: A folder that cannot be listed.
+        UsageError: The folder cannot be listed.
     """
     found = {0} if os.path.lexists(folder / SAMPLES) else set()
     if ranks > 1:
-        # What is there, and not what should be: a result may say that it had any number of ranks.
+        # The existing files, not the expected ones: a result may declare any number of ranks.
         try:
             names = [path.name for path in folder.iterdir()]
         except OSError as error:
@@ -85,12 +84,12 @@ def sample_files(folder: Path, ranks: int) -> list[tuple[int, Path]]:
 
 
 def read_ranks(folder: str | Path) -> tuple[RankRow, ...]:
-    """What ranks.json of a result folder holds, in the order of the ranks; empty where there is none.
+    """The contents of a result folder's ranks.json, in rank order; empty without the file.
 
-    A run of one process has none, nor has one that ended before its ranks put theirs together.
+    A run of one process has none, nor has a run that ended before its ranks combined their data.
 
     Raises:
-        UsageError: A file that is not as deep5 writes it.
+        UsageError: The file is not in deep5's format.
     """
     path = Path(folder) / RANKS
     try:
@@ -107,7 +106,7 @@ def read_ranks(folder: str | Path) -> tuple[RankRow, ...]:
 
 
 def _row(entry: Any) -> RankRow | None:
-    """None where it is none."""
+    """The row of an entry; None if the entry is invalid."""
     if not isinstance(entry, Mapping):
         return None
     texts = [entry.get(name) for name in ("host", "communicator")]

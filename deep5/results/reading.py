@@ -1,7 +1,7 @@
-"""The one way to read a file of a result folder, which may be anybody's: plain files only, bounded, and text in UTF-8.
+"""The only way to read a file of a result folder, which may be untrusted: bounded plain files, UTF-8 text.
 
-No link is followed, neither the file nor a folder on the way to it, so that nothing outside the folder is read; a pipe
-or a device is refused, and not waited for.
+No link is followed, neither for the file nor for a folder in its path, so that nothing outside the folder is read;
+pipes and devices are rejected without blocking.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = [
 ]
 
 DOCUMENT_BYTES = 32 << 20
-"""The largest document that is read whole."""
+"""Maximum size of a document that is read as a whole."""
 
 TABLE_BYTES = 256 << 20
-"""The largest table, which is read row by row."""
+"""Maximum size of a table, which is read row by row."""
 
 TABLE_ROWS = 5_000_000
-"""The most rows of a table."""
+"""Maximum number of rows of a table."""
 
 _DEEPEST = 100
-# What a small file can make large: each value takes some hundred bytes.
+# Bounds memory: each value of a small file takes some hundred bytes.
 _MOST_VALUES = 2_000_000
 _LONGEST_LINE = 1 << 20
 _LONGEST_ROW_LINES = 100
 
 
 class NotThere(UsageError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 @contextmanager
@@ -61,12 +61,12 @@ def opened(path: str | Path, *, root: str | Path | None = None, most_bytes: int 
 
     Args:
         path: The file.
-        root: A folder above it that the user named: links on the way from there are refused. None: its own folder.
-        most_bytes: A larger one is refused.
+        root: A parent folder that the user named: links below it are rejected. None: the file's own folder.
+        most_bytes: Maximum size.
 
     Raises:
-        NotThere: No such file.
-        UsageError: It is no plain file, too large, behind a link, outside the root, or cannot be read.
+        NotThere: The file does not exist.
+        UsageError: It is not a plain file, is too large, is reached by a link, is outside the root, or cannot be read.
     """
     path = Path(path)
     handle = _handle(path, path.parent if root is None else Path(root))
@@ -96,7 +96,7 @@ def _handle(path: Path, root: Path) -> int:
         raise UsageError(f"{told_path(path)} leads out of {told_path(root)}; allowed: a file in that folder")
     handle = -1
     try:
-        # Folder by folder: with a path, the system would follow links on the way.
+        # Folder by folder: with a full path, the system would follow links.
         handle = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         for number, name in enumerate(parts, 1):
             flags = os.O_RDONLY | os.O_NONBLOCK if number == len(parts) else os.O_PATH | os.O_DIRECTORY
@@ -126,19 +126,19 @@ def _refusal(path: Path, root: Path, error: OSError | ValueError) -> UsageError:
 
 
 def read_bytes(path: str | Path, *, root: str | Path | None = None, most_bytes: int = DOCUMENT_BYTES) -> bytes:
-    """All bytes of a plain file; arguments and errors as those of `opened`."""
+    """All bytes of a plain file; arguments and errors as for `opened`."""
     try:
         with opened(path, root=root, most_bytes=most_bytes) as file:
             content = file.read(most_bytes + 1)
     except OSError as error:
         raise UsageError(f"cannot read {told_path(path)}: {error.strerror or error}; remedy: restore it") from error
-    if len(content) > most_bytes:  # it grew meanwhile
+    if len(content) > most_bytes:  # the file grew in the meantime
         raise UsageError(f"{told_path(path)} has more than {most_bytes} bytes; allowed: at most as many")
     return content
 
 
 def read_text(path: str | Path, *, root: str | Path | None = None, most_bytes: int = DOCUMENT_BYTES) -> str:
-    """The text of a plain file in UTF-8; arguments and errors as those of `opened`."""
+    """The text of a plain UTF-8 file; arguments and errors as for `opened`."""
     content = read_bytes(path, root=root, most_bytes=most_bytes)
     try:
         return content.decode("utf-8")
@@ -147,10 +147,10 @@ def read_text(path: str | Path, *, root: str | Path | None = None, most_bytes: i
 
 
 def read_json(path: str | Path, *, root: str | Path | None = None, most_bytes: int = DOCUMENT_BYTES) -> Any:
-    """What a JSON file holds; arguments and errors as those of `opened`.
+    """The contents of a JSON file; arguments and errors as for `opened`.
 
     Raises:
-        UsageError: Also where it is no JSON, nests too deep, holds too many values, or a number that is none.
+        UsageError: Also if it is not JSON, is nested too deeply, has too many values, or an invalid number.
     """
     content = read_bytes(path, root=root, most_bytes=most_bytes)
     try:
@@ -164,7 +164,7 @@ def read_json(path: str | Path, *, root: str | Path | None = None, most_bytes: i
 def read_object(
     path: str | Path, *, root: str | Path | None = None, most_bytes: int = DOCUMENT_BYTES
 ) -> dict[str, Any]:
-    """What a JSON file holds, which is to be an object; as `read_json`."""
+    """The contents of a JSON file, which must be an object; as for `read_json`."""
     document = read_json(path, root=root, most_bytes=most_bytes)
     if not isinstance(document, dict):
         raise UsageError(f"{told_path(path)} holds no JSON object; allowed: what deep5 wrote; remedy: restore it")
@@ -172,10 +172,10 @@ def read_object(
 
 
 def parsed(content: bytes) -> Any:
-    """JSON in UTF-8, of bounded depth and number of values, and without NaN and infinities, however they are written.
+    """JSON in UTF-8, of bounded depth and number of values, without NaN and infinities in any notation.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The content is not such JSON.
 
     >>> parsed(b'{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -218,18 +218,19 @@ def read_rows(
     most_bytes: int = TABLE_BYTES,
     most_rows: int = TABLE_ROWS,
 ) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file, one after the other, each with the number of its line.
+    """The rows of a CSV file, lazily, each with its line number.
 
     Args:
         path: As for `opened`.
-        columns: The header that it has to have.
+        columns: The required header.
         root: As for `opened`.
         most_bytes: As for `opened`.
-        most_rows: With more it is refused.
+        most_rows: Maximum number of rows.
 
     Raises:
-        NotThere: No such file.
-        UsageError: As `opened`; or it is no CSV in UTF-8, has other columns, too many rows, or one that is too long.
+        NotThere: The file does not exist.
+        UsageError: As for `opened`; or it is not CSV in UTF-8, has other columns, too many rows, or a row that is too
+            long.
     """
     with opened(path, root=root, most_bytes=most_bytes) as file:
         lines = _Lines(file)
@@ -253,7 +254,7 @@ def read_rows(
 
 
 class _Lines:
-    """The lines of a file as text; neither a line nor those that a row takes are longer than memory should hold."""
+    """The lines of a file as strings; bounds the length of a line and of the lines of one row."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.begun = 0
@@ -273,7 +274,7 @@ class _Lines:
 
 
 def told_path(path: str | Path) -> str:
-    """A path as messages show it: in one line, and without what steers a terminal.
+    """A path as messages show it: on one line, without terminal control characters.
 
     >>> told_path("results/\\x1b[31m")
     'results/\\\\x1b[31m'

@@ -1,4 +1,4 @@
-"""A result as read back from its folder: values only, nothing in it is executed."""
+"""A result read from its folder: values only; nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ EVENTS = "events.mllog"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of one metric.
+    """The outcome of one metric.
 
     Attributes:
-        name: Of the metric.
-        label: The name, with the parameters that distinguish the metric from others of its name: `top_k[k=5]`.
-        unit: Of value, goal and interval.
-        direction: "higher" or "lower": what is better.
-        goal: The bound, or None: reported, not judged.
-        value: What was held against the goal, or None where the run did not yield it.
-        passed: Whether the goal was met; None without a goal, or where the run did not get so far.
+        name: Name of the metric.
+        label: The name, with the parameters that distinguish metrics of the same name: `top_k[k=5]`.
+        unit: Unit of value, goal and interval.
+        direction: "higher" or "lower": which is better.
+        goal: The bound, or None: reported, without a goal.
+        value: The value compared with the goal, or None if the run did not yield it.
+        passed: Whether the goal was met; None without a goal, or if the run did not get that far.
         interval: Ends of the value's interval, or None.
-        confidence: Coverage of the interval, or None where none is stated.
+        confidence: Coverage of the interval, or None if not stated.
         samples: Number of raw values.
         scope: What the clock covers, or None.
-        missing: Why there is no value, where machine or framework do not let it be known; else None.
+        missing: Why there is no value, if the machine or framework does not provide it; else None.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """One of "passed", "FAILED", "reported" (no goal) and "not judged" (a goal, and a run that did not finish)."""
+        """One of `passed`, `FAILED`, `reported` (no goal) and `not judged` (a goal, and a run that did not finish)."""
         if self.passed is None:
             return "reported" if self.goal is None else "not judged"
         return "passed" if self.passed else "FAILED"
@@ -64,11 +64,11 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run as its folder states it; true where it was accepted.
+    """One run as its folder states it; true if it was accepted.
 
     Attributes:
         folder: The result folder.
-        document: result.json as it stands (see schema.json), in JSON's types.
+        document: result.json (see schema.json), in JSON types.
     """
 
     folder: Path
@@ -78,7 +78,7 @@ class Result:
         return self.status == "success" and self.accepted is not False
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return render(self)
 
     @property
@@ -88,18 +88,18 @@ class Result:
 
     @property
     def accepted(self) -> bool | None:
-        """Whether every goal was met; None where nothing was judged."""
+        """Whether every goal was met; None if there are no goals."""
         accepted: bool | None = self.document["accepted"]
         return accepted
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the run is no success, or is not accepted."""
+        """Why the run is not a success, or is not accepted."""
         return tuple(self.document["reasons"])
 
     @property
     def division(self) -> str:
-        """Either "closed" or "open", where something of the recipe's fixed part was changed."""
+        """Either "closed" or "open"; open if the recipe's fixed part was changed."""
         return str(self.document["recipe"]["division"])
 
     @property
@@ -109,10 +109,10 @@ class Result:
         return tuple(_verdict(row, label) for row, label in zip(rows, metric_labels(rows), strict=True))
 
     def metric(self, name: str) -> float | None:
-        """The value of a metric, by its name or label, in its unit; None where the run did not yield it.
+        """The value of a metric, by its name or label, in its unit; None if the run did not yield it.
 
         Raises:
-            UsageError: No metric of this name or label, or several of this name, which their labels distinguish.
+            UsageError: No metric has this name or label, or several have this name, which their labels distinguish.
         """
         found = [verdict.value for verdict in self.verdicts if name in (verdict.name, verdict.label)]
         if len(found) != 1:
@@ -122,18 +122,18 @@ class Result:
 
     @property
     def rank_count(self) -> int:
-        """Processes that the run was of."""
+        """Number of processes of the run."""
         return int(self.document["ranks"])
 
     def ranks(self) -> tuple[RankRow, ...]:
-        """What each rank was, sent and waited for, read from ranks.json.
+        """Each rank's host, traffic and waits, read from ranks.json.
 
-        Empty for a run of one process, and for one that ended before its ranks put theirs together.
+        Empty for a run of one process, and for one that ended before its ranks combined their data.
 
         Raises:
-            UsageError: A file that is not as deep5 writes it, or of another number of ranks.
+            UsageError: The file is not in deep5's format, or has another number of ranks.
         """
-        # Ranks that the run had before it went on with one may have left theirs.
+        # A run that was resumed with one rank may still have the file of its earlier ranks.
         found = read_ranks(self.folder) if self.rank_count > 1 else ()
         if found and len(found) != self.rank_count:
             raise UsageError(
@@ -142,13 +142,13 @@ class Result:
         return found
 
     def samples(self, *, rank: int = 0) -> dict[str, list[SampleRow]]:
-        """Raw values by metric, read from the rank's file; empty where the run ended before it was written.
+        """Raw values by metric, read from the rank's file; empty if the run ended before it was written.
 
         Args:
-            rank: Whose; every rank of a run has its own, in samples-rank-1.csv and so on.
+            rank: The rank; every rank of a run has its own file, samples-rank-1.csv and so on.
 
         Raises:
-            UsageError: A file that is not as deep5 writes it, or a rank that the run did not have.
+            UsageError: The file is not in deep5's format, or the run has no such rank.
         """
         if not is_whole(rank) or not 0 <= rank < self.rank_count:
             raise UsageError(
@@ -166,10 +166,10 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Result:
 
     Args:
         path: The folder, or the result.json in it.
-        root: A folder above it that the user named: links on the way from there are refused. None: the folder itself.
+        root: A parent folder that the user named: links below it are rejected. None: the folder itself.
 
     Raises:
-        UsageError: No result.json there, or it is truncated, of another schema version, or not valid.
+        UsageError: There is no result.json, or it is truncated, of another schema version, or not valid.
     """
     path = Path(path)
     file = path if path.name == RESULT else path / RESULT
@@ -193,7 +193,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Result:
 
 
 def _verdict(row: dict[str, Any], label: str) -> Verdict:
-    # float() also reads "inf", "-inf" and "nan", which stand for what JSON cannot write.
+    # float() also parses "inf", "-inf" and "nan", which represent values that JSON lacks.
     goal, ends, value = row["goal"], row["interval"], row["value"]
     return Verdict(
         name=row["name"],

@@ -1,4 +1,4 @@
-"""samples.csv of a comparison: every time that was read, with its candidate, process, phase and order."""
+"""samples.csv of a comparison: every measured time, with its candidate, process, phase and order."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = [
 ]
 
 PHASES = ("first", "warm-up", "steady")
-"""What a sample may be of."""
+"""Phases of a sample."""
 
 
 class RoundSample(NamedTuple):
     """One line.
 
     Attributes:
-        candidate: Its label.
-        workload: Its name.
-        round: From 0 on: candidates that ran in the same round may be compared pair by pair.
-        process: Number of the process, in the order in which they were started.
+        candidate: Label of the candidate.
+        workload: Name of the workload.
+        round: From 0: candidates that ran in the same round can be compared pairwise.
+        process: Number of the process, in start order.
         phase: One of `PHASES`.
-        place: Place among the samples of this process and workload.
-        seconds: A call, or a step.
-        calls: How many of them the sample is the mean of.
-        time_s: When it ended, since the first call had.
+        place: Index among the samples of this process and workload.
+        seconds: Seconds per call or step.
+        calls: Number of calls averaged in the sample.
+        time_s: Seconds from the end of the first call to the end of the sample.
     """
 
     candidate: str
@@ -52,21 +52,21 @@ class RoundSample(NamedTuple):
 
 
 def order_of_round(seed: int, number: int, count: int) -> list[int]:
-    """In which order candidates run in a round: drawn for every two rounds, and the other way round in the second.
+    """The order of candidates in a round: drawn for every two rounds, and reversed in the second.
 
-    So whoever comes first in one comes last in the next: what a place in the order does to a time cancels.
+    So the first in one round is the last in the next, and the effect of the position on times cancels.
 
     Args:
-        seed: Of the comparison.
-        number: Of the round, from 0.
-        count: How many candidates.
+        seed: Seed of the comparison.
+        number: Number of the round, from 0.
+        count: Number of candidates.
     """
     drawn: list[int] = generator(seed, "comparison order", number // 2, count).permutation(count).tolist()
     return drawn if number % 2 == 0 else drawn[::-1]
 
 
 def round_samples_text(rows: Iterable[RoundSample]) -> str:
-    """The rows as CSV with a header line, numbers exact."""
+    """The rows as CSV with a header line; numbers are exact."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(RoundSample._fields)
@@ -76,17 +76,17 @@ def round_samples_text(rows: Iterable[RoundSample]) -> str:
 
 
 def read_round_samples(path: Path) -> list[RoundSample]:
-    """Read it back, exactly.
+    """Read the file back exactly.
 
     Raises:
-        NotThere: No such file.
-        UsageError: The file cannot be read, or a line of it is not a sample.
+        NotThere: The file does not exist.
+        UsageError: The file cannot be read, or a line is not a sample.
     """
     return list(stream_round_samples(path))
 
 
 def stream_round_samples(path: Path) -> Iterator[RoundSample]:
-    """The rows in their order, one after the other; errors as those of `read_round_samples`."""
+    """The rows in file order, lazily; errors as for `read_round_samples`."""
     for place_in_file, line in read_rows(path, RoundSample._fields):
         try:
             candidate, workload, number, process, phase, place, seconds, calls, time_s = line

@@ -1,4 +1,4 @@
-"""samples.csv: every raw value of a run in long form, exact to the last bit."""
+"""samples.csv: every raw value of a run in long form, bit-exact."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class SampleRow:
 
     Attributes:
         metric: Name of the metric.
-        index: Place among the metric's samples, from 0, in the order of time.
+        index: Index among the metric's samples, from 0, in order of time.
         value: In `unit`; double precision, infinities and NaN included.
         unit: The metric's unit.
-        step: Steps done when it was taken, or None.
-        epoch: Epochs done when it was taken, or None.
+        step: Steps completed when it was taken, or None.
+        epoch: Epochs completed when it was taken, or None.
         time_s: Seconds since training began, or None.
     """
 
@@ -55,12 +55,12 @@ def sample_rows(metric: str, unit: str, samples: Iterable[Sample]) -> list[Sampl
 
 
 def samples_text(rows: Iterable[SampleRow]) -> str:
-    """The rows as CSV with a header line; None is an empty cell, a number its shortest exact form (`repr`)."""
+    """The rows as CSV with a header line; None is an empty cell, a number has its shortest exact form (`repr`)."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for row in rows:
-        # float() first: the `repr` of a NumPy scalar names its type.
+        # float() first: the `repr` of a NumPy scalar includes its type.
         writer.writerow(
             (
                 row.metric,
@@ -76,11 +76,11 @@ def samples_text(rows: Iterable[SampleRow]) -> str:
 
 
 def read_samples(path: Path) -> dict[str, list[SampleRow]]:
-    """Read samples.csv back: rows by metric, in the order of the file; `samples_text` undone exactly.
+    """Read samples.csv back: rows by metric, in file order; the exact inverse of `samples_text`.
 
     Raises:
-        NotThere: No such file.
-        UsageError: The file cannot be read, or a line of it is not a sample.
+        NotThere: The file does not exist.
+        UsageError: The file cannot be read, or a line is not a sample.
     """
     found: dict[str, list[SampleRow]] = {}
     for row in stream_samples(path):
@@ -89,7 +89,7 @@ def read_samples(path: Path) -> dict[str, list[SampleRow]]:
 
 
 def stream_samples(path: Path) -> Iterator[SampleRow]:
-    """The rows of samples.csv in their order, one after the other; errors as those of `read_samples`."""
+    """The rows of samples.csv in file order, lazily; errors as for `read_samples`."""
     for number, line in read_rows(path, _COLUMNS):
         try:
             metric, index, value, unit, step, epoch, time_s = line

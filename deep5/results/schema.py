@@ -1,4 +1,4 @@
-"""What a result.json holds: its JSON Schema, and documents that satisfy it from the first moment of a run."""
+"""The format of result.json: its JSON Schema, and documents that satisfy it from the start of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_FINISHED = "the run has not finished"
 
 @cache
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of result.json; one shared object, not to be changed."""
+    """The JSON Schema (draft 2020-12) of result.json; a shared object that must not be modified."""
     document: dict[str, Any] = json.loads(files("deep5.results").joinpath("schema.json").read_text("utf-8"))
     return document
 
@@ -43,31 +43,31 @@ def blank_document(
     ranks: int = 1,
     started: str | None = None,
 ) -> dict[str, Any]:
-    """The document of a run that has not finished: status "aborted", and None for all that is not yet known.
+    """The document of an unfinished run: status "aborted", and None for everything not yet known.
 
     Args:
-        recipe: `name`, and of `hash`, `fixed`, `mutable`, `metrics`, `size`, `division` ("closed" or "open") what is
-            known; the division is "open" until somebody says otherwise.
-        run_id: Name of the folder; `ResultFolder.create` puts in its own.
+        recipe: `name`, and the known ones of `hash`, `fixed`, `mutable`, `metrics`, `size`, `division` ("closed" or
+            "open"); the default division is "open".
+        run_id: Name of the folder; `ResultFolder.create` sets its own.
         framework: `name`, `version`, `device`.
-        components: What the recipe's names became, such as the optimizer with its hyperparameters.
+        components: The resolved components of the recipe, such as the optimizer with its hyperparameters.
         level: 0 to 3.
-        system: The machine before the run, as `describe_system` gives it.
-        software: As `describe_software` gives it.
+        system: The machine before the run, as returned by `describe_system`.
+        software: As returned by `describe_software`.
         numerics: As observed.
         threads: `asked`, `framework`, `pools`.
-        measurement: What is known of `mode`, `clock`, `scope`, `warmups`, `loops`, `processes`, `order`,
+        measurement: The known ones of `mode`, `clock`, `scope`, `warmups`, `loops`, `processes`, `order`,
             `cache_state`, `first_call_s`, `warm_up_s`, `evaluation_first_call_s`, `evaluation_warm_up_s`,
             `evaluation_warmups`.
-        metrics: As `metric_row` makes them.
-        provenance: What is known of the hashes of `data`, `split`, `initial_weights`, `init`, `trained_weights`,
-            `batch_order`, `network`, `recipe_source`, `environment`.
-        seeds: By purpose.
-        ranks: Processes that train together.
+        metrics: As made by `metric_row`.
+        provenance: The known hashes of `data`, `split`, `initial_weights`, `init`, `trained_weights`, `batch_order`,
+            `network`, `recipe_source`, `environment`.
+        seeds: Seeds by purpose.
+        ranks: Number of processes that train together.
         started: UTC, such as "2025-01-31T12:00:00Z".
 
     Raises:
-        UsageError: A part has a field that the schema does not know.
+        UsageError: A part has a field that the schema does not define.
     """
     unknown_recipe: dict[str, Any] = {
         "hash": None,
@@ -116,17 +116,17 @@ def metric_row(
     scope: str | None = None,
     missing: str | None = None,
 ) -> dict[str, Any]:
-    """One entry of `metrics`; `passed` follows from goal and value, so that the two cannot disagree.
+    """One entry of `metrics`; `passed` is derived from goal and value, so that the two are consistent.
 
     Args:
-        metric: Gives name, unit, direction and parameters.
-        goal: The bound, or None: reported, not judged.
-        value: In the metric's unit; None where the run did not yield one, which no goal is met by.
+        metric: Provides name, unit, direction and parameters.
+        goal: The bound, or None: reported, without a goal.
+        value: In the metric's unit; None if the run did not yield one, which fails any goal.
         judged: False while the run has not finished.
-        interval: Of the value; a pair of ends states no confidence.
+        interval: Interval of the value; a plain pair of ends has no confidence.
         samples: Number of raw values.
         scope: What the clock covers, for a metric that reads one.
-        missing: Why there is no value, where machine or framework do not let it be known.
+        missing: Why there is no value, if the machine or framework does not provide it.
     """
     if isinstance(interval, tuple):
         ends: dict[str, Any] | None = {"low": interval[0], "high": interval[1], "confidence": None}
@@ -150,10 +150,10 @@ def metric_row(
 
 
 def metric_labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What each metric is called: its name, with the parameters that distinguish it from others of its name.
+    """Label of each metric: its name, with the parameters that distinguish it from others of its name.
 
     Args:
-        rows: As `metric_row` makes them.
+        rows: As made by `metric_row`.
 
     >>> metric_labels([{"name": "top_k", "parameters": {"k": k, "label": "label"}} for k in (1, 5)])
     ['top_k[k=1]', 'top_k[k=5]']
@@ -169,7 +169,7 @@ def metric_labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _part(name: str, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The fields of one object of the schema, in its order: given, else default, else None."""
+    """The fields of one object of the schema, in its order: given value, else default, else None."""
     fields = schema()["properties"][name]["properties"]
     unknown = sorted(set(given) - set(fields))
     if unknown:

@@ -1,4 +1,4 @@
-"""What must stand on a picture that leaves its page: no end, a small size, the open division, others on the machine."""
+"""The note that a chart shows outside its page: unfinished, small size, open division, other load on the machine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from deep5.results.result import Result
 __all__ = ["standing"]
 
 _SIZE = 30
-# How a study notes what others took of its processors.
+# The beginning of a study's note on other programs' use of its processors.
 _BESIDE = "other programs took up to"
 
 
 def standing(results: Iterable[ComparisonResult | Result], *, finished: bool = True, notes: Sequence[str] = ()) -> str:
-    """What keeps results from being finished, of full size and of the closed division; empty where nothing does.
+    """Why results are not finished, full-size and of the closed division; empty if they are.
 
     Args:
-        results: What a picture is drawn of.
-        finished: Whether the study that they are of is.
-        notes: Of that study; the one on what other programs took of the processors is repeated.
+        results: The results drawn in a chart.
+        finished: Whether the study of these results is finished.
+        notes: Notes of that study; the one on other programs' use of the processors is repeated.
     """
     counts: Counter[str] = Counter()
     documents = [result.document for result in results]

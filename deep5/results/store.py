@@ -1,4 +1,4 @@
-"""The folders under a root that hold results, found without reading them."""
+"""Finds the folders under a root that contain results, without reading them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deep5.results.reading import told_path
 __all__ = ["UNCLEAR_KIND", "Found", "Survey", "result_folders", "survey"]
 
 UNCLEAR_KIND = "unclear"
-"""Of a folder that holds the documents of several kinds."""
+"""Kind of a folder that contains the documents of several kinds."""
 
 _DEEPEST = 8
 _MOST = 200_000
@@ -23,16 +23,15 @@ _MOST = 200_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A folder that holds a result, as its file's entry states it; nothing is read yet.
+    """A folder that contains a result, according to its file-system entry; it has not been read.
 
     Attributes:
-        folder: Below the root, with slashes between; "." for the root itself. As the file system has it: where it is
-            shown, it is to be escaped.
-        kind: Of a run, a comparison or a study; or `UNCLEAR_KIND`.
-        study: The study's folder that it is in, likewise, or empty.
-        stamp: Changes whenever the document, the kind or the study does; empty where nothing can be kept of it.
+        folder: Path below the root, with slashes; "." for the root itself. Unescaped: escape it before showing it.
+        kind: Run, comparison or study; or `UNCLEAR_KIND`.
+        study: Path of the study's folder that contains it, or empty.
+        stamp: Changes whenever the document, the kind or the study does; empty if the folder cannot be cached.
         changed_ns: When the document's entry was last written, in nanoseconds since the epoch.
-        fault: Why it is no result, or empty.
+        fault: Why it is not a result, or empty.
     """
 
     folder: str
@@ -45,11 +44,11 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What is under a root.
+    """The result folders under a root.
 
     Attributes:
-        found: In the order of the names.
-        notes: What was left out, a sentence each.
+        found: Sorted by name.
+        notes: What was left out, one sentence each.
     """
 
     found: tuple[Found, ...]
@@ -59,15 +58,15 @@ class Survey:
 def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
     """Find runs, comparisons, studies and the runs in them.
 
-    Hidden folders are left out: they are runs that were never begun. Links are not followed: what they lead to is not
-    under the root. Within a run or a comparison nothing is looked for.
+    Hidden folders are skipped: they are runs that never started. Links are not followed: their targets are not under
+    the root. The inside of a run or comparison is not searched.
 
     Args:
-        root: A folder of result folders, in any arrangement; or a result folder itself.
-        depth: How many folders deep it looks; 1: the root, and the folders in it.
+        root: A folder that contains result folders at any depth; or a result folder itself.
+        depth: Number of folder levels to search; 1: the root, and the folders in it.
 
     Raises:
-        UsageError: No folder, or one that cannot be read.
+        UsageError: The root is not a folder, or cannot be read.
     """
     root = Path(root)
     try:
@@ -81,7 +80,7 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
     found: list[Found] = []
     notes: list[str] = []
     looked = 0
-    # An explicit stack: the depth of folders is somebody else's choice.
+    # An explicit stack, because the depth of folders is not under our control.
     waiting = [(str(root), "", 0, "")]
     while waiting:
         path, folder, deep, study = waiting.pop()
@@ -109,10 +108,10 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
 
 
 def result_folders(out: str | Path) -> list[Path]:
-    """The result folders of runs directly in a folder, sorted by name, as `survey` finds them.
+    """The result folders of runs directly in a folder, sorted by name, as found by `survey`.
 
     Raises:
-        UsageError: `out` is no folder that can be read.
+        UsageError: `out` is not a readable folder.
     """
     inside = (own for own in survey(out, depth=1).found if own.folder != ".")
     return [Path(out) / own.folder for own in inside if own.kind == RUN_KIND]
@@ -124,7 +123,7 @@ def _folders(path: str) -> Iterator[tuple[str, str]]:
             for entry in entries:
                 if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
                     yield entry.path, entry.name
-    except OSError:  # gone meanwhile, or not ours to read
+    except OSError:  # deleted in the meantime, or not readable
         return
 
 
@@ -137,7 +136,7 @@ def _result(path: str, folder: str, study: str) -> Found | None:
         return None
     try:
         about = os.lstat(f"{path}/{FILES[kind]}")
-    except OSError:  # gone meanwhile
+    except OSError:  # deleted in the meantime
         return None
     stamp = f"{about.st_mtime_ns}:{about.st_ctime_ns}:{about.st_size}:{about.st_ino}:{about.st_dev}:{kind}:{study}"
     changed_ns = max(about.st_mtime_ns, about.st_ctime_ns)

@@ -1,4 +1,4 @@
-"""Results for a terminal: a row a result, nothing cut; what is too long goes on in the next line."""
+"""Results for a terminal: one row per result, never truncated; long values wrap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cell", "store_table"]
 
-# A result's name holds recipe and date; no name of deep5's own is broken where a terminal has 80 columns.
+# A result's name contains recipe and date; deep5's own names are not broken in a terminal of 80 columns.
 _NARROW = ("result", "framework", "outcome")
 _WIDE, _WIDE_FROM = ("started", "result", "framework", "ranks", "device", "status", "verdict"), 120
 _WIDTHS = {"started": 19, "result": 48, "framework": 12, "device": 8, "status": 10}
@@ -28,17 +28,17 @@ def store_table(
     """Print the rows.
 
     Args:
-        rows: As `Stored.row` makes them.
-        columns: Which of theirs; none: what fits. "result" is the name of the folder, below its study where it is in
-            one, and "outcome" the verdict, or why there is none.
-        units: By column of a metric its unit.
-        console: Where to.
+        rows: As made by `Stored.row`.
+        columns: Columns to show; empty: those that fit. "result" is the folder's name, below its study if it is in one,
+            and "outcome" the verdict, or why there is none.
+        units: Unit by metric column.
+        console: The console to print on.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    # Widths are given: left to itself, the table would break the names, which are copied, before the words.
+    # Explicit widths: otherwise the table would break names, which users copy, before words.
     widths = _WIDTHS if not columns and console.width >= 76 else {}
     if not columns and console.width >= _WIDE_FROM:
         several = any(_ranks(row) > 1 for row in rows)
@@ -58,7 +58,7 @@ def store_table(
 
 
 def cell(row: Mapping[str, Any], name: str) -> str:
-    """What stands in one place, without what steers a terminal.
+    """The text of one cell, without terminal control characters.
 
     >>> cell({"seconds": 1.2345678}, "seconds"), cell({}, "host")
     ('1.23457', '-')
@@ -72,7 +72,7 @@ def cell(row: Mapping[str, Any], name: str) -> str:
             ranks = _ranks(row)
             return str(row.get("verdict") or "-") + (f", {ranks} ranks" if ranks > 1 else "")
         reason = str(row.get("reason") or "")
-        # The whole of it is in --json.
+        # --json shows the full reason.
         shown = reason if len(reason) <= _REASON else f"{reason[:_REASON].rstrip()} …"
         return f"{row.get('status')}: {shown}" if shown else str(row.get("status"))
     if name == "started" and value:

@@ -1,4 +1,4 @@
-"""What the store knows of one result: the fields to find, sort and join it by, in JSON's types."""
+"""The store's entry of one result: the fields to find, sort and join it by, in JSON types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deep5.results.validation import check_document
 __all__ = ["UNREADABLE", "Stored", "printable", "stored"]
 
 UNREADABLE = "unreadable"
-"""The status of a folder whose document cannot be read; `reason` says why."""
+"""Status of a folder whose document cannot be read; `reason` states why."""
 
 _LONGEST, _MOST = 500, 300
 _WHEN = re.compile(r"-study-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-")
@@ -37,36 +37,36 @@ class Stored:
     """One result.
 
     Attributes:
-        folder: Below the root. A path, as the file system has it: where it is shown, it is to be escaped.
-        kind: "run", "comparison", "study"; "unclear" where a folder holds the documents of several.
-        study: Folder of the study that it is in, likewise, or None.
-        run_id: Its name.
+        folder: Path below the root. Unescaped: escape it before showing it.
+        kind: "run", "comparison", "study"; "unclear" if a folder contains the documents of several.
+        study: Path of the study's folder that contains it, or None.
+        run_id: Name of the result.
         recipe: Name of the recipe.
-        hash: Of the recipe's fixed part.
-        size: Of the recipe.
+        hash: Hash of the recipe's fixed part.
+        size: Size of the recipe.
         division: "closed" or "open".
         level: 0 to 3.
-        compared: Of a comparison "training", "inference" or "operators".
+        compared: For a comparison "training", "inference" or "operators".
         mode: "quick" or "rigorous".
-        framework: Of a comparison all, with commas between.
-        version: Of the framework.
+        framework: Name; for a comparison all names, separated by commas.
+        version: Version of the framework.
         device: Where it ran.
         status: "success", "failed", "aborted", "invalid" or "unreadable".
-        reason: The first reason why it is no success.
-        accepted: Whether every goal was met; None where nothing was judged.
-        verdict: In short, what came of it.
+        reason: The first reason why it is not a success.
+        accepted: Whether every goal was met; None if there are no goals.
+        verdict: Short summary of the outcome.
         started: UTC, such as "2025-01-31T12:00:00Z".
-        seconds: That it took.
-        seeds: By purpose.
-        threads: That were asked for.
-        ranks: Processes that a run was of; None for what is no run.
+        seconds: Duration.
+        seeds: Seeds by purpose.
+        threads: Requested threads.
+        ranks: Number of processes of a run; None for other kinds.
         host: Name of the machine.
         cpu: Its processor.
         environment: Hash of machine and software.
-        commit: Of the source, with "-dirty" where it had changes.
-        metrics: By label, value and unit of what a run yielded.
-        verdicts: By candidate of a comparison, and workload where there are several, what was said of it against the
-            baseline: "faster", "slower" or "no difference shown", the ratio of times, and the interval's ends, if any.
+        commit: Commit of the source, with "-dirty" if it had changes.
+        metrics: Value and unit of the metrics of a run, by label.
+        verdicts: By candidate of a comparison, and workload if there are several, the verdict against the baseline:
+            "faster", "slower" or "no difference shown", the ratio of times, and the interval's ends, if any.
         settings: The mutable parts by their path, such as `optimizer_kwargs.lr`.
     """
 
@@ -102,7 +102,7 @@ class Stored:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """One flat row: every field, then `metric.NAME`, `ratio.CANDIDATE` and its like, `set.KEY`; seeds as JSON."""
+        """One flat row: every field, then `metric.NAME`, `ratio.CANDIDATE` and the like, `set.KEY`; seeds as JSON."""
         own = {name: getattr(self, name) for name in _FLAT}
         own["seeds"] = json.dumps(self.seeds) if self.seeds else None
         own["comparable"] = self.comparable
@@ -114,21 +114,21 @@ class Stored:
 
     @property
     def comparable(self) -> str | None:
-        """Runs with the same text here ran the same fixed part and may be compared; None: with no other."""
+        """Runs with the same string ran the same fixed part and may be compared; None: not comparable."""
         if self.kind != RUN_KIND or self.status != "success" or self.division != "closed" or not self.hash:
             return None
         return f"{self.hash[:12]} {self.size}"
 
     def document(self) -> dict[str, Any]:
-        """In JSON's types; `of_document` undone."""
+        """The entry in JSON types; the inverse of `of_document`."""
         return asdict(self)
 
     @classmethod
     def of_document(cls, found: Any) -> Stored:
-        """Read it back.
+        """Read an entry from its document.
 
         Raises:
-            ValueError: It is not as `document` makes it.
+            ValueError: It is not in the format of `document`.
         """
         if not isinstance(found, dict) or found.keys() != _FIELDS:
             raise ValueError("not a stored result")
@@ -151,7 +151,7 @@ _FLAT = [own.name for own in fields(Stored) if own.name not in _NESTED]
 
 
 def stored(root: str | Path, found: Found) -> Stored:
-    """Read a folder that `survey` found; one that cannot be read is a row that says so.
+    """Read a folder that `survey` found; an unreadable one becomes a row with that status.
 
     Args:
         root: As for `survey`.
@@ -175,16 +175,16 @@ def stored(root: str | Path, found: Found) -> Stored:
         else:
             own = _study(found, document)
     except Deep5Error as error:
-        # The folder has a column of its own.
+        # The folder has its own column.
         return Stored(**common, reason=printable(str(error).replace(f"{folder}/", "", 1)))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        # A document may be valid JSON and still hold, say, a number of a thousand digits.
+        # A document may be valid JSON and still contain, for example, a number of a thousand digits.
         return Stored(**common, reason=printable(f"{FILES[found.kind]} is not as deep5 writes it ({error})"))
     return Stored(**{**common, **own})
 
 
 def printable(text: object) -> str:
-    """A text without what steers a terminal, of bounded length."""
+    """A string without terminal control characters, of bounded length."""
     text = told_path(str(text))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
@@ -251,7 +251,7 @@ def _verdicts(result: ComparisonResult) -> Iterator[tuple[str, tuple[str, float,
 
 
 def _said(result: ComparisonResult) -> Iterator[str]:
-    """What was said of each candidate; over several workloads, how often."""
+    """The verdict on each candidate; for several workloads, the count of each verdict."""
     by_label: dict[str, list[dict[str, Any]]] = {}
     for row in result.verdicts:
         by_label.setdefault(row["candidate"], []).append(row)
@@ -270,7 +270,7 @@ def _said(result: ComparisonResult) -> Iterator[str]:
 
 
 def _study(found: Found, document: dict[str, Any]) -> dict[str, Any]:
-    # Those without a version are of an older deep5; what they hold is read the same.
+    # Documents without a version are from an older deep5; their content is read the same way.
     if document.get("schema_version") is not None:
         _version(document, STUDY_VERSION)
     candidates = document["candidates"]
@@ -336,5 +336,5 @@ def _number(value: object) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    # Seeds of 64 bits without a sign are deep5's own.
+    # deep5's own seeds are unsigned 64-bit integers.
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64 else None

@@ -1,4 +1,4 @@
-"""A result for the eye (a table of verdicts) and for other programs (JSON)."""
+"""A result as a table of verdicts, and as JSON for other programs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["to_json", "verdict_table"]
 
 _REST = 10 + 8
-"""Columns for the shortest piece of a name, and for what stands between and around the cells."""
+"""Columns for the shortest piece of a name, and for the space between and around the cells."""
 
 _STYLE = {"passed": "green", "FAILED": "bold red", "reported": "", "not judged": "yellow"}
 
 
 def verdict_table(result: Result, console: Console) -> None:
-    """Print every metric with value, interval, goal and verdict, then the verdict on the whole and the folder.
+    """Print every metric with value, interval, goal and verdict, then the overall verdict and the folder.
 
-    Readable from 80 columns up and without colours; nothing is ever cut: what is too long goes on in the next line.
+    Readable from 80 columns up and without colors; nothing is truncated: long values wrap.
 
     Args:
-        result: As `load` gives it.
-        console: Where to print; one that is no terminal gets plain text.
+        result: As returned by `load`.
+        console: The console to print on; if it is not a terminal, it gets plain text.
     """
     from rich import box
     from rich.table import Table
@@ -35,13 +35,13 @@ def verdict_table(result: Result, console: Console) -> None:
 
     console = styled_where_fit(console)
     rows = [(_value(verdict), str(verdict.goal or ""), verdict.word) for verdict in result.verdicts]
-    # Names are broken before numbers, which can be misread then; `no_wrap` cuts, so only where there is room.
+    # Names are broken before numbers, which could be misread; `no_wrap` truncates, so only if there is room.
     lengths = (
         max((len(line) for cell in column for line in cell.split("\n")), default=0)
         for column in zip(*rows, strict=True)
     )
     keep = sum(lengths) + _REST <= console.width
-    # Without the empty lines above and below, of which the one below is wanted.
+    # Without the empty lines above and below; the one below is printed separately.
     table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     table.add_column("metric", overflow="fold")
     table.add_column("value", overflow="fold", no_wrap=keep, justify="right")
@@ -62,7 +62,7 @@ def verdict_table(result: Result, console: Console) -> None:
         console.print(Text(f"  reason: {reason}"), overflow="fold")
     for warning in result.document["warnings"]:
         console.print(Text(f"  warning: {warning}"), overflow="fold")
-    # soft_wrap: a path that is broken into lines cannot be copied.
+    # soft_wrap: a path broken into lines cannot be copied.
     console.print(Text(str(result.folder)), soft_wrap=True)
 
 
@@ -72,12 +72,12 @@ def to_json(result: Result) -> str:
 
 
 def _ranks(result: Result) -> str:
-    """Such as: 2 ranks by mpiexec, AllReduce; what the folder does not state is left out."""
+    """For example: 2 ranks by mpiexec, AllReduce; parts that the folder does not state are omitted."""
     from deep5.core.errors import UsageError
 
     try:
         rows = result.ranks()
-    except UsageError:  # the verdict is shown whatever else is damaged; reading the ranks reports it
+    except UsageError:  # the verdict is shown despite damage; reading the ranks reports it
         rows = ()
     launchers = list(dict.fromkeys(row.launcher or "threads" for row in rows))
     optimizer = (result.document["components"] or {}).get("optimizer")

@@ -1,4 +1,4 @@
-"""How long a run took to its target: seconds, epochs and steps, infinite where it did not get there."""
+"""How long a run took to its target: seconds, epochs and steps; infinite if it did not reach it."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ __all__ = [
 ]
 
 MEASURES = {"seconds": "s", "epochs": "epochs", "steps": "steps"}
-"""What is counted until the target, with its unit."""
+"""Measures counted until the target, with their units."""
 
 TO_ACCURACY = ("time_to_accuracy", "epochs_to_accuracy")
 """Metrics whose parameter `target` is an accuracy in percent: a recipe's own target."""
 
 _METRICS = {"test_accuracy": (">=", "%"), "test_loss": ("<=", "nat")}
 _SHORT = {"accuracy": "test_accuracy", "loss": "test_loss"}
-# As `deep5.training.divergence` says it, in a warning of the run or in the reason for which it was stopped.
+# The wording of `deep5.training.divergence`, in a warning of the run or in the reason for its stop.
 _DIVERGED = re.compile(r"the (?:training loss|loss of the evaluation after epoch \d+) is (?:nan|-?inf)\b[^;]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a run has to reach on the test samples, judged by the evaluations that the recipe makes.
+    """The value that a run has to reach on the test samples, checked at the evaluations that the recipe makes.
 
     Attributes:
         metric: "test_accuracy" or "test_loss".
         goal: In percent, or in nat.
-        origin: "recipe", or "asked" where it was given from outside.
+        origin: "recipe", or "asked" if the user specified it.
     """
 
     metric: str
@@ -72,7 +72,7 @@ class Target:
         return value >= self.goal if self.metric == "test_accuracy" else value <= self.goal
 
     def document(self) -> dict[str, Any]:
-        """The target in JSON's types."""
+        """The target in JSON types."""
         relation, unit = _METRICS[self.metric]
         return {
             "metric": self.metric,
@@ -86,13 +86,13 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """How much of each measure a run took to its target.
+    """The cost of a run until its target.
 
     Attributes:
-        seconds: Of the run's own clock, as of the metric `time_to_accuracy`; infinite where it did not get there.
-        epochs: Trained.
-        steps: Trained.
-        reason: Why it did not get there, or None.
+        seconds: On the run's own clock, as for the metric `time_to_accuracy`; infinite if it did not reach the target.
+        epochs: Epochs trained.
+        steps: Steps trained.
+        reason: Why it did not reach the target, or None.
     """
 
     seconds: float
@@ -102,15 +102,15 @@ class Reached:
 
     @classmethod
     def never(cls, reason: str) -> Reached:
-        """A run that did not get there."""
+        """A run that did not reach the target."""
         return cls(seconds=math.inf, epochs=math.inf, steps=math.inf, reason=reason)
 
 
 def parse_target(text: str) -> Target:
-    """Read `accuracy=97` or `loss=0.3`.
+    """Parse `accuracy=97` or `loss=0.3`.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The string has neither form.
 
     >>> print(parse_target("accuracy=97"))
     test accuracy of at least 97 %
@@ -126,17 +126,17 @@ def parse_target(text: str) -> Target:
 
 
 def time_to_target(result: Result, target: Target) -> Reached:
-    """What a run took until an evaluation first reached the target.
+    """The cost of a run until an evaluation first reached the target.
 
-    A run that failed, was ended or diverged (a training loss or an evaluation's that is not finite, at any time) took
-    infinitely long, whatever it had reached before: runs are declared in advance, and what went wrong with one counts.
+    A run that failed, was interrupted or diverged (a non-finite training or evaluation loss, at any time) took
+    infinitely long, whatever it had reached before: runs are declared in advance, and failures count.
 
     Args:
-        result: Of a run that trained.
-        target: To reach.
+        result: Result of a training run.
+        target: The target.
 
     Raises:
-        UsageError: The run has no evaluations of this metric, or a sample that is damaged.
+        UsageError: The run has no evaluations of this metric, or a damaged sample.
     """
     if result.status != "success":
         return Reached.never(f"{result.status}: {'; '.join(result.reasons) or 'no reason is stated'}")
@@ -160,7 +160,7 @@ def stated_goals(results: Iterable[Result]) -> set[float]:
     """The accuracies, in percent, that the recipes of runs state as their own target.
 
     Args:
-        results: Of runs that trained.
+        results: Results of training runs.
     """
     return {
         float(row["parameters"]["target"])
@@ -173,7 +173,7 @@ def stated_goals(results: Iterable[Result]) -> set[float]:
 def _number(value: float | None) -> float:
     try:
         return math.nan if value is None else float(value)
-    except OverflowError:  # a whole number beyond any float
+    except OverflowError:  # an integer beyond the range of floats
         return math.inf
 
 
@@ -181,12 +181,12 @@ def _first(result: Result, samples: Mapping[str, Sequence[SampleRow]], target: T
     """The evaluation that first reached the target."""
     rows = result.document["metrics"]
     judged = [(row, samples.get(label, ())) for row, label in zip(rows, metric_labels(rows), strict=True)]
-    # The samples of the first two are the accuracy after every evaluation.
+    # Both metrics have the accuracy after every evaluation as samples.
     names = ("test_accuracy", "epochs_to_accuracy") if target.metric == "test_accuracy" else ("test_loss",)
     found = sorted((names.index(row["name"]), place) for place, (row, _) in enumerate(judged) if row["name"] in names)
     chosen = [judged[place] for _, place in found]
     if target.metric == "test_accuracy":
-        # The metric's own clock first, so that the two agree to the last digit.
+        # The metric's own clock first, so that the two agree exactly.
         own = [(row, of) for row, of in judged if row["name"] == "time_to_accuracy"]
         chosen = [(row, of) for row, of in own if row["parameters"].get("target") == target.goal] + chosen
     chosen = [(row, of) for row, of in chosen if row["missing"] is None]
@@ -204,16 +204,16 @@ def _first(result: Result, samples: Mapping[str, Sequence[SampleRow]], target: T
         )
     if row["name"] == "time_to_accuracy":
         return own_samples[-1] if math.isfinite(value) else None
-    # A run that was stopped before its first evaluation has none.
+    # A run stopped before its first evaluation has none.
     return next((sample for sample in own_samples if target.met(sample.value)), None)
 
 
 def diverged(result: Result, samples: Mapping[str, Sequence[SampleRow]]) -> str | None:
-    """What of a run is not finite: a training loss or an evaluation's, at any time; None where all is.
+    """The first non-finite training or evaluation loss of a run, at any time; None if all are finite.
 
     Args:
-        result: Of a run that trained.
-        samples: Its own.
+        result: Result of a training run.
+        samples: Its samples.
     """
     for sentence in (*result.reasons, *result.document["warnings"]):
         found = _DIVERGED.search(str(sentence))
@@ -228,7 +228,7 @@ def diverged(result: Result, samples: Mapping[str, Sequence[SampleRow]]) -> str 
 
 
 def median_to_target(values: Sequence[float]) -> float:
-    """Median over the seeds; infinite where half of them or more did not get there.
+    """Median over the seeds; infinite if half of them or more did not reach the target.
 
     Each seed counts as one of AlgoPerf's studies, whose median is the time of a submission on a workload.
 
@@ -239,10 +239,10 @@ def median_to_target(values: Sequence[float]) -> float:
 
 
 def summary(reached: Mapping[int, Reached]) -> dict[str, Any]:
-    """What study.json says of a candidate: values by seed, median and its interval, reasons; in JSON's types.
+    """The summary of a candidate in study.json: values by seed, median and its interval, reasons; in JSON types.
 
     Args:
-        reached: By seed.
+        reached: The cost by seed.
     """
     from deep5.measuring.samples import median_interval
 
@@ -268,5 +268,5 @@ def summary(reached: Mapping[int, Reached]) -> dict[str, Any]:
 
 
 def _plain(value: float) -> float | str:
-    """JSON has no infinity."""
+    """The value, with infinity as a string, because JSON has none."""
     return value if math.isfinite(value) else str(value)

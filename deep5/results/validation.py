@@ -1,7 +1,7 @@
-"""Is a document a valid result.json? The rules are those of schema.json, read by a small validator of our own.
+"""Checks that a document is a valid result.json, by the rules of schema.json, with a small built-in validator.
 
-Results are checked at every write, in runs that have nothing but deep5's own dependencies: hence no `jsonschema` here.
-The tests hold this validator against that package.
+Results are checked at every write, in runs that only have deep5's own dependencies: hence no `jsonschema` here. The
+tests compare this validator with that package.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def check_document(document: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> None:
-    """Hold a document, already encoded, against its schema; a result.json takes about a millisecond.
+    """Check an encoded document against its schema; a result.json takes about a millisecond.
 
     Args:
-        document: In JSON's types.
-        root: The schema; None: schema.json, of a result.json.
+        document: In JSON types.
+        root: The schema; None: schema.json, for result.json.
 
     Raises:
-        UsageError: The first thing that is wrong: where, what was got, what is allowed.
+        UsageError: The first violation: where, the value, and what is allowed.
     """
     what = "result.json" if root is None else str(root.get("title"))
     root = schema() if root is None else root
@@ -47,15 +47,15 @@ def check_document(document: Mapping[str, Any], root: Mapping[str, Any] | None =
 
 
 def encode(value: Any, where: str = "document") -> Any:
-    """A copy of a value in JSON's types.
+    """A copy of a value in JSON types.
 
     Args:
-        value: Mappings with text keys, sequences, text, numbers (NumPy's too), booleans, None. Infinities and NaN
-            become the strings "inf", "-inf", "nan", since JSON has no such numbers; `float` reads them back.
-        where: What the value is called in an error.
+        value: Mappings with string keys, sequences, strings, numbers (also NumPy's), bools, None. Infinities and NaN
+            become the strings "inf", "-inf", "nan", because JSON has no such numbers; `float` parses them.
+        where: Name of the value in an error.
 
     Raises:
-        UsageError: A value of another type.
+        UsageError: The value has another type.
     """
     if value is None or isinstance(value, (str, bool, int)):
         return value
@@ -77,7 +77,7 @@ def encode(value: Any, where: str = "document") -> Any:
 
 
 def _fault(value: Any, rule: Mapping[str, Any], root: Mapping[str, Any], where: str) -> str | None:
-    """What is wrong with a value under one rule of the schema, or None."""
+    """The violation of one rule of the schema by a value, or None."""
     place = where or "the document"
     if "$ref" in rule:
         return _fault(value, root["$defs"][rule["$ref"].rpartition("/")[2]], root, where)
@@ -86,7 +86,7 @@ def _fault(value: Any, rule: Mapping[str, Any], root: Mapping[str, Any], where: 
         if not any(_is_type(value, name) for name in names):
             return f"{place} is of type {type(value).__name__}; allowed: {' or '.join(names)}"
     allowed = [rule["const"]] if "const" in rule else rule.get("enum")
-    # True == 1 in Python and not in JSON.
+    # True == 1 in Python but not in JSON.
     if allowed is not None and not any(value == item and type(value) is type(item) for item in allowed):
         return f"{place} is {value!r}; allowed: {', '.join(map(repr, allowed))}"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Pictures of what a network takes, and of its measured times: shares of layers and of their types."""
+"""Charts of a network's cost and measured times: shares of layers and of operators."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["layer_chart", "measured_chart", "network_charts", "type_chart"]
 
-# So many types and layers have a bar of their own, and so many types a colour in times; the rest is taken together.
+# Maximum number of bars for operators and layers, and of colors for operators in times; the rest is combined.
 _TYPES, _LAYERS, _COLOURS = 14, 12, 9
 _REST = "#b0b0b0"
-# Of the rest among shades, of which that one is one.
+# Color of the combined rest; also the first shade of gray.
 _REST_OF_TIMES = "#e8e8e8"
-# Pixels: of a bar with what is around it, of a panel, of the panel of times; letters of a name.
+# Pixels: height of a bar with its padding, width of a panel, size of the panel of times. Then: letters of a name.
 _BAR, _PANEL, _TIMES_WIDTH, _TIMES_HEIGHT = 20, 210, 300, 280
 _NAME = 34
 _PASSES = ("forward", "backward", "step: forward and backward")
@@ -31,10 +31,10 @@ _A_SAMPLE = "time a sample (ms)"
 
 
 def network_charts(record: NetworkRecord) -> dict[str, Any]:
-    """The pictures of a network by the name of their file.
+    """The charts of a network by file name.
 
     Args:
-        record: What is known of it.
+        record: Analysis and measured times of the network.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -46,14 +46,14 @@ def network_charts(record: NetworkRecord) -> dict[str, Any]:
 
 
 def type_chart(found: NetworkAnalysis) -> Any:
-    """Shares of parameters, FLOPs and activation memory by operator, a panel each.
+    """Shares of parameters, FLOPs and activation memory by operator, one panel each.
 
     Args:
-        found: What `analyse` found.
+        found: Result of `analyse`.
 
     Raises:
         MissingDependency: Altair is not installed.
-        UsageError: There is no layer.
+        UsageError: The network has no layers.
     """
     alt = altair()
     sums = by_type(found)
@@ -79,14 +79,14 @@ def type_chart(found: NetworkAnalysis) -> Any:
 
 
 def layer_chart(found: NetworkAnalysis) -> Any:
-    """Shares of parameters, FLOPs and activation memory of the layers that have most of each, and of the others.
+    """Shares of parameters, FLOPs and activation memory of the largest layers by each, and of the remaining layers.
 
     Args:
-        found: What `analyse` found.
+        found: Result of `analyse`.
 
     Raises:
         MissingDependency: Altair is not installed.
-        UsageError: There is no layer.
+        UsageError: The network has no layers.
     """
     alt = altair()
     if not found.layers:
@@ -114,13 +114,13 @@ def layer_chart(found: NetworkAnalysis) -> Any:
 
 
 def measured_chart(measured: Sequence[LayerTimes]) -> Any:
-    """Time a sample by operator against batch size, forward and backward; a tick is the whole, measured in one piece.
+    """Time per sample by operator against batch size, forward and backward; a tick marks the time of the whole pass.
 
-    Operators have the colours of their kinds, as in the other pictures. Where a step has no parts, its whole has a
-    panel of its own.
+    Operators have the colors of their kinds, as in the other charts. Where a step cannot be split, the whole step has
+    its own panel.
 
     Args:
-        measured: Of one network and framework, a batch size each, in the order of the bars.
+        measured: One per batch size, of one network and framework, in the order of the bars.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -159,7 +159,7 @@ def measured_chart(measured: Sequence[LayerTimes]) -> Any:
             drawn = alt.Chart(alt.Data(values=bars)).mark_bar(size=26)
             layers.insert(0, drawn.encode(x=x, y=y, color=colour, order="order:Q"))
         panels.append(alt.layer(*layers).properties(width=_TIMES_WIDTH, height=_TIMES_HEIGHT, title=kind))
-    # Flush: the plots are level, whatever the numbers of their axes take.
+    # Flush: the plots are aligned, whatever the width of the axis labels.
     made = alt.hconcat(*panels, spacing=70, bounds="flush").resolve_scale(y="independent", color="shared")
     title = plain(f"{measured[0].network} on {measured[0].framework}: measured time of its layers")
     chart = headed(alt, made, title, _notes_on_times(measured))
@@ -167,7 +167,7 @@ def measured_chart(measured: Sequence[LayerTimes]) -> Any:
 
 
 def _legend(measured: Sequence[LayerTimes]) -> tuple[list[str], list[str]]:
-    """Operators, those that take most first, and their colours; a batch size counts by its shares of time."""
+    """Operators in descending order of time, and their colors; each batch size contributes its shares of time."""
     sums: dict[str, float] = {}
     for times in measured:
         own = {name: sum(seconds or 0.0 for seconds in both) for name, both in times.by_type().items()}
@@ -184,7 +184,7 @@ def _legend(measured: Sequence[LayerTimes]) -> tuple[list[str], list[str]]:
 
 
 def _stack(times: LayerTimes, side: int, legend: Sequence[str]) -> dict[str, float]:
-    """Seconds of a pass by what the legend calls it."""
+    """Seconds of a pass by legend entry."""
     found: dict[str, float] = {}
     for name, both in times.by_type().items():
         if side < 2 and (seconds := both[side]):
@@ -194,9 +194,7 @@ def _stack(times: LayerTimes, side: int, legend: Sequence[str]) -> dict[str, flo
 
 
 def _whole(times: LayerTimes, side: int) -> float | None:
-    """Seconds of a pass in one piece; backward: of a whole step, less the parts of its forward pass; of a whole step
-    alone where it has no parts.
-    """
+    """Seconds of a whole pass; backward: of a whole step, minus the parts of its forward pass if it has parts."""
     if side == 0:
         return times.whole_forward_s
     if times.whole_step_s is None or (times.training_forward_s is None) != (side == 2):
@@ -216,13 +214,13 @@ def _notes_on_times(measured: Sequence[LayerTimes]) -> str:
 
 
 def _shares(counts: Mapping[Any, int | None]) -> dict[Any, float | None]:
-    """Of the sum of what is known; None where it is not."""
+    """Shares of the sum of the known counts; None for unknown ones."""
     whole = sum(count or 0 for count in counts.values())
     return {name: None if count is None else count / whole if whole else 0.0 for name, count in counts.items()}
 
 
 def _bars(alt: Any, bars: Sequence[tuple[str, float | None, str]], title: str, *, labels: bool) -> Any:
-    """A panel: a bar a row with its share behind it."""
+    """A panel: one bar per row with its share after it."""
     rows: list[dict[str, Any]] = [
         {
             "name": label,
@@ -241,7 +239,7 @@ def _bars(alt: Any, bars: Sequence[tuple[str, float | None, str]], title: str, *
             title=None,
             axis=alt.Axis(labelLimit=260, ticks=False, domain=False) if labels else None,
         ),
-        # Room for the number behind the longest bar; of a bar that is nearly the whole, it stands beside the axis.
+        # Leave room for the number after the longest bar; if the bar fills the panel, the number is next to the axis.
         x=alt.X(
             "share:Q",
             title=f"share of {title}",
@@ -251,14 +249,14 @@ def _bars(alt: Any, bars: Sequence[tuple[str, float | None, str]], title: str, *
     )
     drawn = base.mark_bar().encode(color=alt.Color("colour:N", scale=None))
     labels_drawn = base.mark_text(align="left", dx=4, fontSize=11).encode(text="label:N")
-    # Without a frame, which would cross a number beside the axis.
+    # Without a frame, which would cross a number next to the axis.
     return alt.layer(drawn, labels_drawn).properties(
         width=_PANEL if not labels else _PANEL + 10, height=_BAR * len(rows), view=alt.ViewBackground(stroke=None)
     )
 
 
 def _marks(most: float) -> list[float]:
-    """Three or four round shares from 0 on, none above the whole.
+    """Three or four round shares from 0 on, none above the maximum.
 
     >>> _marks(0.995), _marks(0.31), _marks(0.021)
     ([0.0, 0.5, 1.0], [0.0, 0.1, 0.2, 0.3], [0.0, 0.01, 0.02])
@@ -272,7 +270,7 @@ def _labelled(name: str, nodes: int | None) -> str:
 
 
 def _name(found: NetworkAnalysis, place: int) -> str:
-    """Of a layer, with its operator where the name does not say it; its place distinguishes names that are cut off."""
+    """Name of a layer, with its operator if the name does not include it; its index distinguishes truncated names."""
     layer = found.layers[place]
     name = plain(layer.name[-4 * _NAME :]).replace("\n", " ")
     short = name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"

@@ -1,4 +1,4 @@
-"""Pictures of the studies: time against the batch size, with linear scaling; algorithms side by side, size by size."""
+"""Charts of operator studies: time against batch size, with linear scaling; algorithms compared by size."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def study_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Any:
     """Median times of a study with their intervals.
 
     Args:
-        rows: Of operators.json; a problem is named `layer-BATCH`, or `size-NUMBER-ALGORITHM`.
-        title: Of the whole.
+        rows: From operators.json; a problem is named `layer-BATCH`, or `size-NUMBER-ALGORITHM`.
+        title: Title of the chart.
     """
     alt = altair()
     if all(row["problem"].rpartition("-")[2].isdigit() for row in rows):
@@ -27,7 +27,7 @@ def study_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Any:
 
 
 def _batches(alt: Any, layer: str, rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Time of a layer against the batch size, and what linear scaling would make of the largest batch."""
+    """Time of a layer against the batch size, and linear scaling from the largest batch."""
     points = [
         {**_point(row), "batch": int(row["problem"].rpartition("-")[2]), "candidate": row["candidate"]}
         for row in rows
@@ -39,7 +39,7 @@ def _batches(alt: Any, layer: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         most = max(own, key=lambda point: point["batch"])
         least = min(point["batch"] for point in own)
         if least == most["batch"]:
-            continue  # one size has nothing to scale from
+            continue  # a single size has nothing to scale from
         linear += [
             {"candidate": candidate, "batch": batch, "s": most["s"] * batch / most["batch"]}
             for batch in (least, most["batch"])
@@ -60,7 +60,7 @@ def _batches(alt: Any, layer: str, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _algorithms(alt: Any, candidate: str, rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Time of each algorithm, size below size."""
+    """Time of each algorithm, one row of panels per size."""
     points = [
         {**_point(row), "size": row["title"].partition(", ")[0], "algorithm": row["problem"].split("-", 2)[2]}
         for row in rows
@@ -84,6 +84,6 @@ def _ends(points: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _point(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Median and interval; without one, the median alone."""
+    """Median and interval; without an interval, only the median."""
     middle = row["median_s"]
     return {"s": middle, "low": row.get("low_s") or middle, "high": row.get("high_s") or middle}

@@ -1,7 +1,7 @@
-"""Pictures of operators' times, drawn from a result folder's raw samples: violins over many sizes, boxes at one size.
+"""Charts of operator times, drawn from a result folder's raw samples: violins over many sizes, boxes at one size.
 
 After figure 6 of Ben-Nun et al., A Modular Benchmarking Infrastructure for High-Performance and Reproducible Deep
-Learning, IPDPS 2019. Needs the packages of the extra `report`: Altair, and vl-convert, which draws without a browser.
+Learning, IPDPS 2019. Needs the packages of the extra `report`: Altair, and vl-convert, which renders without a browser.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ __all__ = ["box_chart", "common_sizes", "draw", "violin_chart", "violin_outline"
 
 _OPERATORS = "operators.json"
 _WAYS = {False: "through deep5", True: "bare"}
-# Of calls through deep5, and of hand-written code.
+# Colors of calls through deep5, and of hand-written code.
 _COLORS = {_WAYS[False]: "#3b6ea5", _WAYS[True]: "#d98032"}
 _HEIGHT, _RATIO_HEIGHT = 180, 90
-# A density of fewer sizes shows what the smoothing makes of them: their medians are drawn as points.
+# With fewer sizes a density mostly shows the smoothing: their medians are drawn as points instead.
 _FEWEST = 8
 # Points of a violin's outline.
 _POINTS = 96
-# Framework and whether it is bare, its values size by size, its median.
+# Framework, whether it is called without deep5, its values by size, and its median.
 _Violin = tuple[str, bool, Sequence[Sequence[float]], float]
 
 
 def draw(folder: Path, box: str | None = None) -> tuple[dict[str, bytes], list[str]]:
-    """The pictures of a result folder.
+    """The charts of a result folder.
 
     Args:
-        folder: Holds operators.json and samples.csv, as a run of level 0 writes them.
-        box: Name of the problem of the second picture; None: no such picture.
+        folder: Contains operators.json and samples.csv, as a run of level 0 writes them.
+        box: Name of the problem of the box plot; None: no box plot.
 
     Returns:
-        `violin.svg`, `violin.png`, `box.svg`, `box.png`, or of a study `study.svg` and `study.png`, with their content;
-        and why one of them is missing.
+        Contents of `violin.svg`, `violin.png`, `box.svg`, `box.png`, or of `study.svg` and `study.png` for a study, by
+        name; and the reasons for missing charts.
 
     Raises:
-        UsageError: No such folder.
+        UsageError: The folder does not exist.
         MissingDependency: Altair or vl-convert is not installed.
     """
     result = load(folder)
@@ -72,10 +72,10 @@ def draw(folder: Path, box: str | None = None) -> tuple[dict[str, bytes], list[s
 
 
 def common_sizes(rows: Sequence[Mapping[str, Any]]) -> dict[str, set[str]]:
-    """By direction, the problems that every candidate with any of them was measured on: those that can be compared.
+    """By direction, the problems on which every candidate was measured: only those can be compared.
 
     Args:
-        rows: Of operators.json.
+        rows: From operators.json.
     """
     found: dict[str, dict[str, set[str]]] = {}
     for row in rows:
@@ -90,17 +90,17 @@ def violin_chart(
     left_out: Sequence[Mapping[str, Any]] = (),
     title: str = "",
 ) -> Any:
-    """Times over the sizes that every candidate ran: a violin a candidate, its median as a line, a panel a direction.
+    """Times over the sizes that every candidate ran: a violin per candidate with its median, by direction.
 
-    Every size counts alike, however many samples it has. Times of all sizes span decades, in which deep5's own cost is
-    not seen: below, where a framework is there bare too, is a violin of time through deep5 over time bare, by size.
-    Fewer than eight sizes are points, one a size.
+    Every size has the same weight, however many samples it has. Times of all sizes span decades, which hides deep5's
+    own overhead: if a framework was also called directly, a second panel shows a violin of time through deep5 divided
+    by direct time, by size. Fewer than eight sizes are drawn as points, one per size.
 
     Args:
-        rows: Of operators.json.
-        samples: Of samples.csv, by series.
-        left_out: Of operators.json, to say how many sizes there are.
-        title: Of the whole.
+        rows: From operators.json.
+        samples: From samples.csv, by series.
+        left_out: From operators.json, to state the number of sizes.
+        title: Title of the chart.
     """
     alt, panels = altair(), []
     for direction, sizes in common_sizes(rows).items():
@@ -120,7 +120,7 @@ def violin_chart(
 
 
 def _ratios(alt: Any, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The panel of time through deep5 over time bare, where there are both."""
+    """The panel of time through deep5 divided by direct time, where both exist."""
     found: dict[str, list[float]] = {}
     bare = {(row["framework"], row["problem"]): row["median_s"] for row in rows if row["bare"]}
     for row in rows:
@@ -150,7 +150,7 @@ def _violins(
     beside: bool | None = None,
     height: int = _HEIGHT,
 ) -> Any:
-    """A violin each, at its framework's place; those through deep5 and bare side by side, where there are both."""
+    """One violin each, at its framework's position; side by side if there are times through deep5 and direct ones."""
     beside = any(bare for _, bare, _, _ in violins) if beside is None else beside
     outlines, points, medians, drawn = [], [], [], [] if unit else [1.0]
     for name, bare, sizes, middle in violins:
@@ -187,13 +187,13 @@ def _violins(
 
 
 def violin_outline(sizes: Sequence[Sequence[float]]) -> tuple[Any, Any]:
-    """Half the width of a violin along the logarithm of time, each size weighing as much as any other.
+    """Half the width of a violin along the logarithm of time; each size has the same weight.
 
     Args:
-        sizes: Seconds a call, every sample, size by size.
+        sizes: Seconds per call, every sample, by size.
 
     Returns:
-        Seconds, and half-widths of which the largest is 1; float64 arrays.
+        Seconds, and half-widths normalized to a maximum of 1; float64 arrays.
     """
     from scipy.stats import gaussian_kde
 
@@ -203,7 +203,7 @@ def violin_outline(sizes: Sequence[Sequence[float]]) -> tuple[Any, Any]:
         middle = float(values[0])
         return 10 ** np.array([middle - 1e-3, middle + 1e-3]), np.ones(2)
     kernel = gaussian_kde(values, weights=weights)
-    grid = np.linspace(values.min(), values.max(), _POINTS)  # it ends where the samples end
+    grid = np.linspace(values.min(), values.max(), _POINTS)  # it ends at the extreme samples
     density = kernel(grid)
     return 10**grid, density / density.max()
 
@@ -211,16 +211,16 @@ def violin_outline(sizes: Sequence[Sequence[float]]) -> tuple[Any, Any]:
 def box_chart(
     rows: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[SampleRow]], problem: str, title: str = ""
 ) -> Any:
-    """Times at one size: a box a candidate from quartile to quartile, whiskers to the extremes, a panel a direction.
+    """Times at one size: a box per candidate from quartile to quartile, whiskers to the extremes, by direction.
 
     Args:
-        rows: Of operators.json.
-        samples: Of samples.csv, by series.
-        problem: Whose.
-        title: Of the whole.
+        rows: From operators.json.
+        samples: From samples.csv, by series.
+        problem: Name of the problem.
+        title: Title of the chart.
 
     Raises:
-        UsageError: It was not measured.
+        UsageError: The problem was not measured.
     """
     alt = altair()
     own = [row for row in rows if row["problem"] == problem]
@@ -263,7 +263,7 @@ def _heading(document: Mapping[str, Any]) -> str:
     """What was timed, on which processor, with how many threads.
 
     Args:
-        document: Of result.json.
+        document: From result.json.
     """
     plan = document.get("components", {}).get("plan", {})
     model = document.get("system", {}).get("before", {}).get("cpu", {}).get("model")

@@ -1,4 +1,4 @@
-"""The picture of performance profiles: which share of the workloads a candidate solves within tau times the best."""
+"""The chart of performance profiles: the share of workloads a candidate solves within tau times the best."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from deep5.measuring.profiles import LIMIT, Profile
 __all__ = ["profile_chart"]
 
 _HEIGHT = 300
-# Lines that run together are distinguished by their widths: the first is drawn first and widest.
+# Overlapping lines are distinguished by their widths: the first is drawn first and widest.
 _WIDEST, _THINNEST = 5.5, 1.6
 
 
 def profile_chart(
     profiles: Mapping[str, Profile], title: str = "", *, by: str = "seconds", limit: float = LIMIT, log: bool = False
 ) -> Any:
-    """Step curves of rho(tau), the score of each in the legend.
+    """Step curves of rho(tau), with each candidate's score in the legend.
 
     Args:
         profiles: By candidate.
-        title: Of the picture.
-        by: What was counted until the target.
-        limit: Right end of the axis, where the score's integral ends.
-        log: Whether tau has a logarithmic axis; the score is the area under a curve on the linear one.
+        title: Title of the chart.
+        by: The measure counted until the target.
+        limit: Right end of the axis, and upper limit of the score's integral.
+        log: Whether the tau axis is logarithmic; the score is the area under a curve on the linear axis.
 
     Raises:
         MissingDependency: Altair is not installed.
-        UsageError: There is no candidate.
+        UsageError: There are no candidates.
     """
     alt = altair()
     if not profiles:

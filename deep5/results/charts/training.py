@@ -1,7 +1,7 @@
-"""Pictures of training: accuracy against epoch and loss against time, a line a candidate, a band over its seeds.
+"""Charts of training: accuracy against epoch and loss against time, a line per candidate, a band over its seeds.
 
-As Ben-Nun et al. compare optimizers: A Modular Benchmarking Infrastructure for High-Performance and Reproducible Deep
-Learning, IPDPS 2019. Needs the packages of the extra `report`.
+They compare optimizers like Ben-Nun et al., A Modular Benchmarking Infrastructure for High-Performance and Reproducible
+Deep Learning, IPDPS 2019. Needs the packages of the extra `report`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _HEIGHT = 300
 
 
 class Point(NamedTuple):
-    """One place of a line.
+    """One point of a line.
 
     Attributes:
-        candidate: Whose.
-        epoch: Epochs done.
+        candidate: Name of the candidate.
+        epoch: Epochs completed.
         value: Mean over the seeds.
-        low: The smallest.
-        high: The largest.
+        low: Minimum over the seeds.
+        high: Maximum over the seeds.
         seconds: Median over the seeds of the time since training began.
-        seeds: How many there are.
+        seeds: Number of seeds.
     """
 
     candidate: str
@@ -53,10 +53,10 @@ def accuracy_points(runs: Mapping[str, Sequence[Result]]) -> list[Point]:
     """Test accuracy after every epoch, from the samples of `test_accuracy`.
 
     Args:
-        runs: By candidate, results that differ in their seeds.
+        runs: Results that differ in their seeds, by candidate.
 
     Raises:
-        UsageError: A result has no such samples.
+        UsageError: A result has no samples of this metric.
     """
     return _points(runs, "test_accuracy", lambda rows: {row.epoch: (row.value, row.time_s) for row in rows})
 
@@ -64,14 +64,14 @@ def accuracy_points(runs: Mapping[str, Sequence[Result]]) -> list[Point]:
 def loss_points(runs: Mapping[str, Sequence[Result]]) -> list[Point]:
     """Training loss of every epoch, the mean over its steps, from the samples of `training_loss`.
 
-    The time of an epoch is that of its last step; the epoch is counted from 1, as it is done then. Losses that are not
-    finite are left out.
+    The time of an epoch is that of its last step; epochs are numbered from 1, because they are completed by then.
+    Non-finite losses are omitted.
 
     Args:
-        runs: By candidate, results that differ in their seeds.
+        runs: Results that differ in their seeds, by candidate.
 
     Raises:
-        UsageError: A result has no such samples.
+        UsageError: A result has no samples of this metric.
     """
 
     def by_epoch(rows: Iterable[Any]) -> dict[int, tuple[float, float]]:
@@ -88,10 +88,10 @@ def _points(runs: Mapping[str, Sequence[Result]], metric: str, by_epoch: Any) ->
     for candidate, results in runs.items():
         curves = []
         for result in results:
-            # One of several of this name is called by its label, too.
+            # If several metrics have this name, the label is used.
             labels = [verdict.label for verdict in result.verdicts if verdict.name == metric]
             rows = result.samples().get(labels[0] if labels else metric, [])
-            # A run that was stopped before its first evaluation has none, and the others are drawn.
+            # A run stopped before its first evaluation has none; the other runs are drawn.
             if not rows and not labels:
                 raise UsageError(f"{result.folder} has no samples of {metric}; remedy: name it in METRICS")
             curves.append(by_epoch(rows))
@@ -105,14 +105,14 @@ def _points(runs: Mapping[str, Sequence[Result]], metric: str, by_epoch: Any) ->
 
 
 def undrawn(points: Sequence[Point], seeds: Mapping[str, int]) -> str:
-    """How many runs a picture shows, in words; empty where it shows all.
+    """How many runs a chart shows, in words; empty if it shows all.
 
-    A run that failed has no points, one that was stopped ends early, and a loss that is not finite has no place: the
-    mean and the band are of the others, and a reader has to know.
+    A failed run has no points, a stopped run ends early, and a non-finite loss cannot be drawn: the mean and the band
+    are then of the other runs, which the reader must know.
 
     Args:
-        points: As they are drawn.
-        seeds: By candidate, how many runs were made.
+        points: The points drawn.
+        seeds: Number of runs made, by candidate.
 
     >>> undrawn([Point("a", 1, 1.0, 1.0, 1.0, 1.0, 2), Point("a", 2, 1.0, 1.0, 1.0, 1.0, 1)], {"a": 2, "b": 2})
     'of a, 1 of 2 from epoch 2 on; of b, none of 2'
@@ -143,13 +143,13 @@ def accuracy_chart(
     """Test accuracy against epoch or time.
 
     Args:
-        points: As `accuracy_points` gives them.
-        title: Of the picture.
-        goal: Accuracy in percent, drawn as a line across.
+        points: From `accuracy_points`.
+        title: Title of the chart.
+        goal: Accuracy in percent, drawn as a horizontal line.
         by: "epoch" or "seconds".
-        seeds: By candidate, how many runs were made: what is missing is stated under the title, and the colours are the
-            same in every picture.
-        note: What else is to be known, under the title.
+        seeds: Number of runs made, by candidate: missing runs are stated under the title, and the colors are the same
+            in every chart.
+        note: A further note under the title.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -157,7 +157,7 @@ def accuracy_chart(
     """
     alt = altair()
     last = max((point.epoch for point in points), default=1)
-    # Whole epochs: an axis of two would have one and a half, and call it two.
+    # Integer ticks: an axis of two epochs would have a tick at one and a half, labeled as two.
     marks = list(range(0, last + 1, max(1, -(-last // 10))))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(values=marks, format="d"), scale=alt.Scale(nice=False))
     if by == "seconds":
@@ -167,7 +167,7 @@ def accuracy_chart(
 
 
 def _seconds(alt: Any) -> Any:
-    # Few marks: the first number is moved inwards, and would run into the second.
+    # Few ticks: the first label is moved inwards, and would overlap the second.
     axis = alt.Axis(tickCount=7)
     return alt.X("seconds:Q", title="time since training began (s)", scale=alt.Scale(nice=False, zero=True), axis=axis)
 
@@ -178,11 +178,11 @@ def loss_chart(
     """Training loss against time, the loss on a logarithmic axis.
 
     Args:
-        points: As `loss_points` gives them; those of a loss of zero are left out.
-        title: Of the picture.
-        seeds: By candidate, how many runs were made: what is missing is stated under the title, and the colours are the
-            same in every picture.
-        note: What else is to be known, under the title.
+        points: From `loss_points`; points with a loss of zero are omitted.
+        title: Title of the chart.
+        seeds: Number of runs made, by candidate: missing runs are stated under the title, and the colors are the same
+            in every chart.
+        note: A further note under the title.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -226,7 +226,7 @@ def _lines(
         line = alt.Chart(alt.Data(values=[{"goal": goal, "label": f"target {goal:g} %"}]))
         across = same_axis(y, "goal:Q")
         layers.append(line.mark_rule(color="#444444", strokeDash=[6, 4], strokeWidth=1.2).encode(y=across))
-        # In white first, and wider: it is read where a line crosses it, too.
+        # First a wider white copy, so that the text is legible where a line crosses it.
         for look in ({"color": "white", "stroke": "white", "strokeWidth": 4}, {"color": "#333333"}):
             text = line.mark_text(align="left", baseline="bottom", dx=4, dy=-2, fontSize=11, **look)
             layers.append(text.encode(y=across, x=alt.value(0), text="label:N"))

@@ -1,1 +1,1 @@
-"""Results in the formats of other programs; import from the module of the format."""
+"""Exports results to the formats of other programs; import from the module of the format."""

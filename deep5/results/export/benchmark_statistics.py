@@ -1,4 +1,4 @@
-"""The statistics that pytest-benchmark stores of a benchmark, by its own definitions.
+"""The statistics that pytest-benchmark stores for a benchmark, by its own definitions.
 
 References:
     pytest-benchmark 5.2, `pytest_benchmark/stats.py`; https://en.wikipedia.org/wiki/Quartile (methods 2 and 3).
@@ -15,11 +15,11 @@ __all__ = ["benchmark_statistics"]
 
 
 def benchmark_statistics(data: Sequence[float], iterations: int) -> dict[str, Any]:
-    """All of them, and the data.
+    """All statistics, and the data.
 
     Args:
-        data: Seconds a call; at least one, finite.
-        iterations: Calls that a sample is the mean of.
+        data: Seconds per call; at least one, all finite.
+        iterations: Number of calls averaged in each sample.
 
     >>> found = benchmark_statistics([3.0, 1.0, 2.0], 1)
     >>> found["median"], found["rounds"], found["min"], found["outliers"]

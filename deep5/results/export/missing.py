@@ -1,4 +1,4 @@
-"""What a result that is exported has no samples of, so that nobody takes what is there for the whole."""
+"""Lists the samples that an exported result lacks, so that the export is not taken as complete."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from deep5.results.stored import printable
 __all__ = ["missing_of"]
 
 _MOST, _MOST_RANKS = 50, 5
-# Behind the reason: what would have been right, and what to do.
+# The part after the reason: what is allowed, and the remedy.
 _ADVICE = re.compile(r"; (?:allowed|remedy): |; what it left is in ")
 
 
 def missing_of(source: Source, *, tables: bool) -> list[str]:
-    """A sentence for a run without samples, and for each candidate of a comparison that failed and is not there.
+    """A sentence for a run without samples, for each failed candidate of a comparison, and for missing ranks.
 
-    So is a sentence for ranks of a run whose samples are not there, beside others that are exported.
+    A missing rank is one whose samples are absent while those of other ranks of the run are exported.
 
     Args:
         source: A result that was exported.
-        tables: Whether all samples are in the file, those that do not count among them; else its results alone.
+        tables: Whether the file contains all samples, including those that do not count; otherwise only the results.
 
     Raises:
-        UsageError: Samples that are not as deep5 writes them.
+        UsageError: Samples are not in deep5's format.
     """
     about = source.about
     if next(sample_records(source.folder, about.kind, ranks=about.ranks or 1), None) is None:
@@ -53,13 +53,13 @@ def missing_of(source: Source, *, tables: bool) -> list[str]:
 
 
 def _missing_ranks(source: Source) -> list[str]:
-    """A sentence where samples of some ranks are there, which were exported, and of others not."""
+    """A sentence if samples of some ranks were exported and those of other ranks are missing."""
     ranks = source.about.ranks or 1
     there = {rank for rank, _ in sample_files(source.folder, ranks)}
     missing = ranks - len(there)
     if not missing:
         return []
-    # A result may say that it had any number of ranks.
+    # A result may declare any number of ranks.
     own = list(islice((rank for rank in range(ranks) if rank not in there), _MOST_RANKS))
     named = ", ".join(map(str, own)) + (f" and {missing - len(own)} more" if missing > len(own) else "")
     what = f"rank{'s' * (missing > 1)} {named} of {source.folder}, of which there are no samples"
@@ -68,7 +68,7 @@ def _missing_ranks(source: Source) -> list[str]:
 
 
 def _brief(reason: object) -> str:
-    """What went wrong, without what to do about it.
+    """The failure without its remedy.
 
     >>> _brief("size 3; allowed: 1, 2; remedy: --size 2")
     'size 3'

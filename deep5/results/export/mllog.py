@@ -1,4 +1,4 @@
-"""MLPerf logs of runs: of a training its own, held against the format; of a comparison one a timed process.
+"""MLPerf logs: a training run's own log, checked against the format; for a comparison, one per timed process.
 
 References:
     MLCommons logging, https://github.com/mlcommons/logging.
@@ -28,13 +28,14 @@ _TYPES = ("POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END")
 
 
 def mllogs(source: Source) -> Iterator[tuple[str, str]]:
-    """Names and texts of the logs of one result.
+    """Names and contents of the logs of one result.
 
-    A comparison keeps samples and no events: `time_ms` of its logs is reckoned from the comparison's beginning, that
-    of the process, its first call, and the time of each sample after that; `tracked_stats` has the seconds a call.
+    A comparison stores samples and no events: `time_ms` in its logs is computed from the start of the comparison, the
+    start of the process, its first call, and the time of each sample after it; `tracked_stats` contains the seconds per
+    call.
 
     Raises:
-        UsageError: A run without a log, a line that is not of the format, samples that fit no process.
+        UsageError: A run has no log, a line does not conform to the format, or samples match no process.
     """
     if source.about.kind == COMPARISON_KIND:
         yield from _of_comparison(source)
@@ -53,11 +54,11 @@ def mllogs(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def _ended(lines: Sequence[MLLogLine], status: str) -> Iterator[MLLogLine]:
-    """The lines of a run; one that is no success ends with `run_stop` as aborted, whether it came to write that or not.
+    """The lines of a run; an unsuccessful run ends with an aborted `run_stop`, whether or not it wrote that line.
 
     Args:
-        lines: As the run wrote them.
-        status: Of its result.json.
+        lines: As written by the run.
+        status: The status in its result.json.
     """
     begun = stopped = False
     for line in lines:
@@ -101,7 +102,7 @@ def _of_comparison(source: Source) -> Iterator[tuple[str, str]]:
     logs: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
     listed = range(len(source.document["processes"]))
     for record in sample_records(source.folder, COMPARISON_KIND):
-        if record["process"] not in listed:  # a kill came between its samples and its entry: it does not count
+        if record["process"] not in listed:  # killed between its samples and its entry: it does not count
             continue
         logs.setdefault((record["candidate"], record["workload"], record["process"]), []).append(record)
     if not logs:
@@ -148,7 +149,7 @@ def _process_lines(source: Source, process: int, records: Sequence[Mapping[str, 
 
 
 def _whole(document: Mapping[str, Any], process: int) -> bool:
-    """Whether a process came to its end and counts, and its candidate computes what the others do."""
+    """Whether a process finished and counts, and its candidate passed the proof of equivalence."""
     row = document["processes"][process]
     own = next(own for own in document["candidates"] if own["label"] == row["candidate"])
     ended = row["reason"] is None and row["round"] not in own["failed_rounds"] and process in standing(document)
@@ -157,5 +158,5 @@ def _whole(document: Mapping[str, Any], process: int) -> bool:
 
 
 def _plain(text: str) -> str:
-    """A text as part of a file's name."""
+    """A string as part of a file name."""
     return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "._-") else "_" for sign in text)[:60]

@@ -1,4 +1,4 @@
-"""Times of operators, networks and code as the JSON that `pytest-benchmark compare` reads.
+"""Exports times of operators, networks and code as the JSON that `pytest-benchmark compare` reads.
 
 References:
     pytest-benchmark, https://pytest-benchmark.readthedocs.io/, its hook `pytest_benchmark_generate_json`.
@@ -25,7 +25,7 @@ from deep5.results.stored import printable
 __all__ = ["Benchmarks", "benchmarks_file", "benchmarks_of"]
 
 VERSION = "5.2.3"
-"""Of pytest-benchmark, whose fields these are."""
+"""Version of pytest-benchmark whose fields are used."""
 
 _OPERATORS = "operators.json"
 _WHO = frozenset({"framework", "frameworks", "seed"})
@@ -34,13 +34,13 @@ _CODE = ("candidate_time", "baseline_time", "baseline_again_time")
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmarks:
-    """The benchmarks of one result, with the machine and the commit that a file has one of.
+    """The benchmarks of one result, with its machine and commit; a file has one of each.
 
     Attributes:
-        machine: That was measured, and not the one that exports.
-        commit: Of the source.
-        started: When the result was begun.
-        benchmarks: In pytest-benchmark's own form.
+        machine: The machine that was measured, not the one that exports.
+        commit: Commit of the source.
+        started: Start time of the result.
+        benchmarks: Benchmarks in pytest-benchmark's format.
     """
 
     machine: dict[str, Any]
@@ -50,20 +50,20 @@ class Benchmarks:
 
 
 def benchmarks_of(source: Source) -> Benchmarks:
-    """A benchmark a workload and candidate, with every steady sample.
+    """One benchmark per workload and candidate, with every steady sample.
 
-    Statistics are those of pytest-benchmark, of all samples together. Of several processes deep5 takes the median of
-    their medians, which stands under `extra_info`.
+    Statistics are pytest-benchmark's, over all samples together. For several processes deep5 uses the median of their
+    medians, which is stored under `extra_info`.
 
-    `pytest-benchmark compare` sets side by side what has one group and one name: so both hold a digest of what was
-    computed (recipe, size, fixed part, threads, and the settings that no candidate's name states), and the status of
-    what is no success.
+    `pytest-benchmark compare` matches benchmarks by group and name: so both contain a digest of the computation
+    (recipe, size, fixed part, threads, and the settings that no candidate's name states), and the status if it is not
+    success.
 
     Args:
-        source: Of operators, timed code or a comparison.
+        source: A result of operators, timed code or a comparison.
 
     Raises:
-        UsageError: A result without such times, or samples that are no times.
+        UsageError: The result has no such times, or samples are not times.
     """
     return Benchmarks(
         machine=_machine(source.document),
@@ -74,10 +74,10 @@ def benchmarks_of(source: Source) -> Benchmarks:
 
 
 def benchmarks_file(parts: Sequence[Benchmarks]) -> bytes:
-    """One document of several results.
+    """One document for several results.
 
     Raises:
-        UsageError: They are of several machines, environments or commits.
+        UsageError: They are from several machines, environments or commits.
     """
     first = parts[0]
     if any(part.machine != first.machine or part.commit != first.commit for part in parts):
@@ -99,12 +99,12 @@ def benchmarks_file(parts: Sequence[Benchmarks]) -> bytes:
 
 
 def _identity(document: Mapping[str, Any]) -> str:
-    """Digest of what was computed and with how many threads; who computed it, and the seed, are not part of it."""
+    """Digest of the computation and its number of threads; excludes the candidate and the seed."""
     recipe = document["recipe"]
     settings = {key: value for key, value in recipe["mutable"].items() if key not in _WHO}
     identity = [recipe[key] for key in ("name", "size", "hash", "fixed")]
     threads = document.get("threads")
-    # Of a run also what its libraries have, which are those of who computed it.
+    # For a run also the settings other than the libraries', which are specific to the candidate.
     identity += [settings, document.get("kind"), document.get("level")]
     identity += [threads["asked"] if isinstance(threads, dict) else threads]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
@@ -123,7 +123,7 @@ def _benchmarks(source: Source) -> Iterator[dict[str, Any]]:
     for named, labelled, times, calls, extra in found:
         if not times:
             continue
-        # pytest-benchmark prints names as they are.
+        # pytest-benchmark prints names unescaped.
         workload, candidate = printable(named), printable(labelled)
         count += 1
         if not all(math.isfinite(value) and value >= 0 for value in times):
@@ -183,7 +183,7 @@ def _of_comparison(source: Source) -> _Series:
     judged = {(row["workload"], row["candidate"]): row for row in source.document["verdicts"]}
     statuses = {row["label"]: row["status"] for row in source.document["candidates"]}
     for key, samples in grouped.items():
-        # What does not compute the same has no time that could be compared.
+        # A candidate that computes something else has no comparable time.
         if key not in results or statuses.get(key[1]) == "different":
             continue
         extra = {f"deep5_{name}": results[key][name] for name in ("median_s", "low_s", "high_s", "processes")}
@@ -221,7 +221,7 @@ def _same(numbers: Sequence[int]) -> int:
 
 
 def _machine(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine that was measured, and not the one that exports."""
+    """The machine that was measured, not the one that exports."""
     system, software = document["system"]["before"] or {}, document["software"] or {}
     cpu, platform = system.get("cpu") or {}, str(software.get("platform") or "")
     name, _, rest = platform.partition("-")

@@ -1,4 +1,4 @@
-"""What is exported: a result folder with what the store says of it."""
+"""An export source: a result folder with its entry in the store."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Source", "sources"]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A run or a comparison that can be read.
+    """A readable run or comparison.
 
     Attributes:
-        folder: Its folder.
-        about: What the store says of it.
+        folder: The result folder.
+        about: The store's entry.
         document: Its result.json or comparison.json, valid.
     """
 
@@ -33,13 +33,13 @@ class Source:
 
 
 def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
-    """The runs and comparisons in these folders, those of studies and of whole roots too, each once.
+    """The runs and comparisons in these folders, including those of studies and of whole roots, each once.
 
     Returns:
-        Them, and what is left out and why, a sentence each.
+        The sources, and a sentence for each one that is left out.
 
     Raises:
-        UsageError: A folder that cannot be listed.
+        UsageError: A folder cannot be listed.
     """
     found: dict[Path, Source] = {}
     left_out: dict[str, None] = {}
@@ -52,7 +52,7 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
         if not seen.found:
             left_out[f"{root} holds no results; allowed: folders that deep5 wrote, or folders of them"] = None
         for own in seen.found:
-            # However it is written: its name is a file's, and a result is one wherever a link leads to it.
+            # Resolved, because its name becomes a file name, and a result that is reached by several links counts once.
             path = (root / own.folder).resolve()
             about = stored(root, own)
             unsuccessful[own.study] += about.status != "success"
@@ -70,5 +70,5 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
 
 
 def _failures(path: Path) -> int:
-    """How many runs of a study failed, as its document states; it was read before, and is as deep5 writes it."""
+    """Number of failed runs that a study's document states; it was read before and is valid."""
     return sum(len(own["failures"]) for own in read_object(path)["candidates"].values())

@@ -1,4 +1,4 @@
-"""Raw samples in long form, joined with what distinguishes the runs, as CSV and as Parquet; exact to the last bit."""
+"""Raw samples in long form, joined with the columns that distinguish runs, as CSV and as Parquet; bit-exact."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ def _records(source: Source) -> Iterator[tuple[Any, ...]]:
 
 
 def csv_rows(source: Source) -> str:
-    """The samples of one result as lines of CSV, to the last bit; None is an empty cell."""
+    """The samples of one result as lines of CSV, bit-exact; None is an empty cell."""
     return csv_lines(_records(source))
 
 
 def csv_file(parts: Iterable[str]) -> bytes:
-    """A file of such lines, with their header."""
+    """A file of such lines with their header."""
     return (csv_lines([(*RUN_COLUMNS, *SAMPLE_COLUMNS)]) + "".join(parts)).encode()
 
 
 def parquet_table(source: Source) -> Any:
-    """The samples of one result as a table of pyarrow's; a NaN stays one, and None is null.
+    """The samples of one result as a pyarrow table; NaN stays NaN, and None becomes null.
 
     Raises:
         MissingDependency: pyarrow is not installed.
-        UsageError: A whole number of more than 64 bits.
+        UsageError: An integer has more than 64 bits.
     """
     pyarrow, _ = _pyarrow()
     kinds = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
     schema = pyarrow.schema([(name, kinds[kind]) for name, kind in {**RUN_COLUMNS, **SAMPLE_COLUMNS}.items()])
     batches = []
     try:
-        # Batch by batch: as Python's own numbers, all of them would take many times the memory.
+        # In batches: all samples as Python numbers would take many times the memory.
         rows = _records(source)
         while records := list(islice(rows, _BATCH)):
             columns = zip(*records, strict=True)

@@ -1,4 +1,4 @@
-"""What the time of a run went into, as its folder states it."""
+"""The breakdown of a run's time, as its folder states it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Part(NamedTuple):
 
 
 def breakdown_rows(run: Result) -> list[Part]:
-    """The parts of a run's time; empty where it was not asked for.
+    """The parts of a run's time; empty if no breakdown was requested.
 
     Raises:
-        UsageError: The file is not as deep5 writes it.
+        UsageError: The file is not in deep5's format.
     """
     try:
         rows = [row for _, row in read_rows(run.folder / _FILE, _COLUMNS, most_rows=_MOST)]
@@ -49,11 +49,11 @@ def breakdown_rows(run: Result) -> list[Part]:
 
 
 def breakdown_drawing(run: Result) -> Drawing | None:
-    """A bar a part, in percent of the whole; None where there is nothing to draw.
+    """One bar per part, in percent of the whole; None if there is nothing to draw.
 
     Raises:
         MissingDependency: Altair is not installed.
-        UsageError: The file is not as deep5 writes it.
+        UsageError: The file is not in deep5's format.
     """
     bars = [
         {"part": row.part, "percent": row.percent}

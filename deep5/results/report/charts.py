@@ -1,7 +1,7 @@
-"""Pictures of a comparison: ratios with their intervals, samples as boxes, and what a first call costs.
+"""Charts of a comparison: ratios with their intervals, samples as boxes, and the cost of a first call.
 
-Names stand at the left and numbers run to the right, on logarithmic axes: long names find room, and a picture fits into
-a column of a paper or a phone. Needs the packages of the extra `report`.
+Names are at the left and numbers increase to the right, on logarithmic axes: there is room for long names, and a chart
+fits a column of a paper or a phone. Needs the packages of the extra `report`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from deep5.results.standing import standing
 __all__ = ["ROWS", "Drawing", "check_size", "phases_chart", "ratio_chart", "samples_chart"]
 
 ROWS = 24
-"""So many rows a picture has at most; the table has all."""
+"""Maximum number of rows of a chart; the table has all."""
 
 # Pixels: of a panel, of a row, of a letter. Letters of a name.
 _WIDTH, _STEP, _LETTER, _NAME = 300, 26, 7.4, 28
 _SHAPES = {"faster": "triangle-left", "slower": "triangle-right", "no difference shown": "circle"}
 _PHASE_SHAPES = {"first call": "diamond", "warm-up": "square", "steady": "circle"}
-# What can be drawn on one axis: seconds, and ratios.
+# Ranges that can be drawn on one axis: seconds, and ratios.
 _SECONDS, _RATIOS = (1e-10, 1e8), (1e-6, 1e6)
 _SAMPLES_BYTES = 64 << 20
 
@@ -40,11 +40,11 @@ class Drawing(NamedTuple):
     """A picture.
 
     Attributes:
-        name: Of its file.
-        title: Of its caption.
-        about: What it shows, in a sentence or two, for its caption and for those who cannot see it.
-        chart: Of Altair.
-        standing: What stands above it, where its results are not finished, full and closed.
+        name: Name of its file.
+        title: Title of its caption.
+        about: Description in a sentence or two, for its caption and for screen readers.
+        chart: The Altair chart.
+        standing: A note above it if its results are not finished, full-size and closed.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Drawing(NamedTuple):
 
 
 def check_size(folder: Path) -> None:
-    """Samples are read into memory for a picture: no more than a million or so of them.
+    """Check the number of samples, which are read into memory for a chart: about a million at most.
 
     Raises:
         UsageError: There are more.
@@ -68,7 +68,7 @@ def check_size(folder: Path) -> None:
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    """By workload and candidate, a short name that no other has."""
+    """A unique short name for each workload and candidate."""
     several = len({row["workload"] for row in rows}) > 1
     found: dict[tuple[str, str], str] = {}
     for row in rows:
@@ -101,7 +101,7 @@ def _rows_axis(alt: Any, names: Sequence[str]) -> Any:
 
 
 def ratio_chart(result: ComparisonResult) -> Drawing | None:
-    """Of each candidate the ratio of its time to the baseline's, with its interval; None where nothing was judged.
+    """Ratio of each candidate's time to the baseline's, with its interval; None if there are no verdicts.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -117,7 +117,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     for row in rows:
         ends = [row["low"], row["high"]]
         low, high = ends if all(_within(end, _RATIOS) for end in ends) else (row["ratio"], row["ratio"])
-        # Without a floor that can be drawn there is no band.
+        # No band without a noise floor that can be drawn.
         floor = row["floor"] if _within(row["floor"], _RATIOS) else 1.0
         name = names[row["workload"], row["candidate"]]
         points.append(
@@ -126,7 +126,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
         )
     ends = [point[key] for point in points for key in ("low", "high", "noise", "least", "ratio")] + [0.97, 1.03]
     baseline = clean(result.document["baseline"])[:_NAME]
-    # Where batches differ in size, it is the time of a sample that is compared.
+    # If batch sizes differ, the time per sample is compared.
     per = {row["per"] for row in rows}
     what = "time" if per == {"call"} else "time a sample" if per == {"sample"} else "time a call or a sample"
     x = logarithmic(alt, alt.X, "ratio:Q", ends, f"{what} / that of {baseline}", unit="").to_dict()
@@ -135,7 +135,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     color = by_name(alt.Color, "word:N", {word: WORDS[word] for word in words}, title=None)
     shape = by_name(alt.Shape, "word:N", {word: _SHAPES[word] for word in words})
     data = alt.Chart(alt.Data(values=points))
-    # Ends with the panel: what is long has room to its left, under the names.
+    # Aligned to the panel's right end: a long title has room to its left, under the names.
     axis = x["axis"] | {"titleAnchor": "end", "titleAlign": "right"}
 
     def along(field: str) -> Any:
@@ -156,13 +156,13 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
 
 
 def samples_chart(result: ComparisonResult) -> Drawing | None:
-    """Steady samples of each candidate as a box, and its processes' medians; None where there are no samples.
+    """Steady samples of each candidate as a box, and its processes' medians; None if there are no samples.
 
     Raises:
         MissingDependency: Altair is not installed.
-        UsageError: samples.csv is not as deep5 writes it.
+        UsageError: samples.csv is not in deep5's format.
     """
-    # What was timed and then found to compute something else has no result, and is not drawn either.
+    # A candidate that was timed and then found to compute something else has no result and is not drawn.
     fit = {(row["workload"], row["candidate"]) for row in result.results}
     check_size(result.folder)
     rounds = whole_rounds(result.document)
@@ -211,7 +211,7 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
 
 
 def phases_chart(result: ComparisonResult) -> Drawing | None:
-    """What the first call takes, the whole warm-up, and a steady call; None where there are no results.
+    """The time of the first call, the whole warm-up, and a steady call; None if there are no results.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -243,13 +243,13 @@ def phases_chart(result: ComparisonResult) -> Drawing | None:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """The values, and something to either side where they are all but one: an axis needs a length."""
+    """The values, extended on either side if they are nearly equal: an axis needs a length."""
     least, most = min(values), max(values)
     return [*values, least / 1.05, most * 1.05] if most < 1.02 * least else list(values)
 
 
 def _chosen(result: ComparisonResult, known: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The rows to draw, those of workloads whose ratios are furthest from 1; in their order, the fastest on top."""
+    """The rows to draw, of the workloads whose ratios are furthest from 1; in their order, the fastest on top."""
     ratios: dict[str, float] = {}
     for row in result.verdicts:
         if _within(row["ratio"], _RATIOS):

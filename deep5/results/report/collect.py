@@ -1,4 +1,4 @@
-"""Which folders a report is of: each is read as it is, or stands in the report with the reason why it cannot be."""
+"""Collects the folders of a report: each is read, or listed with the reason why it cannot be."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Unreadable:
     """A folder, or a file in one, that cannot be read.
 
     Attributes:
-        path: As it was given.
-        reason: Why, in one sentence.
+        path: As given.
+        reason: The reason, in one sentence.
     """
 
     path: str
@@ -36,18 +36,18 @@ class Unreadable:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownStudy:
-    """A study as its folder states it, finished or not; `deep5.results.study.folder` is stricter, and judges.
+    """A study as its folder states it, finished or not; `deep5.results.study.folder` is stricter.
 
     Attributes:
-        folder: Its folder.
+        folder: The study's folder.
         recipe: Name of the recipe.
-        size: Of the recipe.
+        size: Size of the recipe.
         settings: By candidate.
-        runs: By candidate, the runs that could be read.
-        failures: By candidate, what became of those that came to no end.
-        notes: What is to be known, a sentence each.
+        runs: The readable runs, by candidate.
+        failures: The outcome of unfinished runs, by candidate.
+        notes: Notes, one sentence each.
         finished: Whether every run was made.
-        target: What the runs had to reach; None where the study does not say, or says what cannot be.
+        target: The target of the runs; None if the study states none or an invalid one.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class ShownStudy:
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """What a report is of, in the order in which it was named."""
+    """The contents of a report, in the order in which they were named."""
 
     comparisons: list[ComparisonResult] = field(default_factory=list)
     runs: list[Result] = field(default_factory=list)
@@ -75,13 +75,13 @@ class Collection:
 
 
 def collect(folders: Iterable[str | Path]) -> Collection:
-    """Read folders of comparisons, runs and studies, or folders that hold such; a folder twice named counts once.
+    """Read folders of comparisons, runs and studies, or folders that contain such; duplicates count once.
 
     Nothing in them is executed, and no file outside of them is read: neither by a path in a result nor by a symbolic
     link.
 
     Args:
-        folders: Their paths.
+        folders: Paths of the folders.
     """
     found = Collection()
     seen: set[Path] = set()
@@ -97,7 +97,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
 
 
 def _expanded(path: Path, found: Collection) -> list[Path]:
-    """The folder itself, or those below it, where it is one of results."""
+    """The folder itself, or the result folders below it."""
     if path.name in _SHOWN.values() and not path.is_dir():
         path = path.parent
     if not path.is_dir():
@@ -105,7 +105,7 @@ def _expanded(path: Path, found: Collection) -> list[Path]:
     if kind_of(path) in _SHOWN:
         return [path]
     seen = survey(path)
-    # The runs of a study are shown as the study's.
+    # A study's runs are shown with the study.
     own = [path / entry.folder for entry in seen.found if not entry.study]
     found.unreadable.extend(Unreadable(path=str(path), reason=note) for note in seen.notes)
     if not own:
@@ -128,21 +128,21 @@ def _take(folder: Path, found: Collection) -> None:
 
 
 def _attempt(root: Path, folder: Path, kind: str, read: Callable[[Path], Any], found: Collection) -> Any:
-    """What a folder holds, read in one way; None, and noted, where it cannot be."""
+    """The contents of a folder, read by `read`; None, with a note, if it cannot be read."""
     name = _SHOWN[kind]
     try:
-        # Both before either is read: a folder whose samples cannot be read is not shown without them.
+        # Check both files before reading either: a folder whose samples cannot be read is not shown without them.
         with opened(folder / name, root=root):
             pass
         try:
             with opened(folder / SAMPLES, root=root, most_bytes=TABLE_BYTES):
                 pass
-        except NotThere:  # of a study, and of what ended before there were any
+        except NotThere:  # studies have none, and runs that ended before there were any
             pass
         return read(folder)
     except Deep5Error as error:
         found.unreadable.append(Unreadable(path=str(folder), reason=str(error)))
-    except Exception as error:  # whatever somebody's file does to the reader, the other folders are shown
+    except Exception as error:  # a file may cause any error in the reader; the other folders are still shown
         why = f"{type(error).__name__}: {error}"[:400]
         found.unreadable.append(Unreadable(path=str(folder), reason=f"its {name} cannot be read ({why})"))
     return None
@@ -160,11 +160,11 @@ def _study(folder: Path, found: Collection) -> ShownStudy:
             raise UsageError(f"{folder / STUDY}: the candidate {name!r:.60} is no object; remedy: restore the file")
         settings[name] = own["settings"] if isinstance(own.get("settings"), dict) else {}
         failures[name] = _texts(own.get("failures"))
-        # Each once, so that there are no more of them than folders.
+        # Each once, so that there are no more runs than folders.
         read = [_run(folder, text, found) for text in dict.fromkeys(_texts(own.get("runs")))]
         runs[name] = [run for run in read if run is not None]
     notes = _texts(document.get("notes"))
-    # Those of an older deep5 say it in their notes alone.
+    # Studies of an older deep5 only state it in their notes.
     ended = any("not finished" in note or "was interrupted" in note for note in notes)
     return ShownStudy(
         folder=folder,
@@ -184,7 +184,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _run(folder: Path, text: str, found: Collection) -> Result | None:
-    """A run that a study names, if it lies within the study's folder and not behind a link."""
+    """A run that a study names, if it is inside the study's folder and not reached by a link."""
     run: Result | None = _attempt(folder, folder / text, RUN_KIND, load, found)
     return run
 
@@ -192,5 +192,5 @@ def _run(folder: Path, text: str, found: Collection) -> Result | None:
 def _target(stated: Any) -> Target | None:
     try:
         return Target(metric=stated["metric"], goal=stated["goal"]) if isinstance(stated, dict) else None
-    except (KeyError, UsageError):  # the pictures do without; what judges the study says what is wrong with it
+    except (KeyError, UsageError):  # the charts work without a target; the evaluation of the study reports the problem
         return None

@@ -1,4 +1,4 @@
-"""A comparison in the page: verdicts and ratios, times, the proof of equivalence, differences of settings, warnings."""
+"""The section of a comparison: verdicts and ratios, times, proof of equivalence, differing settings, warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["comparison_part", "comparison_title", "equivalence_table", "verdict_
 
 _MARKS = {"faster": "good", "slower": "bad"}
 _FEW = 8
-# A ratio beyond is shown as one, and not as percent.
+# Ratios above this are shown as a factor, not as percent.
 _TIMES = 2
 _PARTS = {
     "a": "(a) float64",
@@ -37,7 +37,7 @@ def comparison_title(result: ComparisonResult) -> str:
 
 
 def verdict_list(result: ComparisonResult) -> Markup:
-    """A sentence a verdict, those that claim something first; who is not timed, and why."""
+    """A sentence per verdict, claims first; then the candidates that were not timed, and why."""
     rows = sorted(result.verdicts, key=lambda row: row["word"] == "no difference shown")
     said: list[Markup] = _counted(rows) if len(rows) > _FEW else []
     for row in rows if len(rows) <= _FEW else []:
@@ -58,7 +58,7 @@ def verdict_list(result: ComparisonResult) -> Markup:
 
 
 def _counted(rows: Sequence[dict[str, Any]]) -> list[Markup]:
-    """Of many workloads: of each candidate how many it is faster and slower on, and between which ratios."""
+    """For many workloads: on how many each candidate is faster or slower, and the range of its ratios."""
     said = []
     for candidate in dict.fromkeys(row["candidate"] for row in rows):
         own = [row for row in rows if row["candidate"] == candidate]
@@ -82,7 +82,7 @@ def _interval(row: dict[str, Any]) -> str:
 
 
 def verdict_table(result: ComparisonResult) -> Markup | None:
-    """Ratios, intervals and verdicts, a row a workload and candidate."""
+    """Ratios, intervals and verdicts, one row per workload and candidate."""
     if not result.verdicts:
         return None
     several, mixed = _several(result), any(row["per"] == "sample" for row in result.verdicts)
@@ -109,7 +109,7 @@ def verdict_table(result: ComparisonResult) -> Markup | None:
 
 
 def _several(result: ComparisonResult) -> bool:
-    """Whether there is more than one workload: of one, the title says what it is."""
+    """Whether there is more than one workload; a single one is named in the title."""
     return len({row["workload"] for row in result.results}) > 1
 
 
@@ -121,7 +121,7 @@ def _excess(value: Any) -> Cell:
 
 
 def _lost(result: ComparisonResult) -> list[str]:
-    """Why it is no success, and why candidates are not timed; each reason once."""
+    """Why the comparison is not a success, and why candidates were not timed; each reason once."""
     said = [f"{row['label']} is {row['status']}: {row['reason']}" for row in result.candidates if row["reason"]]
     for row in result.candidates:
         if row["failed_rounds"]:
@@ -151,11 +151,11 @@ def _times(result: ComparisonResult) -> Markup | None:
 
 
 def equivalence_table(result: ComparisonResult) -> Markup | None:
-    """What the proof found, value by value: relative error, ULPs, what is allowed, what failed first."""
+    """The result of the proof by value: relative error, ULPs, tolerance, first failure."""
     if not result.document["equivalence"]:
         return element("p", "Nothing was proved: no candidate came so far.", class_="note warn")
     several = any(row["workload"] for row in result.document["equivalence"])
-    # The outcome is in sight on a phone, too.
+    # The outcome comes early, so that it is visible on a phone.
     columns = ["candidate", "outcome", "part", *(["workload"] if several else []), "value", "relative error", "ULPs"]
     columns += ["allowed", "of allowed"]
     ordered = sorted(result.document["equivalence"], key=lambda row: row["passed"])
@@ -209,7 +209,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
     Args:
         result: The comparison.
         place: The section's identifier.
-        pen: Draws its pictures.
+        pen: Draws its charts.
 
     Raises:
         MissingDependency: A package of the extra `report` is missing.

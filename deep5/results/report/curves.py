@@ -1,7 +1,7 @@
-"""Learning curves: of a group of runs or of a study, a line a candidate and a band over its seeds.
+"""Learning curves of a group of runs or of a study: one line per candidate and a band over its seeds.
 
-A mean and a band are of the runs that came to their end: which are not, the name of the line says, and why. Runs of
-different environments have lines of their own.
+Mean and band are of the runs that finished; the line's name states how many did not, and why. Runs in different
+environments have separate lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deep5.results.time_to_target import diverged
 __all__ = ["Curves", "accuracy_drawing", "curves", "loss_drawing"]
 
 _LINES, _NAME, _MOST = 12, 30, 1e30
-# Pixels: of the panel, which a phone has room for; of the picture; of a letter in the legend, and of its symbol.
+# Pixels: of the panel, which fits a phone; of the chart; of a letter in the legend, and of its symbol.
 _PANEL, _WIDTH, _LETTER, _SYMBOL = (330, 240), 380, 6.6, 50
 
 _Runs = Mapping[str, Sequence[Result]]
@@ -33,11 +33,11 @@ _Failures = Mapping[str, Sequence[str]]
 
 
 class Curves(NamedTuple):
-    """What a picture shows, and what it does not.
+    """The points of a chart, and what it omits.
 
     Attributes:
-        points: Of the lines, each called as the legend has it.
-        left_out: What is left out and why, a sentence each.
+        points: Points of the lines, each named as in the legend.
+        left_out: What is omitted and why, one sentence each.
     """
 
     points: list[Point]
@@ -47,17 +47,17 @@ class Curves(NamedTuple):
 def accuracy_drawing(
     runs: _Runs, failures: _Failures | None = None, *, finished: bool = True, notes: Sequence[str] = ()
 ) -> Drawing | None:
-    """Test accuracy against epoch; None where no run has any.
+    """Test accuracy against epoch; None if no run has any.
 
     Args:
-        runs: By candidate, results that differ in their seeds.
-        failures: By candidate, what became of those that left no result.
-        finished: Whether the study that they are of is.
-        notes: Of that study.
+        runs: Results that differ in their seeds, by candidate.
+        failures: The outcome of runs without a result, by candidate.
+        finished: Whether the study of these runs is finished.
+        notes: Notes of that study.
 
     Raises:
         MissingDependency: Altair is not installed.
-        UsageError: The samples of a run are not as deep5 writes them.
+        UsageError: The samples of a run are not in deep5's format.
     """
     found = curves(runs, failures or {}, "test_accuracy")
     if not found.points:
@@ -69,7 +69,7 @@ def accuracy_drawing(
 def loss_drawing(
     runs: _Runs, failures: _Failures | None = None, *, finished: bool = True, notes: Sequence[str] = ()
 ) -> Drawing | None:
-    """Training loss against time; None where no run has any above zero; arguments and errors as above."""
+    """Training loss against time; None if no run has any above zero; arguments and errors as above."""
     found = curves(runs, failures or {}, "training_loss")
     found = Curves([point for point in found.points if point.low > 0], found.left_out)
     if not found.points:
@@ -97,12 +97,12 @@ def curves(runs: _Runs, failures: _Failures, metric: str) -> Curves:
     """The points of learning curves.
 
     Args:
-        runs: By candidate, results that differ in their seeds.
-        failures: By candidate, what became of those that left no result.
+        runs: Results that differ in their seeds, by candidate.
+        failures: The outcome of runs without a result, by candidate.
         metric: Either "test_accuracy" or "training_loss".
 
     Raises:
-        UsageError: The samples of a run are not as deep5 writes them.
+        UsageError: The samples of a run are not in deep5's format.
     """
     read: Callable[[_Runs], list[Point]] = accuracy_points if metric == "test_accuracy" else loss_points
     places = list(dict.fromkeys(_environment(run) for own in runs.values() for run in own))
@@ -134,22 +134,22 @@ def curves(runs: _Runs, failures: _Failures, metric: str) -> Curves:
 
 
 def _line(runs: Sequence[Result], lost: int, read: Callable[[_Runs], list[Point]]) -> tuple[list[Point], str]:
-    """Points of a candidate's runs in one environment, and how many of its runs they are of."""
+    """Points of a candidate's runs in one environment, and a note on how many of its runs they include."""
     reasons = [_left_out(run, read) for run in runs]
-    # Of one run alone there is no mean that it would spoil: it is drawn as far as it came.
+    # A single run has no mean to distort: it is drawn as far as it got.
     alone = len(runs) + lost == 1
     whole = [run for run, reason in zip(runs, reasons, strict=True) if reason is None or (alone and _there(run, read))]
     why = Counter(reason for reason in reasons if reason is not None) + Counter({"failed": lost})
     drawn = [point for point in (read({"": whole}) if whole else []) if all(map(_drawable, point[1:]))]
     if not drawn and set(why) <= {_NONE}:
-        return [], ""  # such runs have no samples of this at all
+        return [], ""  # such runs have no samples of this metric at all
     missing = "".join(f", {number} {reason}" for reason, number in why.items())
     if alone:
         return drawn, missing.removeprefix(", 1 ")
     planned = len(runs) + lost
     seeds = {json.dumps((run.document["seeds"] or {}).get("run")) for run in whole}
     said = f"seeds={len(whole)}" + (f" of {planned}" if len(whole) < planned else "")
-    if len(seeds) < len(whole):  # a repetition says nothing of the seeds
+    if len(seeds) < len(whole):  # repetitions say nothing about the seeds
         said = f"{len(whole)} of {planned} runs, {len(seeds)} seed{'s' * (len(seeds) != 1)}"
     return drawn, said + missing
 
@@ -158,7 +158,7 @@ _NONE = "without samples"
 
 
 def _left_out(run: Result, read: Callable[[_Runs], list[Point]]) -> str | None:
-    """Why a run is no part of a mean over the seeds, in a word; None where it is."""
+    """Why a run is excluded from the mean over the seeds, in a word; None if it is included."""
     check_size(run.folder)
     there = _there(run, read)
     if diverged(run, run.samples()) is not None:
@@ -169,7 +169,7 @@ def _left_out(run: Result, read: Callable[[_Runs], list[Point]]) -> str | None:
 
 
 def _there(run: Result, read: Callable[[_Runs], list[Point]]) -> bool:
-    """Whether a run has anything to draw."""
+    """Whether a run has points to draw."""
     try:
         return bool(read({"": [run]}))
     except (UsageError, TypeError):  # no samples of this metric, or samples without an epoch or a time
@@ -182,7 +182,7 @@ def _environment(run: Result) -> str:
 
 
 def _letter(place: int) -> str:
-    """Not a number: those are of the environments of the whole page."""
+    """A letter instead of a number: numbers denote the environments of the whole page."""
     return ascii_uppercase[place] if place < len(ascii_uppercase) else f"Z{place}"
 
 

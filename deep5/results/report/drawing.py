@@ -1,4 +1,4 @@
-"""From a picture's one specification to the page, or to a file fit for a paper."""
+"""Renders a chart's specification for the page, or as a file for a paper."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from deep5.results.report.theme import inline, themed
 __all__ = ["FORMATS", "Pen", "file_of"]
 
 FORMATS = ("svg", "pdf", "png")
-"""What a figure may be written as."""
+"""File formats of a figure."""
 
-_SCALE = 3  # pixels of a PNG for each of the drawing: 288 to the inch
+_SCALE = 3  # pixels of a PNG per pixel of the chart: 288 per inch
 
 
 def file_of(drawing: Drawing, kind: str) -> bytes:
-    """A picture as the content of a file.
+    """A chart as the content of a file.
 
     Args:
-        drawing: The picture.
+        drawing: The chart.
         kind: One of `FORMATS`.
 
     Raises:
@@ -42,13 +42,13 @@ def file_of(drawing: Drawing, kind: str) -> bytes:
 
 
 class Pen:
-    """Draws the pictures of one page, and numbers them."""
+    """Draws and numbers the charts of one page."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
 
     def figure(self, drawing: Drawing | None) -> Markup | None:
-        """A picture with its caption; None for none.
+        """A chart with its caption; None for None.
 
         Raises:
             MissingDependency: vl-convert is not installed.

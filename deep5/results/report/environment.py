@@ -1,4 +1,4 @@
-"""Where candidates, or whole results, ran under different conditions: reported, and marked."""
+"""Reports and marks differences in the conditions of candidates or of whole results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from deep5.results.report.tables import Cell, table
 __all__ = ["candidate_differences", "machine_state", "result_differences", "steady"]
 
 _HASH = re.compile("[0-9a-f]{40,64}")
-# Of the framework itself: another one has another.
+# Settings specific to a framework: they differ between frameworks.
 _ITS_OWN = frozenset({"framework", "version", "blas", "provider", "recipe: framework"})
 _MOST_COLUMNS = 12
 _MEMORY = "memory: total"
-# The machine's clock, and what it reached at its best, vary by so much without anything being wrong.
+# The clock frequency, and its observed maximum, may vary by this much in normal operation.
 _CLOCK, _PEAK = 0.05, 0.25
 
 
@@ -44,10 +44,10 @@ def _same(values: Sequence[Any]) -> bool:
 
 
 def candidate_differences(candidates: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """Settings as the candidates' processes reported them, a column a candidate; what differs comes first, marked.
+    """Settings reported by the candidates' processes, one column per candidate; differences come first, marked.
 
     Args:
-        candidates: Of comparison.json.
+        candidates: From comparison.json.
     """
     shown = [row for row in candidates if row["observed"]][:_MOST_COLUMNS]
     if not shown:
@@ -62,7 +62,7 @@ def candidate_differences(candidates: Sequence[Mapping[str, Any]]) -> Markup | N
         if key in _ITS_OWN:
             word = _of_framework(frameworks, [own.get(key) for own in reported])
         elif key.startswith("pools: "):
-            # Pools are libraries: who does not load one has none.
+            # Thread pools belong to libraries: a process that does not load one has none.
             word = "same" if _same(values) else "DIFFERS"
         else:
             word = "DIFFERS" if not _same(values) else "same" if len(values) == len(reported) else "not reported by all"
@@ -92,7 +92,7 @@ def _mark(word: str) -> Cell:
 
 
 def _of_framework(frameworks: Sequence[str], values: Sequence[Any]) -> str:
-    """Two candidates of one framework that say different things of it."""
+    """Whether two candidates of one framework report different values."""
     by_name: dict[str, list[Any]] = {}
     for framework, value in zip(frameworks, values, strict=True):
         by_name.setdefault(framework, []).append(value)
@@ -100,12 +100,12 @@ def _of_framework(frameworks: Sequence[str], values: Sequence[Any]) -> str:
 
 
 def machine_state(before: Mapping[str, Any], after: Mapping[str, Any] | None, processes: Sequence[Any] = ()) -> Markup:
-    """The machine before and after, and what its timed processes saw; a changed clock and a busy machine are marked.
+    """The machine before and after, and during its timed processes; a changed clock and a busy machine are marked.
 
     Args:
-        before: What `system.before` of a result holds.
+        before: `system.before` of a result.
         after: `system.after`, or None.
-        processes: Of comparison.json.
+        processes: From comparison.json.
     """
     after = after or {}
     cores = _get(before, "cpu", "logical_cores")
@@ -127,7 +127,7 @@ def machine_state(before: Mapping[str, Any], after: Mapping[str, Any] | None, pr
         word = Cell(shown="")
         if name.startswith("clock") and values and max(values) > (1 + _CLOCK) * min(values):
             word = Cell(shown=f"changed by {percent(max(values) / max(min(values), 1e-9) - 1)}", mark="warn")
-        # What is timed makes a load of its own: before it there should be none.
+        # Timed code causes load itself: only the load before it matters.
         busy = as_float(pair[0]) if name.startswith("load") else None
         if busy is not None and busy > 0.5 * (as_float(cores) or 1.0):
             word = Cell(shown="busy before it began", mark="warn")
@@ -149,10 +149,10 @@ def _first(value: Any) -> Any:
 
 
 def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Markup | None:
-    """Machine and software of the results of a page, a column an environment; None where there is no result.
+    """Machine and software of the results of a page, one column per environment; None without results.
 
     Args:
-        documents: Names and documents, as comparison.json and result.json are.
+        documents: Names and documents of comparison.json and result.json.
     """
     if not documents:
         return None
@@ -191,7 +191,7 @@ def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Ma
 
 
 def _machine(document: Mapping[str, Any]) -> Markup:
-    """What every result of the page ran on."""
+    """The machine and software common to all results of the page."""
     before, software = _get(document, "system", "before"), document.get("software")
     places = [
         ("host", before, ("host",)),
@@ -207,10 +207,10 @@ def _machine(document: Mapping[str, Any]) -> Markup:
 
 
 def steady(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Machine and software of a result: what does not change by itself from one minute to the next.
+    """The machine and software of a result that do not change by themselves within minutes.
 
     Args:
-        document: Of comparison.json or result.json.
+        document: From comparison.json or result.json.
     """
     before = _get(document, "system", "before") or {}
     software = document.get("software") or {}

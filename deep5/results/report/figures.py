@@ -1,4 +1,4 @@
-"""The page's pictures as files fit for a paper, from the same specifications."""
+"""The page's charts as files for a paper, from the same specifications."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["report_figures"]
 
 
 def report_figures(found: Collection, kind: str) -> tuple[dict[str, bytes], list[Unreadable]]:
-    """Every picture of a report, by the name of its file, and those that cannot be drawn, with the reason.
+    """Every chart of a report by file name, and those that cannot be drawn, with the reason.
 
     Args:
-        found: Of what.
+        found: The contents of the report.
         kind: One of "svg", "pdf" and "png".
 
     Raises:
@@ -42,7 +42,7 @@ def report_figures(found: Collection, kind: str) -> tuple[dict[str, bytes], list
             raise
         except Deep5Error as error:
             lost.append(Unreadable(path=whose, reason=str(error)))
-        except Exception as error:  # a result may hold anything: the other pictures are drawn
+        except Exception as error:  # a result may contain anything: the other charts are drawn
             lost.append(Unreadable(path=whose, reason=f"it cannot be drawn ({type(error).__name__}: {error})"[:400]))
     return files, lost
 
@@ -60,7 +60,7 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
             yield run.folder.name, partial(operator_drawing, run)
             yield run.folder.name, partial(breakdown_drawing, run)
     for study in found.studies:
-        # Runs of different fixed parts have no picture in common.
+        # Runs of different fixed parts share no chart.
         for number, group in enumerate(groups([run for own in study.runs.values() for run in own])):
             of_group = {
                 name: [run for run in runs if any(run is other for other in group.runs)]
@@ -87,7 +87,7 @@ def _curves(
 
 
 def _name(whose: str, what: str, kind: str, taken: Mapping[str, Any]) -> str:
-    """A file's name of letters, digits, hyphens and underscores, which no other picture has."""
+    """A unique file name of letters, digits, hyphens and underscores."""
     stem = f"{re.sub('[^A-Za-z0-9_-]', '_', whose)[:80]}-{what}"
     name, number = f"{stem}.{kind}", 1
     while name in taken:

@@ -1,4 +1,4 @@
-"""What a notebook shows of a result: a table, without script, style or pictures."""
+"""HTML for notebooks: a table, without script, style or charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs may stand side by side: those of one recipe at one size whose fixed parts are the same."""
+"""Groups comparable runs: those of one recipe at one size with the same fixed part."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Group:
     """Runs of one recipe.
 
     Attributes:
-        recipe: The part `recipe` of the first.
-        runs: All of them.
+        recipe: The `recipe` entry of the first run.
+        runs: All runs.
     """
 
     recipe: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Group:
 
 
 def groups(runs: Sequence[Result]) -> list[Group]:
-    """Runs by recipe, size, level and fixed part; what the fixed part is counts, not only the hash that is stated."""
+    """Runs by recipe, size, level and fixed part; the fixed part itself counts, not only the stated hash."""
     found: dict[tuple[str, ...], list[Result]] = {}
     for run in runs:
         recipe = run.document["recipe"]
@@ -37,9 +37,9 @@ def groups(runs: Sequence[Result]) -> list[Group]:
 
 
 def labels(runs: Sequence[Result]) -> list[str]:
-    """What runs of a group are called: framework and the settings in which they differ, their seeds left out.
+    """Labels of a group's runs: framework and differing settings, without their seeds.
 
-    Runs of another number of ranks are something else, too: no curve is the mean of both.
+    Runs with different numbers of ranks also get different labels: no curve is the mean of both.
     """
     stated = [
         {key: json.dumps(value, sort_keys=True) for key, value in run.document["recipe"]["mutable"].items()}

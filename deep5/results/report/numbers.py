@@ -1,4 +1,4 @@
-"""Numbers as a reader takes them in: few digits, exponents where they are huge, words where they are none."""
+"""Numbers in readable form: few digits, exponents for large values, words for non-numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def as_float(value: Any) -> float | None:
-    """A number, or one of the texts "nan", "inf" and "-inf" that stand for what JSON cannot write; else None.
+    """A number, or one of the strings "nan", "inf" and "-inf", which represent values that JSON lacks; else None.
 
     >>> as_float("inf"), as_float(True), as_float("none"), as_float(10**400)
     (inf, None, None, inf)
@@ -34,7 +34,7 @@ def _word(value: float) -> str:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number, a truth, or nothing, as text.
+    """A number, bool or None as a string.
 
     >>> number(0.12345), number(18961.5), number(1e-9), number(123456789), number(None), number(False), number(10**400)
     ('0.1235', '18,960', '1e-09', '1.235e+08', '-', 'no', 'about 1e400')
@@ -61,7 +61,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def seconds(value: Any) -> str:
-    """Seconds with a fitting unit.
+    """Seconds with a suitable unit.
 
     >>> seconds(0.00123), seconds(1e300), seconds("inf"), seconds(None)
     ('1.23 ms', '1e+300 s', 'infinite', '-')
@@ -73,7 +73,7 @@ def seconds(value: Any) -> str:
 
 
 def percent(value: Any) -> str:
-    """A share as percent.
+    """A fraction as percent.
 
     >>> percent(0.0312), percent(1e9)
     ('3.1 %', '1e+11 %')
@@ -85,7 +85,7 @@ def percent(value: Any) -> str:
 
 
 def scaled(value: Any, unit: str) -> str:
-    """A large number with a prefix of its unit.
+    """A large number with a unit prefix.
 
     >>> scaled(1.5e9, "B"), scaled(12, "B"), scaled(None, "B")
     ('1.5 GB', '12 B', '-')
@@ -102,6 +102,6 @@ def scaled(value: Any, unit: str) -> str:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """A verdict of a comparison in words; bounds that are no sensible ratio are left unsaid."""
+    """A verdict of a comparison in words; implausible bounds are omitted."""
     sensible = all(row[key] is None or row[key] < _HUGE for key in ("smallest", "floor", "p", "rounds"))
     return sentence(row) if sensible else str(row["word"])

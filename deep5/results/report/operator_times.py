@@ -1,4 +1,4 @@
-"""Times of operators in the page, of a run of level 0: violins over the sizes, or a study of batch sizes."""
+"""Operator times of a run of level 0: violins over the sizes, or a study of batch sizes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FILE = "operators.json"
 
 
 def operator_drawing(run: Result) -> Drawing | None:
-    """The samples of a run of level 0; None of another run, or where no size was measured on all candidates.
+    """The samples of a run of level 0; None for other runs, or if no size was measured on all candidates.
 
     Raises:
         MissingDependency: Altair is not installed.
-        UsageError: The file is not as deep5 writes it.
+        UsageError: The file is not in deep5's format.
     """
     document = _read(run)
     rows = document["rows"]
@@ -41,10 +41,10 @@ def operator_drawing(run: Result) -> Drawing | None:
 
 
 def operator_table(run: Result) -> Markup | None:
-    """The same as numbers, a row a problem, direction and candidate; None of another run.
+    """The same as numbers, one row per problem, direction and candidate; None for other runs.
 
     Raises:
-        UsageError: The file is not as deep5 writes it.
+        UsageError: The file is not in deep5's format.
     """
     rows = _read(run)["rows"]
     if not rows:

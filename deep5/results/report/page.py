@@ -1,4 +1,4 @@
-"""The page: one file that needs no network, runs one script of its own, and shows whatever can be shown."""
+"""The page: one file that needs no network, runs a single script, and shows everything that can be shown."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _own(name: str) -> str:
 def report_page(found: Collection) -> str:
     """The whole page, as HTML.
 
-    Its style and its script are of deep5 alone, and its policy lets the browser run and load nothing else.
+    Its style and script are part of deep5, and its content security policy lets the browser load and run nothing else.
 
     Args:
-        found: What it shows.
+        found: The contents of the page.
 
     Raises:
         MissingDependency: A package of the extra `report` is missing.
@@ -50,7 +50,7 @@ def report_page(found: Collection) -> str:
         links.append((place, title))
         head = element("h3", element("a", named(title, 80), href=f"#{place}"))
         said.append(element("div", head, None if recipe is None else badges(recipe), guarded("its verdicts", verdicts)))
-        # Its heading must be there for those who follow a link to it, whatever becomes of the rest.
+        # Its heading must exist, because links lead to it, even if the rest fails.
         parts.append(guarded(title, part))
 
     for number, result in enumerate(found.comparisons, 1):
@@ -123,7 +123,7 @@ def _heading(found: Collection) -> Markup:
 
 
 def _apart(found: Collection) -> Markup | None:
-    """A word of caution where results of different recipes, or of a changed one, share the page."""
+    """A warning if results of different or changed recipes share the page."""
     recipes = [document["recipe"] for _, document in _documents(found)]
     kinds = {(recipe["name"], recipe["hash"], str(recipe["fixed"])) for recipe in recipes}
     said = []
@@ -156,7 +156,7 @@ def _whole(heading: Markup, navigation: Markup, main: Markup) -> str:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", "deep5 report"),
-        element("link", rel="icon", href="data:,"),  # without one, a browser asks for it
+        element("link", rel="icon", href="data:,"),  # otherwise a browser requests it
         element("style", Markup(_own("page.css") + dark_rules())),
     )
     body = element(

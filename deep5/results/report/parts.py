@@ -1,4 +1,4 @@
-"""Pieces that several parts of the page are made of: notes, lists of facts, what was run, what cannot be shown."""
+"""Building blocks of several sections: notes, lists of facts, the recipe, parts that cannot be shown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LONGEST, _MOST, _FEW = 20_000, 400, 6
 
 
 def note(texts: Sequence[object], heading: str, mark: str = "warn") -> Markup | None:
-    """Sentences in a box of their own; None where there are none.
+    """Sentences in a box; None without sentences.
 
     Args:
-        texts: The sentences; of very many the first are shown.
-        heading: What they are.
-        mark: The colour: "", "warn" or "bad".
+        texts: The sentences; if there are very many, only the first are shown.
+        heading: Heading of the box.
+        mark: The color: "", "warn" or "bad".
     """
     if not texts:
         return None
@@ -31,10 +31,10 @@ def note(texts: Sequence[object], heading: str, mark: str = "warn") -> Markup | 
 
 
 def folded(heading: str, texts: Sequence[object]) -> Markup | None:
-    """Sentences of which a few are in sight, and many are folded; None where there are none.
+    """Sentences, visible if few and folded if many; None without sentences.
 
     Args:
-        heading: What they are.
+        heading: Their heading.
         texts: The sentences.
     """
     if len(texts) <= _FEW:
@@ -43,7 +43,7 @@ def folded(heading: str, texts: Sequence[object]) -> Markup | None:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Markup:
-    """Names and what they stand for."""
+    """Names and their values."""
     rows = [
         (element("dt", name), element("dd", value if isinstance(value, Markup) else named(value, 400)))
         for name, value in pairs
@@ -60,11 +60,11 @@ def what_ran(recipe: Mapping[str, Any]) -> Markup:
 
 
 def guarded(what: str, make: Callable[[], Markup | None]) -> Markup | None:
-    """A part of the page; what cannot be shown, since deep5 never wrote such numbers, says so and stops nothing.
+    """A section of the page; if it cannot be shown, because of invalid data, a note replaces it.
 
     Args:
-        what: The part, as a reader would call it.
-        make: Makes it.
+        what: Name of the section for the reader.
+        make: Creates it.
 
     Raises:
         MissingDependency: A package is missing.
@@ -73,6 +73,6 @@ def guarded(what: str, make: Callable[[], Markup | None]) -> Markup | None:
         return make()
     except MissingDependency:
         raise
-    except Exception as error:  # a result may hold anything: one part of it may not take the page with it
+    except Exception as error:  # a result may contain anything: one part must not break the page
         failure = f"{type(error).__name__}: {error}"[:400]
         return note([failure], f"{what} cannot be shown", "bad")

@@ -1,4 +1,4 @@
-"""What a study of ranks shows: tables of scaling, and pictures of scaling and of what accuracy costs."""
+"""The section of a study of ranks: tables of scaling, and charts of scaling and of accuracy against cost."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _Runs = Mapping[str, Sequence[Result]]
 
 
 def study_drawings(study: ShownStudy) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
-    """The pictures that a study of ranks draws itself: a name, and what draws it, or gives None for none.
+    """The charts that a study of ranks draws itself: a name, and a function that draws it or returns None.
 
     Args:
-        study: The study. That all its runs count together, whatever their fixed parts, is as it draws them itself: the
-            number of ranks may be one, and what is compared is of the same work.
+        study: The study. All its runs count together, whatever their fixed parts, as in the study's own charts: the
+            number of ranks may be a fixed part, and the compared work is the same.
     """
     there = _whole(study)
     for name, make in trade_charts(study.recipe, there, study.target):
@@ -55,7 +55,7 @@ def _drawing(name: str, make: Callable[[], Any], study: ShownStudy, runs: _Runs)
 
 
 def scaling_tables(study: ShownStudy) -> Markup | None:
-    """Speed-up, efficiency and serial fraction, a table for each kind of scaling; None where nothing is scaled.
+    """Speedup, efficiency and serial fraction, one table per kind of scaling; None if nothing is scaled.
 
     Args:
         study: The study.
@@ -71,6 +71,6 @@ def scaling_tables(study: ShownStudy) -> Markup | None:
 
 
 def _whole(study: ShownStudy) -> _Runs:
-    """The runs that came to their end, of candidates that have any."""
+    """The runs that finished, of candidates that have any."""
     whole = {name: [run for run in own if run.status == "success"] for name, own in study.runs.items()}
     return {name: own for name, own in whole.items() if own}

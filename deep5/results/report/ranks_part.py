@@ -1,4 +1,4 @@
-"""The ranks of a run in the page: what each was, on which machine, what it sent and how long it waited."""
+"""The ranks of a run: each one's machine, traffic and waiting time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TOLD = 5
 
 
 def ranks_part(run: Result) -> Markup | None:
-    """A sentence and a table of the ranks of a run; None for a run of one process.
+    """A sentence and a table on the ranks of a run; None for a run of one process.
 
     Args:
         run: The run.
 
     Raises:
-        UsageError: A ranks.json that is not as deep5 writes it.
+        UsageError: ranks.json is not in deep5's format.
     """
     if run.rank_count == 1:
         return None
@@ -40,7 +40,7 @@ def _head(run: Result) -> Markup:
 
 
 def _said(rows: Sequence[RankRow]) -> str:
-    """Such as: 2 ranks on 1 host (a), started by torchrun, over ProcessGroupCommunicator."""
+    """For example: 2 ranks on 1 host (a), started by torchrun, over ProcessGroupCommunicator."""
     hosts = list(dict.fromkeys(row.host for row in rows))
     launchers = list(dict.fromkeys(row.launcher or "nothing: threads of one process" for row in rows))
     over = list(dict.fromkeys(row.communicator for row in rows))

@@ -1,4 +1,4 @@
-"""Runs in the page: those of one fixed part side by side, with their metrics, curves, breakdowns and warnings."""
+"""Sections of comparable runs, with their metrics, curves, breakdowns and warnings."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["group_part", "group_title", "metric_cell", "metric_table", "run_list
 _MARKS = {"passed": "good", "FAILED": "bad"}
 _FEW = 2
 _CAPTION = "Each metric with its interval and goal, where it has any"
-# Pictures and machines of so many runs are shown each by itself.
+# Up to this many runs have their own charts and machine tables.
 _ALONE = 20
 
 
 def group_title(group: Group) -> str:
-    """Recipe, and how many runs of it."""
+    """Recipe, and its number of runs."""
     return f"{group.recipe['name']}: {counted(len(group.runs), 'run')}"
 
 
 def outcome(run: Result) -> tuple[str, str]:
-    """What became of a run in a word, and the mark of it."""
+    """The outcome of a run in a word, and its mark."""
     if run.status != "success":
         return run.status, "bad"
     return {True: ("accepted", "good"), False: ("NOT accepted", "bad"), None: ("finished, not judged", "")}[
@@ -45,7 +45,7 @@ def outcome(run: Result) -> tuple[str, str]:
 
 
 def run_list(group: Group) -> Markup:
-    """A sentence a run, those that were not accepted first."""
+    """One sentence per run, runs that were not accepted first."""
     listed = sorted(zip(labels(group.runs), group.runs, strict=True), key=lambda pair: bool(pair[1]))
     said = []
     for name, run in listed[:20]:
@@ -65,7 +65,7 @@ def run_list(group: Group) -> Markup:
 
 
 def metric_cell(verdict: Verdict | None) -> Cell:
-    """A metric's value with its unit, its interval, and how it stands against its goal."""
+    """A metric's value with its unit, its interval, and its result against the goal."""
     if verdict is None:
         return Cell.number(None)
     if verdict.value is None:
@@ -79,7 +79,7 @@ def metric_cell(verdict: Verdict | None) -> Cell:
 
 
 def metric_table(runs: Sequence[Result], names: Sequence[str]) -> Markup:
-    """Metrics of runs that may stand side by side: a row a run, but a column a run where there are but a few."""
+    """Metrics of comparable runs: one row per run, or one column per run if there are few."""
     metrics = list(dict.fromkeys(verdict.label for run in runs for verdict in run.verdicts))
     if len(runs) <= _FEW:
         return _upright(runs, names, metrics)
@@ -118,12 +118,12 @@ def _upright(runs: Sequence[Result], names: Sequence[str], metrics: Sequence[str
 
 
 def group_part(group: Group, place: str, pen: Pen) -> Markup:
-    """The section of runs that may stand side by side.
+    """The section of comparable runs.
 
     Args:
         group: The runs.
         place: The section's identifier.
-        pen: Draws its pictures.
+        pen: Draws its charts.
 
     Raises:
         MissingDependency: A package of the extra `report` is missing.

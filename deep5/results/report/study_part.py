@@ -1,4 +1,4 @@
-"""A study in the page: candidates over the same seeds, with means and deviations, learning curves, what failed."""
+"""The section of a study: candidates over the same seeds, with means and deviations, learning curves, failures."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _WHEN = re.compile(r"-study-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-")
 
 
 def study_title(study: ShownStudy) -> str:
-    """Recipe, how many candidates, when it began or else what its folder is called, and size."""
+    """Recipe, number of candidates, start time (or else the folder's name), and size."""
     when = _WHEN.search(study.folder.name)
     begun = "{}-{}-{} {}:{}:{}".format(*when.groups()) if when else study.folder.name
     return f"{study.recipe}: study of {counted(len(study.settings), 'candidate')}, {begun}, size {study.size}"
 
 
 def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
-    """Mean and deviation of each metric over the seeds, a row a candidate.
+    """Mean and deviation of each metric over the seeds, one row per candidate.
 
     Args:
-        runs: By candidate.
+        runs: Runs by candidate.
     """
     units: dict[str, str] = {}
     values: dict[str, dict[str, list[float]]] = {}
@@ -74,7 +74,7 @@ def _mean(values: Sequence[float], label: str) -> Cell:
 
 
 def study_list(study: ShownStudy) -> Markup:
-    """Who was first at the target; then of each candidate how long it took, how many runs it has, how many failed."""
+    """The fastest candidate to the target; then each candidate's time to it, number of runs, and failures."""
     said = [] if study.finished else [element("li", "the study is ", element("b", "not finished", class_="bad"))]
     judged = _judged(study)
     if isinstance(judged, StudyFolder):
@@ -89,16 +89,16 @@ def study_list(study: ShownStudy) -> Markup:
 
 
 def _judged(study: ShownStudy) -> StudyFolder | str:
-    """The study with its times to the target, or why these cannot be judged."""
+    """The study with its times to the target, or why these cannot be evaluated."""
     try:
         return load_study_folder(study.folder)
     except UsageError as error:
-        # The page may be handed on: it says what the folder is called, and not where it lies here.
+        # The page may be shared: it shows the folder's name, not its local path.
         return str(error).replace(str(study.folder), study.folder.name)
 
 
 def _first(judged: StudyFolder) -> tuple[Markup | str, ...]:
-    """The candidate with the least median, where there is one."""
+    """The candidate with the smallest median, if there is one."""
     medians = {name: median_to_target([r.seconds for r in own.values()]) for name, own in judged.reached.items()}
     best = min(medians, key=lambda name: medians[name])
     if math.isfinite(medians[best]):
@@ -110,7 +110,7 @@ def _first(judged: StudyFolder) -> tuple[Markup | str, ...]:
 
 
 def _took(reached: Collection[Reached]) -> str:
-    """Medians in seconds and epochs with their ends, and how many did not get there."""
+    """Medians in seconds and epochs with their ranges, and how many runs did not reach the target."""
     times = []
     for measure in ("seconds", "epochs"):
         values = [getattr(own, measure) for own in reached]
@@ -130,7 +130,7 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
     Args:
         study: The study.
         place: The section's identifier.
-        pen: Draws its pictures.
+        pen: Draws its charts.
 
     Raises:
         MissingDependency: A package of the extra `report` is missing.
@@ -151,7 +151,7 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
             for name, of_name in study.runs.items()
         }
         there = {name: of_name for name, of_name in own.items() if of_name}
-        # What came to nothing left no recipe: it stands with the first.
+        # A run that failed left no recipe: it is shown with the first group.
         tables.append(_group(study, there, {} if tables else study.failures, group.recipe, pen))
     settings = [
         (name, ", ".join(f"{key} {json.dumps(value, default=str)}" for key, value in own.items()).replace('"', ""))
@@ -173,7 +173,7 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
 
 
 def _to_target(study: ShownStudy) -> Markup | None:
-    """How long each candidate took to the target; where that cannot be judged, why."""
+    """Each candidate's time to the target, or why it cannot be evaluated."""
     judged = _judged(study)
     if isinstance(judged, str):
         return note([judged], "Time to the target is not judged", "")

@@ -1,4 +1,4 @@
-"""Tables that the page's script can sort, and that read well without it."""
+"""Tables that the page's script can sort and that are readable without it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from deep5.results.report.numbers import as_float, number, seconds
 
 __all__ = ["Cell", "table"]
 
-# Letters of a cell that stay in one line, and rows that a table has before it scrolls within itself.
+# Letters of a cell that is not wrapped, and rows of a table before it scrolls.
 _LONG, _TALL = 28, 40
-# What a browser can still show; the result folder has them all.
+# The limits of what a browser can show; the result folder has all.
 _ROWS, _COLUMNS = 2_000, 60
 _TAGS = re.compile("<[^<>]*>")
 
@@ -26,9 +26,9 @@ class Cell:
     """One cell.
 
     Attributes:
-        shown: What is read.
-        order: What the column is sorted by; None: by what is read. NaN stands last.
-        mark: "" or a word that its colour goes by: "good", "bad", "warn".
+        shown: The displayed text.
+        order: The sort key; None: the displayed text. NaN sorts last.
+        mark: "" or the name of its color: "good", "bad", "warn".
     """
 
     shown: Any
@@ -52,15 +52,15 @@ def _order(value: Any) -> float:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], sortable: bool = True) -> Markup:
-    """A table in a region of its own that scrolls, by keyboard too; the first cell of a row is its heading.
+    """A table in its own region, which scrolls, also by keyboard; the first cell of a row is its heading.
 
-    What is beyond 2000 rows or 60 columns is left out, and the caption says so.
+    Content beyond 2000 rows or 60 columns is omitted, and the caption says so.
 
     Args:
-        caption: What it shows.
-        columns: Their names.
-        rows: Cells, or texts.
-        sortable: Whether the page's script gives the columns buttons.
+        caption: Caption of the table.
+        columns: Names of the columns.
+        rows: Cells, or strings.
+        sortable: Whether the page's script adds sort buttons to the columns.
     """
     every = list(rows)
     if len(every) > _ROWS:
@@ -91,7 +91,7 @@ def _cell(cell: Any, first: bool) -> Markup:
     shown = made.shown if isinstance(made.shown, Markup) else named(made.shown, 120)
     if len(html.unescape(_TAGS.sub("", shown))) > _LONG:
         shown = element("div", shown, class_="long")
-    # A number that is none has an empty place in the order: the script puts it last, whichever way it sorts.
+    # A NaN has an empty sort key: the script puts it last in either order.
     order = None if made.order is None else "" if math.isnan(made.order) else _script_number(made.order)
     kind = " ".join(filter(None, ("number" if made.order is not None else "", made.mark)))
     attributes = {"class_": kind or None, "data_sort": order}

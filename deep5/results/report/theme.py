@@ -1,7 +1,7 @@
-"""One look for the page and for paper: each colour of a picture is a key by which the page's style may replace it.
+"""One theme for the page and for paper: each color of a chart is a key that the page's style may replace.
 
-A specification holds the colours of print. In the page the same picture lies inline, and where the reader prefers the
-dark, rules such as `svg [fill="#0072b2"] {fill: …}` give each of them its counterpart: there is one picture, not two.
+A specification contains the print colors. The page embeds the same chart, and for readers who prefer dark mode, rules
+such as `svg [fill="#0072b2"] {fill: …}` map each color to its counterpart: there is one chart, not two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["BAND", "INK", "PHASES", "WORDS", "dark_rules", "inline", "themed"]
 
 INK, _SOFT, _GRID, _PAPER, BAND = "#1b1e23", "#545b66", "#dfe3e8", "#ffffff", "#d9dde3"
 WORDS = {"faster": PALETTE[0], "slower": PALETTE[1], "no difference shown": PALETTE[8]}
-"""Of a verdict; their marks differ in shape, too."""
+"""Colors of verdicts; their marks also differ in shape."""
 PHASES = {"first call": PALETTE[1], "warm-up": PALETTE[3], "steady": PALETTE[0]}
 
 _DARK_PALETTE = (
@@ -39,13 +39,13 @@ _DARK = {
     _PAPER: "#15171b",
     BAND: "#3a4049",
     **dict(zip(PALETTE, _DARK_PALETTE, strict=True)),
-    # Of operators: called through deep5, and hand-written.
+    # Operators: called through deep5, and hand-written.
     "#3b6ea5": "#7fb0e3",
     "#d98032": "#f0a35e",
 }
-# Letters of a line above a picture.
+# Letters of a line above a chart.
 _LINE = 56
-# What Vega draws a chart with. Anything else has no business in a page.
+# Elements that Vega uses. Others must not appear in a page.
 _ELEMENTS = frozenset({"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "clippath", "title", "desc"})
 _ATTRIBUTE = re.compile(
     r"xmlns(:xlink)?|version|class|id|width|height|viewbox|role|aria-[a-z]+|fill(-[a-z]+)?|stroke(-[a-z]+)?|opacity"
@@ -54,11 +54,11 @@ _ATTRIBUTE = re.compile(
 
 
 def themed(chart: Any, standing: str = "") -> dict[str, Any]:
-    """A chart's specification with the report's look.
+    """A chart's specification in the report's theme.
 
     Args:
-        chart: Of Altair.
-        standing: What is to stand above it, before what does already.
+        chart: An Altair chart.
+        standing: A note placed above the existing text over the chart.
     """
     specification: dict[str, Any] = chart.to_dict()
     own = specification.get("config", {})
@@ -94,7 +94,7 @@ def themed(chart: Any, standing: str = "") -> dict[str, Any]:
 
 
 def dark_rules() -> str:
-    """The style that turns the colours of pictures where the reader prefers the dark."""
+    """The style that maps chart colors for readers who prefer dark mode."""
     rules = [
         f'figure svg [{kind}="{colour}" i]{{{kind}:{dark}}}'
         for colour, dark in _DARK.items()
@@ -104,22 +104,22 @@ def dark_rules() -> str:
 
 
 def inline(svg: str, label: str, number: int) -> str:
-    """A picture made fit to lie in a page: labelled, its identifiers its own, and nothing in it but a drawing.
+    """Prepare a chart for embedding: labeled, with unique identifiers, and containing only drawing elements.
 
     Args:
-        svg: As vl-convert draws it.
-        label: What it shows, for those who cannot see it; escaped already.
-        number: Of the picture in its page.
+        svg: As rendered by vl-convert.
+        label: Description for screen readers; already escaped.
+        number: Number of the chart in its page.
 
     Raises:
-        UsageError: Something in it is no part of a drawing.
+        UsageError: It contains something other than drawing elements.
     """
     checker = _Checker()
     checker.feed(svg)
     checker.close()
     svg = re.sub(r'(<[^<>]* id="|="url\(#)', rf"\1picture-{number}-", svg)
     width = re.search(r'^<svg [^<>]*?\bwidth="([0-9.]+)"', svg)
-    # Drawn somewhat larger or smaller than it is, as there is room; what does not fit then scrolls.
+    # Scaled slightly up or down to fit; if it still does not fit, it scrolls.
     natural = float(width[1]) if width else 400.0
     style = f"min-width: {0.84 * natural:.0f}px; max-width: {1.25 * natural:.0f}px"
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" style="{style}" ', 1)

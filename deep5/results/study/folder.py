@@ -1,4 +1,4 @@
-"""A study as read back from its folder: how long each run took to the target, from the runs themselves."""
+"""A study read from its folder: how long each run took to the target, computed from the runs themselves."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class StudyFolder:
     """One study as its folder states it.
 
     Attributes:
-        folder: Its folder.
-        recipe: The recipe's name.
-        hash: Of its fixed part; empty where no run came to its end and the study does not say.
-        size: Of the recipe.
-        division: "closed" where every run is of the closed division.
-        target: What the runs had to reach.
-        settings: By candidate, as far as the study sets them.
-        reached: By candidate and seed; a run that is declared and not there never got there.
-        environments: Hashes of the machines and their software that the runs are of, each once.
-        runs: How many came to their end.
-        process_per_run: Whether each run had a process of its own; those of older studies share one.
+        folder: The study's folder.
+        recipe: Name of the recipe.
+        hash: Hash of its fixed part; empty if no run finished and the study does not state it.
+        size: Size of the recipe.
+        division: "closed" if every run is of the closed division.
+        target: The target of the runs.
+        settings: The study's settings, by candidate.
+        reached: By candidate and seed; a declared run that is missing never reached the target.
+        environments: Distinct hashes of the runs' machines and software.
+        runs: Number of finished runs.
+        process_per_run: Whether each run had its own process; runs of older studies share one.
     """
 
     folder: Path
@@ -50,13 +50,13 @@ class StudyFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftStudy:
-    """A study that was ended before its time.
+    """An interrupted study.
 
     Attributes:
-        folder: Its folder.
+        folder: The study's folder.
         document: study.json.
-        runs: By candidate and seed, those that came to their end.
-        failures: By candidate and seed, why the others did not.
+        runs: The finished runs, by candidate and seed.
+        failures: Why the others did not finish, by candidate and seed.
     """
 
     folder: Path
@@ -66,19 +66,19 @@ class LeftStudy:
 
 
 def folder_of(path: str | Path) -> Path:
-    """The folder of a study, of which a user may also name the study.json in it."""
+    """The folder of a study; a path of the study.json in it is also accepted."""
     path = Path(path).resolve()  # its name is shown, and "." has none
     return path.parent if path.name == STUDY else path
 
 
 def left_of(path: str | Path) -> LeftStudy:
-    """What a study left that was ended, to go on with.
+    """What an interrupted study left, for its resumption.
 
     Args:
         path: The folder, or the study.json in it.
 
     Raises:
-        UsageError: No study there, a finished one, one of an older deep5, or one that is damaged.
+        UsageError: There is no study, or it is finished, from an older deep5, or damaged.
     """
     folder = folder_of(path).absolute()
     file = folder / STUDY
@@ -97,7 +97,7 @@ def left_of(path: str | Path) -> LeftStudy:
         _mapping(commit, file, "provenance.commit")
     for name, own in candidates.items():
         _mapping(_mapping(own, file, f"the candidate {name!r}").get("settings"), file, "settings")
-    if (folder / RUNS).is_symlink() or not (folder / RUNS).is_dir():  # what goes on writes there
+    if (folder / RUNS).is_symlink() or not (folder / RUNS).is_dir():  # the resumed study writes there
         raise UsageError(f"{folder / RUNS} is no folder; allowed: the one that the study's runs are in; it is damaged")
     runs = {name: _runs(folder, file, name, own) for name, own in candidates.items()}
     every = [result for own in runs.values() for result in own]
@@ -130,19 +130,19 @@ def _check_resumed(file: Path, resumed: Any) -> None:
 
 
 def load_study_folder(path: str | Path) -> StudyFolder:
-    """Read a study's folder; times are read from its runs, and not from the study's own summary.
+    """Read a study's folder; times are read from its runs, not from the study's own summary.
 
     Args:
         path: The folder, or the study.json in it.
 
     Raises:
-        UsageError: No study there, one that is not finished, states no target or is damaged; runs of several
-            recipes, on several data sets, or outside the folder; a seed that a candidate has twice.
+        UsageError: There is no study, or it is unfinished, has no target or is damaged; runs are of several recipes, on
+            several data sets, or outside the folder; a candidate has a seed twice.
     """
     folder = folder_of(path)
     try:
         return _load(folder, folder / STUDY)
-    except OverflowError as error:  # JSON's whole numbers have no bound
+    except OverflowError as error:  # JSON integers are unbounded
         raise UsageError(
             f"{folder} holds a number that is too large ({error}); allowed: those of a float; it is damaged"
         ) from error
@@ -154,7 +154,7 @@ def _load(folder: Path, file: Path) -> StudyFolder:
     if not candidates:
         raise UsageError(f"{file} has no candidates; allowed: at least one")
     for name in (*candidates, str(document.get("recipe"))):
-        if not name or not name.isprintable():  # they go to a terminal
+        if not name or not name.isprintable():  # they are printed on a terminal
             raise UsageError(f"{file} has the name {brief(name)}; allowed: letters that can be printed")
     notes = document.get("notes")
     ended = isinstance(notes, list) and any("not finished" in str(n) or "was interrupted" in str(n) for n in notes)
@@ -226,7 +226,7 @@ def _runs(folder: Path, file: Path, name: str, own: Any) -> list[Result]:
 
 
 def _inside(folder: Path, file: Path, text: str) -> Path:
-    """The folder of a run; nothing outside the study's own folder is named, and reading follows no link."""
+    """The folder of a run; it must be inside the study's own folder, and reading follows no link."""
     path = PurePosixPath(text)
     if not text.isprintable():
         raise UsageError(f"{file} names the run {brief(text)}, which is no path; allowed: letters that can be printed")
@@ -236,7 +236,7 @@ def _inside(folder: Path, file: Path, text: str) -> Path:
 
 
 def _identity(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> dict[str, str]:
-    """Recipe, hash and size, which all runs have in common with the study."""
+    """Recipe, hash and size, which all runs share with the study."""
     found: dict[str, str] = {}
     for key, field in (("recipe", "name"), ("hash", "hash"), ("size", "size")):
         stated = document.get(key, "" if key == "hash" else None)
@@ -263,7 +263,7 @@ def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> 
         stored = _mapping(own, file, "target")
         target = Target(metric=stored.get("metric", ""), goal=stored.get("goal", 0.0))
         ours = target.metric == "test_accuracy" and float(target.goal) in stated
-        # A study of which no run came to its end has only its own word for it.
+        # If no run finished, only the study itself states the origin.
         origin = "recipe" if ours or (not runs and stored.get("origin") == "recipe") else "asked"
         return Target(metric=target.metric, goal=float(target.goal), origin=origin)
     if len(stated) != 1:
@@ -277,7 +277,7 @@ def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> 
 def _by_seeds(
     file: Path, candidates: Mapping[str, Any], runs: Mapping[str, Sequence[Result]]
 ) -> tuple[dict[str, dict[int, Result]], dict[str, dict[int, str]]]:
-    """By candidate and seed, the runs that are listed, and why there is none; of a seed there is one or the other."""
+    """The listed runs, and the reasons for missing ones, by candidate and seed; each seed has one or the other."""
     by_seed = {name: _by_seed(file, name, own) for name, own in runs.items()}
     failed = {name: _failed(file, name, own) for name, own in candidates.items()}
     for name, own in failed.items():
@@ -318,7 +318,7 @@ def _by_seed(file: Path, name: str, runs: Sequence[Result]) -> dict[int, Result]
 
 
 def _seeds(file: Path, document: Mapping[str, Any], known: Sequence[Mapping[int, Any]]) -> list[int]:
-    """As declared; of an older study, all that any candidate has."""
+    """The declared seeds; for an older study, all seeds that any candidate has."""
     seen = sorted(set().union(*known))
     declared = document.get("seeds", seen)
     whole = isinstance(declared, list) and all(isinstance(s, int) and not isinstance(s, bool) for s in declared)

@@ -1,4 +1,4 @@
-"""Pictures of a study: accuracy and loss, a band over the seeds; scaling; what accuracy costs in bytes or staleness."""
+"""Charts of a study: accuracy and loss, with a band over the seeds; scaling; accuracy against bytes or staleness."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from deep5.results.time_to_target import Target
 
 __all__ = ["study_pictures", "trade_charts"]
 
-# Letters of a line above a picture.
+# Letters of a line above a chart.
 _LINE = 84
 
 
 def trade_charts(
     recipe: str, runs: Mapping[str, Sequence[Result]], target: Target | None
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What a study draws of ranks, by the name of its file: scaling, and what accuracy costs in bytes or staleness.
+    """A study's charts about ranks, by file name: scaling, and accuracy against bytes or staleness.
 
     Args:
-        recipe: Its name.
-        runs: By candidate, those that came to their end.
-        target: What the runs had to reach, or None.
+        recipe: Name of the recipe.
+        runs: The finished runs, by candidate.
+        target: The target of the runs, or None.
 
     Returns:
-        A name, and what makes a chart of Altair, or None where the study is not about that.
+        A name, and a function that makes an Altair chart, or returns None if the study does not apply.
     """
     from deep5.results.study.tradeoffs import COSTS
 
@@ -65,17 +65,17 @@ def study_pictures(
     target: Target | None,
     notes: Sequence[str] = (),
 ) -> tuple[dict[str, bytes], list[str]]:
-    """Draw what there is.
+    """Draw all charts that apply.
 
     Args:
-        recipe: Its name.
-        runs: By candidate, those that came to their end.
-        seeds: How many each candidate has.
-        target: What the runs had to reach, or None.
-        notes: Of the study; what other programs took of the processors stands on the pictures, too.
+        recipe: Name of the recipe.
+        runs: The finished runs, by candidate.
+        seeds: Number of seeds of each candidate.
+        target: The target of the runs, or None.
+        notes: Notes of the study; the one on other programs' use of the processors also appears on the charts.
 
     Returns:
-        Files by name, and what is missing in them, a sentence each.
+        Files by name, and what they lack, one sentence each.
     """
     from deep5.results.charts import training as charts
     from deep5.results.standing import standing
@@ -119,13 +119,13 @@ def study_pictures(
         except UsageError as error:
             missing.append(f"no {name}.svg was drawn: {error}")
     if lacking:
-        # One remedy for all of them, so it is said once.
+        # They share one remedy, so it is stated once.
         missing.append(f"no {', '.join(lacking)} was drawn: {why}; then 'deep5 report' on this folder draws it")
     return drawn, missing
 
 
 def _under(above: str, chart: Any) -> Any:
-    """A chart with what keeps its results from being finished, full and closed above its title."""
+    """A chart, with the reasons why its results are not finished, full-size and closed above its title."""
     if not above:
         return chart
     return chart.properties(title=altair().Title(**above_title(chart.to_dict().get("title", {}), above, _LINE)))

@@ -1,4 +1,4 @@
-"""`Study`: what a study ran and what became of it, as a document and as tables."""
+"""`Study`: the runs of a study and their outcomes, as a document and as tables."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["FAILED", "RUNS", "STUDY_VERSION", "TIME", "Study", "moment", "without_mean"]
 
 FAILED = re.compile(r"seed ([0-9]{1,40}): (.*)", re.DOTALL)
-"""How a study reports a run that came to no end: its seed, and why."""
+"""How a study reports an unfinished run: its seed, and the reason."""
 
 RUNS = "runs"
-"""The folder in a study's folder that its runs are in."""
+"""The subfolder of a study's folder that contains its runs."""
 
 STUDY_VERSION = "2"
-"""Of study.json; those without a version are older, and are read as well."""
+"""Version of study.json; files without one are older and are also read."""
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-"""How study.json says when it went on, and result.json when a run began."""
+"""Format of the resumption times in study.json and of the start time in result.json."""
 
-# Around and between two columns of a table.
+# Width around and between two columns of a table.
 _BETWEEN = 3
 
 
@@ -43,22 +43,23 @@ class Study:
     """Runs of one recipe with several settings and seeds.
 
     Attributes:
-        folder: Holds `study.json`, the pictures, and in `runs` a result folder a run.
-        recipe: Its name.
-        hash: Of its fixed part.
-        size: Of the recipe.
-        seeds: As declared; each candidate has them all.
-        settings: By candidate, in JSON's types.
-        runs: By candidate, the runs that came to their end, in the order of the seeds.
-        failures: By candidate, what became of those that did not.
-        target: What the runs have to reach, or None.
-        reached: By candidate and seed, how long each took to the target, failed runs included; empty without one.
+        folder: Contains `study.json`, the charts, and in `runs` one result folder per run.
+        recipe: Name of the recipe.
+        hash: Hash of its fixed part.
+        size: Size of the recipe.
+        seeds: As declared; each candidate has all of them.
+        settings: By candidate, in JSON types.
+        runs: The finished runs, by candidate, in the order of the seeds.
+        failures: The outcome of the unfinished runs, by candidate.
+        target: The target of the runs, or None.
+        reached: How long each run took to the target, by candidate and seed, failed runs included; empty without a
+            target.
         finished: Whether every run was made.
-        provenance: Hashes: of all that the runs are made of, and of the environment that began them; deep5's commit.
-        resumed: When it went on after it had been ended, each time; a run that was broken off began again.
-        time_limit_s: Of one run.
-        memory_limit_bytes: Of one run; None: nine tenths of what was free.
-        notes: What is to be known, a sentence each.
+        provenance: Hashes of all inputs of the runs, and of the environment at the start; deep5's commit.
+        resumed: The times of resumption after an interruption; an interrupted run starts again.
+        time_limit_s: Time limit per run.
+        memory_limit_bytes: Memory limit per run; None: nine tenths of the free memory.
+        notes: Notes, one sentence each.
     """
 
     folder: Path
@@ -80,15 +81,15 @@ class Study:
 
     @property
     def scaling(self) -> list[Scaling]:
-        """What candidates that differ in their number of ranks say of scaling."""
+        """Scaling over candidates that differ in their number of ranks."""
         return scaling_of(self.runs)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return render(self)
 
     def document(self) -> dict[str, Any]:
-        """What was run and what became of it, in JSON's types; of each metric the values, their mean and deviation."""
+        """The runs and their outcomes in JSON types; for each metric the values, their mean and deviation."""
         candidates: dict[str, dict[str, Any]] = {}
         for name in self.settings:
             candidates[name] = {
@@ -126,10 +127,10 @@ class Study:
         return found
 
     def print(self, console: Console) -> None:
-        """A row a candidate: each metric's mean and deviation over the seeds; the time to the target; scaling.
+        """Print a row per candidate: each metric's mean and deviation over the seeds; time to the target; scaling.
 
         Args:
-            console: Where to print.
+            console: The console to print on.
         """
         from rich.text import Text
 
@@ -161,7 +162,7 @@ class Study:
         console.print(Text(str(self.folder)), soft_wrap=True)
 
     def _heads(self) -> dict[str, str]:
-        """By metric, the head of its column; the accuracy to get to is named, for the study's target may be another."""
+        """Column heads by metric; the goal accuracy is named, because the study's target may differ from it."""
         heads = {}
         for result in (result for own in self.runs.values() for result in own):
             for verdict, row in zip(result.verdicts, result.document["metrics"], strict=True):
@@ -172,7 +173,7 @@ class Study:
         return heads
 
     def _lost(self) -> list[str]:
-        """What became of runs that failed or diverged: a reason once, and whose it is."""
+        """Outcomes of runs that failed or diverged: each reason once, with its runs."""
         found = [(name, FAILED.fullmatch(failure)) for name, own in self.failures.items() for failure in own]
         lost = [(name, match[1], match[2]) for name, match in found if match is not None]
         for name, reached in self.reached.items():
@@ -194,7 +195,7 @@ class Study:
 
 
 def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, or several of as many columns as have room: no word and no number is broken in two."""
+    """Print a table, or several narrower ones, each with as many columns as fit: no word and no number is broken."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table
@@ -203,7 +204,7 @@ def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str
     cells = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(columns))]
     widths = [max(own, cell_len(head)) for own, head in zip(cells, columns, strict=True)]
     if sum(widths) + _BETWEEN * len(widths) > console.width:
-        # Headings go on in the next line.
+        # Headings wrap.
         widths = [max(own, *map(cell_len, head.split())) for own, head in zip(cells, columns, strict=True)]
     widths[0] = min(widths[0], console.width // 3)
     begin = 1
@@ -215,7 +216,7 @@ def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str
         places = [0, *range(begin, end)]
         table = Table(box=box.SIMPLE, pad_edge=False)
         for place in places:
-            table.add_column(Text(columns[place]), overflow="fold", width=widths[place])  # "[s]" is no markup
+            table.add_column(Text(columns[place]), overflow="fold", width=widths[place])  # "[s]" is not markup
         for row in rows:
             table.add_row(*(Text(row[place]) for place in places))
         console.print(table)
@@ -223,7 +224,7 @@ def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str
 
 
 def _cells(reached: Mapping[int, Reached]) -> list[str]:
-    """Medians with their ends where these differ, and how many got there."""
+    """Medians with their ranges if these differ, and how many runs reached the target."""
     if not reached:
         return [*("-" for _ in MEASURES), "no run"]
     cells = []
@@ -250,10 +251,10 @@ def _mean_and_spread(values: Sequence[float], label: str = "") -> str:
 
 
 def moment(stated: object) -> datetime:
-    """A time that a document states.
+    """Parse a time in a document.
 
     Raises:
-        ValueError: It is no text of the form `TIME`.
+        ValueError: It is not a string in the format `TIME`.
 
     >>> moment("2026-01-31T23:59:00Z").isoformat()
     '2026-01-31T23:59:00+00:00'
@@ -267,8 +268,8 @@ def without_mean(values: Sequence[float], label: str) -> str:
     """Why there is no mean: how often a target was not reached, or a metric was not finite.
 
     Args:
-        values: Of one metric, not all of them finite.
-        label: The metric's.
+        values: Values of one metric, not all of them finite.
+        label: Label of the metric.
 
     >>> without_mean([1.0, math.inf], "time_to_accuracy"), without_mean([1.0, math.nan], "test_loss")
     ('not reached in 1 of 2', '1 of 2 without a finite value')

@@ -1,4 +1,4 @@
-"""Whether a study is the same as one that was ended, and may go on in its folder."""
+"""Checks whether a study equals an interrupted one and may resume in its folder."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from deep5.results.study.folder import LeftStudy
 __all__ = ["DIRTY", "check_same", "source_note"]
 
 DIRTY = "deep5's own source had changes that no commit holds when the study "
-"""How the note begins that says that nobody knows whether deep5 itself stayed the same."""
+"""The beginning of the note that deep5's source cannot be verified to be unchanged."""
 
 _SAME = ("recipe", "size", "seeds", "target", "time_limit_s", "memory_limit_bytes")
 _HASHES = {"contents": "recipe files, or files named in them,", "environment": "hardware or software"}
 _NOTHING = object()
-# Letters of a long text that are shown before the first that differs.
+# Letters of a long string shown before the first difference.
 _BEFORE = 12
 
 
 def check_same(left: LeftStudy, asked: Mapping[str, Any]) -> None:
-    """Refuse to go on with another study than was ended: with its runs, those to come would not compare.
+    """Refuse to resume a study that differs from the interrupted one: new runs would not be comparable with its runs.
 
     Args:
-        left: What was left.
-        asked: As study.json would state the study that is to resume.
+        left: The interrupted study.
+        asked: The document that study.json would contain for the resumed study.
 
     Raises:
-        UsageError: What differs first, with both values.
+        UsageError: The first difference, with both values.
     """
     stored = left.document
     for key in _SAME:
@@ -64,7 +64,7 @@ def check_same(left: LeftStudy, asked: Mapping[str, Any]) -> None:
 
 
 def source_note(left: LeftStudy, asked: Mapping[str, Any]) -> list[str]:
-    """What is to be said where deep5's source had changes, then or now, so that its commit says nothing of it."""
+    """The note if deep5's source had uncommitted changes, then or now, so that its commit does not identify it."""
     for own, when in ((asked, "went on"), (left.document, "began")):
         if (own["provenance"].get("commit") or {}).get("dirty"):
             return [DIRTY + when]
@@ -75,7 +75,7 @@ def _hold(folder: Path, what: str, stored: Any, asked: Any) -> None:
     if stored == asked:
         return
     texts = ["nothing" if value is _NOTHING else brief(value) for value in (stored, asked)]
-    if texts[0] == texts[1]:  # both are long, and begin alike
+    if texts[0] == texts[1]:  # both are long and begin alike
         if isinstance(stored, list) and isinstance(asked, list) and len(stored) != len(asked):
             texts = [f"{len(stored)} of them", f"{len(asked)} of them"]
         else:
@@ -86,7 +86,7 @@ def _hold(folder: Path, what: str, stored: Any, asked: Any) -> None:
 
 
 def _apart(one: str, other: str) -> list[str]:
-    """Two texts from where they differ."""
+    """Two strings from their first difference."""
     same = next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
     begin = max(0, same - _BEFORE)
     return [f"…{text[begin : begin + 60]}" for text in (one, other)]

@@ -1,4 +1,4 @@
-"""How a study's throughput grows with the number of ranks: speed-up and parallel efficiency, strong and weak."""
+"""Scaling of a study's throughput with the number of ranks: speedup and parallel efficiency, strong and weak."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deep5.results.result import Result
 
 __all__ = ["Scaling", "ScalingRow", "scaling_cells", "scaling_of"]
 
-# What makes no other work of a step; learning rates are often chosen by the number of ranks.
+# Settings that do not change the work of a step; learning rates are often chosen by the number of ranks.
 _NO_WORK = frozenset(("ranks", "launcher", "batch_size", "accumulate", "seed"))
 _RATES = frozenset(("optimizer_kwargs", "schedules"))
 
@@ -25,19 +25,19 @@ class ScalingRow:
     """One number of ranks.
 
     Attributes:
-        candidate: Whose runs these are.
+        candidate: Candidate of these runs.
         ranks: N.
-        batch_size: Samples a step of all ranks together.
-        throughput: Samples a second, the median over the seeds.
-        step_s: Seconds of one batch at that throughput.
-        speedup: Against the row of fewest ranks, the median over the seeds; see `Scaling`.
-        efficiency: The speed-up, divided by how many times more ranks there are.
-        interval: Of the efficiency; None of fewer than six seeds.
-        ends: The least and the largest efficiency of a seed.
-        serial_fraction: e of `Scaling`; None in weak scaling, and where the fewest ranks are not one.
-        seeds: Which ran to their end, here and with the fewest ranks.
-        threads: Within an operator, of each rank; None where the framework does not say.
-        processors: How many all ranks together were pinned to; None where the system does not say.
+        batch_size: Samples per step of all ranks together.
+        throughput: Samples per second, the median over the seeds.
+        step_s: Seconds per batch at that throughput.
+        speedup: Relative to the row of fewest ranks, the median over the seeds; see `Scaling`.
+        efficiency: The speedup divided by the ratio of the numbers of ranks.
+        interval: Interval of the efficiency; None with fewer than six seeds.
+        ends: Smallest and largest efficiency of a seed.
+        serial_fraction: e of `Scaling`; None in weak scaling, and if the fewest ranks are not one.
+        seeds: The seeds that finished, here and with the fewest ranks.
+        threads: Threads of each rank within an operator; None if the framework does not report them.
+        processors: Number of processors to which all ranks together were pinned; None if the system does not report it.
     """
 
     candidate: str
@@ -56,11 +56,11 @@ class ScalingRow:
 
     @property
     def shared(self) -> bool:
-        """Whether there were fewer processors than all ranks' threads: then they waited for each other."""
+        """Whether there were fewer processors than threads of all ranks: then they waited for each other."""
         return self.processors is not None and self.ranks * (self.threads or 1) > self.processors
 
     def document(self) -> dict[str, Any]:
-        """The row in JSON's types."""
+        """The row in JSON types."""
         ends = None
         if self.interval is not None:
             ends = {"low": self.interval.low, "high": self.interval.high, "confidence": self.interval.confidence}
@@ -84,22 +84,22 @@ class ScalingRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Candidates that differ in nothing but the number of ranks, and in the batch as the kind says.
+    """Candidates that differ only in the number of ranks, and in the batch according to the kind.
 
-    With T(N) the seconds of a step with N ranks, without evaluations and first steps (`Throughput`), and one rank as
-    the fewest:
+    With T(N) the seconds per step with N ranks, without evaluations and first steps (`Throughput`), and one rank as the
+    fewest:
 
-    - strong scaling, the same batch for all ranks together: speed-up S(N) = T(1) / T(N), efficiency E(N) = S(N) / N.
-      By Amdahl's law S(N) = 1 / (f + (1 − f) / N) where a share f of the work is serial; solved for f, a measured
+    - strong scaling, the same batch for all ranks together: speedup S(N) = T(1) / T(N), efficiency E(N) = S(N) / N.
+      By Amdahl's law S(N) = 1 / (f + (1 − f) / N) for a serial fraction f of the work; solved for f, a measured
       S(N) gives the experimentally determined serial fraction e = (1 / S − 1 / N) / (1 − 1 / N), which grows with N
-      where communication is what is lost.
-    - weak scaling, the same batch for each rank: scaled speed-up S(N) = N T(1) / T(N), efficiency E(N) = T(1) / T(N).
+      if communication causes the loss.
+    - weak scaling, the same batch for each rank: scaled speedup S(N) = N T(1) / T(N), efficiency E(N) = T(1) / T(N).
 
-    In both, S(N) is the ratio of throughputs. Where the fewest are R ranks, S(N) is against R, and E(N) = S(N) R / N.
+    In both, S(N) is the ratio of throughputs. If the fewest ranks are R, S(N) is relative to R, and E(N) = S(N) R / N.
 
     Attributes:
-        kind: What stays the same.
-        rows: By number of ranks; the first is what the others are held against.
+        kind: What is held constant.
+        rows: By number of ranks; the first is the reference of the others.
 
     References:
         Amdahl, Validity of the single processor approach to achieving large scale computing capabilities, AFIPS 1967.
@@ -119,7 +119,7 @@ class Scaling:
         return f"{self.kind} scaling, {size} samples a step for {of}, against {first.candidate}"
 
     def notes(self) -> list[str]:
-        """What is to be known of it, a sentence each."""
+        """Notes, one sentence each."""
         shared = [row for row in self.rows if row.shared]
         found = []
         if shared:
@@ -130,7 +130,7 @@ class Scaling:
         return found
 
     def document(self) -> dict[str, Any]:
-        """Kind, rows and what is to be known, in JSON's types."""
+        """Kind, rows and notes, in JSON types."""
         return {"kind": self.kind, "rows": [row.document() for row in self.rows], "notes": self.notes()}
 
 
@@ -149,16 +149,16 @@ class _Measured:
 
 
 def scaling_of(runs: Mapping[str, Sequence[Result]]) -> list[Scaling]:
-    """What runs with different numbers of ranks say of scaling.
+    """Scaling from runs with different numbers of ranks.
 
-    Seeds are pairs: a study runs all candidates of one before the next, so that a ratio is of two runs that lie close
-    together. Its interval is that of the median over the seeds (`deep5.measuring.samples.ratio_interval`).
+    Seeds are paired: a study runs all candidates of one seed before the next, so that each ratio is of two runs close
+    in time. Its interval is that of the median over the seeds (`deep5.measuring.samples.ratio_interval`).
 
     Args:
-        runs: By candidate, those that came to their end; those without the metric `throughput` are left out.
+        runs: The finished runs, by candidate; runs without the metric `throughput` are ignored.
 
     Returns:
-        One for all candidates that do the same work with two numbers of ranks or more; none where no candidates do.
+        One for each set of candidates that do the same work with at least two numbers of ranks.
     """
     measured = [found for name, own in runs.items() if (found := _measured(name, own)) is not None]
     series: list[Scaling | None] = []
@@ -183,7 +183,7 @@ def _measured(name: str, runs: Sequence[Result]) -> _Measured | None:
     parts = {**document["recipe"]["fixed"], **document["recipe"]["mutable"]}
     size, times = parts.get("batch_size"), parts.get("accumulate", 1)
     if isinstance(size, bool) or not isinstance(size, int):
-        return None  # one that grows is another at every epoch
+        return None  # a growing batch differs in every epoch
     affinity = ((document["system"] or {}).get("before") or {}).get("affinity")
     work = {key: value for key, value in parts.items() if key not in _NO_WORK}
     return _Measured(
@@ -199,7 +199,7 @@ def _measured(name: str, runs: Sequence[Result]) -> _Measured | None:
 
 
 def _groups(measured: Sequence[_Measured]) -> list[list[_Measured]]:
-    """Those of the same work; where that is there twice, those of the same learning rates, too."""
+    """Groups of the same work; if a group has a number of ranks twice, also of the same learning rates."""
     by_work: dict[str, list[_Measured]] = {}
     for own in measured:
         by_work.setdefault(own.work, []).append(own)
@@ -225,7 +225,7 @@ def _row(kind: Literal["strong", "weak"], base: _Measured, own: _Measured) -> Sc
     seeds = [seed for seed in base.by_seed if seed in own.by_seed]
     if not seeds:
         return None
-    # Seconds a sample: their ratio is that of throughputs.
+    # Seconds per sample: their ratio is that of throughputs.
     ours, theirs = ([1.0 / of.by_seed[seed] for seed in seeds] for of in (own, base))
     ratios = paired_ratios(theirs, ours).tolist()
     more = own.ranks / base.ranks

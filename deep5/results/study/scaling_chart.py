@@ -1,4 +1,4 @@
-"""Picture of scaling: throughput and parallel efficiency against the number of ranks, beside what would be ideal."""
+"""Chart of scaling: throughput and parallel efficiency against the number of ranks, with the ideal lines."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _HEIGHT = 170
 
 
 def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
-    """Two panels: throughput, with a dashed line that grows as the ranks do, and efficiency, with one at 100 %.
+    """Two panels: throughput, with a dashed line of linear scaling, and efficiency, with a dashed line at 100 %.
 
-    The bars are intervals, or the least and the largest value of a seed where there is no interval.
+    Error bars are intervals, or the range over the seeds if there is no interval.
 
     Args:
-        scalings: A line each.
-        title: Of the whole.
+        scalings: One line each.
+        title: Title of the chart.
 
     Raises:
         MissingDependency: Altair is not installed.

@@ -1,4 +1,4 @@
-"""Pictures of what a study of schemes trades: accuracy and time to the target against bytes sent, or staleness."""
+"""Charts of the trade-offs of schemes: accuracy and time to the target against bytes sent, or staleness."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from deep5.results.time_to_target import Target, time_to_target
 __all__ = ["COSTS", "TradeOff", "synchronous_ones", "tradeoff_chart", "tradeoffs"]
 
 COSTS = {"communication_volume": "bytes that all ranks sent", "staleness": "mean staleness (updates)"}
-"""What schemes differ in, by metric, as an axis calls it."""
+"""Costs in which schemes differ, by metric, with the axis label."""
 
 _HEIGHT = 220
-# Schemes whose ranks take every step together, on the same parameters.
+# Schemes whose ranks take every step together, at the same parameters.
 _SYNCHRONOUS = frozenset(("AllReduce", "ParameterServer"))
 
 
@@ -27,15 +27,15 @@ class TradeOff(NamedTuple):
     """One candidate's point.
 
     Attributes:
-        candidate: Its name.
+        candidate: Name of the candidate.
         cost: Mean of the metric over the seeds.
-        accuracy: Mean test accuracy at the end, in percent.
-        low: The smallest.
-        high: The largest.
-        seconds: Median time to the target; infinite where half of the seeds or more did not get there.
-        soonest: The least.
-        latest: The most, of those that got there.
-        seeds: How many there are.
+        accuracy: Mean final test accuracy, in percent.
+        low: Minimum over the seeds.
+        high: Maximum over the seeds.
+        seconds: Median time to the target; infinite if half of the seeds or more did not reach it.
+        soonest: Minimum.
+        latest: Maximum over the seeds that reached it.
+        seeds: Number of seeds.
     """
 
     candidate: str
@@ -50,16 +50,16 @@ class TradeOff(NamedTuple):
 
 
 def tradeoffs(runs: Mapping[str, Sequence[Result]], metric: str, target: Target | None) -> list[TradeOff]:
-    """What candidates of the same number of ranks paid, and what they got.
+    """Cost and outcome of candidates with the same number of ranks.
 
     Args:
-        runs: By candidate, those that came to their end.
-        metric: Of `COSTS`.
-        target: What the runs had to reach, or None.
+        runs: The finished runs, by candidate.
+        metric: A key of `COSTS`.
+        target: The target of the runs, or None.
 
     Returns:
-        A point a candidate that has the metric and a test accuracy; none where these have several numbers of ranks,
-        or all paid the same.
+        A point per candidate that has the metric and a test accuracy; none if these have several numbers of ranks, or
+        all have the same cost.
     """
     points, ranks = [], set()
     for name, own in runs.items():
@@ -73,11 +73,11 @@ def tradeoffs(runs: Mapping[str, Sequence[Result]], metric: str, target: Target 
 
 
 def synchronous_ones(runs: Mapping[str, Sequence[Result]], target: Target | None) -> list[TradeOff]:
-    """Candidates of several ranks without a staleness: their ranks take each step together, so that it is 0.
+    """Multi-rank candidates without a staleness metric: their ranks take each step together, so it is 0.
 
     Args:
-        runs: By candidate, those that came to their end.
-        target: What the runs had to reach, or None.
+        runs: The finished runs, by candidate.
+        target: The target of the runs, or None.
     """
     points = []
     for name, own in runs.items():
@@ -123,17 +123,17 @@ def tradeoff_chart(
     note: str = "",
     across: Sequence[TradeOff] = (),
 ) -> Any:
-    """Test accuracy, and time to the target where any candidate got there, against what was paid.
+    """Test accuracy, and time to the target if any candidate reached it, against the cost.
 
-    Bars go from the least to the largest value of a seed.
+    Error bars are the range over the seeds.
 
     Args:
-        points: As `tradeoffs` gives them.
-        metric: Of `COSTS`.
-        title: Of the whole.
-        target: What the runs had to reach, or None.
-        note: What else is to be known, under the title.
-        across: Candidates that paid nothing: a dashed line each, with its name.
+        points: From `tradeoffs`.
+        metric: A key of `COSTS`.
+        title: Title of the chart.
+        target: The target of the runs, or None.
+        note: A further note under the title.
+        across: Candidates without cost: one dashed line each, with its name.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -164,7 +164,7 @@ def tradeoff_chart(
 
 
 def _legend(alt: Any) -> Any:
-    """Its symbols are points, as those in the picture are."""
+    """The legend, with points as symbols like those in the chart."""
     return alt.Legend(symbolType="circle", symbolSize=80, symbolStrokeWidth=0)
 
 
@@ -194,5 +194,5 @@ def _panel(
 
 
 def _values(points: Sequence[TradeOff]) -> list[dict[str, Any]]:
-    """JSON has no infinity; a median that is finite may lie above seeds that never got there."""
+    """The finite values of the points, because JSON has no infinity: some seeds may not have reached the target."""
     return [{key: value for key, value in point._asdict().items() if value != math.inf} for point in points]
