@@ -1,4 +1,4 @@
-"""`deep5 audit`: is a result what the rules of measurement ask for? Read offline, on anybody's folders."""
+"""`deep5 audit`: checks offline whether any result, including untrusted ones, follows the rules of measurement."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

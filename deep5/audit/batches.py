@@ -1,4 +1,4 @@
-"""How many samples each step of a rank had: what throughputs, losses and latencies are held against."""
+"""Samples in each step of a rank: the reference for its throughputs, losses and latencies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from deep5.results.samples_file import SampleRow
 
 __all__ = ["Batches"]
 
-# Steps of a run of which the firsts are told.
+# Maximum steps of a run for which first steps are determined.
 _MOST_STEPS = 5_000_000
-# How a run says that other ranks go on than wrote the checkpoint: parts of batches were others before.
+# The warning of a run resumed by another number of ranks: its batches were split differently before.
 _OTHERS_GO_ON = " wrote the checkpoint and "
 
 Rows = Sequence[SampleRow]
@@ -24,12 +24,12 @@ Rows = Sequence[SampleRow]
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """The sizes of the batches of one rank of a training run.
+    """The batch sizes of one rank of a training run.
 
     Args:
         document: result.json.
-        train_samples: Of the training set, where the events say it.
-        rank: Whose part of each batch.
+        train_samples: Size of the training set, if the events state it.
+        rank: The rank.
     """
 
     document: Mapping[str, Any]
@@ -38,31 +38,31 @@ class Batches:
 
     @cached_property
     def ranks(self) -> int:
-        """How many shared each batch."""
+        """Number of ranks that shared each batch."""
         return ranks_of(self.document)
 
     @cached_property
     def size(self) -> int | None:
-        """Samples of a batch on all ranks; None where the sizes of all do not follow from the number of samples."""
+        """Samples per batch over all ranks; None if the batch sizes cannot be derived from the number of samples."""
         return batch_size_of(self.document)
 
     @cached_property
     def mixed(self) -> bool:
-        """Whether the run went on with another number of ranks, so that its parts of batches were others before."""
+        """Whether the run resumed with another number of ranks, so that it split batches differently before."""
         told = self.document["warnings"]
         return bool(self.document["resumed"]) and any(_OTHERS_GO_ON in str(sentence) for sentence in told)
 
     def part(self, samples: int) -> int:
-        """How many of the samples of a batch this rank has."""
+        """This rank's number of samples in a batch."""
         from deep5.distributed.sharding import part_of
 
         begin, end = part_of(samples, self.rank, self.ranks)
         return end - begin
 
     def in_epoch(self, steps: int) -> tuple[int, int] | None:
-        """How many samples this rank had in each step but the last of an epoch of so many, and in the last.
+        """This rank's samples in each step but the last of an epoch of `steps` steps, and in the last step.
 
-        None where that does not follow from batch size and sampler.
+        None if they cannot be derived from batch size and sampler.
         """
         size, count = self.size, self.train_samples
         if size is None or count is None or self.mixed:
@@ -72,7 +72,7 @@ class Batches:
         return self.part(size), self.part(min(size, count - (steps - 1) * size))
 
     def held(self, steps: Rows) -> list[int] | None:
-        """How many samples this rank had in each step, by its place in its epoch; None where that does not follow."""
+        """This rank's samples in each step, by its position in its epoch; None if they cannot be derived."""
         size, count = self.size, self.train_samples
         if size is None or count is None or self.mixed:
             return None
@@ -83,10 +83,10 @@ class Batches:
         return [self.part(held) for held in found] if min(found, default=1) > 0 else None
 
     def counted(self, own: Rows) -> list[int] | None:
-        """Of samples an epoch, how many samples of each count: without the first batch of each size, which may compile.
+        """Samples counted by each per-epoch sample: all but the first batch of each size, which may compile.
 
         Args:
-            own: Of the throughput.
+            own: Samples of the throughput.
         """
         ends = [0, *(sample.step or 0 for sample in own)]
         if self.document["status"] != "success" or ends[-1] > _MOST_STEPS:
@@ -102,7 +102,7 @@ class Batches:
         return counts
 
     def steady(self, own: Rows) -> list[float] | None:
-        """Of samples a step: those that are not the first of their size in their process; from the second epoch on."""
+        """Per-step samples, without the first of each size in its process; if possible from the second epoch on."""
         taken = self.held(own)
         if taken is None:
             return None
@@ -113,10 +113,10 @@ class Batches:
 
 
 class _Firsts:
-    """Tells the first step of each size of batch, in each process of a run: that one may compile.
+    """Detects the first step with each batch size in each process of a run, because it may include compilation.
 
     Args:
-        resumed: As result.json has it; what went on from an earlier step took the place of what had gone on before.
+        resumed: The entry in result.json; a resumption from an earlier step replaces the later ones.
     """
 
     def __init__(self, resumed: Sequence[Mapping[str, Any]]) -> None:
@@ -126,7 +126,7 @@ class _Firsts:
         self._sizes = set[int]()
 
     def __call__(self, step: int, size: int) -> bool:
-        """Whether this step, told of in order, is one."""
+        """Whether this step is such a first step; steps are passed in order."""
         while self._begins and step >= self._begins[0]:
             self._begins.pop(0)
             self._sizes = set()

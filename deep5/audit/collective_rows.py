@@ -1,4 +1,4 @@
-"""Rules 8, 9 and 14 for a run of collectives: collective.json follows from recipe and samples, and hides nothing."""
+"""Rules 8, 9 and 14 for a run of collectives: collective.json follows from recipe and samples and is complete."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["check_collective_rows"]
 
 _FILE = "collective.json"
-# Of buffers up to here the right result is made again, where its bits do not depend on the order of additions.
+# Up to this buffer size the correct result is recomputed, if its bits do not depend on the order of additions.
 _MOST_BYTES = 1 << 22
-# Between the clock of the calls and that of the run.
+# Tolerance between the clock of the calls and that of the run.
 _SLACK_S = 0.01
 
 Samples = Mapping[str, Sequence[SampleRow]]
@@ -35,10 +35,10 @@ def check_collective_rows(ledger: Ledger, root: Path, document: Mapping[str, Any
     """Check collective.json.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
-        document: result.json of a run that came to its end.
-        samples: By series; of calls, those of the slowest rank.
+        ledger: Receives the findings.
+        root: The resolved folder.
+        document: result.json of a finished run.
+        samples: By series; for calls, those of the slowest rank.
     """
     from deep5.bench.collective.summary import summarise_collectives
     from deep5.results.validation import encode
@@ -77,7 +77,7 @@ def _in_json(summary: Any) -> dict[str, Any]:
 def _times(
     ledger: Ledger, plan: CollectivePlan, ranks: int, looked_at: Sequence[Mapping[str, Any]], samples: Samples
 ) -> CollectiveTimes | None:
-    """What was measured, with the times of the samples; None where they, or what was looked at, are not all there."""
+    """The measurement, with the times of the samples; None if times or result checks are incomplete."""
     from deep5.bench.collective.measure import CollectiveTimes, Measured
 
     planned = [(name, size) for size in plan.sizes_bytes for name in plan.algorithms]
@@ -127,13 +127,13 @@ def _times(
 
 
 def _of(what: str, series: Mapping[str, list[float]]) -> dict[int, list[float]]:
-    """By size, the times of messages or additions."""
+    """Times of messages or additions, by size."""
     parts = [(label.partition("/"), values) for label, values in series.items()]
     return {int(size): values for (name, _, size), values in parts if name == what}
 
 
 def _check_sent(ledger: Ledger, root: Path, times: CollectiveTimes) -> None:
-    """A rank has sent, in all, at least what it sent in the calls."""
+    """Check that a rank sent, in total, at least what it sent in the calls."""
     calls = times.plan.warm_up + times.plan.rounds
     for entry in json_of(root, RANKS) or ():
         rank = entry["rank"]
@@ -147,7 +147,7 @@ def _check_sent(ledger: Ledger, root: Path, times: CollectiveTimes) -> None:
 
 
 def _check_bits(ledger: Ledger, each: Measured, entry: Mapping[str, Any], times: CollectiveTimes) -> None:
-    """What is said to be right has the right bits, where these do not depend on the order of additions."""
+    """Check that a result declared correct has the correct bits, if they do not depend on the order of additions."""
     from deep5.bench.collective.measure import is_right
 
     where = f"{each.algorithm} at {each.size_bytes} bytes"
@@ -166,7 +166,7 @@ def _right_sums(plan: CollectivePlan, ranks: int, size_bytes: int) -> tuple[int,
     from deep5.distributed.agreement import checksum
     from deep5.distributed.collectives.messages import COMBINE
 
-    # Two numbers are rounded once, whoever adds them; halves are left out, in which some are zeros with a sign.
+    # A sum of two values is rounded once in either order; float16 is excluded, because some of its zeros have a sign.
     exact = np.dtype(plan.dtype).kind == "i" or (plan.dtype != "float16" and (ranks == 2 or plan.op in ("max", "min")))
     if not exact or size_bytes * ranks > _MOST_BYTES:
         return None
@@ -178,7 +178,7 @@ def _right_sums(plan: CollectivePlan, ranks: int, size_bytes: int) -> tuple[int,
 
 
 def _check_right(ledger: Ledger, document: Mapping[str, Any], times: CollectiveTimes, samples: Samples) -> None:
-    """The share of what is right follows, and the warnings say what is wrong."""
+    """Check the share of correct results, and that the warnings report incorrect ones."""
     from deep5.bench.collective.summary import faults_of
 
     faults = [faults_of(each, times) for each in times.measured]

@@ -1,4 +1,4 @@
-"""Rules 8 and 9 for a recipe of collectives: what its samples are called, and which values follow from them."""
+"""Rules 8 and 9 for a recipe of collectives: names of its sample series, and the values that follow from them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["OF_ONE_SIZE", "asked", "check_of_one_size", "is_call", "is_series", "plan_asked"]
 
 OF_ONE_SIZE = ("bus_bandwidth", "collective_latency")
-"""Metrics that follow from the times of one algorithm at one size."""
+"""Metrics derived from the times of one algorithm at one size."""
 
-# Beside calls of the algorithms: what the model was fitted to.
+# Series other than calls of the algorithms: the measurements to which the model was fitted.
 _MACHINE = ("message", "addition")
 
 Samples = Mapping[str, Sequence[SampleRow]]
 
 
 def is_call(label: str) -> bool:
-    """Whether samples are of calls of an algorithm, such as `ring/1024`: every rank has its own."""
+    """Whether a series contains calls of an algorithm, such as `ring/1024`: every rank has its own."""
     from deep5.bench.collective.plan import LIBRARY
     from deep5.distributed.collectives.algorithms import ALGORITHMS
 
@@ -34,7 +34,7 @@ def is_call(label: str) -> bool:
 
 
 def is_series(label: str) -> bool:
-    """Whether samples are of calls, or what the model was fitted to: of no metric."""
+    """Whether a series contains calls or the model's measurements, and so belongs to no metric."""
     return is_call(label) or _is_of(label, _MACHINE)
 
 
@@ -44,11 +44,11 @@ def _is_of(label: str, names: Sequence[str]) -> bool:
 
 
 def asked(document: Mapping[str, Any], key: str) -> Any:
-    """What stands under a key of the recipe, or its default.
+    """The value of a recipe key, or its default.
 
     Args:
         document: result.json of a run of collectives.
-        key: Of its recipe.
+        key: Key of its recipe.
     """
     from deep5.recipe.keys import kind_of
 
@@ -57,10 +57,10 @@ def asked(document: Mapping[str, Any], key: str) -> Any:
 
 
 def plan_asked(document: Mapping[str, Any]) -> CollectivePlan:
-    """What the recipe of a run of collectives asks for.
+    """The plan that the recipe of a run of collectives requests.
 
     Raises:
-        RecipeError: A value cannot be read.
+        RecipeError: A value is invalid.
     """
     from deep5.bench.collective.recipe import collective_plan
 
@@ -71,15 +71,15 @@ def check_of_one_size(
     ledger: Ledger, label: str, row: Mapping[str, Any], own: Sequence[SampleRow], document: Mapping[str, Any],
     samples: Samples,
 ) -> None:  # fmt: skip
-    """Hold samples, value and interval of a metric against the times of its algorithm.
+    """Compare samples, value and interval of a metric with the times of its algorithm.
 
     Args:
-        ledger: Takes the findings.
-        label: Of the metric.
+        ledger: Receives the findings.
+        label: Label of the metric.
         row: Its row in result.json, with a value.
         own: Its samples.
         document: result.json.
-        samples: Of all series; of calls, those of the slowest rank.
+        samples: All series; for calls, those of the slowest rank.
     """
     from deep5.bench.collective.summary import bus_gbyte_s
 

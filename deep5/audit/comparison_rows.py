@@ -1,4 +1,4 @@
-"""Results of a comparison, derived again from its samples: which of them count, medians, intervals.
+"""Results of a comparison, derived again from its samples: which samples count, medians, intervals.
 
 Independent of `deep5.results.comparison_summary`.
 """
@@ -21,7 +21,7 @@ Key = tuple[str, str]
 
 
 def last_processes(document: Mapping[str, Any]) -> set[int]:
-    """Numbers of the timed processes that count: of a candidate that ran twice in a round, the later one."""
+    """Numbers of the timed processes that count: if a candidate ran twice in a round, the later one."""
     last: dict[tuple[str, int], int] = {}
     for number, process in enumerate(document["processes"]):
         if process["job"] == "time":
@@ -30,7 +30,7 @@ def last_processes(document: Mapping[str, Any]) -> set[int]:
 
 
 def failed_turns_of(document: Mapping[str, Any]) -> set[tuple[int, str]]:
-    """Round and candidate of each process that crashed, was stopped, or had a fault."""
+    """Round and candidate of each process that crashed, was killed, or reported an error."""
     turns = set()
     for candidate in document["candidates"]:
         turns |= {(number, candidate["label"]) for number in candidate["failed_rounds"]}
@@ -38,21 +38,21 @@ def failed_turns_of(document: Mapping[str, Any]) -> set[tuple[int, str]]:
 
 
 def rounds_with_results(document: Mapping[str, Any]) -> float:
-    """How many rounds the results are of; infinite for a comparison that ended by itself."""
+    """Number of rounds that the results cover; infinite for a finished comparison."""
     if document["status"] == "success":
         return math.inf
     return max([0.0, *(float(row["processes"]) for row in document["results"])])
 
 
 def valid(document: Mapping[str, Any], samples: Iterable[TimedSample]) -> list[TimedSample]:
-    """The samples of what passed its proof, in processes that count and did not fail."""
+    """Samples of candidates that passed their proof, in processes that count and did not fail."""
     passed: dict[Key, bool] = {}
     for row in document["equivalence"]:
         key = row["workload"], row["candidate"]
         passed[key] = passed.get(key, True) and bool(row["passed"])
     differs = {candidate["label"] for candidate in document["candidates"] if candidate["status"] == "different"}
     processes, failed = last_processes(document), failed_turns_of(document)
-    # Each operator has a proof of its own; a network is proved as a whole.
+    # Each operator has its own proof; a network has one for the whole.
     without_proof = document["kind"] != "operators"
     return [
         sample
@@ -65,7 +65,7 @@ def valid(document: Mapping[str, Any], samples: Iterable[TimedSample]) -> list[T
 
 
 def round_medians(samples: Iterable[TimedSample]) -> dict[Key, dict[int, float]]:
-    """By workload and candidate, the median of the steady samples of each round, in seconds; rounds in order."""
+    """Median of the steady samples of each round, in seconds, by workload and candidate; rounds in order."""
     times: defaultdict[Key, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         if sample.phase == "steady":
@@ -74,11 +74,11 @@ def round_medians(samples: Iterable[TimedSample]) -> dict[Key, dict[int, float]]
 
 
 def result_rows(samples: Sequence[TimedSample], batch_sizes: Mapping[Key, int | None]) -> list[dict[str, Any]]:
-    """The rows of `results` as they follow from the samples.
+    """The rows of `results` derived from the samples.
 
     Args:
-        samples: Those that count.
-        batch_sizes: Samples a call; None: a call is no batch.
+        samples: The samples that count.
+        batch_sizes: Samples per call; None: a call is not a batch.
     """
     return [
         _result(key, rounds, [s for s in samples if (s.workload, s.candidate) == key], batch_sizes.get(key))

@@ -1,4 +1,4 @@
-"""Rules 6 and 8: the raw times of a comparison are whole, in order, possible, and nobody else's."""
+"""Rules 6 and 8: the raw times of a comparison are complete, in order, plausible, and not copied."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from deep5.audit.timed_samples import TimedSample
 
 __all__ = ["check_samples"]
 
-# A sample below this is nothing that a clock can tell; the middle one is to be far above.
+# Shorter samples are below the resolution of a clock; the median sample must be far above.
 _LEAST_S, _MIDDLE_S = 1e-6, 2e-4
-# What is read beside the clock, a sample; and the share that must be on it.
+# Maximum time per sample spent on other work than timing, and the minimum share that is timed.
 _BESIDE_S, _SHARE = 5e-3, 0.75
-# Of training, a single sample that is much shorter: the system may take the processor just between two readings, but
-# hardly ever does; in some hundred comparisons beside other programs it never did. Inference looks at its samples
-# between them, which may take as long as one.
+# For training, the maximum share of single samples that are much shorter than their interval: the system may preempt
+# the process exactly between two readings, but rarely does; in some hundred comparisons next to other programs it never
+# did. Inference checks its samples between readings, which may take as long as a sample.
 _FAR_S, _FAR, _RARE = 1e-2, 0.5, 0.01
-# Of the time between two readings, where no other candidate tells how full the batches were: half of them, at least.
+# Minimum share of the time between two readings if no other candidate shows how full the batches were: one half.
 _ALONE = 0.5
-# Series of fewer values may be alike by chance, where the clock is coarse.
+# Shorter series may agree by chance if the clock is coarse.
 _SERIES = 5
-# Rounds that anybody measures, and samples of one process: what is derived from more takes hours, or all memory.
+# Maximum rounds, and samples of one process: an evaluation of more takes hours, or all memory.
 _MOST_ROUNDS, _MOST_SAMPLES = 1000, 50_000
 
 Key = tuple[str, str, int]
@@ -38,12 +38,12 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
     """Check the raw times.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: comparison.json.
-        samples: As samples.csv has them.
+        samples: All rows of samples.csv.
 
     Returns:
-        Whether they are numbers at all, so that medians can be derived.
+        Whether the samples are valid numbers, so that medians can be derived.
     """
     right = all(
         math.isfinite(s.seconds) and s.seconds > 0 and s.calls >= 1 and math.isfinite(s.time_s) for s in samples
@@ -74,7 +74,7 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
             and candidate in labels
             and (told["candidate"], told["job"], told["round"]) == (candidate, "time", own[0].round)
             and len({sample.round for sample in own}) == 1
-            # What a process measured that was found to have a fault is kept, and does not count.
+            # Samples of a process in which a fault was found are kept, but do not count.
             and (told["reason"] is None or (told["round"], candidate) in failed),
             f"{name}: there is no such process of this candidate and round {own[0].round} that came to its end",
         )
@@ -122,7 +122,7 @@ def _check_series(ledger: Ledger, name: str, own: Sequence[TimedSample], kind: s
     times = [sample.seconds for sample in rest]
     allowed = {steady_from(times)[0]}
     if kind == "inference":
-        # It looks before each sample: patience may end before it looks again.
+        # The process checks before each sample: its patience may end before the next check.
         allowed |= {steady_from(times[:-1])[0]} if len(times) > 1 else set()
     ledger.hold(
         6, warm in allowed, f"{name}: warming up is said to end after {warm} samples; it follows {sorted(allowed)}"
@@ -130,7 +130,7 @@ def _check_series(ledger: Ledger, name: str, own: Sequence[TimedSample], kind: s
 
 
 def _check_lived(ledger: Ledger, name: str, busy_s: float, told_s: float, wall_s: float, kind: str) -> None:
-    """Nothing took longer than the process lived; a batch that is not full counts for more than it took."""
+    """Check that nothing took longer than the process lived; a partial batch counts more than it took."""
     if kind != "training":
         ledger.hold(
             8, busy_s <= wall_s, f"{name}: its samples took {busy_s:.4g} s, and the process lived {wall_s:.4g} s"
@@ -139,7 +139,7 @@ def _check_lived(ledger: Ledger, name: str, busy_s: float, told_s: float, wall_s
 
 
 def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[TimedSample]]) -> None:
-    """A process that came to its end has samples; failed ones have none."""
+    """Check that a finished process has samples and a failed one has none."""
     failed = failed_turns_of(document)
     there = {(candidate, number) for candidate, _, number in series}
     for number, process in enumerate(document["processes"]):
@@ -155,7 +155,7 @@ def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mappin
 
 
 def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[TimedSample]]) -> None:
-    """No two processes measure the same times to the last bit."""
+    """Check that no two processes measured bit-identical times."""
     seen: dict[float, list[tuple[Key, list[float]]]] = {}
     for key, own in series.items():
         times = [sample.seconds for sample in own if sample.phase != "first"]
@@ -175,7 +175,7 @@ def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[TimedSample]]) -
 
 
 def _check_on_clock(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[TimedSample]]) -> None:
-    """Between two readings lies the sample and little else: seconds that were scaled leave a gap, or do not fit."""
+    """Check that the time between two readings is mostly the sample: scaled seconds leave a gap, or do not fit."""
     if document["kind"] == "operators":
         ledger.skip("samples against the time between them, for operators: workloads take turns")
         return
@@ -205,12 +205,12 @@ def _check_on_clock(ledger: Ledger, document: Mapping[str, Any], series: Mapping
             f"{name}: of {length:.3g} s between two readings {off:.3g} s are on no clock; allowed: "
             f"{max(_BESIDE_S, (1 - _SHARE) * length):.3g} s",
         )
-    # A sample that took less than the time between two readings is the other rule's.
+    # Samples shorter than the time between two readings are covered by the check above.
     most = min(1.0, max(shares.values(), default=1.0))
     alone = len({candidate for candidate, _, _ in shares}) == 1
     for key, share in ((key, share) for key, share in shares.items() if key in judged):
-        # A time is read when its sample is over, but of inference's warm-up. A batch that is not full counts for more,
-        # in all candidates alike.
+        # A time is read when its sample is over, except in inference's warm-up. A partial batch counts more than it
+        # took, in all candidates alike.
         least = 0.98 if document["kind"] == "inference" else _ALONE if alone else 0.9 * most
         ledger.hold(
             8,

@@ -1,4 +1,4 @@
-"""One comparison: what was proved, declared, pinned and calibrated, held against the rules of measurement."""
+"""Checks one comparison's proof, declarations, pinning and calibration against the rules of measurement."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
     """Check a comparison's folder.
 
     Args:
-        root: The folder, resolved.
-        ledger: Takes the findings.
+        root: The resolved folder.
+        ledger: Receives the findings.
     """
     try:
         result = load_comparison(root)
@@ -118,7 +118,7 @@ def _check_provenance(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 
 def _check_observed(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """Rules 2 and 3, by what was read back in the processes that were timed."""
+    """Rules 2 and 3, by the settings read back in the timed processes."""
     dtypes: dict[str, dict[str, Any]] = {}
     pinned = document["measurement"]["processors"]
     ledger.hold(
@@ -166,7 +166,7 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
     ledger.same(4, "the clock", told["clock"], _CLOCK)
     steps = document["proof"]["steps"]
     if steps is not None:
-        # Of inference a few batches are enough.
+        # For inference, fewer batches are permitted.
         right = steps == told["proof_steps"] or (document["kind"] == "inference" and steps < told["proof_steps"])
         ledger.hold(1, right, f"the proof is said to have {steps} steps; asked for: {told['proof_steps']}")
     ledger.hold(5, bool(told["scope"].strip()), "nothing says what the clock covers; allowed: a scope")
@@ -178,7 +178,7 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 
 def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """Rule 10: there is a calibration of as many threads, and every floor follows from it."""
+    """Rule 10: there is a calibration with the same number of threads, and every noise floor follows from it."""
     told = document["calibration"]
     if (
         not ledger.hold(
@@ -213,7 +213,7 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 
 def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """Rule 11: every candidate's fate is told, and one that failed has no verdict."""
+    """Rule 11: every candidate's status is reported, and a failed one has no verdict."""
     labels = [candidate["label"] for candidate in document["candidates"]]
     ledger.hold(11, len(set(labels)) == len(labels), f"candidates are named twice: {labels!r:.80}")
     ledger.hold(11, document["baseline"] in labels, f"the baseline {document['baseline']!r:.60} is no candidate")

@@ -1,7 +1,7 @@
-"""Rules 1 and 12: what a run or candidate was given, held against what describes it, and made again where it can be.
+"""Rules 1 and 12: compares the inputs of a run or candidate with their description, and recreates them if possible.
 
-The hashes of data, split and initial weights are of contents that no result holds. deep5's own digits are in the
-package, and the networks of its own recipes are drawn from the seed: of these the hashes are found again.
+The hashes of data, split and initial weights are of contents that no result stores. deep5's own digits are in the
+package, and the networks of its own recipes are drawn from the seed: their hashes are recomputed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from deep5.core.errors import Deep5Error
 __all__ = ["check_data", "check_description", "check_weights"]
 
 _FILE = "dataset.json"
-# Arguments of the digits that make no file be read; an image of more than this would be large.
+# Arguments of the digits that read no file; the maximum image size.
 _ARGUMENTS = {"size": int, "test_share": float, "split_seed": int, "limit": int}
 _LARGEST_IMAGE = 64
 
 
 def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
-    """dataset.json is there, says what it describes, and has as many samples as the events.
+    """dataset.json exists, describes the data, and has the same number of samples as the events.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         root: The folder.
-        document: result.json of a training run that came to its end.
+        document: result.json of a finished training run.
     """
     provenance, told = document["provenance"], json_of(root, _FILE)
     for key, rule in (("data", 1), ("split", 12), ("initial_weights", 1), ("batch_order", 1)):
@@ -54,12 +54,12 @@ def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -
 
 
 def check_data(ledger: Ledger, who: str, parts: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
-    """The hashes of data and split are those of the digits, where these are the data.
+    """The hashes of data and split are those of the digits, if the data are the digits.
 
     Args:
-        ledger: Takes the findings.
-        who: What findings call it.
-        parts: Of the recipe, fixed and mutable.
+        ledger: Receives the findings.
+        who: Name used in findings.
+        parts: Fixed and mutable parts of the recipe.
         provenance: Its hashes.
     """
     name, arguments = _digits(parts)
@@ -74,14 +74,14 @@ def check_data(ledger: Ledger, who: str, parts: Mapping[str, Any], provenance: M
 def check_weights(
     ledger: Ledger, who: str, document: Mapping[str, Any], provenance: Mapping[str, Any], seed: object
 ) -> None:
-    """The hash of the initial weights is that of the weights which the seed draws, for a recipe of deep5's own.
+    """The hash of the initial weights is that of the weights drawn from the seed, for deep5's own recipes.
 
     Args:
-        ledger: Takes the findings.
-        who: What findings call it.
+        ledger: Receives the findings.
+        who: Name used in findings.
         document: result.json or comparison.json.
         provenance: Its hashes.
-        seed: Of the run.
+        seed: Seed of the run.
     """
     recipe = document["recipe"]
     parts = {**recipe["fixed"], **recipe["mutable"]}
@@ -99,7 +99,7 @@ def check_weights(
 
 
 def _digits(parts: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[str, Any], ...]]:
-    """The digits and their arguments; None where the data are others, or changed by more than that."""
+    """The digits and their arguments; None if the data are different or otherwise modified."""
     arguments = parts.get("dataset_kwargs") or {}
     fits = parts.get("dataset") == "digits" and isinstance(arguments, Mapping) and arguments.keys() <= _ARGUMENTS.keys()
     if not fits or not all(
@@ -123,10 +123,10 @@ def _made(arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, dict[str, A
 
 @lru_cache(maxsize=64)
 def _drawn(name: str, size: str, fixed_hash: str, seed: int) -> str:
-    """The hash of the weights that a seed draws.
+    """The hash of the weights drawn from a seed.
 
     Raises:
-        UsageError: The recipe is none of deep5's own, or not as it is installed; or its network is no graph.
+        UsageError: The recipe is not deep5's own, or differs from the installed one; or its network is not a graph.
     """
     from deep5.core.errors import UsageError
     from deep5.networks.network import Network

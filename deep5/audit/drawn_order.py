@@ -1,4 +1,4 @@
-"""Seeds and orders, derived again from a run's seed: what they are hashed from, and how a round is shuffled.
+"""Seeds and orders, derived again from a run's seed: the hash input, and the shuffle of a round.
 
 Independent of `deep5.core.seeds` and of the code that draws the order of a comparison.
 """
@@ -17,12 +17,12 @@ def seed_for(seed: int, *purpose: str | int) -> int:
 
 
 def order_in_round(seed: int, number: int, count: int) -> list[int]:
-    """The order of the candidates in a round: drawn for each two rounds, and reversed in the second.
+    """The order of the candidates in a round: drawn for every two rounds, and reversed in the second.
 
     Args:
-        seed: Of the comparison.
-        number: Of the round, from 0.
-        count: How many candidates.
+        seed: Seed of the comparison.
+        number: Number of the round, from 0.
+        count: Number of candidates.
     """
     from numpy.random import Generator, Philox
 

@@ -1,7 +1,7 @@
-"""Which warnings a comparison must store, as they follow from its samples, its calibration and its machine's load.
+"""The warnings that a comparison must contain, derived from its samples, its calibration and its machine's load.
 
-Independent of `deep5.results.comparison_summary`. A warning is named by parts of its sentence, not by the whole of it:
-results of other versions word it differently.
+Independent of `deep5.results.comparison_summary`. A warning is identified by parts of its sentence, because results of
+other versions word it differently.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NOISY = {"quick": 1.25, "rigorous": 1.05}
 
 
 def due_warnings(document: Mapping[str, Any], samples: Sequence[TimedSample]) -> list[Parts]:
-    """The parts of each warning that has to be there.
+    """The identifying parts of each required warning.
 
     Args:
         document: comparison.json.
-        samples: All of them.
+        samples: All samples.
     """
     processes = last_processes(document)
     unsettled: Counter[Key] = Counter()

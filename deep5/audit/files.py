@@ -1,4 +1,4 @@
-"""The files of a folder that somebody else made: read by the one safe reader, and never run."""
+"""Reads files of an untrusted folder, only through the safe reader; never executes them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _SOURCE_BYTES = 16 << 20
 
 
 def bytes_of(root: Path, name: str, *, most_bytes: int = reading.TABLE_BYTES) -> bytes | None:
-    """The bytes of a file of a folder; None where it is not there.
+    """The bytes of a file of a folder; None if it does not exist.
 
     Args:
         root: The folder.
-        name: Of the file, in the folder or in one below.
-        most_bytes: A larger one is refused.
+        name: Name of the file, in the folder or a subfolder.
+        most_bytes: Maximum size.
 
     Raises:
-        UsageError: It is no plain file in the folder, is too large, or cannot be read.
+        UsageError: It is not a plain file in the folder, is too large, or cannot be read.
     """
     try:
         return reading.read_bytes(root / name, root=root, most_bytes=most_bytes)
@@ -31,10 +31,10 @@ def bytes_of(root: Path, name: str, *, most_bytes: int = reading.TABLE_BYTES) ->
 
 
 def plain(root: Path, name: str) -> Path | None:
-    """The path of a plain file of a folder, for a reader of its own; None where it is not there.
+    """The path of a plain file of a folder, for a separate reader; None if it does not exist.
 
     Raises:
-        UsageError: As `bytes_of`.
+        UsageError: As for `bytes_of`.
     """
     try:
         with reading.opened(root / name, root=root, most_bytes=reading.TABLE_BYTES):
@@ -44,10 +44,10 @@ def plain(root: Path, name: str) -> Path | None:
 
 
 def json_of(root: Path, name: str) -> Any:
-    """What a JSON file of a folder holds; None where it is not there.
+    """The contents of a JSON file of a folder; None if it does not exist.
 
     Raises:
-        UsageError: As `bytes_of`; or it is no JSON.
+        UsageError: As for `bytes_of`; or it is not JSON.
     """
     try:
         return reading.read_json(root / name, root=root)
@@ -56,10 +56,10 @@ def json_of(root: Path, name: str) -> Any:
 
 
 def sha256_of(root: Path, name: str) -> str | None:
-    """Of a file's bytes, which are not looked at otherwise; None where it is not there.
+    """SHA-256 of a file's bytes, which are not parsed; None if it does not exist.
 
     Raises:
-        UsageError: As `bytes_of`.
+        UsageError: As for `bytes_of`.
     """
     content = bytes_of(root, name, most_bytes=_SOURCE_BYTES)
     return None if content is None else hashlib.sha256(content).hexdigest()

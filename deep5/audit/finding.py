@@ -1,4 +1,4 @@
-"""What an audit finds, and the ledger that it is written into."""
+"""The findings of an audit, and the ledger that collects them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from deep5.core.terminal import plain
 
 __all__ = ["Finding", "Ledger"]
 
-# Medians and intervals are summed in another order by another NumPy; nothing that is edited by hand is so close.
+# Another NumPy sums medians and intervals in another order; a manual edit would differ more.
 _CLOSE = 1e-9
-# Letters of a value that are shown; of a text that is cut, so many before the first that differs; letters of
-# the path to a place.
+# Maximum letters of a value shown; of a truncated string, letters before the first difference; maximum letters of the
+# path to a place.
 _SHOWN, _BEFORE, _PLACE = 60, 12, 200
-# Of one rule in one folder: who drops a column makes a finding a line, and the first ones say it all.
+# Maximum findings of one rule in one folder: a dropped column yields one finding per line, and the first ones suffice.
 _MOST = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A rule of measurement that a result breaks.
+    """A violation of a rule of measurement by a result.
 
     Attributes:
         rule: Its number in the rules of measurement, 1 to 14.
-        folder: Whose.
-        what: What is wrong, in words, with what is stored and what follows from the rest.
+        folder: The folder.
+        what: The violation, in words, with the stored value and the derived one.
     """
 
     rule: int
@@ -46,16 +46,16 @@ class Ledger:
     """The checks of one folder.
 
     Args:
-        folder: What findings call it.
+        folder: Name used in findings.
 
     Attributes:
         findings: In the order of the checks.
-        checks: How many were made.
-        skipped: What could not be checked again, with the reason, and how often.
+        checks: Number of checks made.
+        skipped: Checks that could not be made, with the reason, and how often.
     """
 
     def __init__(self, folder: str) -> None:
-        # A name may hold a line break, and what follows it would look like a finding.
+        # A name may contain a line break, and the text after it would look like a finding.
         self.folder = plain(" ".join(folder.splitlines()))
         self.findings: list[Finding] = []
         self.checks = 0
@@ -63,7 +63,7 @@ class Ledger:
         self._told: Counter[int] = Counter()
 
     def find(self, rule: int, what: str) -> None:
-        """Note a finding, in one line that steers no terminal: the documents are anybody's."""
+        """Add a finding, on one line without terminal control characters, because documents are untrusted."""
         what = plain(" ".join(what.split()))
         self._told[rule] += 1
         if self._told[rule] < _MOST:
@@ -74,23 +74,23 @@ class Ledger:
             )
 
     def hold(self, rule: int, right: bool, what: str) -> bool:
-        """Make a check; where it does not hold, `what` is a finding."""
+        """Make a check; if it fails, `what` becomes a finding."""
         self.checks += 1
         if not right:
             self.find(rule, what)
         return right
 
     def same(self, rule: int, what: str, stored: Any, follows: Any) -> bool:
-        """Check that what is stored is what follows from the rest; numbers up to the rounding of a sum."""
+        """Check that the stored value equals the derived one; numbers up to the rounding of a sum."""
         return self.hold(rule, _alike(stored, follows), f"{what}{_difference(stored, follows)}")
 
     def skip(self, what: str) -> None:
-        """Note what cannot be checked again, and why."""
+        """Record a check that cannot be made, and why."""
         self.skipped[plain(" ".join(what.split()))] += 1
 
     @contextmanager
     def part(self, rule: int, what: str) -> Iterator[None]:
-        """Checks of one part of the documents; one that is not made as deep5 makes it is a finding itself."""
+        """Checks of one part of the documents; a part that is not in deep5's format is itself a finding."""
         try:
             yield
         except Deep5Error as error:
@@ -111,7 +111,7 @@ def _alike(stored: Any, follows: Any) -> bool:
         return stored is follows
     if isinstance(follows, float) or isinstance(stored, float):
         try:
-            one, other = float(stored), float(follows)  # "inf" and "nan" stand for what JSON cannot write
+            one, other = float(stored), float(follows)  # "inf" and "nan" represent values that JSON lacks
         except (TypeError, ValueError, OverflowError):
             return False
         return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=1e-300)
@@ -119,7 +119,7 @@ def _alike(stored: Any, follows: Any) -> bool:
 
 
 def _difference(stored: Any, follows: Any) -> str:
-    """Both values where they are short, else the first place within them where they differ."""
+    """Both values if they are short, otherwise the first place within them that differs."""
     place = ""
     while max(len(repr(stored)), len(repr(follows))) > _SHOWN:
         if isinstance(stored, dict) and isinstance(follows, dict):
@@ -140,7 +140,7 @@ def _difference(stored: Any, follows: Any) -> str:
 
 
 class _Nothing:
-    """What stands for a part that is not there."""
+    """Placeholder for a missing part."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -150,7 +150,7 @@ _NOTHING = _Nothing()
 
 
 def _shown(value: Any, other: Any) -> str:
-    """A value in one line, cut where it is long, so that the first letter in which it differs can be seen."""
+    """A value on one line, truncated if it is long, so that its first difference is visible."""
     quote = "'" if isinstance(value, str) else ""
     text, beside = (str(one) if isinstance(one, str) else repr(one) for one in (value, other))
     if len(text) <= _SHOWN:

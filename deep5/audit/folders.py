@@ -1,4 +1,4 @@
-"""`audit`: folders of results, each by its kind, and together where they are runs of one recipe."""
+"""`audit`: audits result folders, each by its kind, and runs of one recipe together."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NAMES = ", ".join(FILES[kind] for kind in (COMPARISON_KIND, STUDY_KIND, RUN_KIN
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What an audit found; true where it found nothing.
+    """The outcome of an audit; true if there are no findings.
 
     Attributes:
         findings: In the order of the folders.
-        folders: How many were audited: runs, comparisons and studies.
-        checks: How many checks were made.
-        skipped: What could not be checked again, with the reason, and how often.
+        folders: Number of audited runs, comparisons and studies.
+        checks: Number of checks made.
+        skipped: Checks that could not be made, with the reason, and how often.
     """
 
     findings: tuple[Finding, ...]
@@ -42,7 +42,7 @@ class Report:
         return not self.findings
 
     def document(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """The report in JSON types."""
         return {
             "passed": bool(self),
             "findings": [{"rule": f.rule, "folder": f.folder, "what": f.what} for f in self.findings],
@@ -53,13 +53,13 @@ class Report:
 
 
 def audit(folders: Iterable[str | Path]) -> Report:
-    """Hold results against the rules of measurement, offline; nothing that is found in them is run.
+    """Check results against the rules of measurement, offline; nothing in them is executed.
 
     Args:
-        folders: Of runs, comparisons or studies; or folders that hold such folders.
+        folders: Folders of runs, comparisons or studies; or folders that contain such folders.
 
     Raises:
-        UsageError: A folder is not there, or holds none of them.
+        UsageError: A folder does not exist, or contains no results.
     """
     given = [found for folder in folders for found in _found(Path(folder))]
     if not given:
@@ -69,7 +69,7 @@ def audit(folders: Iterable[str | Path]) -> Report:
     together = Together(last)
     import numpy as np
 
-    # Absurd numbers are findings, and no warnings of arithmetic.
+    # Absurd numbers become findings, not arithmetic warnings.
     with np.errstate(all="ignore"):
         for path in dict.fromkeys(given):
             ledger = Ledger(str(path))
@@ -88,7 +88,7 @@ def audit(folders: Iterable[str | Path]) -> Report:
 
 def _audit(path: Path, ledger: Ledger, ledgers: list[Ledger], together: Together) -> None:
     root = path.resolve()
-    # What a result is, is the first thing that it is keyed by.
+    # The kind determines all further checks.
     with ledger.part(14, "the kind of the result"):
         kind = kind_of(root)
         if kind == COMPARISON_KIND:
@@ -104,7 +104,7 @@ def _audit(path: Path, ledger: Ledger, ledgers: list[Ledger], together: Together
 
 
 def _is_result(folder: Path) -> bool:
-    """Whether there is something to audit; of a folder that would be two things at once the audit says so."""
+    """Whether there is a result to audit; an ambiguous folder counts, because the audit reports it."""
     try:
         return kind_of(folder) is not None
     except UsageError:
@@ -112,7 +112,7 @@ def _is_result(folder: Path) -> bool:
 
 
 def _found(folder: Path) -> list[Path]:
-    """The folder itself, or those below it; the runs of a study are audited with it."""
+    """The folder itself, or the result folders below it; the runs of a study are audited with it."""
     if not folder.is_dir():
         raise UsageError(
             f"{folder} is no folder that is there; allowed: a folder that deep5 run, compare or study wrote"
@@ -120,7 +120,7 @@ def _found(folder: Path) -> list[Path]:
     if _is_result(folder):
         return [folder]
     seen = survey(folder)
-    if seen.notes:  # an audit of a part would pass for one of the whole
+    if seen.notes:  # a partial audit would be taken for a complete one
         raise UsageError(f"{seen.notes[0]}; remedy: name its folders")
     found = [folder / own.folder for own in seen.found if not own.study]
     if not found:

@@ -1,4 +1,4 @@
-"""Hashes of what a result stores, computed again: of JSON values, and of machine and software.
+"""Hashes of stored contents, recomputed: of JSON values, and of machine and software.
 
 Independent of `deep5.core.canonical` and `deep5.measuring.environment`.
 """
@@ -12,19 +12,19 @@ from typing import Any
 
 __all__ = ["hash_of_environment", "hash_of_values"]
 
-# What differs from run to run on one machine: readings, and the names of one device among others.
+# Fields that vary between runs on one machine: readings, and the identity of one device among several.
 _PASSING = {"clock_mhz", "temperature_c", "power_w", "index", "uuid"}
 
 
 def hash_of_values(value: Any) -> str:
-    """SHA-256 of a value of JSON's types, its keys sorted, without spaces."""
+    """SHA-256 of a value in JSON types, with sorted keys and no spaces."""
     return hashlib.sha256(
         json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     ).hexdigest()
 
 
 def hash_of_environment(system: Mapping[str, Any], software: Mapping[str, Any]) -> str:
-    """SHA-256 of what stays the same on one installation of one kind of machine.
+    """SHA-256 of the parts that are constant on one installation of one kind of machine.
 
     Args:
         system: `system.before` of a result.

@@ -1,4 +1,4 @@
-"""Rule 14: what a result says of recipe, source and environment, held against the hashes that it is keyed by."""
+"""Rule 14: compares a result's recipe, source and environment with the hashes that identify it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _SOURCE = "recipe.py"
 
 
 def check_recipe(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
-    """The recipe's hash follows from its fixed part, the source's from recipe.py, which is hashed and never run.
+    """The recipe's hash follows from its fixed part, the source's from recipe.py, which is hashed and never executed.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
+        ledger: Receives the findings.
+        root: The resolved folder.
         document: result.json or comparison.json.
     """
     recipe = document["recipe"]
     with ledger.part(14, "the fixed part of the recipe"):
-        # What is stored is canonical already: it is hashed as it stands.
+        # The stored value is already canonical: it is hashed without conversion.
         ledger.same(14, "the recipe's hash", recipe["hash"], hash_of_values(recipe["fixed"]))
     with ledger.part(14, "the recipe's source"):
         ledger.same(14, "the hash of recipe.py", document["provenance"]["recipe_source"], sha256_of(root, _SOURCE))
@@ -38,28 +38,28 @@ def check_recipe(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> Non
 
 
 def own_recipe(name: str, size: str, fixed_hash: str) -> Recipe:
-    """A recipe of deep5's own, as it is installed, at a size.
+    """One of deep5's own recipes, as installed, at a size.
 
     Args:
-        name: Of the recipe.
+        name: Name of the recipe.
         size: One of its sizes.
-        fixed_hash: That its fixed part has to have.
+        fixed_hash: Required hash of its fixed part.
 
     Raises:
-        UsageError: deep5 has no such recipe, or its fixed part is another.
+        UsageError: deep5 has no such recipe, or its fixed part differs.
     """
     from deep5.recipe.recipe import load_recipe
 
     if not _is_installed(name):
         raise UsageError("the recipe is none of deep5's own")
-    recipe = load_recipe(name).at_size(size)  # the installed one, and not the one in the folder
+    recipe = load_recipe(name).at_size(size)  # the installed one, not the one in the folder
     if recipe.fixed_hash() != fixed_hash:
         raise UsageError("the recipe's fixed part is not that of the installed one")
     return recipe
 
 
 def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """Who has the name of a recipe of deep5's own and is of the closed division, is that recipe, to the letter."""
+    """A result with the name of one of deep5's own recipes in the closed division has exactly that recipe."""
     from deep5.core.version import __version__
     from deep5.recipe.recipe import load_recipe
 
@@ -104,11 +104,11 @@ def _is_installed(name: str) -> bool:
 
 
 def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
-    """The environment's hash follows from machine and software as stored; environment.json says the same.
+    """The environment's hash follows from the stored machine and software; environment.json agrees.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
+        ledger: Receives the findings.
+        root: The resolved folder.
         document: result.json or comparison.json.
     """
     before, software = document["system"]["before"], document["software"]
@@ -122,7 +122,7 @@ def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -
         resumed = document.get("resumed") or []
         name = f"environment-{len(resumed) + 1}.json" if resumed else "environment.json"
         told = json_of(root, name)
-        # A run writes it before it begins; a comparison has none.
+        # A run writes it at its start; a comparison has none.
         ended = "level" in document and document["status"] == "success"
         ledger.hold(14, told is not None or not ended, f"there is no {name}; allowed: the environment of every process")
         if told is not None:

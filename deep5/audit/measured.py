@@ -1,4 +1,4 @@
-"""What a run measured: told by the parts that it really holds, and not by the level that stands in it."""
+"""Determines what a run measured from the parts it contains, not from its stated level."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ __all__ = [
 ]
 
 TRAINING, OPERATORS, COLLECTIVES, CODE = "training", "operators", "collectives", "code timed by hand"
-"""What a run may measure, the one with the most rules first."""
+"""The possible kinds of measurement, the one with the most rules first."""
 
 RANKS = "ranks.json"
-"""What each rank of a run of several was, sent and waited for."""
+"""Each rank's host, traffic and waits in a run of several ranks."""
 
 _TRAINED = ("data", "split", "initial_weights", "trained_weights", "batch_order", "network")
 
 
 def trains(document: Mapping[str, Any]) -> bool:
-    """Whether a run trained a network, by what its document holds."""
+    """Whether a run trained a network, according to the parts of its document."""
     return _signs(document)[TRAINING]
 
 
 def batch_size_of(document: Mapping[str, Any]) -> int | None:
-    """Samples of a batch, where the sizes of all batches follow from the number of samples; else None.
+    """Samples per batch, if all batch sizes can be derived from the number of samples; otherwise None.
 
     Args:
         document: result.json of a training run.
@@ -52,7 +52,7 @@ def batch_size_of(document: Mapping[str, Any]) -> int | None:
 
 
 def ranks_of(document: Mapping[str, Any]) -> int:
-    """How many ranks trained, or timed code, together.
+    """Number of ranks that trained, or timed code, together.
 
     Args:
         document: result.json.
@@ -71,10 +71,10 @@ def _signs(document: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
-    """Rule 14: the parts of a result belong to one kind of measurement, and its level is that kind's.
+    """Rule 14: the parts of a result belong to one kind of measurement, and its level is that of this kind.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         root: The folder.
         document: result.json.
 

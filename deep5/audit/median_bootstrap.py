@@ -1,7 +1,7 @@
-"""The bootstrap distribution of a median, counted in integers, and the noise floor that follows from it.
+"""The bootstrap distribution of a median, counted in integers, and the noise floor derived from it.
 
-Independent of `deep5.measuring.statistics`, which computes the same by incomplete beta functions: what one gets wrong
-the other shows.
+Independent of `deep5.measuring.statistics`, which computes the same by incomplete beta functions: an error in one shows
+as a difference.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from fractions import Fraction
 
 __all__ = ["floor_of_rounds", "ratio_ends"]
 
-# Percentiles of the bootstrap that are stated as a 95 % interval: few values cover less often than they say.
+# Tail percentile of the bootstrap for the stated 95 % interval: with few values, coverage is below the nominal one.
 _TAIL = Fraction(15, 2000)
-# Two new processes differ by more than the range of those seen, raised to this power, in at most 0.8 % of cases.
+# Two new processes differ by more than the observed range raised to this power in at most 0.8 % of cases.
 _STRETCH = 1.5
 _FLOOR = Fraction(95, 100)
 
@@ -30,11 +30,11 @@ def ratio_ends(logs: Sequence[float]) -> tuple[float, float]:
 
 
 def floor_of_rounds(processes: Sequence[float], rounds: int) -> float:
-    """The ratio above 1 that identical candidates show in a comparison of so many rounds.
+    """The ratio above 1 that identical candidates show in a comparison of `rounds` rounds.
 
     Args:
         processes: Seconds of fresh processes of the same code, in the order in which they ran.
-        rounds: Of the comparison.
+        rounds: Number of rounds of the comparison.
     """
     if rounds == 1:
         return math.pow(max(processes) / min(processes), _STRETCH)
@@ -44,7 +44,7 @@ def floor_of_rounds(processes: Sequence[float], rounds: int) -> float:
 
 
 def _reached(cases: Sequence[tuple[float, Fraction]], share: Fraction) -> float:
-    """The first value at which so large a share of the cases is reached."""
+    """The first value at which the cases reach this share."""
     total = Fraction(0)
     for value, weight in cases:
         total += weight
@@ -54,11 +54,11 @@ def _reached(cases: Sequence[tuple[float, Fraction]], share: Fraction) -> float:
 
 
 def _medians(ordered: Sequence[float], draws: int) -> list[tuple[float, Fraction]]:
-    """Every median that so many draws with replacement can have, and how probable it is."""
+    """Every possible median of `draws` draws with replacement, with its probability."""
     count = len(ordered)
     every = count**draws
     if draws % 2:
-        # At most x_k where more than half of the draws are among the k smallest.
+        # At most x_k if more than half of the draws are among the k smallest.
         upto = [
             sum(math.comb(draws, n) * k**n * (count - k) ** (draws - n) for n in range(draws // 2 + 1, draws + 1))
             for k in range(count + 1)

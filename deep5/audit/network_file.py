@@ -1,4 +1,4 @@
-"""Rule 14: the network and the weights that a run left, held against the hashes that it is keyed by."""
+"""Rule 14: compares the network and weights of a run with the hashes that identify it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from deep5.audit.finding import Ledger
 __all__ = ["check_network"]
 
 _NETWORK, _WEIGHTS = "network.onnx", "weights.safetensors"
-# Larger networks are hashed in minutes: they are told as not checked again.
+# Hashing larger networks takes minutes: they are reported as not checked.
 _MOST_BYTES = 200 * 2**20
 
 
 def check_network(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str | None:
-    """Parse network.onnx and weights.safetensors, and hash what they hold.
+    """Parse network.onnx and weights.safetensors, and hash their contents.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
+        ledger: Receives the findings.
+        root: The resolved folder.
         document: result.json of a training run.
 
     Returns:
-        The element type of most parameters; None where it is not known.
+        The dtype of most parameters; None if it is unknown.
     """
     dtypes: list[str | None] = [None]
     with ledger.part(14, _NETWORK):
@@ -56,7 +56,7 @@ def _checked(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str | N
 
 
 def _parsed(content: bytes) -> Any:
-    """The network of a file's bytes; weights that lie in other files are refused, wherever they would be."""
+    """The network of a file's bytes; weights stored in other files are rejected, wherever they are."""
     import onnx
 
     from deep5.core.errors import NetworkError, UsageError
@@ -74,5 +74,5 @@ def _parsed(content: bytes) -> Any:
         return Network.from_onnx(model)
     except NetworkError:
         raise
-    except Exception as error:  # whatever a hostile graph makes onnx raise
+    except Exception as error:  # a hostile graph may raise any error in onnx
         raise UsageError(f"it cannot be read as a network ({type(error).__name__}: {error})") from error

@@ -1,4 +1,4 @@
-"""Rules 2 and 3: element types, TF32 and threads as read back, held against what was declared and asked for."""
+"""Rules 2 and 3: compares dtypes, TF32 and threads as read back with the declared and requested values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["check_numerics", "check_threads", "parts_of"]
 
 _MIXED = ("bfloat16", "float16")
 _PLAIN = ("float32", "float64")
-# Of a product of 1024 rows in float32, relative: far above its rounding, far below that of TF32.
+# Relative error of a product of 1024 rows in float32: far above its rounding, far below that of TF32.
 _EXACT = 2e-5
-# How a run says that somebody else had set the threads before it could.
+# The warning of a run whose threads were already set when it tried to set them.
 _NOT_DEFAULT = "the number of threads is not the default: "
 
 
 def parts_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Fixed and mutable parts of a document's recipe, together."""
+    """Fixed and mutable parts of a document's recipe, combined."""
     return {**document["recipe"]["fixed"], **document["recipe"]["mutable"]}
 
 
@@ -32,23 +32,23 @@ def check_numerics(
     product_error: Any = None,
     operators: bool = False,
 ) -> None:
-    """Rule 2, of one process or candidate.
+    """Rule 2, for one process or candidate.
 
     Args:
-        ledger: Takes the findings.
-        who: What findings call it.
+        ledger: Receives the findings.
+        who: Name used in findings.
         found: `dtype`, `compute_dtype`, `tf32`, as read back.
-        declared: The recipe's parts, and what was set of them.
-        native: Element type of the stored network, where it is known.
-        product_error: Of a probe, a matrix product in float32 against float64, where there was one.
-        operators: Whether operators were timed, each problem in an element type of its own.
+        declared: The recipe's parts, with the settings applied.
+        native: Dtype of the stored network, if known.
+        product_error: Error of a probe, a matrix product in float32 against float64, if there was one.
+        operators: Whether operators were timed, whose problems each have their own dtype.
     """
     if not ledger.hold(2, bool(found), f"{who} says nothing of its numerics; allowed: its element type, at least"):
         return
     found = found or {}
     dtype, computed, precision = found.get("dtype"), found.get("compute_dtype"), declared.get("precision")
     if operators:
-        pass  # each problem has its own, which its results are held to
+        pass  # each problem has its own, which its results must match
     elif precision in _MIXED:
         seen = computed if computed is not None else dtype
         ledger.same(2, f"{who}: the element type that it computes in, by the recipe's precision", seen, precision)
@@ -79,14 +79,14 @@ def check_numerics(
 
 
 def check_threads(ledger: Ledger, who: str, asked: Any, found: Any, warnings: Sequence[str]) -> None:
-    """Rule 3: threads as read back are those that were asked for, or the result says that they are not.
+    """Rule 3: the threads as read back are those requested, or the result reports the difference.
 
     Args:
-        ledger: Takes the findings.
-        who: What findings call it.
-        asked: Number, or None where the framework was left alone.
-        found: Number, or None where it does not say.
-        warnings: Of a run; a comparison has none that would excuse it: there such a candidate failed.
+        ledger: Receives the findings.
+        who: Name used in findings.
+        asked: Number, or None for the framework's default.
+        found: Number, or None if the framework does not report it.
+        warnings: Warnings of a run; a comparison has none that excuse it, because such a candidate fails.
     """
     if asked is None or found is None:
         ledger.skip(f"threads of {who}: they were not asked for, or the framework does not say them")

@@ -1,4 +1,4 @@
-"""Rules 8 and 9 for a run of level 0: operators.json follows from the samples, and no rate is beyond the peak."""
+"""Rules 8 and 9 for a run of level 0: operators.json follows from the samples, and no rate exceeds the peak."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deep5.results.schema import metric_labels
 __all__ = ["check_operator_rows"]
 
 _FILE = "operators.json"
-# A peak is measured for a tenth of a second, and clocks rise and fall: a rate may be a little higher, never twice.
+# A peak is measured for a tenth of a second, and clocks vary: a rate may be slightly higher, but never twice as high.
 _ROOM = 1.5
 
 
@@ -28,10 +28,10 @@ def check_operator_rows(
     """Check the rows of operators.json.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
+        ledger: Receives the findings.
+        root: The resolved folder.
         document: result.json.
-        samples: As samples.csv has them, by series.
+        samples: Rows of samples.csv, by series.
     """
     with ledger.part(9, _FILE):
         told = json_of(root, _FILE)
@@ -100,20 +100,20 @@ def _check_row(
 
 
 def _beside(row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], state: str) -> list[list[float]]:
-    """By process the times of the row's other series."""
+    """The times of the row's other series, by process."""
     parts = [own.rpartition(" | warm | ") for own in row["series"]]
     return [[sample.value for sample in samples.get(f"{head} | {state} | {tail}", ())] for head, _, tail in parts]
 
 
 def _check_peak(ledger: Ledger, roofline: Mapping[str, Any]) -> None:
-    """The peaks are the best that any library was seen at."""
+    """Check that the peaks are the highest rates observed of any library."""
     for place, field in enumerate(("flop_s", "byte_s")):
         best = max((rates[place] for rates in roofline["seen"].values() if rates[place]), default=None)
         ledger.same(9, f"the peak {field}", roofline[field], best)
 
 
 def _check_work(ledger: Ledger, rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> None:
-    """How many operations a problem has follows from it, for recipes of deep5's own."""
+    """Check the operation count of each problem, for deep5's own recipes."""
     from deep5.bench.plan import workloads
     from deep5.bench.recipe import plan_of
     from deep5.recipe.experiment import recipe_parts
@@ -135,7 +135,7 @@ def _check_work(ledger: Ledger, rows: Sequence[Mapping[str, Any]], document: Map
 def _check_metrics(
     ledger: Ledger, told: Mapping[str, Any], document: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]]
 ) -> None:
-    """What the metrics are medians of is what the rows have."""
+    """Check that the metrics are the medians of the values in the rows."""
     pairs = _pairs(told["rows"], samples)
     through = [counts for label, counts in told["coverage"].items() if not label.endswith("(bare)")]
     follows: dict[str, list[float]] = {
@@ -159,14 +159,14 @@ def _check_metrics(
 def _pairs(
     rows: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[SampleRow]]
 ) -> list[list[tuple[float, float]]]:
-    """By process, for each row with bare code beside it: seconds through deep5 and bare, round by round."""
+    """For each process and each row with direct calls: seconds through deep5 and of direct calls, round by round."""
     known = {(row["problem"], row["direction"], row["framework"]): row for row in rows if row["bare"]}
     found = []
     for row in rows:
         bare = known.get((row["problem"], row["direction"], row["framework"]))
         if row["bare"] or bare is None:
             continue
-        # One of them may have run in some processes alone.
+        # One of them may have run only in some processes.
         others = {name.rpartition(" | ")[2]: name for name in bare["series"]}
         for name in row["series"]:
             if (other := others.get(name.rpartition(" | ")[2])) is not None:
@@ -176,7 +176,7 @@ def _pairs(
 
 
 def _check_coverage(ledger: Ledger, told: Mapping[str, Any]) -> None:
-    """Nothing is dropped unsaid: what was measured and what was left out, with its reason, are all there is."""
+    """Check that nothing is dropped silently: measured and omitted problems, with reasons, are all problems."""
     found: dict[str, dict[str, int]] = {}
     for entry, measured in [(row, 1) for row in told["rows"]] + [(entry, 0) for entry in told["left_out"]]:
         counts = found.setdefault(entry["candidate"], {"measured": 0, "of": 0})

@@ -1,4 +1,4 @@
-"""Intervals of medians, computed again: binomial counts in exact arithmetic, independent of `deep5.measuring`."""
+"""Intervals of medians, recomputed by binomial counts in exact arithmetic, independent of `deep5.measuring`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CONFIDENCE", "excess_over_noise", "median_ends"]
 CONFIDENCE = 0.95
 """The confidence of every interval that deep5 stores."""
 _MISSED = Fraction(5, 100)
-# Below six samples the whole range covers the median in fewer than 95 % of cases.
+# Below six samples even the whole range covers the median in fewer than 95 % of cases.
 _FEWEST = 6
 
 
@@ -22,7 +22,7 @@ def median_ends(samples: Sequence[float]) -> tuple[float, float] | None:
     2^n cases; k is the largest rank for which that is at most 5 %.
 
     Args:
-        samples: Shape (n,), any unit; infinities are values like others.
+        samples: Shape (n,), any unit; may contain infinities.
     """
     count = len(samples)
     if count < _FEWEST:
@@ -36,15 +36,15 @@ def median_ends(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def excess_over_noise(candidate: Sequence[float], baseline: Sequence[float], again: Sequence[float]) -> float | None:
-    """Upper end of the interval of candidate / baseline, less half the width of that of the baseline against itself.
+    """Upper end of the interval of candidate / baseline, minus half the width of that of the baseline against itself.
 
     Args:
-        candidate: Seconds a round, shape (n,).
+        candidate: Seconds per round, shape (n,).
         baseline: Seconds of the same rounds.
         again: Seconds of the same rounds for the second instance of the baseline.
 
     Returns:
-        None for fewer than six rounds.
+        The excess; None for fewer than six rounds.
     """
     ends = median_ends([one / other for one, other in zip(candidate, baseline, strict=True)])
     noise = median_ends([one / other for one, other in zip(again, baseline, strict=True)])

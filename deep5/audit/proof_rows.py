@@ -1,4 +1,4 @@
-"""Rule 1: the proof of a comparison, row by row, held against the tolerances that the rules of measurement give."""
+"""Rule 1: compares the proof of a comparison, row by row, with the tolerances of the rules of measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deep5.audit.finding import Ledger
 
 __all__ = ["check_proof"]
 
-# What may differ from the reference in float64, relative: by kind of comparison, part, and what was compared.
+# Permitted relative error against the reference in float64: by kind of comparison, part, and compared quantity.
 _TOLERANCES: Mapping[tuple[str, str], Mapping[str, tuple[float, ...]]] = {
     ("training", "a"): {"losses in float64, free-running": (1e-9,)},
     ("training", "b"): {
@@ -23,7 +23,7 @@ _TOLERANCES: Mapping[tuple[str, str], Mapping[str, tuple[float, ...]]] = {
 }
 _OUTPUTS = {"a": 1e-9, "b": 1e-5}
 _LOOSEST = 0.1
-# Without these nobody is timed.
+# Parts that a candidate must pass to be timed.
 _NEEDED = {
     "training": ("loss at a float64 state", "gradients at a float64 state"),
     "inference": ("output ",),
@@ -32,10 +32,10 @@ _NEEDED = {
 
 
 def check_proof(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """Whoever is timed passed the proof, by deep5's own tolerances; whoever did not is not timed.
+    """A candidate is timed if and only if it passed the proof with deep5's own tolerances.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: comparison.json.
     """
     kind = document["kind"]
@@ -75,7 +75,7 @@ def check_proof(ledger: Ledger, document: Mapping[str, Any]) -> None:
             double = any(row["part"] == "a" for row in rows)
             ledger.hold(1, double, f"{label} was timed; nothing in float64 was compared, and nothing says why")
         if kind != "operators":
-            # Also one that is no number.
+            # NaN also counts as wrong.
             wrong = [row["what"] for row in rows if not float(row["relative"]) <= float(row["allowed"])]
             ledger.hold(1, not wrong, f"{label} was timed, and failed the proof in {', '.join(wrong)[:100]}")
     if kind == "operators":

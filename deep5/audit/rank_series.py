@@ -1,4 +1,4 @@
-"""Rule 8 for what ranks measured of their communication: samples that a scheme cannot give, and their histogram."""
+"""Rule 8 for the ranks' communication: samples that a scheme cannot produce, and their histogram."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from deep5.results.samples_file import SampleRow
 
 __all__ = ["ages_of", "check_ages", "check_series"]
 
-# Schemes that wait within a step for all that they started in it: what was under way was so in the step.
+# Schemes that wait within a step for every operation started in it, so that pending operations belong to the step.
 _WITHIN = ("AllReduce", "ParameterServer")
 _FILE = "staleness.csv"
 # A share, an overlap and a latency are each rounded.
 _ROUNDING = 1e-6
-# No update is so old that the file would be longer.
+# Maximum size of the file: no update is so stale that it would be larger.
 _MOST_BYTES = 16 << 20
 
 All = Mapping[str, Sequence[SampleRow]]
 
 
 def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: int, batches: Batches) -> None:
-    """Hold a rank's samples of its communication against what its scheme allows.
+    """Check a rank's communication samples against the limits of its scheme.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: result.json.
         own: The rank's samples, by metric.
         rank: Its number.
-        batches: Of the run.
+        batches: Batch sizes of the run.
     """
     scheme = (document["components"] or {}).get("optimizer")
     scheme = scheme if isinstance(scheme, Mapping) else {}
@@ -45,7 +45,7 @@ def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: in
     )
     bound = scheme.get("bound") if scheme.get("scheme") == "StaleSynchronous" else None
     if ages and isinstance(bound, int) and not batches.mixed:
-        # While a rank computes, each other one goes from at most `bound` steps behind it to `bound` + 1 ahead.
+        # While a rank computes, each other one moves from at most `bound` steps after it to `bound` + 1 before it.
         most = (batches.ranks - 1) * (2 * bound + 1)
         ledger.hold(
             8,
@@ -60,7 +60,7 @@ def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: in
     )
     if scheme.get("scheme") in _WITHIN:
         shares = {sample.step: sample.value for sample in own.get("communication_share", ())}
-        # Waited is (1 - overlap) of what communication took, which is at most the step.
+        # The waited time is (1 - overlap) of the communication time, which is at most the step.
         longer = [
             sample.step
             for sample in overlaps
@@ -75,18 +75,18 @@ def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: in
 
 
 def ages_of(own: All) -> Counter[int]:
-    """How many of a rank's updates had which staleness."""
+    """Number of a rank's updates by staleness."""
     return Counter(int(sample.value) for sample in own.get("staleness", ()))
 
 
 def check_ages(ledger: Ledger, root: Path, document: Mapping[str, Any], ages: Counter[int]) -> None:
-    """Hold the histogram of the staleness of all updates against the samples of all ranks.
+    """Compare the histogram of the staleness of all updates with the samples of all ranks.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
+        ledger: Receives the findings.
+        root: The resolved folder.
         document: result.json.
-        ages: How many updates of all ranks had which staleness.
+        ages: Number of updates of all ranks by staleness.
     """
     named = [row for row in document["metrics"] if row["name"] == "staleness" and row["value"] is not None]
     if not named:
@@ -99,6 +99,6 @@ def check_ages(ledger: Ledger, root: Path, document: Mapping[str, Any], ages: Co
         told = [[int(number) for number in line.split(",")] for line in lines[1:]]
         whole = lines[:1] == ["staleness,updates"] and [age for age, _ in told] == list(range(max(len(told), 1)))
         ledger.hold(8, whole, f"{_FILE} is not as deep5 writes it; allowed: a line for each staleness from 0")
-        # Not by a list up to the largest one: a sample may be anything.
+        # Not by a list up to the maximum: a sample may have any value.
         found = {age: updates for age, updates in told if updates or age == len(told) - 1}
         ledger.same(8, f"the updates of {_FILE}, by their staleness", found, {age: ages[age] for age in sorted(ages)})

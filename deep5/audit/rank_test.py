@@ -1,4 +1,4 @@
-"""The signed-rank test of a comparison, counted in integers, and what its looks may claim.
+"""The signed-rank test of a comparison, counted in integers, and the significance permitted at each look.
 
 Independent of `deep5.measuring.statistics`. The rule is that of `docs/comparing.md`.
 """
@@ -12,19 +12,19 @@ from fractions import Fraction
 __all__ = ["LOOKS", "allowed_p", "signed_rank"]
 
 LOOKS = (8, 16, 24, 30)
-"""Numbers of rounds after which a comparison decides whether it ends."""
+"""Numbers of rounds after which a comparison decides whether to end."""
 _ALLOWED = {8: 2 / 256, 16: 3e-4, 24: 3e-4, 30: 1.5e-3}
-# A comparison may end after another number of rounds.
+# For a comparison that ends after another number of rounds.
 _OTHERWISE = 3e-4
 
 
 def allowed_p(rounds: int) -> float:
-    """The largest p-value at which a difference is claimed after so many rounds."""
+    """The largest p-value at which a difference may be claimed after this many rounds."""
     return _ALLOWED.get(rounds, _OTHERWISE)
 
 
 def signed_rank(differences: Sequence[float]) -> float:
-    """Two-sided exact p-value; ties share the mean of their ranks, and zeros have the lowest ranks and no sign.
+    """Two-sided exact p-value; ties share their mean rank, and zeros have the lowest ranks and no sign.
 
     Args:
         differences: Shape (n,).
@@ -33,7 +33,7 @@ def signed_rank(differences: Sequence[float]) -> float:
         Wilcoxon, 1945; Pratt, 1959.
     """
     sizes = [abs(value) for value in differences]
-    # Twice the mean rank: values below, values up to it, and one.
+    # Twice the mean rank: the number of smaller values, of values up to it, and one.
     doubled = {size: sum(s < size for s in sizes) + sum(s <= size for s in sizes) + 1 for size in set(sizes)}
     signed = [(doubled[abs(value)], value > 0) for value in differences if value]
     ways = Counter({0: 1})

@@ -1,4 +1,4 @@
-"""Rule 9 for values of all ranks together: what the samples of each rank add to one, and what follows from that."""
+"""Rule 9 for values of all ranks together: the contribution of each rank's samples, and the derived value."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from deep5.results.samples_file import SampleRow
 __all__ = ["COMBINED", "SUMMED", "OfAll", "Part", "check_of_all", "part_of_rank"]
 
 SUMMED = ("training_loss", "throughput")
-"""Metrics whose value is put together from samples and the sizes of batches, whatever the number of ranks."""
+"""Metrics whose value combines samples and batch sizes, for any number of ranks."""
 
-# Sums of some thousand products, in another order.
+# Tolerance for sums of some thousand products in another order.
 _ROUNDING = 1e-9
-# Data sets whose samples have one label each, so that hits are whole numbers of samples.
+# Data sets with one label per sample, so that hits are integers.
 _ONE_LABEL = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 
 Rows = Sequence[SampleRow]
@@ -25,13 +25,13 @@ Rows = Sequence[SampleRow]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one rank adds to a value of all.
+    """The contribution of one rank to a value of all ranks.
 
     Attributes:
-        low: The smallest sample that the value may come from.
-        high: The largest one.
-        total: What is summed over ranks; None where it does not follow from what is stored.
-        count: What it is divided by: a sum over ranks, or the longest time of all.
+        low: Lower bound: the smallest sample that may contribute to the value.
+        high: Upper bound: the largest one.
+        total: The numerator, summed over ranks; None if it cannot be derived from what is stored.
+        count: The denominator: summed over ranks, or the maximum time of all.
     """
 
     low: float
@@ -41,27 +41,27 @@ class Part:
 
 
 OfAll = Mapping[str, Sequence[Part | None]]
-"""By metric, the parts of all ranks in their order; None for one that adds nothing."""
+"""By metric, the parts of all ranks in rank order; None for a rank without a contribution."""
 
 
 def part_of_rank(name: str, own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
-    """What a rank adds to the value of a metric.
+    """The contribution of a rank to the value of a metric.
 
     Args:
-        name: Of the metric, one of `SUMMED` or `COMBINED`.
+        name: Name of the metric, one of `SUMMED` or `COMBINED`.
         own: The rank's samples of it.
-        samples: All of the rank's, by metric.
-        batches: The rank's.
-        steps: That it has done; None where nobody says it.
+        samples: All of the rank's samples, by metric.
+        batches: The rank's batch sizes.
+        steps: Number of steps that the rank completed; None if unknown.
 
     Returns:
-        The part; None where the rank has no sample that the value could come from.
+        The part; None if the rank has no sample that could contribute to the value.
     """
     return _PARTS[name](own, samples, batches, steps) if own else None
 
 
 def _training_loss(own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
-    """Of the last epoch, weighted by the sizes of batches; where this rank had no sample, it counts for nothing."""
+    """Loss of the last epoch, weighted by batch size; batches without a sample of this rank do not count."""
     losses = [sample.value for sample in own if sample.epoch == own[-1].epoch]
     size, count = batches.size, batches.train_samples
     if size is None or count is None or batches.mixed or -(-count // size) != len(losses):
@@ -80,16 +80,16 @@ def _training_loss(own: Rows, samples: Mapping[str, Rows], batches: Batches, ste
 
 
 def _training_accuracy(own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
-    """Of the last epoch, weighted by its samples."""
+    """Accuracy of the last epoch, weighted by its samples."""
     last = own[-1]
     if steps != last.step:
-        # It was stopped within an epoch, of which there is no sample.
+        # The run stopped within an epoch, for which there is no sample.
         return Part(low=0.0, high=100.0)
     taken = (last.step or 0) - (own[-2].step or 0 if len(own) > 1 else 0)
     sizes = batches.in_epoch(taken)
     count = 0 if sizes is None else sizes[0] * (taken - 1) + sizes[1]
     right = last.value * count / 100
-    # A sequence has several labels, of which one rank may have more a sample than another.
+    # A sequence has several labels, and ranks may have different numbers per sample.
     known = parts_of(batches.document).get("dataset") in _ONE_LABEL or abs(right - round(right)) < 1e-6
     if not count or not known:
         return Part(low=last.value, high=last.value)
@@ -97,12 +97,12 @@ def _training_accuracy(own: Rows, samples: Mapping[str, Rows], batches: Batches,
 
 
 def _throughput(own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
-    """Samples of all epochs and their seconds, both as the epochs' own throughputs tell them."""
+    """Samples of all epochs and their seconds, both derived from the per-epoch throughputs."""
     values = [sample.value for sample in own]
     counts, low, high = batches.counted(own), min(values), max(values)
     if counts is None:
         return Part(low=low, high=high)
-    # Epochs of nothing but first steps count only where there are no others.
+    # Epochs that only have first steps count only if there are no others.
     seconds = sum(count / value for count, value in zip(counts, values, strict=True) if count)
     return Part(low=low, high=high, total=sum(counts), count=seconds)
 
@@ -118,7 +118,7 @@ def _communication_volume(own: Rows, samples: Mapping[str, Rows], batches: Batch
 
 
 def _communication_share(own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
-    """The share of each step, weighted by what the step took, where the latencies tell it."""
+    """The share of each step, weighted by the step's time, if the latencies provide it."""
     low, high = min(sample.value for sample in own), max(sample.value for sample in own)
     took = {sample.step: sample.value for sample in samples.get("step_latency", ())}
     if not all(sample.step in took for sample in own):
@@ -128,7 +128,7 @@ def _communication_share(own: Rows, samples: Mapping[str, Rows], batches: Batche
 
 
 def _communication_overlap(own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
-    """The overlap of each step, weighted by what its communication took: what was waited is so much less than all."""
+    """The overlap of each step, weighted by its communication time, of which the waited time is the rest."""
     low, high = min(sample.value for sample in own), max(sample.value for sample in own)
     waited = _waited_of(samples)
     if not all(sample.step in waited and sample.value < 100 for sample in own):
@@ -143,7 +143,7 @@ def _communication_overlap(own: Rows, samples: Mapping[str, Rows], batches: Batc
 
 
 def _waited_of(samples: Mapping[str, Rows]) -> dict[int | None, float]:
-    """What a rank waited in its steps, by step, where share and latency tell it: in percent of the latency's unit."""
+    """Waiting time of a rank by step, if share and latency provide it: in percent of the latency's unit."""
     took = {sample.step: sample.value for sample in samples.get("step_latency", ())}
     shares = samples.get("communication_share", ())
     return {sample.step: sample.value * took[sample.step] for sample in shares if sample.step in took}
@@ -159,14 +159,14 @@ def _load_imbalance(own: Rows, samples: Mapping[str, Rows], batches: Batches, st
 
 
 def check_of_all(ledger: Ledger, label: str, stored: float, name: str, parts: Sequence[Part | None]) -> None:
-    """Hold a value of all ranks against what each of them adds to it.
+    """Compare a value of all ranks with their contributions.
 
     Args:
-        ledger: Takes the findings.
-        label: Of the metric.
+        ledger: Receives the findings.
+        label: Label of the metric.
         stored: Its value.
-        name: Of the metric, one of `SUMMED` or `COMBINED`.
-        parts: Of all ranks, in their order.
+        name: Name of the metric, one of `SUMMED` or `COMBINED`.
+        parts: Parts of all ranks, in rank order.
     """
     own = [part for part in parts if part is not None]
     if ledger.hold(9, bool(own), f"{label} has a value and no samples"):
@@ -175,7 +175,7 @@ def check_of_all(ledger: Ledger, label: str, stored: float, name: str, parts: Se
 
 def _between(ledger: Ledger, label: str, stored: float, low: float, high: float, what: str) -> None:
     slack = _ROUNDING * max(abs(low), abs(high))
-    # Of a training that diverged, these are no numbers.
+    # NaN if the training diverged.
     ledger.hold(
         9,
         not low - slack > stored and not stored > high + slack,
@@ -205,7 +205,7 @@ def _sums(parts: Sequence[Part]) -> tuple[float, float] | None:
 
 
 def _of_slowest(ledger: Ledger, label: str, stored: float, parts: Sequence[Part], ranks: int) -> None:
-    """The samples of all, in the time of the rank that took longest."""
+    """The samples of all ranks, divided by the time of the slowest rank."""
     low, high = min(part.low for part in parts), sum(part.high for part in parts)
     _between(ledger, label, stored, low, high, "those of all epochs")
     sums = _sums(parts)
@@ -224,7 +224,7 @@ def _sum(ledger: Ledger, label: str, stored: float, parts: Sequence[Part], ranks
 
 
 def _imbalance(ledger: Ledger, label: str, stored: float, parts: Sequence[Part], ranks: int) -> None:
-    """Every rank was told the same; one that works alone works so many times as long as the mean of all."""
+    """All ranks report the same value; if only one rank works, it works as many times the mean as there are ranks."""
     for part in parts:
         ledger.same(9, f"the value of {label}, as each rank was told it", [stored, stored], [part.low, part.high])
     _between(ledger, label, stored, 0.0, 100.0 * (ranks - 1), f"what {ranks} ranks allow")

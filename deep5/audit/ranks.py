@@ -1,4 +1,4 @@
-"""Rules 8 and 14 for a run of several ranks: what each of them was, sent and measured is there, and fits the rest."""
+"""Rules 8 and 14 for a run of several ranks: each rank's records and samples exist and are consistent."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from deep5.results.schema import metric_labels
 __all__ = ["check_ranks"]
 
 _OTHERS = re.compile(r"samples-rank-.*\.csv")
-# What comes out of the evaluation, to which every rank adds its part: the same on each.
+# Metrics of the evaluation, to which all ranks contribute: equal on each rank.
 _EVALUATED = ("test_accuracy", "test_loss", "epochs_to_accuracy")
 _COUNTS = ("steps", "sent_bytes", "messages")
-# Series that two ranks cannot have in common: each learns from its own samples, and reads its own clock.
+# Series that two ranks cannot have in common: each learns from its own samples and reads its own clock.
 _OWN = ("training_loss", "step_latency", "throughput", *SIDES)
 _LEAST = 3
 
@@ -40,17 +40,17 @@ All = Mapping[str, Sequence[SampleRow]]
 def check_ranks(
     ledger: Ledger, root: Path, document: Mapping[str, Any], samples: All, batches: Batches
 ) -> OfAll | None:
-    """Check what the ranks left, one after the other: of their samples only what they add to a value is kept.
+    """Check the files of the ranks, one after the other; only their contributions to values are kept in memory.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
+        ledger: Receives the findings.
+        root: The resolved folder.
         document: result.json of a training run.
-        samples: As samples.csv has them, by metric: those of the first rank.
-        batches: Of the first rank.
+        samples: Rows of samples.csv, by metric: those of the first rank.
+        batches: Batch sizes of the first rank.
 
     Returns:
-        What each rank adds to the values of all; None where the samples of one are not there.
+        The contribution of each rank to the values of all; None if the samples of a rank are missing.
     """
     ranks, ended = batches.ranks, document["status"] == "success"
     optimizer = (document["components"] or {}).get("optimizer")
@@ -59,11 +59,11 @@ def check_ranks(
     found = sorted(path.name for path in root.iterdir() if _OTHERS.fullmatch(path.name))
     if ranks == 1:
         left = [*found[:1], *([RANKS] if os.path.lexists(root / RANKS) else [])]
-        # What other ranks left before one went on by itself may lie there.
+        # Files of other ranks may remain from before the run was resumed with one rank.
         ledger.hold(14, not left or batches.mixed, f"{', '.join(left)} is there, and the run is said to have one rank")
         return _of_all(document, [_parts(document, samples, batches, None)])
     if not ended and not os.path.lexists(root / RANKS):
-        return None  # they put theirs together when training is over
+        return None  # ranks combine their records after training
     told = _told(ledger, root, ranks)
     if told is None:
         return None
@@ -103,7 +103,7 @@ def _name(rank: int) -> str:
 
 
 def _told(ledger: Ledger, root: Path, ranks: int) -> list[dict[str, Any]] | None:
-    """What ranks.json says of each rank; None where it cannot be taken at its word."""
+    """The entries of ranks.json; None if they cannot be trusted."""
     with ledger.part(8, RANKS):
         told = json_of(root, RANKS)
         if not ledger.hold(8, told is not None, f"there is no {RANKS}: nothing says what the ranks were and sent"):
@@ -142,7 +142,7 @@ def _is_count(value: object) -> bool:
 def _check_entry(
     ledger: Ledger, document: Mapping[str, Any], entry: Mapping[str, Any], own: All, batches: Batches
 ) -> None:
-    """Steps and bytes of a rank, by its samples."""
+    """Check the steps and bytes of a rank against its samples."""
     who, losses = f"rank {entry['rank']}", own.get("training_loss", ())
     if losses:
         last = losses[-1].step
@@ -155,7 +155,7 @@ def _check_entry(
         (entry["sent_bytes"] > 0) == (entry["messages"] > 0),
         f"{who} sent {entry['sent_bytes']} bytes in {entry['messages']} messages; allowed: none in none",
     )
-    # The communicator is the last process's; what was sent before the run went on is not in it.
+    # The counters are of the last process; traffic from before the resumption is not included.
     begin = document["resumed"][-1]["step"] if document["resumed"] else 0
     volumes = [sample for label, rows in own.items() if label == "communication_volume" for sample in rows]
     ledger.hold(
@@ -176,7 +176,7 @@ def _check_entry(
 def _check_other(
     ledger: Ledger, document: Mapping[str, Any], first: All, own: All, batches: Batches, rank: int
 ) -> None:
-    """The samples of a rank other than the first: of the same metrics, in order, and of the same evaluations."""
+    """Check the samples of a rank other than the first: the same metrics, in order, with the same evaluations."""
     rows = document["metrics"]
     names = {row["name"]: row for row in rows}
     allowed = {**names, **dict(zip(metric_labels(rows), rows, strict=True))}
@@ -200,7 +200,7 @@ def _check_other(
         )
         if name in _EVALUATED:
             beside = first.get(label, ())
-            # Who came later has the later ones.
+            # A rank that joined later has only the later ones.
             beside = beside[len(beside) - len(series) :] if batches.mixed else beside
             ledger.same(
                 8,
@@ -214,7 +214,7 @@ def _check_other(
 
 
 def _check_copies(ledger: Ledger, own: All, rank: int, seen: dict[tuple[str, int], int]) -> None:
-    """No two ranks lose the same losses at the same times, or take the same times."""
+    """Check that no two ranks have the same losses at the same times, or the same times."""
     calls = [sample for label, rows in own.items() if is_call(label) for sample in rows]
     for label, series in ("calls", calls), *((label, own.get(label, ())) for label in _OWN):
         if len(series) >= _LEAST:
@@ -232,13 +232,13 @@ def _parts(document: Mapping[str, Any], own: All, batches: Batches, steps: int |
     return {
         label: part_of_rank(name, own.get(label, ()), own, batches, steps)
         for label, name in _of_several(document, batches.ranks)
-        # Of two metrics of one name, other ranks do not say which is which.
+        # If two metrics have one name, other ranks' samples do not distinguish them.
         if label == name or label in own or name not in own
     }
 
 
 def _of_several(document: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, str]]:
-    """Labels and names of the metrics whose values are put together."""
+    """Labels and names of the metrics whose values combine several ranks."""
     rows = document["metrics"]
     for label, row in zip(metric_labels(rows), rows, strict=True):
         if row["name"] in (SUMMED if ranks == 1 else COMBINED):

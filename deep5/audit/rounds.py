@@ -1,4 +1,4 @@
-"""Rounds of code, or of collectives, that several ranks timed: a round's time is that of the rank that took longest."""
+"""Rounds of code or collectives timed by several ranks: a round's time is that of the slowest rank."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from deep5.results.samples_file import SampleRow, read_samples
 __all__ = ["SIDES", "slowest"]
 
 SIDES = ("candidate_time", "baseline_time", "baseline_again_time")
-"""What is timed in a round, as samples call it."""
+"""Series of the times measured in a round."""
 
 All = Mapping[str, Sequence[SampleRow]]
 
 
 def slowest(ledger: Ledger, root: Path, document: Mapping[str, Any], samples: All) -> All:
-    """The samples that the metrics of timed code, or of collectives, follow from.
+    """The samples from which the metrics of timed code or collectives are derived.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
+        ledger: Receives the findings.
+        root: The resolved folder.
         document: result.json of a run that timed code or collectives.
-        samples: As samples.csv has them, by metric: those of the first rank.
+        samples: Rows of samples.csv, by metric: those of the first rank.
 
     Returns:
-        The same, where a round's times are those of the slowest rank.
+        The same, with each round's times replaced by those of the slowest rank.
     """
     found = {label: list(rows) for label, rows in samples.items()}
     sides = [label for label in found if label in SIDES or is_call(label)]
     for rank in range(1, ranks_of(document)):
         name = rank_samples(rank)
         if plain(root, name) is None:
-            continue  # that it is not there is told elsewhere
+            continue  # another check reports the missing file
         own = read_samples(root / name)
         for side in sides:
             count = len(own.get(side, ()))

@@ -1,4 +1,4 @@
-"""Times of a run that can be told from two sides: the samples, the events, and how long the process lived."""
+"""Times of a run with two sources: compares samples, events, and the lifetime of the process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from deep5.results.samples_file import SampleRow
 
 __all__ = ["check_times", "logged"]
 
-# Times of events are in whole milliseconds; what is between an event and the clock beside it takes some microseconds,
-# and on a busy machine now and then more: a share of what is measured.
+# Times of events are in whole milliseconds; between an event and the adjacent clock reading are some microseconds,
+# occasionally more on a busy machine: a share of the measured time.
 _SLACK_S, _SHARE = 0.01, 0.05
 _RESOLUTION_S = 2e-3
-# By how much the middle epoch may differ in samples and events, and which share of the time between two losses is to be
-# on the clock of a step at least: the rest is data and events.
+# Maximum ratio of the middle epoch's time between samples and events, and the minimum share of the time between two
+# losses that step times must account for: the rest is data and events.
 _EPOCH, _STEP = 1.25, 0.05
 _SERIES = 5
 
@@ -33,28 +33,28 @@ Samples = Mapping[str, Sequence[SampleRow]]
 
 
 def logged(root: Path, key: str) -> list[Any]:
-    """The values of a key in a run's events; none where there is no log.
+    """The values of a key in a run's events; none without a log.
 
     Args:
-        root: The folder, resolved.
-        key: Such as "train_samples".
+        root: The resolved folder.
+        key: For example "train_samples".
     """
     path = plain(root, EVENTS)
     return [] if path is None else [line.value for line in read_mllog(path) if line.key == key]
 
 
 def check_times(ledger: Ledger, root: Path, document: Mapping[str, Any], samples: Samples, kind: str) -> None:
-    """Hold samples, events and the life of the process against each other.
+    """Compare samples, events and the lifetime of the process.
 
-    A run that was resumed has a clock that stood still between its processes, and events that went on: only what would
-    hold one against the other across a resumption is left out.
+    The clock of a resumed run stood still between its processes, but its events' times continued: only comparisons
+    across a resumption are skipped.
 
     Args:
-        ledger: Takes the findings.
-        root: The folder, resolved.
-        document: result.json of a run that came to its end.
-        samples: As samples.csv has them, by metric.
-        kind: What it measured.
+        ledger: Receives the findings.
+        root: The resolved folder.
+        document: result.json of a finished run.
+        samples: Rows of samples.csv, by metric.
+        kind: The kind of measurement.
     """
     wall = float(document["resources"]["wall_time_s"])
     latest = max((s.time_s for own in samples.values() for s in own if s.time_s is not None), default=0.0)
@@ -102,7 +102,7 @@ def _check_steps(ledger: Ledger, document: Mapping[str, Any], samples: Samples) 
     steps = list(zip(latencies[1:], pairwise(ends), strict=True))
     wrong = [step.step for step, (before, after) in steps if step.value / 1e3 > after - before + 1e-6]
     ledger.hold(8, not wrong, f"the steps {wrong[:5]} took longer than the time between their losses")
-    # The first of an epoch has the evaluation before it.
+    # The first step of an epoch follows the evaluation.
     within = [
         (step.value / 1e3, after - before)
         for (step, (before, after)), last in zip(steps, latencies, strict=False)
@@ -122,7 +122,7 @@ def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
     by_key: dict[str, list[MLLogLine]] = {}
     for line in lines:
         by_key.setdefault(line.key, []).append(line)
-    # Where a run went on, another process writes, after the system's clock.
+    # After a resumption another process writes, by the system clock.
     ordered = all(a.time_ms <= b.time_ms or "deep5_resumed" in (a.key, b.key) for a, b in pairwise(lines))
     ledger.hold(8, ordered, "the events are out of order; allowed: times that do not go back")
     if seeds := by_key.get("seed"):
@@ -172,7 +172,7 @@ def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
 
 
 def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples, lines: Sequence[MLLogLine]) -> None:
-    """The throughput of the middle epoch, and the time between its ends, are those of the events, within the noise."""
+    """The throughput of the middle epoch, and the time between its ends, agree with the events within the noise."""
     begun: dict[int, int] = {}
     trained: dict[int, float] = {}
     whole: dict[int, float] = {}
@@ -193,7 +193,7 @@ def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
     batches = Batches(document=document, train_samples=count)
     told = document["measurement"]
     single = len(trained) == 1
-    # Of one epoch the first steps of their size are on no clock of the throughput, and leave less than all samples.
+    # With one epoch, the first steps of each size are not in the throughput's time, which covers fewer samples.
     off = float(told["first_call_s"] or 0.0) + float(told["warm_up_s"] or 0.0) if single else 0.0
     pairs = []
     before = 0
@@ -214,7 +214,7 @@ def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
 
 
 def _hold_epochs(ledger: Ledger, what: str, pairs: Sequence[tuple[float, float]], *, one_sided: bool) -> None:
-    """The middle one of seconds by samples and by events: one epoch may have waited for the machine between them."""
+    """Compare medians of seconds by samples and by events: a single epoch may have been delayed between them."""
     if not pairs:
         return
     told, seen = (median(own) for own in zip(*pairs, strict=True))

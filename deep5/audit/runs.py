@@ -1,4 +1,4 @@
-"""One run: its documents held against each other and against the rules of measurement."""
+"""Checks one run: its documents against each other and against the rules of measurement."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = ["audit_run"]
 
 _CLOCK = "time.perf_counter_ns"
 _TIMED = ("s", "ms", "us", "ns", "samples/s", "J")
-# Dates are in whole seconds, and between them and the clock the machine is looked at: a share of a long run.
+# Dates are in whole seconds, and the machine is examined between them and the clock: a share of a long run.
 _DATES_S, _DATES_SHARE = 5.0, 0.1
-# How a run says what it went on with: other threads, another framework.
+# The warning of a run that was resumed with other threads or another framework.
 _WENT_ON = re.compile(r"went on with (?:an)?other ")
 
 
@@ -44,11 +44,11 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
     """Check a run's folder.
 
     Args:
-        root: The folder, resolved.
-        ledger: Takes the findings.
+        root: The resolved folder.
+        ledger: Receives the findings.
 
     Returns:
-        The run, for checks of several; None where it cannot be read.
+        The run, for checks of several runs; None if it cannot be read.
     """
     try:
         result = load(root)
@@ -95,7 +95,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
 def _check_ended(
     ledger: Ledger, root: Path, document: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], kind: str
 ) -> None:
-    """What only a run that came to its end has."""
+    """Check the parts that only a finished run has."""
     with ledger.part(4, "the measurement"):
         _check_measurement(ledger, document, kind)
     native = None
@@ -160,7 +160,7 @@ def _goal(goal: Mapping[str, Any]) -> str:
 
 
 def _check_resumed(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """A run that went on elsewhere says so."""
+    """A run that was resumed in another environment reports it."""
     own = document["provenance"]["environment"]
     for entry in document["resumed"]:
         said = any(_WENT_ON.search(told) for told in document["warnings"])
@@ -204,7 +204,7 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -
         lived = (datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds()
         wall = float(document["resources"]["wall_time_s"])
         room = _DATES_S + _DATES_SHARE * max(lived, wall)
-        # Between its end and its resumption a run does not live.
+        # A resumed run has no process between an interruption and its resumption.
         off = abs(lived - wall) if not document["resumed"] else wall - lived
         ledger.hold(
             8,
@@ -229,7 +229,7 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any], native: str | N
 
 
 def _check_seeds(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:
-    """The seeds of all purposes follow from the run's, which the recipe names."""
+    """The seeds of all purposes follow from the run's seed, which the recipe names."""
     seeds, parts = document["seeds"], parts_of(document)
     if not ledger.hold(11, "run" in seeds, "the run does not say its seed; allowed: a whole number"):
         return

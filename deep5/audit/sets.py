@@ -1,7 +1,7 @@
-"""Rules 8, 11, 12 and 14 for several runs that stand beside each other: fixed parts, splits, seeds, copies.
+"""Rules 8, 11, 12 and 14 for several runs: consistent fixed parts and splits, distinct seeds, no copies.
 
-Each run is held against what the first of its kind left, so that a thousand runs take a thousand looks, and nothing of
-a run stays in memory but a few hashes.
+Each run is compared with the first of its kind, so that the cost is linear in the number of runs, and only a few hashes
+of each run stay in memory.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
 
 __all__ = ["Together"]
 
-# Series that two runs of different seeds cannot have in common, to the last bit.
+# Series that two runs with different seeds cannot have bit-identically in common.
 _OWN = ("training_loss", "step_latency", "wall_clock_time")
 _LEAST = 3
-# Parts that say what data a run had, and how it was judged.
+# Parts that define a run's data and evaluation.
 _DATA = ("dataset", "validation_sampler", "test_transforms", "train_transforms")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _First:
-    """What the first run of its kind left.
+    """The record of the first run of its kind.
 
     Attributes:
-        name: Of the run.
-        told: What another of its kind is to have as well, or is not to have.
+        name: Name of the run.
+        told: The value that other runs of its kind must have, or must not have.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Together:
     """Runs that are audited in one call.
 
     Args:
-        ledger: Takes the findings.
-        study: Whether they are the repetitions of one study, in which no two of a candidate share a seed. Runs that
-            merely lie beside each other may: who runs a recipe twice has its seed twice.
+        ledger: Receives the findings.
+        study: Whether they are the repetitions of one study, in which no two runs of a candidate share a seed. Other
+            runs may: two runs of one recipe have the same seed.
     """
 
     def __init__(self, ledger: Ledger, *, study: bool = False) -> None:
@@ -56,11 +56,11 @@ class Together:
         self._seen: dict[tuple[Any, ...], _First] = {}
 
     def add(self, name: str, run: Result) -> None:
-        """Hold one more run against those before.
+        """Compare one more run with the earlier ones.
 
         Args:
-            name: What findings call it.
-            run: As `audit_run` read it.
+            name: Name used in findings.
+            run: As returned by `audit_run`.
         """
         document = run.document
         with self._ledger.part(11, f"{name} beside other runs"):
@@ -72,11 +72,11 @@ class Together:
                 self._check_copies(name, run)
 
     def _first(self, *key: Any, name: str, told: Any = None) -> _First:
-        """The first run of this key: the one given, where none was before."""
+        """The first run with this key, which becomes the given one if there was none."""
         return self._seen.setdefault(key, _First(name=name, told=told))
 
     def _check_identity(self, name: str, document: Mapping[str, Any]) -> None:
-        """Rules 11, 12 and 14: a run is there once; runs of one recipe have one fixed part, and one split and data."""
+        """Rules 11, 12, 14: no run occurs twice; runs of one recipe have one fixed part, one split, one data set."""
         recipe, provenance = document["recipe"], document["provenance"]
         first = self._first("run", document["run_id"], name=name)
         self._ledger.hold(
@@ -90,7 +90,7 @@ class Together:
                 f"{first.name} and {name} are runs of {recipe['name']} with different fixed parts "
                 f"({_differing(first.told, recipe['fixed'])}); allowed: one, in the closed division",
             )
-        # Only what the mutable parts do not change either.
+        # Only parts that the mutable parts do not change either.
         parts = parts_of(document)
         data = json.dumps({key: parts[key] for key in parts if key.startswith(_DATA)}, sort_keys=True)
         for key, rule in (("split", 12), ("data", 1)):
@@ -105,7 +105,7 @@ class Together:
             )
 
     def _check_seeds(self, name: str, document: Mapping[str, Any]) -> None:
-        """Rule 11: no two repetitions of a study share a seed; order and weights tell it, too."""
+        """Rule 11: no two repetitions of a study share a seed; order and weights also reveal it."""
         if not trains(document):
             return
         seed, parts, provenance = document["seeds"].get("run"), parts_of(document), document["provenance"]
@@ -140,7 +140,7 @@ class Together:
             )
 
     def _check_copies(self, name: str, run: Result) -> None:
-        """Rule 8: no two runs take the same times, or lose the same losses; of one seed losses may be the same."""
+        """Rule 8: no two runs have the same times or losses; with the same seed, losses may be equal."""
         path = plain(run.folder.resolve(), SAMPLES)
         samples: Mapping[str, list[SampleRow]] = {} if path is None else read_samples(path)
         for label in _OWN:
@@ -159,7 +159,7 @@ class Together:
 
 
 def _is_own(model: Any) -> bool:
-    """Whether a network is one of deep5's, all of which take the run's seed; of others some have fixed weights."""
+    """Whether a network is deep5's own, all of which use the run's seed; others may have fixed weights."""
     entry = registered("networks").get(model) if isinstance(model, str) else None
     return entry is not None and entry.value.startswith("deep5.")
 

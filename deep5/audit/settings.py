@@ -1,4 +1,4 @@
-"""Rules 11 and 14: what ran is what was set, and whatever was not set is the same for all."""
+"""Rules 11 and 14: the recipe that ran has the declared settings, and everything else is the same for all."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from deep5.results.result import Result
 
 __all__ = ["check_candidate_recipes", "check_optimizer", "check_runs_alike", "check_set"]
 
-# The framework is what a comparison varies, and the executor is another way to name it.
+# The framework is what a comparison varies; the executor is another name for it.
 _FRAMEWORK = {"framework", "frameworks", "executor"}
-# A recipe has what a file or a module holds where a setting has its name; `native:adam` is a name in both.
+# A recipe contains the object of a file or module where a setting has its name; `native:adam` is a name in both.
 _ELSEWHERE = re.compile(r"\.py:|^(?!native:)[\w.]+:[\w.<>]+$")
-# Of an optimizer, what depends on the machine that it ran on.
+# An optimizer's field that depends on the machine.
 _KERNEL = "kernel"
 
 
 def check_set(ledger: Ledger, who: str, settings: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-    """What was set stands in the recipe that ran.
+    """Check that the settings are in the recipe that ran.
 
     Args:
-        ledger: Takes the findings.
-        who: What findings call it.
-        settings: As declared; `optimizer_kwargs.lr` is one entry, and counts after the whole.
-        parts: Of the recipe as it ran, fixed and mutable.
+        ledger: Receives the findings.
+        who: Name used in findings.
+        settings: As declared; `optimizer_kwargs.lr` is one entry, and is applied after the whole.
+        parts: Fixed and mutable parts of the recipe that ran.
     """
     due = {key: value for key, value in settings.items() if "." not in key}
     for key, value in settings.items():
@@ -53,10 +53,10 @@ def _names_elsewhere(value: Any) -> bool:
 
 
 def check_candidate_recipes(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """Of a comparison: the recipes of candidates differ in framework and settings, and in nothing else.
+    """For a comparison: the recipes of candidates differ only in framework and settings.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: comparison.json.
     """
     fixed, told = document["recipe"]["fixed"], document["recipe"]["mutable"]
@@ -83,7 +83,7 @@ def check_candidate_recipes(ledger: Ledger, document: Mapping[str, Any]) -> None
 
 
 def _check_batches(ledger: Ledger, label: str, parts: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> None:
-    """What was timed had batches of the recipe's size."""
+    """The timed batches had the recipe's size."""
     own = [row for row in results if row["candidate"] == label and row["batch_size"] is not None]
     size = parts.get("batch_size")
     if not own:
@@ -100,17 +100,17 @@ def _check_batches(ledger: Ledger, label: str, parts: Mapping[str, Any], results
 
 
 def _without(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts that neither the framework nor settings change; a new component loses the arguments of the old one."""
+    """Parts that neither framework nor settings change; a new component drops the previous component's arguments."""
     changed = _FRAMEWORK | {base(key.partition(".")[0]) for key in settings}
     return {key: value for key, value in parts.items() if base(key) not in changed}
 
 
 def check_runs_alike(ledger: Ledger, name: str, results: Sequence[Result]) -> None:
-    """Of a study: the runs of a candidate differ in their seed alone.
+    """For a study: the runs of a candidate differ only in their seed.
 
     Args:
-        ledger: Takes the findings.
-        name: Of the candidate.
+        ledger: Receives the findings.
+        name: Name of the candidate.
         results: Its runs.
     """
     for result in results[1:]:
@@ -136,10 +136,10 @@ def _optimizer(document: Mapping[str, Any]) -> Any:
 
 
 def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """Of a run: an optimizer that is named has the arguments that the recipe gives it.
+    """For a run: a named optimizer has the arguments that the recipe gives it.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: result.json.
     """
     parts, found = parts_of(document), _optimizer(document)
@@ -147,7 +147,7 @@ def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
     entry = registered("optimizers").get(name)
     known = name.startswith("native:") or (entry is not None and entry.value.startswith("deep5."))
     if not known or not isinstance(found, dict):
-        # Another's may call its arguments what it likes.
+        # A third-party optimizer may name its arguments freely.
         ledger.skip("the optimizer against its arguments: it is none of deep5's own that the recipe names")
         return
     for key in sorted(given.keys() & found.keys() - (parts.get("schedules") or {}).keys()):

@@ -1,4 +1,4 @@
-"""Where a series of times becomes steady, how far it drifts, and what lies far out: computed again from the samples.
+"""Start of the steady state, drift and outliers of a series of times, recomputed from the samples.
 
 Independent of `deep5.measuring.statistics`; the rules are those of `docs/comparing.md`.
 """
@@ -13,18 +13,18 @@ from statistics import median, quantiles
 __all__ = ["drift_of", "far_out_of", "steady_from"]
 
 _BLOCK, _LEVEL = 5, 0.02
-# Standard deviations of a median absolute deviation, and of a median over a mean, of normal noise.
+# Under normal noise: standard deviations per median absolute deviation, and of a median relative to a mean.
 _DEVIATION, _OF_MEDIAN = 1.4826, math.sqrt(math.pi / 2)
-# Fewer samples show neither a trend nor outliers.
+# Minimum number of samples to show a trend, and outliers.
 _FOR_TREND, _FOR_OUTLIERS = 16, 8
 _TREND_P, _MOST_PAIRED = 0.01, 1000
 
 
 def steady_from(times: Sequence[float]) -> tuple[int, bool]:
-    """Index of the first sample that counts, and whether a steady state was reached; else that is half of them.
+    """Index of the first sample that counts, and whether a steady state was reached; if not, half of the samples count.
 
     Args:
-        times: Seconds, shape (n,), in the order of time, without the first call.
+        times: Seconds, shape (n,), in order of time, without the first call.
     """
     half = len(times) // 2
     if len(times) < 4 * _BLOCK:
@@ -46,10 +46,10 @@ def steady_from(times: Sequence[float]) -> tuple[int, bool]:
 
 
 def drift_of(times: Sequence[float]) -> float:
-    """Change from the first to the last sample relative to their median; 0 where Kendall's test at 1 % shows none.
+    """Change from the first to the last sample relative to their median; 0 if Kendall's test at 1 % shows none.
 
     Args:
-        times: Seconds, shape (n,), in the order of time.
+        times: Seconds, shape (n,), in order of time.
     """
     from scipy.stats import kendalltau
 
@@ -64,7 +64,7 @@ def drift_of(times: Sequence[float]) -> float:
 
 
 def far_out_of(times: Sequence[float]) -> int:
-    """How many samples lie more than three interquartile ranges beyond the quartiles.
+    """Number of samples more than three interquartile ranges outside the quartiles.
 
     Args:
         times: Seconds, shape (n,).

@@ -1,4 +1,4 @@
-"""A study: every run that was declared is there, listed, of its own seed; what is told of them follows from them."""
+"""Checks one study: every declared run exists, is listed, and has its own seed; the summaries follow from the runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deep5.results.time_to_target import Reached, Target, stated_goals, summary,
 __all__ = ["audit_study"]
 
 _MOST = 100_000
-# What a study says of itself: who leaves one out leaves out what is held against it.
+# Required fields of study.json: a missing one would disable the checks that use it.
 _STATED = {
     "schema_version", "recipe", "hash", "size", "provenance", "finished", "resumed", "seeds", "target", "candidates",
     "notes",
@@ -38,9 +38,9 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
     """Check a study's folder, and every run in it.
 
     Args:
-        root: The folder, resolved.
-        ledger: Takes the findings of the study.
-        ledgers: A ledger a run is put in here.
+        root: The resolved folder.
+        ledger: Receives the findings of the study.
+        ledgers: One ledger per run is appended.
     """
     with ledger.part(11, STUDY):
         document = json_of(root, STUDY)
@@ -69,10 +69,10 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
 
 
 def _run(root: Path, path: str, ledger: Ledger, ledgers: list[Ledger]) -> Result | None:
-    """A listed run, where it lies in the study's folder."""
+    """A listed run, if it is in the study's folder."""
     folder = root / path
     try:
-        # Also a link that leads back into the folder is another's place.
+        # A link that leads back into the folder is also rejected.
         within = folder.resolve() == folder and folder.is_relative_to(root) and folder != root
     except (OSError, RuntimeError, ValueError):
         within = False
@@ -101,7 +101,7 @@ def _run(root: Path, path: str, ledger: Ledger, ledgers: list[Ledger]) -> Result
 
 
 def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], listed: set[str]) -> None:
-    """Run folders that nobody lists: those of failures are told of, others were broken off or dropped."""
+    """Check run folders that are not listed: failures are reported, others were interrupted or dropped."""
     folder = root / RUNS
     if not ledger.hold(11, folder.is_dir() and not folder.is_symlink(), f"there is no folder {RUNS}"):
         return
@@ -123,7 +123,7 @@ def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], liste
             else:
                 failed += 1
     resumed = _resumed(ledger, document)
-    # Each end breaks off one run at most, which begins again; or it has ended, and was not listed yet.
+    # Each interruption breaks off at most one run, which starts again; or the run had finished but was not listed yet.
     ends = len(resumed) + _unfinished(document)
     _check_broken_off(ledger, ended, resumed, ends)
     ledger.hold(
@@ -137,7 +137,7 @@ def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], liste
 
 
 def _resumed(ledger: Ledger, document: Mapping[str, Any]) -> list[datetime]:
-    """When the study went on; where that is not told as deep5 does it, it counts as never."""
+    """When the study was resumed; times that are not in deep5's format count as never."""
     told = document.get("resumed", [])
     with ledger.part(11, f"resumed in {STUDY}"):
         if ledger.hold(11, isinstance(told, list), f"resumed in {STUDY} is {told!r:.60}; allowed: a list of times"):
@@ -148,10 +148,10 @@ def _resumed(ledger: Ledger, document: Mapping[str, Any]) -> list[datetime]:
 def _check_broken_off(
     ledger: Ledger, ended: Sequence[tuple[datetime, str]], resumed: Sequence[datetime], ends: int
 ) -> None:
-    """Of the runs that ended and are not listed, one at most began between two times at which the study went on."""
+    """Of the finished but unlisted runs, at most one began between two consecutive resumptions of the study."""
     last = -1
     for began, name in sorted(ended):
-        # Times are told in whole seconds: a run that began in the one in which the study went on is on either side.
+        # Times are in whole seconds: a run that began in the second of a resumption counts on either side.
         place = max(bisect_left(resumed, began), last + 1)
         fits = place <= bisect_right(resumed, began) and place < ends
         if ledger.hold(11, fits, f"the run {name} came to its end, and is not listed: it was dropped"):
@@ -164,7 +164,7 @@ def _unfinished(document: Mapping[str, Any]) -> bool:
 
 
 def _check_planned(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
-    """Every candidate has every seed, once: as a run, or as a failure."""
+    """Every candidate has every seed once: as a run, or as a failure."""
     seeds: dict[str, list[int | None]] = {}
     for name, own in document["candidates"].items():
         ledger.hold(
@@ -225,7 +225,7 @@ def _check_candidate(
 
 
 def _check_scaling(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
-    """Speed-ups and efficiencies, by the runs; studies that are older tell none."""
+    """Check speedups and efficiencies against the runs; older studies have none."""
     by_candidate = {name: [runs.get(path) for path in own["runs"]] for name, own in document["candidates"].items()}
     if any(run is None for own in by_candidate.values() for run in own):
         ledger.skip("what is told of scaling: not all of the study's runs can be read")
@@ -238,7 +238,7 @@ def _check_scaling(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[st
 def _check_target(
     ledger: Ledger, document: Mapping[str, Any], name: str, own: Mapping[str, Any], results: Sequence[Result]
 ) -> None:
-    """The time to the target, by the runs: one that failed took infinitely long."""
+    """Check the time to the target against the runs: a failed run took infinitely long."""
     told = document.get("target")
     if told is None:
         ledger.same(11, f"{name}: the time to a target, of which there is none", own.get("time_to_target"), None)
@@ -254,7 +254,7 @@ def _check_target(
 
 
 def _check_origin(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
-    """A target that is told as the recipe's own is one that the recipe of the runs states."""
+    """A target reported as the recipe's own is one that the recipe of the runs states."""
     told = document.get("target")
     if told is None or told["origin"] != "recipe" or not runs:
         return
@@ -268,7 +268,7 @@ def _check_origin(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str
 
 
 def _check_alike(ledger: Ledger, runs: Mapping[str, Result]) -> None:
-    """Runs of one study were made in one environment, of one recipe file, in one precision."""
+    """Runs of one study have one environment, one recipe file, and one precision."""
     environments = {run.document["provenance"]["environment"] for run in runs.values()}
     ledger.hold(14, len(environments) <= 1, f"the runs of one study have {len(environments)} environments")
     sources: Sequence[Any] = list({run.document["provenance"]["recipe_source"] for run in runs.values()})

@@ -16,9 +16,9 @@ from deep5.audit.verdict_rows import calibrated_floor, verdict_rows
 
 __all__ = ["check_summaries", "verdicts_again"]
 
-# How many there are: where that is wrong, raw values are missing.
+# The counts in a row: a wrong count means that raw values are missing.
 _COUNTS = ("processes", "samples")
-# Rounds that anybody measures.
+# Maximum number of rounds.
 _MOST = 1000
 
 
@@ -28,15 +28,15 @@ def verdicts_again(
     failed: set[str] | None = None,
     rounds: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Verdicts as they follow from the samples.
+    """Verdicts derived from the samples.
 
     Args:
         document: comparison.json.
-        samples: As samples.csv has them.
-        failed: Labels that take part no more; None: as at the end.
-        rounds: Those of so many rounds alone; None: of all.
+        samples: All rows of samples.csv.
+        failed: Labels of candidates that no longer take part; None: those at the end.
+        rounds: Use only this many rounds; None: all.
     """
-    # As many as there are, whatever is said of them.
+    # The number of rounds that exist, whatever the document states.
     most = min(
         document["measurement"]["most_processes"], 1 + max((sample.round for sample in samples), default=0), _MOST
     )
@@ -49,12 +49,12 @@ def verdicts_again(
 
 
 def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> None:
-    """Derive results, verdicts and warnings again, and hold them against those stored.
+    """Derive results, verdicts and warnings again, and compare them with the stored ones.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: comparison.json.
-        samples: As samples.csv has them.
+        samples: All rows of samples.csv.
     """
     if document["status"] != "success":
         rounds = rounds_with_results(document)
@@ -86,7 +86,7 @@ def _compare(
 
 
 def _batch_sizes(ledger: Ledger, document: Mapping[str, Any]) -> dict[tuple[str, str], int | None]:
-    """Samples a call: by the recipe, or, where that says it by a function, as its row says, alike in all candidates."""
+    """Samples per call: from the recipe, or from the row if the recipe computes it; equal in all candidates."""
     found: dict[tuple[str, str], int | None] = {}
     declared = {row["label"]: {**parts_of(document), **row["settings"]} for row in document["candidates"]}
     for row in document["results"]:
@@ -97,7 +97,7 @@ def _batch_sizes(ledger: Ledger, document: Mapping[str, Any]) -> dict[tuple[str,
         parts = declared.get(row["candidate"], {})
         given, accumulate = parts.get("batch_size"), parts.get("accumulate", 1)
         told = int(row["batch_size"] or 0)
-        # A data set may be smaller than a batch, and inference is timed on what there is.
+        # A data set may be smaller than a batch, and inference is then timed on the whole data set.
         smaller = document["kind"] == "inference" and isinstance(given, int) and 0 < told < given
         if document["kind"] == "inference":
             accumulate = 1
@@ -112,7 +112,7 @@ def _varied(document: Mapping[str, Any]) -> bool:
 
 
 def _check_settled(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> None:
-    """Whether a process settled follows from its samples; of operators their own calibration says it."""
+    """Whether a process settled follows from its samples; operators have their own calibration instead."""
     if document["kind"] != "training":
         return
     series: dict[tuple[int, str], list[float]] = {}

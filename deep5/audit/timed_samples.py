@@ -1,4 +1,4 @@
-"""samples.csv of a comparison, read by the audit itself."""
+"""Reads samples.csv of a comparison, with the audit's own reader."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class TimedSample(NamedTuple):
     """One line: the columns of samples.csv, in their order.
 
     Attributes:
-        candidate: Its label.
-        workload: Its name.
+        candidate: Label of the candidate.
+        workload: Name of the workload.
         round: From 0.
         process: Index into the processes of comparison.json.
         phase: "first", "warm-up" or "steady".
-        place: Among the samples of this process and workload.
-        seconds: Of a call.
-        calls: How many calls the sample is the mean of.
-        time_s: When it ended, after the first call.
+        place: Index among the samples of this process and workload.
+        seconds: Seconds per call.
+        calls: Number of calls averaged in the sample.
+        time_s: End of the sample, in seconds after the first call.
     """
 
     candidate: str
@@ -40,13 +40,13 @@ class TimedSample(NamedTuple):
 
 
 def timed_samples(path: Path, processes: int) -> list[TimedSample]:
-    """The samples of the processes that the document lists; none where there is no file.
+    """The samples of the processes that the document lists; none without a file.
 
-    A comparison that was killed between two writes leaves samples of a process that is not listed yet.
+    A comparison killed between two writes leaves samples of a process that is not listed yet.
 
     Args:
-        path: Of samples.csv.
-        processes: How many the document lists.
+        path: Path of samples.csv.
+        processes: Number of processes that the document lists.
 
     Raises:
         UsageError: The file cannot be read, or a line is not a sample.

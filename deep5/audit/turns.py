@@ -1,4 +1,4 @@
-"""Rules 7 and 11: who ran when. The order of processes and where it ended follow from seed, samples and calibration."""
+"""Rules 7 and 11: process order and the end of a comparison follow from seed, samples and calibration."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from deep5.audit.timed_samples import TimedSample
 
 __all__ = ["check_turns"]
 
-# Two clocks are read, of the process that starts and of the one that waits.
+# Two clocks are read: that of the starting process and that of the waiting one.
 _SLACK_S = 1e-3
 
 
 def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> None:
-    """Play the comparison's order again: who was still to run in which round, and whether it ended where it had to.
+    """Replay the comparison's order: which candidates had to run in each round, and whether it ended where required.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: comparison.json.
-        samples: As samples.csv has them.
+        samples: All rows of samples.csv.
     """
     processes = document["processes"]
     for number, (one, other) in enumerate(pairwise(processes)):
@@ -38,7 +38,7 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[T
         )
     _check_length(ledger, document)
     sessions = _sessions(document)
-    # Of a comparison that was ended: without a round that was broken off a second time when it ran again.
+    # For an interrupted comparison: without a round that was interrupted again in its second run.
     open_round = None if document["status"] == "success" else _broken_again(document, sessions)
     timed = [
         processes[number] for number in sorted(last_processes(document)) if processes[number]["round"] != open_round
@@ -87,7 +87,7 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[T
         for row in document["verdicts"]:
             ledger.hold(
                 7,
-                row["rounds"] >= fewest or ended,  # the baseline failed before: nothing is claimed
+                row["rounds"] >= fewest or ended,  # the baseline failed before, so nothing is claimed
                 f"{row['candidate']} is judged after {row['rounds']} rounds of a rigorous comparison; allowed: at "
                 f"least {fewest}",
             )
@@ -96,9 +96,9 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[T
 def _follows(
     document: Mapping[str, Any], samples: Sequence[TimedSample], timed: Sequence[Mapping[str, Any]]
 ) -> list[tuple[int, str]]:
-    """Round and candidate of every process that had to run, in their order."""
+    """Round and candidate of every process that had to run, in order."""
     began = {process["candidate"] for process in timed if process["round"] == 0}
-    # Whoever passed the proof began.
+    # All candidates that passed the proof began.
     active = [label for label in _groups_of(document) if label in began]
     ended = failed_turns_of(document)
     baseline, failed = document["baseline"], set[str]()
@@ -120,9 +120,10 @@ def _follows(
 def _is_in_turn(
     document: Mapping[str, Any], ran: Sequence[tuple[int, str]], follows: Sequence[tuple[int, str]]
 ) -> bool:
-    """Whether candidates ran in the order that was drawn.
+    """Whether candidates ran in the drawn order.
 
-    A round that was broken off runs again in an order of those that are left: who had failed in it before does not.
+    An interrupted round runs again in an order of the remaining candidates: those that had failed in it do not run
+    again.
     """
     active = _groups_of(document)
     ended = failed_turns_of(document)
@@ -140,7 +141,7 @@ def _is_in_turn(
 
 
 def _sessions(document: Mapping[str, Any]) -> dict[int, int]:
-    """By number of a timed process, how often the comparison had gone on before: then the proof is made again."""
+    """For each timed process, how often the comparison had been resumed before: each time the proof is repeated."""
     found: dict[int, int] = {}
     session, timed = 0, False
     for number, row in enumerate(document["processes"]):
@@ -153,7 +154,7 @@ def _sessions(document: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _broken_again(document: Mapping[str, Any], sessions: Mapping[int, int]) -> int | None:
-    """The last round, where it was broken off and has begun again."""
+    """The last round, if it was interrupted and has begun again."""
     rounds = {number: document["processes"][number]["round"] for number in sessions}
     last = max(rounds.values(), default=None)
     ran = {sessions[number] for number, own in rounds.items() if own == last}
@@ -166,7 +167,7 @@ def _check_broken_off(
     sessions: Mapping[int, int],
     follows: Sequence[tuple[int, str]],
 ) -> None:
-    """A process that does not count was of a round that an interruption cut, and all of it ran again behind that."""
+    """A process that does not count belongs to an interrupted round, all of which ran again afterwards."""
     rows = [(session, document["processes"][number]) for number, session in sessions.items()]
     cuts, told = max(sessions.values(), default=0), len(document["resumed"])
     ledger.hold(
@@ -187,7 +188,7 @@ def _check_broken_off(
         due = {candidate for at, candidate in follows if at == number}
         *cut, final = sorted(by_session)
         for session in cut:
-            # Whoever had not failed until then had to run again.
+            # All candidates that had not failed until then had to run again.
             again = {label for label in by_session[session] if (number, label) not in ended}
             ledger.hold(
                 7,
@@ -203,7 +204,7 @@ def _check_broken_off(
 
 
 def _groups_of(document: Mapping[str, Any]) -> list[str]:
-    """All candidates, group after group, as the comparison goes through them."""
+    """All candidates, group after group, in the comparison's order."""
     groups: dict[str, list[str]] = {}
     for row in document["candidates"]:
         groups.setdefault(json.dumps(row["settings"], sort_keys=True), []).append(row["label"])
@@ -211,7 +212,7 @@ def _groups_of(document: Mapping[str, Any]) -> list[str]:
 
 
 def _check_length(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """All processes fit into the time that the comparison took."""
+    """All processes fit into the comparison's duration."""
     resources, processes = document["resources"], document["processes"]
     if resources is None or not processes:
         return
@@ -222,7 +223,7 @@ def _check_length(ledger: Ledger, document: Mapping[str, Any]) -> None:
         f"the last process ended at {last:.4g} s, and the comparison took {resources['wall_s']:.4g} s",
     )
     lived = sum(process["wall_s"] for process in processes)
-    # A calibration within the comparison counts as well.
+    # A calibration within the comparison also counts.
     ledger.hold(
         8,
         lived <= resources["processes_s"] + _SLACK_S * len(processes),

@@ -1,4 +1,4 @@
-"""Rules 8, 9 and 12: the samples of a run are whole and in order, and every metric's value follows from them."""
+"""Rules 8, 9 and 12: the samples of a run are complete and in order, and every metric's value follows from them."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from deep5.results.schema import metric_labels
 
 __all__ = ["check_order", "check_values"]
 
-# Two metrics read the clock after one evaluation, one after the other: a share of the time between two evaluations, on
-# a machine that is busy.
+# Two metrics read the clock one after the other after an evaluation: on a busy machine the difference is a share of the
+# time between two evaluations.
 _BETWEEN_S, _BETWEEN_SHARE = 0.05, 0.25
 
 Rows = Sequence[SampleRow]
 All = Mapping[str, Rows]
 
-# By how a value follows from the metric's own samples.
+# Metrics grouped by how their value follows from their own samples.
 _LAST = (
     "test_accuracy", "test_loss", "wall_clock_time", "final_test_accuracy", "generalisation_gap", "training_accuracy",
     "top_k", "confusion_matrix", "cost", "energy", "operator_coverage", "right_results",
 )  # fmt: skip
 _LARGEST = ("peak_memory", "repeatability", "sampling_bias")
-# Others of which no interval is derived.
+# Other metrics for which no interval is derived.
 _SIMPLE = ("training_loss", "throughput", "time_to_accuracy", "epochs_to_accuracy")
-# In percent: clocks rise and fall, and the peak is measured once.
+# In percent: clocks vary, and the peak is measured once.
 _PEAK = 105.0
-# That of the intervals that are derived again.
+# Confidence of the intervals that are derived again.
 _CONFIDENCE = 0.95
 _MIDDLE = ("operator_time", "bare_ratio", "operator_cost")
-# Judged once an epoch, on the epoch that the recipe names: the last.
+# Metrics evaluated once per epoch, whose value is that of the epoch that the recipe names: the last.
 _JUDGED = ("test_accuracy", "test_loss", "top_k")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """What a value may follow from beside its own samples."""
+    """The inputs for a value other than its own samples."""
 
     document: Mapping[str, Any]
     samples: All
@@ -56,21 +56,21 @@ class _Run:
 
     @property
     def ended(self) -> bool:
-        """Whether it came to its end: a run that did not has what its metrics had seen until then."""
+        """Whether the run finished; otherwise metrics have the values reached until it stopped."""
         return bool(self.document["status"] == "success")
 
 
 def check_values(
     ledger: Ledger, document: Mapping[str, Any], samples: All, batches: Batches, of_all: OfAll | None
 ) -> None:
-    """Hold a run's metrics against its samples.
+    """Compare a run's metrics with its samples.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: result.json.
-        samples: As samples.csv has them, by metric.
-        batches: Of the rank whose samples these are: the first.
-        of_all: What each rank adds to the values of all; None where the others' samples are not there.
+        samples: Rows of samples.csv, by metric.
+        batches: Batch sizes of the rank of these samples: the first.
+        of_all: The contribution of each rank to the values of all; None if samples of other ranks are missing.
     """
     run = _Run(document=document, samples=samples, batches=batches, of_all=of_all)
     rows = document["metrics"]
@@ -80,7 +80,7 @@ def check_values(
     for label, row in zip(labels, rows, strict=True):
         own = samples.get(label, [])
         if not run.ended and not row["samples"] and row["value"] is None:
-            continue  # it was killed, and the samples were written after the document
+            continue  # the run was killed; the samples were written after the document
         if ledger.hold(
             8, len(own) == row["samples"], f"{label}: {len(own)} samples are there; {row['samples']} were taken"
         ):
@@ -96,11 +96,11 @@ def check_values(
 
 
 def check_order(ledger: Ledger, label: str, own: Rows) -> None:
-    """Rule 8: the samples of a metric are all there, and in order.
+    """Rule 8: the samples of a metric are complete and in order.
 
     Args:
-        ledger: Takes the findings.
-        label: Of the metric.
+        ledger: Receives the findings.
+        label: Label of the metric.
         own: Its samples.
     """
     ledger.hold(
@@ -175,7 +175,7 @@ def _check_value(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
 
 
 def _check_epochs(ledger: Ledger, label: str, own: Rows, run: _Run) -> None:
-    """Every epoch was judged, up to the one that the recipe names."""
+    """Every epoch was evaluated, up to the one that the recipe names."""
     epochs, asked = [sample.epoch for sample in own], parts_of(run.document).get("epochs")
     stopped = any(told.startswith("stopped:") for told in run.document["reasons"])
     ledger.hold(
@@ -193,7 +193,7 @@ def _check_epochs(ledger: Ledger, label: str, own: Rows, run: _Run) -> None:
 
 
 def _check_target(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, samples: All) -> None:
-    """The first declared evaluation that reached the target: of the time, by the accuracies beside it."""
+    """The first declared evaluation that reached the target; for the time, by the corresponding accuracies."""
     target, timed = float(row["parameters"]["target"]), row["name"] == "time_to_accuracy"
     judged = samples.get("test_accuracy") or samples.get("epochs_to_accuracy") or (() if timed else own)
     if not judged:
@@ -244,7 +244,7 @@ def _utilisation(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
     _check_interval(ledger, label, row, values)
     most = max(values)
     ledger.hold(8, most <= _PEAK, f"{label}: {most:.3g} % of the machine's measured peak; allowed: {_PEAK:g} %")
-    # Both are of one reading of the clock: a sample's work, in shares of the peak, is the same in all steps.
+    # Both come from one clock reading: the work per sample, as a share of the peak, is the same in all steps.
     steps = run.samples.get("step_latency", ())
     taken = run.batches.held(steps)
     if taken is None or not steps:

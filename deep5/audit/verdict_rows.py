@@ -19,14 +19,14 @@ from deep5.audit.timed_samples import TimedSample
 __all__ = ["BUSY", "calibrated_floor", "disturbed", "others_shares", "verdict_rows"]
 
 BUSY = 0.05
-"""Share of the processors' time that other programs take, from which on it is reported."""
+"""Minimum share of the processors' time used by other programs that is reported."""
 _NONE = "no difference shown"
 # Standard deviations below which 98 of 100 cases lie; the percentile of the ratio's interval.
 _POWER, _PERCENTILE = 2.0, 0.985
 
 
 def calibrated_floor(document: Mapping[str, Any], rounds: int) -> float | None:
-    """The noise floor of so many rounds, of the noisiest workload; None without a calibration."""
+    """The noise floor for this many rounds, of the noisiest workload; None without a calibration."""
     calibration = document["calibration"]
     if calibration is None:
         return None
@@ -34,7 +34,7 @@ def calibrated_floor(document: Mapping[str, Any], rounds: int) -> float | None:
 
 
 def others_shares(document: Mapping[str, Any]) -> dict[str, list[float]]:
-    """By candidate, what other programs took of the processors beside each timed process that ended by itself."""
+    """By candidate, the share of the processors that other programs used during each finished timed process."""
     shares: dict[str, list[float]] = {}
     for number in sorted(last_processes(document)):
         process = document["processes"][number]
@@ -45,7 +45,7 @@ def others_shares(document: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def disturbed(document: Mapping[str, Any]) -> set[str]:
-    """Candidates of a quick comparison beside which others took more of the processors than while it was calibrated."""
+    """Candidates of a quick comparison during which others used more of the processors than during calibration."""
     if document["mode"] != "quick" or document["calibration"] is None:
         return set()
     most = BUSY + (document["calibration"].get("others_share") or 0.0)
@@ -59,18 +59,18 @@ def verdict_rows(
     floors: Mapping[int, float],
     failed: Set[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of `verdicts` as they follow.
+    """The rows of `verdicts` derived from the samples.
 
     Args:
         document: comparison.json.
-        samples: All of them.
-        batch_sizes: Samples a call; None: a call is no batch.
+        samples: All samples.
+        batch_sizes: Samples per call; None: a call is not a batch.
         floors: Noise floor by number of rounds; without one nothing is claimed.
-        failed: Labels of the candidates that had failed; None: at the end.
+        failed: Labels of the candidates that had failed; None: those at the end.
     """
     baseline = document["baseline"]
     out = {c["label"] for c in document["candidates"] if c["status"] != "timed"} if failed is None else set(failed)
-    # What a baseline measured before it failed still counts.
+    # Measurements of a baseline before its failure still count.
     until = min([math.inf, *(number for number, label in failed_turns_of(document) if label == baseline)])
     usable = [s for s in valid(document, samples) if s.round < until and s.candidate not in out - {baseline}]
     medians, unknown = round_medians(usable), disturbed(document)
@@ -81,7 +81,7 @@ def verdict_rows(
         if candidate == baseline or list(rounds) != list(range(len(ran))) or not rounds.keys() <= against.keys():
             continue
         sizes = batch_sizes.get((workload, candidate)), batch_sizes.get((workload, baseline))
-        # Batches of different sizes are compared by the time of a sample.
+        # Batches of different sizes are compared by time per sample.
         by_sample = None not in sizes and sizes[0] != sizes[1]
         scale = sizes[1] / sizes[0] if by_sample and sizes[0] and sizes[1] else 1.0
         logs = [math.log(own / against[number] * scale) for number, own in rounds.items()]
@@ -100,7 +100,7 @@ def verdict_rows(
 
 
 def _first_claim(logs: Sequence[float], floors: Mapping[int, float]) -> dict[str, Any]:
-    """The verdict of the first look that claims a difference, else of the last one."""
+    """The verdict of the first look that claims a difference, otherwise of the last one."""
     looks = [look for look in LOOKS if look < len(logs)]
     verdict: dict[str, Any] = {}
     for count in [*looks, len(logs)]:
@@ -136,7 +136,7 @@ def _verdict(logs: Sequence[float], floor: float) -> dict[str, Any]:
 
 
 def _smallest(logs: Sequence[float], floor: float) -> float:
-    """The ratio above 1 that so noisy rounds would have shown in 95 of 100 cases, for normal noise."""
+    """The ratio above 1 that rounds with this noise would have shown in 95 of 100 cases, for normal noise."""
     rounds, allowed = len(logs), allowed_p(len(logs))
     quantile = NormalDist().inv_cdf
     if 0.5 ** (rounds - 1) > allowed:
@@ -145,12 +145,12 @@ def _smallest(logs: Sequence[float], floor: float) -> float:
     of_mean = spread / math.sqrt(rounds)
     of_median = of_mean * math.sqrt(math.pi / 2)
     shown = [
-        # The signed-rank test is as good as a test of the mean of 0.955 times the rounds.
+        # The signed-rank test is as efficient as a test of the mean with 0.955 times the rounds.
         (quantile(1 - allowed / 2) + _POWER) * of_mean / math.sqrt(0.955),
         (quantile((1 + _PERCENTILE) / 2) + _POWER) * of_median,
         math.log(floor) + _POWER * of_median,
     ]
     if 0.5 ** (rounds - 2) > allowed:
-        # So few rounds claim only where all of them have one sign.
+        # With so few rounds, a claim requires that all of them have one sign.
         shown.append(quantile(0.95 ** (1 / rounds)) * spread)
     return math.exp(max(shown))

@@ -1,7 +1,7 @@
-"""Rule 8, impossible values: no time is below what the arithmetic needs at the peak that the machine was measured at.
+"""Rule 8, impossible values: no time is below the minimum for its arithmetic at the machine's measured peak.
 
-How much arithmetic there is stands in no comparison. It is known for deep5's own recipes, where the fixed part has the
-hash that the installed file gives: then the network or the problems are made here, from the installed recipe alone.
+A comparison does not state its amount of arithmetic. It is known for deep5's own recipes, if the fixed part has the
+hash of the installed file: then the network or the problems are created here from the installed recipe only.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from deep5.core.errors import Deep5Error
 
 __all__ = ["check_work"]
 
-# A peak is measured for a tenth of a second, on a processor whose clock rises and falls.
+# A peak is measured for a tenth of a second, on a processor whose clock varies.
 _ROOM = 2.0
-# Of a convolution, Winograd's algorithm with tiles of four by four leaves out three of four multiplications.
+# Winograd's convolution algorithm with tiles of four by four omits three of four multiplications.
 _CONVOLUTION = 4.0
-# A training step is a forward pass and at least the gradients by the weights.
+# A training step is a forward pass and at least the weight gradients.
 _PASSES = {"training": 2, "inference": 1}
 
 
 def check_work(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> None:
-    """Hold the median time of every candidate and workload against its arithmetic.
+    """Check the median time of every candidate and workload against its amount of arithmetic.
 
     Args:
-        ledger: Takes the findings.
+        ledger: Receives the findings.
         document: comparison.json.
-        samples: As samples.csv has them.
+        samples: All rows of samples.csv.
     """
     seen = [(row["peaks"] or {}).get("product_flop_s") for row in document["candidates"]]
     peak = max((float(value) for value in seen if value), default=None)
@@ -65,10 +65,10 @@ def check_work(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[Ti
 
 
 def _flops(document: Mapping[str, Any]) -> tuple[dict[str, float], float]:
-    """By workload the fewest operations of a call, and by how much a rate may be above the peak.
+    """The minimum number of operations of a call by workload, and the permitted ratio of a rate to the peak.
 
     Raises:
-        UsageError: They are not known.
+        UsageError: They are unknown.
     """
     from deep5.core.errors import UsageError
 
@@ -96,7 +96,7 @@ def _flops(document: Mapping[str, Any]) -> tuple[dict[str, float], float]:
 
 
 def _forward(model: str, options: Mapping[str, Any], size: int) -> float:
-    """Operations of the convolutions and products of one forward pass of a network of deep5's own."""
+    """Operations of the convolutions and products of one forward pass of one of deep5's own networks."""
     import onnx_ir as ir
 
     from deep5.core.errors import UsageError
