@@ -1,4 +1,4 @@
-"""The modelled cost of all-reduce: latency, bandwidth and reduction, for each algorithm."""
+"""The modeled cost of all-reduce: latency, bandwidth and reduction, for each algorithm."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ MODELS: Mapping[str, Callable[[Machine, int, float, float], float]] = MappingPro
 def modelled_s(
     name: str, machine: Machine, ranks: int, size_bytes: float, *, segment_bytes: float = SEGMENT_BYTES
 ) -> float:
-    """Modelled seconds of an all-reduce.
+    """Modeled seconds of an all-reduce.
 
     The model assumes that every rank has its own processor, can send and receive one message at the same time, and that
     messages do not interfere. Where ranks share a processor or memory, it underestimates.
@@ -134,7 +134,7 @@ def modelled_s(
 
 
 def optimal_segments(machine: Machine, ranks: int, size_bytes: float) -> tuple[int, float]:
-    """Optimal number of pipeline segments, and the modelled seconds with it.
+    """Optimal number of pipeline segments, and the modeled seconds with it.
 
     dT/dS = 0 gives S = sqrt((P - 2)(2 G + γ) m / (2 L)); T is convex in S, so one of the two neighboring integers is
     optimal. It is at least 1 and at most the number of bytes.

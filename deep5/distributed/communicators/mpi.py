@@ -162,7 +162,7 @@ class MPICommunicator(CountedCommunicator):
             return Letter(self._mpi, self.rank, name, buffer.nbytes, other, post(self._bytes(buffer), other, tag))
 
     def _carry_out(self, channel: Channel, name: str, given: tuple[Any, ...], timeout_s: float | None) -> None:
-        # Inlined, not in `Told`: small operations take microseconds.
+        # Inlined instead of a context manager: small operations take microseconds.
         try:
             method, arguments = self._prepared(name, given)
             part = None if name == "barrier" else given[1] if name == "scatter" else given[0]

@@ -86,7 +86,7 @@ class Letter:
             if self._receives and self._request:
                 # The caller owns the buffer again.
                 self._request.Cancel()
-                # A message that the sender has begun cannot be cancelled before the sender continues; until then MPI
+                # A message that the sender has begun cannot be canceled before the sender continues; until then MPI
                 # owns its memory.
                 with suppress(CommunicationError):
                     finish(self._request, self._what, _CANCEL_S)

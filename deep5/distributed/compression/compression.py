@@ -22,8 +22,9 @@ _ALLOWED = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Compression(ABC):
-    """A lossy sum over ranks, and messages for one other rank. An object holds only parameters; `bound` returns one
-    that works.
+    """A lossy sum over ranks, and messages for one other rank.
+
+    An object holds only parameters; `bound` returns one that works.
 
     A user-defined compression is a subclass with three methods, `message_bytes`, `_pack` and `_unpack`; its parameters
     are its public attributes. If it defines `__init__`, it calls `super().__init__()` there.

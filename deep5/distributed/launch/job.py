@@ -24,8 +24,10 @@ START_S = 120.0
 """Maximum time until all ranks run: a launcher that waits for an unresponsive machine prints nothing."""
 
 BEGIN_S = 100.0
-"""Maximum time between the first and the last rank that is about to meet the others. The meeting itself has its own
-limit, which starts later and is slightly longer."""
+"""Maximum time between the first and the last rank that is about to meet the others.
+
+The meeting itself has a limit that starts later and is slightly longer.
+"""
 
 _LOOK_S = 0.1
 # After one rank fails, the others mostly fail for the same reason; they have this long to report it.
@@ -49,7 +51,7 @@ class RanksEnded:
     Attributes:
         status: Exit status of the first rank with a nonzero status, 3 if a rank was lost, 130 if the job was
             interrupted.
-        lost: The rank that was ended from outside, or None.
+        lost: The rank lost because its process was ended from outside, or None.
         failed: The rank that failed by itself first, or None.
         signal: The signal that ended the lost rank, if known.
         error: The error as one string, or None. The rank may have printed it, unless it left that to `Report`.
@@ -83,7 +85,7 @@ class _End:
 
 
 class RankJob:
-    """A launcher with its ranks; a context manager that leaves no process behind.
+    """A launcher with its ranks; a context manager that leaves no running process.
 
     Args:
         folder: Where ranks and their holders report their progress.

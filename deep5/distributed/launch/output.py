@@ -74,7 +74,7 @@ class RankOutput:
 
 
 def _terminal(stream: Any) -> str | None:
-    """The path of the terminal behind a stream, if it can be opened again."""
+    """The path of the terminal that a stream writes to, if it can be opened again."""
     try:
         path = os.ttyname(stream.fileno())
     except (OSError, ValueError, AttributeError):

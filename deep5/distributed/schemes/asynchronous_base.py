@@ -51,7 +51,7 @@ class AsynchronousScheme(ServedOptimizer):
     @property
     @abstractmethod
     def _ahead(self) -> int | None:
-        """How many steps a rank may be ahead of the slowest; None: any number."""
+        """By how many steps a rank may lead the slowest; None: any number."""
 
     @property
     def staleness(self) -> Counter[int]:

@@ -30,8 +30,7 @@ class RankStatistics:
 
     - forward: n = Σ n_r, m = Σ n_r m_r / n, v = Σ n_r (v_r + (m_r − m)²) / n, in which no terms cancel;
     - backward: rank r computes the gradient of L_r. A sum S over all ranks of gradients of L is Σ w_r s_r, and rank r
-    gets
-      back S / w_r, because its own gradients are multiplied by w_r when they are summed.
+      gets back S / w_r, because its own gradients are multiplied by w_r when they are summed.
 
     A rank whose part is empty takes part with n_r = w_r = 0, whatever sample it borrowed.
 

@@ -19,13 +19,17 @@ TAG = 0
 """Tag of all messages between a worker and the server, which have a separate communicator."""
 
 HELLO, PUSH, TICK, DONE = 1, 2, 3, 4
-"""Worker messages, the first number of the head: epoch started, gradient, step without a sample, epoch ended. Then
-follow the version of the worker's parameters, the epoch and the number of samples of the step."""
+"""Worker messages, the first number of the head: epoch started, gradient, step without a sample, epoch ended.
+
+Then follow the version of the worker's parameters, the epoch and the number of samples of the step.
+"""
 
 GO, WAIT, OVER = 5, 6, 7
-"""Server messages: the newest parameters; the answer is still to come; all ranks have ended the epoch, with the
-parameters at that point. Then follow the version of the parameters, the staleness of the gradient, and the nanoseconds
-for which the answer was held back for slower ranks."""
+"""Server messages: newest parameters; the answer is still to come; all ranks ended the epoch, with its last parameters.
+
+Then follow the version of the parameters, the staleness of the gradient, and the nanoseconds for which the answer was
+held back for slower ranks.
+"""
 
 # How long the server sleeps between two polls: it polls often after a message, and leaves a core free otherwise.
 _SHORTEST_S, _LONGEST_S = 5e-5, 1e-3
@@ -45,7 +49,7 @@ class Server:
         communicator: Connects the root and its workers; not used for anything else.
         memory: The parameters.
         step: The second half of a training step on them.
-        bound: How many steps a rank may be ahead of the slowest; None: any number.
+        bound: By how many steps a rank may lead the slowest; None: any number.
         timeout_s: Longest permitted silence of a rank.
 
     Attributes:

@@ -18,7 +18,7 @@ class StaleSynchronous(AsynchronousScheme):
     held back, `held_s`, and the staleness of its gradients, which is at most (N − 1)(2 bound + 1) for N ranks.
 
     Args:
-        bound: How many steps a rank may be ahead of the slowest, from 0.
+        bound: By how many steps a rank may lead the slowest, from 0.
         root: See `AsynchronousParameterServer`.
         timeout_s: See `AsynchronousParameterServer`.
 
