@@ -45,7 +45,7 @@ def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: in
     )
     bound = scheme.get("bound") if scheme.get("scheme") == "StaleSynchronous" else None
     if ages and isinstance(bound, int) and not batches.mixed:
-        # While a rank computes, each other one moves from at most `bound` steps after it to `bound` + 1 before it.
+        # While a rank computes, each other one moves from a lag of at most `bound` steps to a lead of `bound` + 1.
         most = (batches.ranks - 1) * (2 * bound + 1)
         ledger.hold(
             8,

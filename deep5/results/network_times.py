@@ -26,7 +26,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
     """Print the sum of the parts next to the whole, and the time of each operator, at every batch size.
 
     Args:
-        measured: Of one network and framework.
+        measured: One per batch size, of one network and framework.
         console: The console to print on.
         threads: Requested threads within an operator.
     """

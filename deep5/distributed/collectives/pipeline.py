@@ -29,14 +29,14 @@ def pipeline(
     arrives. Rank 0 gets the result. It is bit-identical on all ranks: rank 0 computes it and the others get a copy.
 
     Args:
-        communicator: Of the ranks that take part.
+        communicator: Connects the participating ranks.
         buffer: C-contiguous, the same number of elements and dtype on every rank.
-        op: How values are combined.
-        timeout_s: Limit of the whole call.
+        op: Reduction.
+        timeout_s: Time limit of the whole call.
         segment_bytes: Size of a segment, the same on every rank; at least one element.
 
     Raises:
-        CommunicationError: It was not finished in time, or another rank is lost.
+        CommunicationError: The call timed out, or another rank is lost.
         UsageError: The buffer, op or segment size is invalid.
 
     References:

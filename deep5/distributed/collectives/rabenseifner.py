@@ -23,12 +23,12 @@ def rabenseifner(
     Args:
         communicator: Connects the participating ranks; ranks in excess of a power of two are folded.
         buffer: C-contiguous, the same number of elements and dtype on every rank.
-        op: How values are combined.
-        timeout_s: Limit of the whole call.
+        op: Reduction.
+        timeout_s: Time limit of the whole call.
 
     Raises:
-        CommunicationError: It was not finished in time, or another rank is lost.
-        UsageError: No such buffer or op.
+        CommunicationError: The call timed out, or another rank is lost.
+        UsageError: The buffer or op is invalid.
 
     References:
         Rabenseifner, Optimization of Collective Reduction Operations, ICCS 2004, section 2; Thakur, Rabenseifner and

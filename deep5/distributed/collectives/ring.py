@@ -20,14 +20,14 @@ def ring(
     order, on one rank at a time, and the others get a copy.
 
     Args:
-        communicator: Of the ranks that take part.
+        communicator: Connects the participating ranks.
         buffer: C-contiguous, the same number of elements and dtype on every rank.
-        op: How values are combined.
-        timeout_s: Limit of the whole call.
+        op: Reduction.
+        timeout_s: Time limit of the whole call.
 
     Raises:
-        CommunicationError: It was not finished in time, or another rank is lost.
-        UsageError: No such buffer or op.
+        CommunicationError: The call timed out, or another rank is lost.
+        UsageError: The buffer or op is invalid.
 
     References:
         Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations, Journal of Parallel

@@ -226,7 +226,7 @@ class DistributedOptimizer(OptimizerWrapper):
         """Check, by a checksum, that ranks that must be equal hold the same parameters.
 
         Raises:
-            CommunicationError: They do not.
+            CommunicationError: They differ.
         """
         values = [packed.read() for packed in self._packed]
         check_agreement(self.sharers, values, what, ranks=self.members, timeout_s=self.timeout_s)

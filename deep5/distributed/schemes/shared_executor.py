@@ -217,7 +217,7 @@ class SharedExecutor:
         """Gradients of the mean over the samples of all ranks; the next evaluation reuses their memory.
 
         Raises:
-            Unsupported: There are none.
+            Unsupported: There are no gradients.
         """
         if self._given is None:
             raise Unsupported("there are no gradients; remedy: call inference_and_backprop first")

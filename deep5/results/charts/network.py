@@ -21,7 +21,7 @@ __all__ = ["layer_chart", "measured_chart", "network_charts", "type_chart"]
 # Maximum number of bars for operators and layers, and of colors for operators in times; the rest is combined.
 _TYPES, _LAYERS, _COLOURS = 14, 12, 9
 _REST = "#b0b0b0"
-# Color of the combined rest; also the first shade of gray.
+# Color of the combined rest in times, where `_REST` is already an operator's color.
 _REST_OF_TIMES = "#e8e8e8"
 # Pixels: height of a bar with its padding, width of a panel, size of the panel of times. Then: letters of a name.
 _BAR, _PANEL, _TIMES_WIDTH, _TIMES_HEIGHT = 20, 210, 300, 280

@@ -104,7 +104,7 @@ def _identity(document: Mapping[str, Any]) -> str:
     settings = {key: value for key, value in recipe["mutable"].items() if key not in _WHO}
     identity = [recipe[key] for key in ("name", "size", "hash", "fixed")]
     threads = document.get("threads")
-    # For a run also the settings other than the libraries', which are specific to the candidate.
+    # A run's `threads` also contains its libraries' thread pools, which are specific to the candidate.
     identity += [settings, document.get("kind"), document.get("level")]
     identity += [threads["asked"] if isinstance(threads, dict) else threads]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]

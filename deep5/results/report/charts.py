@@ -37,7 +37,7 @@ _SAMPLES_BYTES = 64 << 20
 
 
 class Drawing(NamedTuple):
-    """A picture.
+    """A chart.
 
     Attributes:
         name: Name of its file.
