@@ -13,7 +13,7 @@ from statistics import median, quantiles
 __all__ = ["drift_of", "far_out_of", "steady_from"]
 
 _BLOCK, _LEVEL = 5, 0.02
-# Under normal noise: standard deviations per median absolute deviation, and of a median relative to a mean.
+# Under normal noise: standard deviation per median absolute deviation, and that of a median per that of a mean.
 _DEVIATION, _OF_MEDIAN = 1.4826, math.sqrt(math.pi / 2)
 # Minimum number of samples to show a trend, and outliers.
 _FOR_TREND, _FOR_OUTLIERS = 16, 8
