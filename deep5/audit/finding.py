@@ -17,8 +17,8 @@ __all__ = ["Finding", "Ledger"]
 
 # Another NumPy sums medians and intervals in another order; a manual edit would differ more.
 _CLOSE = 1e-9
-# Maximum letters of a value shown; of a truncated string, letters before the first difference; maximum letters of the
-# path to a place.
+# Maximum characters of a value shown; characters of a truncated string before its first difference; maximum characters
+# of the path to a place.
 _SHOWN, _BEFORE, _PLACE = 60, 12, 200
 # Maximum findings of one rule in one folder: a dropped column yields one finding per line, and the first ones suffice.
 _MOST = 20

@@ -16,8 +16,7 @@ def unscaled(compression: Any, buffer: np.ndarray, scale: float) -> Iterator[Non
     """While inside, the buffer is divided by the loss scale if the compression keeps state from it.
 
     What one step leaves out is sent in a later step, whose scale may differ. A compression without state gets the
-    scaled
-    buffer: small numbers survive in half precision because of the scale.
+    scaled buffer: small numbers survive in half precision because of the scale.
 
     Args:
         compression: A bound `Compression`.

@@ -51,10 +51,9 @@ class ShardedSampler:
 
     Of a `Sampler`, only this rank's samples are read and transformed. Operations on a whole batch see only this rank's
     part: a `SequenceDataset` pads to the longest sample of the part, and a transform that mixes samples gives other
-        results than on one rank. A source that yields batches sequentially, such as a stream or a framework's loader,
-        **makes the whole batch on every rank**, which then takes its rows along the first dimension of each array:
-        reading and decoding cost each rank as much as a single rank. NumPy's rows are views, which keep the whole batch
-        in memory.
+    results than on one rank. A source that yields batches sequentially, such as a stream or a framework's loader,
+    **makes the whole batch on every rank**, which then takes its rows along the first dimension of each array: reading
+    and decoding cost each rank as much as a single rank. NumPy's rows are views, which keep the whole batch in memory.
 
     Wrap it for prefetching: `Prefetched(ShardedSampler(sampler, rank, size), depth=2)`.
 

@@ -49,8 +49,7 @@ class Votes(Event):
     ) -> None:
         self.communicator, self.keeper, self.lockstep, self.timeout_s = communicator, keeper, lockstep, timeout_s
         if keeper is not None:
-            # A rank that is ahead keeps the checkpoint that the others still have: the last step that all of them
-            # wrote.
+            # A rank that leads keeps the checkpoint that the others still have: the last step that all of them wrote.
             keeper.confirm = self._meet
         self._reason: str | None = None
         self._next = self._last_step = 0

@@ -15,7 +15,7 @@ __all__ = ["check_column", "chosen", "columns_of", "heading", "matches", "ordere
 
 _COLUMNS = tuple(Stored(folder="", kind="").row())
 _OTHERS = ("metric.", "ratio.", "ratio_low.", "ratio_high.", "set.", "verdict.")
-# Maximum number of values listed per column, of letters of each, and of values examined.
+# Maximum number of values listed per column, of characters of each, and of values examined.
 _LISTED, _LETTERS, _LOOKED_AT = 10, 60, 2_000
 
 

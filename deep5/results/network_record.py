@@ -23,9 +23,9 @@ QUANTITIES = {"parameters": "parameters", "flops": "FLOPs", "activation_bytes": 
 """Quantities broken down by layer and operator, and their names."""
 
 _UNKNOWN = "unknown"
-# Maximum number of letters of a name in the table.
+# Maximum number of characters of a name in the table.
 _NAME = 60
-# If a line is too long: the columns to shorten, in this order, and the letters to leave.
+# If a line is too long: the columns to shorten, in this order, and the characters to leave.
 _GIVING_WAY = ((1, 9), (2, 9), (0, 12), (1, 8), (2, 6), (0, 8))
 
 
@@ -183,7 +183,7 @@ def _fitted(rows: Sequence[list[str]], ends: Sequence[Sequence[str]], room: int)
     Args:
         rows: Name, operator, shape, and counts.
         ends: The first and the last line of each column.
-        room: Width of a line in letters.
+        room: Width of a line in characters.
     """
     shown = [[*(shortened(text, _NAME) for text in row[:3]), *row[3:]] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, *zip(*ends, strict=True), strict=True)]

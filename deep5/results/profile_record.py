@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["ProfileRecord", "profile_studies"]
 
 _FULL = "full"
-# Maximum letters of a reason: those of failed runs contain file names.
+# Maximum characters of a reason: those of failed runs contain file names.
 _LONGEST = 200
 
 

@@ -88,7 +88,7 @@ class Result:
 
     @property
     def accepted(self) -> bool | None:
-        """Whether every goal was met; None if there are no goals."""
+        """Whether every goal was met; None if no goal was evaluated."""
         accepted: bool | None = self.document["accepted"]
         return accepted
 

@@ -53,7 +53,7 @@ class Stored:
         device: Where it ran.
         status: "success", "failed", "aborted", "invalid" or "unreadable".
         reason: The first reason why it is not a success.
-        accepted: Whether every goal was met; None if there are no goals.
+        accepted: Whether every goal was met; None if no goal was evaluated.
         verdict: Short summary of the outcome.
         started: UTC, such as "2025-01-31T12:00:00Z".
         seconds: Duration.

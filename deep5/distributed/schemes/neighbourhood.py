@@ -37,8 +37,8 @@ class Neighbourhood(ParameterAveraging):
     message per neighbor and dtype.
 
     Args:
-        graph: `"ring"`, `"torus"`, `"hypercube"`, `"complete"`, `"star"`, or each rank's neighbors, such as `[[1], [0,
-            2], [1]]`.
+        graph: `"ring"`, `"torus"`, `"hypercube"`, `"complete"`, `"star"`, or each rank's neighbors, such as
+            `[[1], [0, 2], [1]]`.
         timeout_s: See `DistributedOptimizer`.
 
     Raises:

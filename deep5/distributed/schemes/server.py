@@ -264,7 +264,7 @@ class Server:
         return kind != DONE
 
     def _answer(self) -> bool:
-        """Answer the ranks that may continue, send a sign of life to the others; return whether any continued."""
+        """Answer the ranks that may continue, send a keep-alive to the others; return whether any continued."""
         with self.lock:
             free = [rank for rank in self._held if rank != self._root and self._admits(rank)]
             waiting = {*self._held, *self._finished} - {self._root, *free}

@@ -23,7 +23,7 @@ _TYPES, _LAYERS, _COLOURS = 14, 12, 9
 _REST = "#b0b0b0"
 # Color of the combined rest in times, where `_REST` is already an operator's color.
 _REST_OF_TIMES = "#e8e8e8"
-# Pixels: height of a bar with its padding, width of a panel, size of the panel of times. Then: letters of a name.
+# Pixels: height of a bar with its padding, width of a panel, size of the panel of times. Then: characters of a name.
 _BAR, _PANEL, _TIMES_WIDTH, _TIMES_HEIGHT = 20, 210, 300, 280
 _NAME = 34
 _PASSES = ("forward", "backward", "step: forward and backward")

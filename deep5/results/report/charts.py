@@ -27,7 +27,7 @@ __all__ = ["ROWS", "Drawing", "check_size", "phases_chart", "ratio_chart", "samp
 ROWS = 24
 """Maximum number of rows of a chart; the table has all."""
 
-# Pixels: of a panel, of a row, of a letter. Letters of a name.
+# Pixels: of a panel, of a row, of a character. Characters of a name.
 _WIDTH, _STEP, _LETTER, _NAME = 300, 26, 7.4, 28
 _SHAPES = {"faster": "triangle-left", "slower": "triangle-right", "no difference shown": "circle"}
 _PHASE_SHAPES = {"first call": "diamond", "warm-up": "square", "steady": "circle"}
@@ -94,7 +94,7 @@ def _left_out(drawn: int, whole: int) -> str:
 
 
 def _rows_axis(alt: Any, names: Sequence[str]) -> Any:
-    # A browser's letters may be wider than those that vl-convert measures.
+    # A browser's characters may be wider than those that vl-convert measures.
     room = max(map(len, names)) * _LETTER
     axis = alt.Axis(labelLimit=room, minExtent=room, ticks=False, domain=False, labelPadding=6)
     return alt.Y("name:N", sort=list(names), title=None, axis=axis)

@@ -25,7 +25,7 @@ from deep5.results.time_to_target import diverged
 __all__ = ["Curves", "accuracy_drawing", "curves", "loss_drawing"]
 
 _LINES, _NAME, _MOST = 12, 30, 1e30
-# Pixels: of the panel, which fits a phone; of the chart; of a letter in the legend, and of its symbol.
+# Pixels: of the panel, which fits a phone; of the chart; of a character in the legend, and of its symbol.
 _PANEL, _WIDTH, _LETTER, _SYMBOL = (330, 240), 380, 6.6, 50
 
 _Runs = Mapping[str, Sequence[Result]]

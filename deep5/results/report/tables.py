@@ -14,7 +14,7 @@ from deep5.results.report.numbers import as_float, number, seconds
 
 __all__ = ["Cell", "table"]
 
-# Letters of a cell that is not wrapped, and rows of a table before it scrolls.
+# Maximum characters of a cell that is not wrapped, and rows of a table before it scrolls.
 _LONG, _TALL = 28, 40
 # The limits of what a browser can show; the result folder has all.
 _ROWS, _COLUMNS = 2_000, 60

@@ -43,7 +43,7 @@ _DARK = {
     "#3b6ea5": "#7fb0e3",
     "#d98032": "#f0a35e",
 }
-# Letters of a line above a chart.
+# Characters of a line above a chart.
 _LINE = 56
 # Elements that Vega uses. Others must not appear in a page.
 _ELEMENTS = frozenset({"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "clippath", "title", "desc"})

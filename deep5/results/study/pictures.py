@@ -13,7 +13,7 @@ from deep5.results.time_to_target import Target
 
 __all__ = ["study_pictures", "trade_charts"]
 
-# Letters of a line above a chart.
+# Characters of a line above a chart.
 _LINE = 84
 
 

@@ -19,7 +19,7 @@ DIRTY = "deep5's own source had changes that no commit holds when the study "
 _SAME = ("recipe", "size", "seeds", "target", "time_limit_s", "memory_limit_bytes")
 _HASHES = {"contents": "recipe files, or files named in them,", "environment": "hardware or software"}
 _NOTHING = object()
-# Letters of a long string shown before the first difference.
+# Characters of a long string shown before the first difference.
 _BEFORE = 12
 
 
