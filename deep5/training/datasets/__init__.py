@@ -1,4 +1,4 @@
-"""Data sets by name. Names load when they are first used."""
+"""Data sets by name. A name is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

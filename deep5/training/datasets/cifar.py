@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the files of their binary versions."""
+"""CIFAR-10 and CIFAR-100, read from the files of their binary versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["cifar10", "cifar100"]
 
 _PIXELS = 3 * 32 * 32
 _TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-# SHA-256 and sizes: tensorflow/datasets, url_checksums/cifar10.txt and cifar100.txt. The authors publish MD5 of the
+# SHA-256 and sizes: tensorflow/datasets, url_checksums/cifar10.txt and cifar100.txt. The authors publish the MD5 of the
 # same files at https://www.cs.toronto.edu/~kriz/cifar.html: c32a1d4ab5d03f1284b67883e8d87530 (CIFAR-10) and
 # 03b5dce01913d631647c71ecec9e9cb8 (CIFAR-100).
 _CIFAR10 = Remote(
@@ -47,28 +47,29 @@ def cifar10(
     test_limit: int | None = None,
     download: bool = True,
 ) -> Splits:
-    """CIFAR-10: 60 000 colour images of 32 x 32 pixels in ten classes (binary version, 170 MB).
+    """CIFAR-10: 60 000 color images of 32 x 32 pixels in ten classes (binary version, 170 MB).
 
     Args:
-        folder: Where `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin` lie; by default
+        folder: The folder with `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin`; by default
             `cifar-10-batches-bin` in `$DEEP5_DATA`, else in deep5's cache.
-        pixels: "normalised" by mean and deviation of the training images, "unit" for values in [0, 1], or "uint8".
-        limit: Keep only this many training samples, the first ones; None: all.
-        test_limit: Likewise of the test samples.
-        download: Whether to download the files where they are in neither folder.
+        pixels: "normalised" by the mean and standard deviation of the training images, "unit" for values in [0, 1], or
+            "uint8".
+        limit: The number of training samples to keep, from the first; None: all.
+        test_limit: The same for the test samples.
+        download: Whether to download files that are in neither folder.
 
     Returns:
         Samples `input` float32 or uint8 (3, 32, 32) and `label` int64 ().
 
     Raises:
-        UsageError: A file is missing, cannot be downloaded, is no such file, or holds a label that is none.
+        UsageError: A file is missing, cannot be downloaded, has another format, or holds an invalid label.
 
     References:
-        Krizhevsky, Learning multiple layers of features from tiny images, 2009; binary version, one byte of label
-        and 3072 bytes of pixels a record.
+        Krizhevsky, Learning multiple layers of features from tiny images, 2009; binary version, records of one label
+        byte and 3072 pixel bytes.
     """
     root = find_or_fetch("cifar-10-batches-bin", "cifar10", [_CIFAR10], folder=folder, download=download)
-    # Mean and standard deviation of the 50 000 training images, a channel, of values in [0, 1].
+    # Per-channel mean and standard deviation of the 50 000 training images, with values in [0, 1].
     statistics = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     files = [root / name for name in _TRAIN], [root / "test_batch.bin"]
     return _splits("CIFAR-10", files, [10], 0, pixels, statistics, limit, test_limit)
@@ -83,26 +84,27 @@ def cifar100(
     test_limit: int | None = None,
     download: bool = True,
 ) -> Splits:
-    """CIFAR-100: 60 000 colour images of 32 x 32 pixels in 100 classes, or in 20 coarse ones (binary version, 169 MB).
+    """CIFAR-100: 60 000 color images of 32 x 32 pixels in 100 classes, or in 20 coarse ones (binary version, 169 MB).
 
     Args:
-        folder: Where `train.bin` and `test.bin` lie; by default `cifar-100-binary` in `$DEEP5_DATA`, else in deep5's
-            cache.
-        labels: "fine", 100 classes, or "coarse", the 20 that they are gathered in.
-        pixels: "normalised" by mean and deviation of the training images, "unit" for values in [0, 1], or "uint8".
-        limit: Keep only this many training samples, the first ones; None: all.
-        test_limit: Likewise of the test samples.
-        download: Whether to download the files where they are in neither folder.
+        folder: The folder with `train.bin` and `test.bin`; by default `cifar-100-binary` in `$DEEP5_DATA`, else in
+            deep5's cache.
+        labels: "fine" for 100 classes, or "coarse" for the 20 superclasses.
+        pixels: "normalised" by the mean and standard deviation of the training images, "unit" for values in [0, 1], or
+            "uint8".
+        limit: The number of training samples to keep, from the first; None: all.
+        test_limit: The same for the test samples.
+        download: Whether to download files that are in neither folder.
 
     Returns:
         Samples `input` float32 or uint8 (3, 32, 32) and `label` int64 ().
 
     Raises:
-        UsageError: A file is missing, cannot be downloaded, is no such file, or holds a label that is none.
+        UsageError: A file is missing, cannot be downloaded, has another format, or holds an invalid label.
 
     References:
-        Krizhevsky, Learning multiple layers of features from tiny images, 2009; binary version, a byte of coarse
-        label, one of fine label and 3072 bytes of pixels a record.
+        Krizhevsky, Learning multiple layers of features from tiny images, 2009; binary version, records of a
+        coarse-label byte, a fine-label byte and 3072 pixel bytes.
     """
     if labels not in ("coarse", "fine"):
         raise UsageError(f"cifar100 with labels {labels!r:.60}; allowed: 'fine', 'coarse'")
@@ -126,7 +128,7 @@ def _splits(
     limit: int | None,
     test_limit: int | None,
 ) -> Splits:
-    """Both parts; of a record's labels, which have these numbers of classes, the chosen one."""
+    """Training and test part. Records hold one label for each entry of `classes`; `chosen` selects one."""
     scaling = scaling_of(pixels, *statistics, source)
     digest = hashlib.sha256()
     parts = []
@@ -134,7 +136,7 @@ def _splits(
         records = np.concatenate([_records(path, classes, source) for path in paths])
         records = records[: check_limit(source, name, most, len(records))]
         digest.update(records.data)
-        # Copied: one block of bytes from which batches are gathered, nothing else kept.
+        # A copy: batches are gathered from one block of bytes, and the records are freed.
         images = np.ascontiguousarray(records[:, len(classes) :]).reshape(-1, 3, 32, 32)
         parts.append(image_arrays(images, records[:, chosen], scaling))
     return Splits(
@@ -151,7 +153,7 @@ def _splits(
 
 
 def _records(path: Path, classes: Sequence[int], source: str) -> np.ndarray:
-    """A file's records, their labels checked, uint8 of shape (records, labels + 3072)."""
+    """The records of a file with checked labels, uint8 of shape (records, labels + 3072)."""
     if not path.is_file():
         raise UsageError(
             f"the data file {path} is not there; remedy: unpack the binary version of {source} and set DEEP5_DATA to "

@@ -1,4 +1,4 @@
-"""Made-up images whose label follows from a stated rule."""
+"""Synthetic images whose labels follow a stated rule."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["synthetic"]
 def synthetic(
     *, shape: Sequence[int] = (1, 28, 28), classes: int = 10, train: int = 1024, test: int = 256, data_seed: int = 0
 ) -> Splits:
-    """Gaussian noise around one template a class: x = template[label] + noise, both standard normal.
+    """Gaussian noise around one template per class: x = template[label] + noise, both standard normal.
 
     Args:
-        shape: Of one sample.
-        classes: Number of classes; labels are 0, 1, …, drawn in turn.
-        train: Training samples.
-        test: Test samples.
-        data_seed: Of templates and noise.
+        shape: The shape of one sample.
+        classes: Number of classes; labels are 0, 1, …, in turn.
+        train: Number of training samples.
+        test: Number of test samples.
+        data_seed: The seed of the templates and the noise.
 
     Returns:
         Samples `input` float32 `shape` and `label` int64 ().
 
     Raises:
-        UsageError: A shape that is no sequence, or a size that is no whole number of at least 1.
+        UsageError: The shape is not a sequence, or a size is not an integer of at least 1.
     """
     if not isinstance(shape, Sequence):
         raise UsageError(

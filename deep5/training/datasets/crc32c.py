@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli) in NumPy: many short pieces at once, joined afterwards."""
+"""CRC-32C (Castagnoli) in NumPy: many short pieces at once, combined afterwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = ["crc32c", "masked_crc32c"]
 
-_POLYNOMIAL = 0x82F63B78  # of CRC-32C, bits reversed
+_POLYNOMIAL = 0x82F63B78  # of CRC-32C, bit-reversed
 _MASK = 0xA282EAD8
 _PIECE = 64  # bytes
 _SHORT = 1024
@@ -17,9 +17,9 @@ _SHORT = 1024
 def crc32c(data: bytes) -> int:
     """CRC-32C of a message.
 
-    A short message goes through a table byte by byte. A long one is cut into pieces of one length, which go through a
-    table together, two bytes a step; then neighbours are joined: as the CRC is linear over GF(2), the state after A + B
-    is the one after A, moved on by len(B) zero bytes, plus (exclusive or) the one that B makes of zero.
+    A short message is looked up in a table byte by byte. A long message is cut into pieces of equal length, which are
+    looked up together, two bytes per step. Then neighbors are combined: the CRC is linear over GF(2), so the state
+    after A + B is the state after A, advanced by len(B) zero bytes, XOR the state that B produces from zero.
 
     References:
         Castagnoli, Bräuer and Herrmann, Optimization of cyclic redundancy-check codes with 24 and 32 parity bits,
@@ -33,7 +33,7 @@ def crc32c(data: bytes) -> int:
     pieces = len(data) // _PIECE
     head = len(data) - pieces * _PIECE
     words = np.frombuffer(data, dtype="<u2", offset=head).reshape(pieces, _PIECE // 2)
-    # In front stand pieces of nothing up to a power of two: a state of zero stays zero.
+    # Empty pieces at the front pad the count to a power of two: a zero state stays zero.
     states = np.zeros(pieces, np.uint32)
     states[0] = _bytewise(0xFFFFFFFF, data[:head])
     table, low = _pair_table(), np.uint32(0xFFFF)
@@ -48,7 +48,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The CRC-32C as TFRecord files store it: rotated right by 15 bits, plus a constant, modulo 2^32.
+    """The masked CRC-32C that TFRecord files store: rotated right by 15 bits, plus a constant, modulo 2^32.
 
     References:
         TensorFlow, "TFRecord and tf.train.Example", section "TFRecords format details".
@@ -66,7 +66,7 @@ def _bytewise(state: int, data: bytes) -> int:
 
 @functools.cache
 def _byte_table() -> np.ndarray:
-    """What a byte makes of the state: eight steps of the shift register."""
+    """The state after each byte value: eight steps of the shift register."""
     states = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         states = np.where(states & 1, (states >> np.uint32(1)) ^ np.uint32(_POLYNOMIAL), states >> np.uint32(1))
@@ -80,7 +80,7 @@ def _byte_list() -> list[int]:
 
 @functools.cache
 def _pair_table() -> np.ndarray:
-    """What two bytes make of the state."""
+    """The state after each pair of bytes."""
     table, pairs = _byte_table(), np.arange(1 << 16, dtype=np.uint32)
     once = table[pairs & 0xFF] ^ (pairs >> np.uint32(8))
     return np.asarray(table[once & 0xFF] ^ (once >> np.uint32(8)))
@@ -88,7 +88,7 @@ def _pair_table() -> np.ndarray:
 
 @functools.cache
 def _zeros(level: int) -> np.ndarray:
-    """What `_PIECE` * 2^level zero bytes make of the state: of each of its four bytes, a table of shape (4, 256)."""
+    """The effect of `_PIECE` * 2^level zero bytes on each of the four bytes of the state, shape (4, 256)."""
     states = np.arange(256, dtype=np.uint32) << (8 * np.arange(4, dtype=np.uint32)[:, None])
     if level:
         return _moved(_moved(states, level - 1), level - 1)

@@ -1,4 +1,4 @@
-"""`tf.train.Example` messages: named lists of bytes, floats or whole numbers, read and written without protobuf."""
+"""`tf.train.Example` messages: named lists of bytes, floats or integers, read and written without protobuf."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deep5.core.errors import UsageError
 __all__ = ["Feature", "encode_example", "parse_example"]
 
 Feature = list[bytes] | np.ndarray
-"""What a name of an Example holds: bytes, float32 or int64."""
+"""The value of a feature: bytes, float32 or int64."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES, _FLOATS, _INTS = 1, 2, 3
@@ -22,13 +22,13 @@ def parse_example(message: bytes) -> dict[str, Feature]:
     """The features of an Example by name.
 
     Args:
-        message: A serialised `tf.train.Example`.
+        message: A serialized `tf.train.Example`.
 
     Returns:
-        For each name a list of bytes, or an array of float32 or int64; a feature without a value is left out.
+        For each name, a list of bytes or an array of float32 or int64; a feature without values is omitted.
 
     Raises:
-        UsageError: The message is no Example; it says what is wrong at which place.
+        UsageError: The message is not an Example; the error gives the reason and the position.
 
     References:
         TensorFlow, `example.proto` and `feature.proto`: Example { Features features = 1 },
@@ -59,13 +59,13 @@ def parse_example(message: bytes) -> dict[str, Feature]:
 
 
 def encode_example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[float]]) -> bytes:
-    """A serialised `tf.train.Example`; names are written in their order.
+    """A serialized `tf.train.Example`; names are written in order.
 
     Args:
-        features: For each name bytes, whole numbers of 64 bits, or floats, of which there must be one at least.
+        features: For each name, at least one value: bytes, 64-bit integers, or floats.
 
     Raises:
-        UsageError: A list of nothing, or of something else.
+        UsageError: A list is empty, or holds values of another type.
     """
     entries = b"".join(
         _field(1, _field(1, name.encode()) + _field(2, _encoded(name, values))) for name, values in features.items()
@@ -101,7 +101,7 @@ def _feature(view: memoryview) -> Feature | None:
             for number, value in _fields(_bytes(content)):
                 if number == 1:
                     numbers += [value] if isinstance(value, int) else _packed(value)
-            # Two's complement of 64 bits.
+            # 64-bit two's complement.
             return np.array(numbers, dtype=np.uint64).view(np.int64)
     return None
 
@@ -113,7 +113,7 @@ def _four(value: int) -> bytes:
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Number and value of each field: bytes as a view, a number as it is."""
+    """Number and value of each field: bytes as a view, a number as an int."""
     at = 0
     while at < len(view):
         tag, at = _read_varint(view, at)

@@ -1,4 +1,4 @@
-"""Image files in folders, one folder a class."""
+"""Image files in folders, one folder per class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SUFFIXES = frozenset(
 )
 _TEST_NAMES = ("test", "val", "validation")
 HASHED = "names, sizes and labels of the files, not their bytes; and what becomes of them"
-"""What the hash of a data set of files covers, for its description."""
+"""What the hash of a file-based data set covers, for its description."""
 
 
 def image_folder(
@@ -40,32 +40,32 @@ def image_folder(
     test_limit: int | None = None,
     workers: int | None = None,
 ) -> Splits:
-    """Image files in folders, a folder a class, decoded when they are asked for.
+    """Image files in folders, one folder per class, decoded on access.
 
-    Classes are the folders in their order by name, samples the files in their order by path. Where the folder has
-    `train` and one of `test`, `val` and `validation`, these are the split; else a seeded one is drawn by class. A
-    folder `train` that holds folders of images, and none of these beside it, is no class, but an error.
+    Classes are the folders sorted by name, samples the files sorted by path. If the folder has `train` and one of
+    `test`, `val` and `validation`, these are the split; otherwise a seeded, stratified split is drawn. A folder `train`
+    that holds folders of images and has no test folder next to it is an error, not a class.
 
     Args:
-        folder: What holds the folders.
+        folder: The parent of the class folders.
         size: Height and width of the samples.
-        channels: 3 for RGB, 1 for grey.
-        fit: "stretch" to the size, or "crop" the middle after the shorter side has been scaled.
-        pixels: "unit" for values in [0, 1], or "uint8"; "normalised" where `mean` and `std` are given.
-        mean: A channel, of values in [0, 1].
-        std: Likewise.
-        test_share: Share of each class that goes to the test set, where the folder has no split of its own.
-        split_seed: Of that draw.
-        limit: Keep only this many training samples, classes in equal measure; None: all.
-        test_limit: Likewise of the test samples.
-        workers: Threads that decode; None: one a processor, up to eight.
+        channels: 3 for RGB, 1 for grayscale.
+        fit: "stretch" to the size, or scale the shorter side and "crop" the center.
+        pixels: "unit" for values in [0, 1], or "uint8"; "normalised" if `mean` and `std` are given.
+        mean: Per channel, for values in [0, 1].
+        std: The same.
+        test_share: Fraction of each class in the test set, if the folder has no split.
+        split_seed: The seed of that draw.
+        limit: The number of training samples to keep, balanced by class; None: all.
+        test_limit: The same for the test samples.
+        workers: Decoding threads; None: one per processor, up to eight.
 
     Returns:
         Samples `input` float32 or uint8 (channels, size, size) and `label` int64 ().
 
     Raises:
-        UsageError: A folder is missing or empty, or an argument is out of its range. An image that does not decode is
-            named when a batch asks for it.
+        UsageError: A folder is missing or empty, or an argument is out of its range. A batch with an image that does
+            not decode raises an error that names the image.
         MissingDependency: Pillow is not installed.
     """
     what, root = "image_folder", given_path("image_folder", folder)
@@ -113,7 +113,7 @@ def image_folder(
 
 
 def _check_no_part(root: Path) -> None:
-    """Refuse a folder of training samples without one of test samples, which would be a class by the name of train.
+    """Reject a training folder without a test folder: it would become a class named train.
 
     Raises:
         UsageError: `train` holds folders of images.
@@ -130,10 +130,10 @@ def _check_no_part(root: Path) -> None:
 def given_scaling(
     what: str, pixels: str, mean: Sequence[float] | None, std: Sequence[float] | None, channels: int
 ) -> Scaling | None:
-    """The scaling for images whose statistics the caller knows, or nobody.
+    """The scaling for images whose statistics the caller gives, if any.
 
     Raises:
-        UsageError: One of `mean` and `std` alone, with another number of channels, or a deviation of 0.
+        UsageError: Only one of `mean` and `std` is given, they have another number of channels, or a deviation is 0.
     """
     if mean is None and std is None:
         if pixels == "normalised":
@@ -157,18 +157,18 @@ def given_scaling(
 def class_tree(
     root: Path, prefix: str = "", classes: Sequence[str] | None = None
 ) -> tuple[list[str], np.ndarray, list[str]]:
-    """The images below a folder of classes.
+    """The images under a folder of classes.
 
     Args:
-        root: Holds a folder a class; images may lie in folders inside of it. What begins with a dot is passed over.
-        prefix: Put before each name.
-        classes: The classes that there may be, in order; None: the folders that are there, by name.
+        root: Holds one folder per class; images may be in subfolders. Names that begin with a dot are ignored.
+        prefix: Prepended to each name.
+        classes: The allowed classes, in order; None: the existing folders, sorted by name.
 
     Returns:
-        Names of the files relative to `root`, behind the prefix, by class and name; a label each, int64; the classes.
+        File names relative to `root` with the prefix, sorted by class and name; their labels, int64; the classes.
 
     Raises:
-        UsageError: No classes, a class without images, or one that is not among `classes`.
+        UsageError: There are no classes, a class has no images, or it is not among `classes`.
     """
     try:
         with os.scandir(root) as entries:

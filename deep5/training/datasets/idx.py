@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST from their IDX files."""
+"""MNIST and Fashion-MNIST, read from their IDX files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _remotes(addresses: tuple[str, ...], files: dict[str, tuple[int, str]]) -> t
     )
 
 
-# SHA-256 and sizes: tensorflow/datasets, url_checksums/mnist.txt; the MD5 that torchvision has are of the same files.
+# SHA-256 and sizes: tensorflow/datasets, url_checksums/mnist.txt; torchvision's MD5 sums are of the same files.
 _MNIST = _remotes(
     ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
     {
@@ -45,8 +45,8 @@ _MNIST = _remotes(
         "t10k-labels-idx1-ubyte": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     },
 )
-# SHA-256 and sizes: tensorflow/datasets, url_checksums/fashion_mnist.txt; the MD5 that zalandoresearch/fashion-mnist
-# publishes in its README are of the same files.
+# SHA-256 and sizes: tensorflow/datasets, url_checksums/fashion_mnist.txt; the MD5 sums in the README of
+# zalandoresearch/fashion-mnist are of the same files.
 _FASHION = _remotes(
     ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",),
     {
@@ -66,27 +66,29 @@ def mnist(
     test_limit: int | None = None,
     download: bool = True,
 ) -> Splits:
-    """MNIST: 70 000 grey images of handwritten digits, 28 x 28 pixels, in ten classes (IDX files, 11.6 MB).
+    """MNIST: 70 000 grayscale images of handwritten digits, 28 x 28 pixels, in ten classes (IDX files, 11.6 MB).
 
     Args:
-        folder: Where the four files lie, gzipped or not; by default `mnist` in `$DEEP5_DATA`, else in deep5's cache.
-        pixels: "normalised" by mean and deviation of the training images, "unit" for values in [0, 1], or "uint8".
-        limit: Keep only this many training samples, the first ones; None: all.
-        test_limit: Likewise of the test samples.
-        download: Whether to download the files where they are in neither folder.
+        folder: The folder with the four files, gzipped or not; by default `mnist` in `$DEEP5_DATA`, else in deep5's
+            cache.
+        pixels: "normalised" by the mean and standard deviation of the training images, "unit" for values in [0, 1], or
+            "uint8".
+        limit: The number of training samples to keep, from the first; None: all.
+        test_limit: The same for the test samples.
+        download: Whether to download files that are in neither folder.
 
     Returns:
         Samples `input` float32 or uint8 (1, 28, 28) and `label` int64 ().
 
     Raises:
-        UsageError: A file is missing, cannot be downloaded, is no such file, or holds a label that is none.
+        UsageError: A file is missing, cannot be downloaded, has another format, or holds an invalid label.
 
     References:
         LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, Proceedings of the
         IEEE 86(11), 1998; the IDX format: "The MNIST database of handwritten digits".
     """
     root = find_or_fetch("mnist", "mnist", _MNIST, folder=folder, download=download)
-    # Mean and deviation of the 60 000 training images, of values in [0, 1].
+    # Mean and standard deviation of the 60 000 training images, with values in [0, 1].
     return _splits("MNIST", root, pixels, (0.1307, 0.3081), limit, test_limit)
 
 
@@ -98,21 +100,22 @@ def fashion_mnist(
     test_limit: int | None = None,
     download: bool = True,
 ) -> Splits:
-    """Fashion-MNIST: 70 000 grey images of articles of clothing, 28 x 28 pixels, in ten classes (IDX files, 30.9 MB).
+    """Fashion-MNIST: 70 000 grayscale images of clothing, 28 x 28 pixels, in ten classes (IDX files, 30.9 MB).
 
     Args:
-        folder: Where the four files lie, gzipped or not; by default `fashion-mnist` in `$DEEP5_DATA`, else in deep5's
-            cache.
-        pixels: "normalised" by mean and deviation of the training images, "unit" for values in [0, 1], or "uint8".
-        limit: Keep only this many training samples, the first ones; None: all.
-        test_limit: Likewise of the test samples.
-        download: Whether to download the files where they are in neither folder.
+        folder: The folder with the four files, gzipped or not; by default `fashion-mnist` in `$DEEP5_DATA`, else in
+            deep5's cache.
+        pixels: "normalised" by the mean and standard deviation of the training images, "unit" for values in [0, 1], or
+            "uint8".
+        limit: The number of training samples to keep, from the first; None: all.
+        test_limit: The same for the test samples.
+        download: Whether to download files that are in neither folder.
 
     Returns:
         Samples `input` float32 or uint8 (1, 28, 28) and `label` int64 ().
 
     Raises:
-        UsageError: A file is missing, cannot be downloaded, is no such file, or holds a label that is none.
+        UsageError: A file is missing, cannot be downloaded, has another format, or holds an invalid label.
 
     References:
         Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms,
@@ -161,7 +164,7 @@ def _splits(
 
 
 def _found(root: Path, name: str) -> Path:
-    """The file under one of the names that it has in the world."""
+    """The file under any of its usual names."""
     names = [name, f"{name}.gz", name.replace("-idx", ".idx"), f"{name.replace('-idx', '.idx')}.gz"]
     for candidate in names:
         if (root / candidate).is_file():
@@ -177,18 +180,19 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
     Args:
         path: The file.
-        dimensions: How many the file must have.
+        dimensions: The rank that the file must have.
 
     Returns:
-        uint8, of the shape that the file says, no extent of which is zero.
+        uint8, of the shape in the file, in which no size is zero.
 
     Raises:
-        UsageError: It cannot be read, is corrupt, has another magic number, or is longer or shorter than it says.
+        UsageError: The file cannot be read, is corrupt, has another magic number, or its length differs from its
+            header.
 
     References:
         LeCun, Cortes and Burges, The MNIST database of handwritten digits, "File formats": two bytes of zero, one for
-        the element type, one for the number of dimensions; their extents, four bytes each, the highest first; the
-        elements, the last index running fastest.
+        the element type, one for the number of dimensions; their sizes, four bytes each, big-endian; the elements in
+        row-major order.
     """
     content = inflated(path, _LARGEST_BYTES)
     header = 4 + 4 * dimensions

@@ -27,9 +27,9 @@ from deep5.training.downloads import data_folders, given_path
 
 __all__ = ["imagenet"]
 
-# Means and deviations by channel of values in [0, 1], of the training images; the numbers that the field uses.
+# Per-channel means and standard deviations of the training images, with values in [0, 1]; the customary ones.
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# What a test image is cropped to, of its shorter side: 224 of 256.
+# The fraction of the shorter side that a test crop keeps: 224 of 256.
 _SHARE = 0.875
 _WINDOW = 1024
 
@@ -48,37 +48,38 @@ def imagenet(
     test_limit: int | None = None,
     workers: int | None = None,
 ) -> Splits:
-    """ImageNet (ILSVRC2012): 1.28 million photographs in 1000 classes, from folders or TFRecord files, decoded late.
+    """ImageNet (ILSVRC2012): 1.28 million photographs in 1000 classes, from folders or TFRecord files, decoded on
+    access.
 
-    Folders: `train/<WordNet ID>/*.JPEG`, and `val/<WordNet ID>/*.JPEG` or `val/*.JPEG` beside a list `val.txt` of
-    `file label` lines (a number from 0, or a WordNet ID). The class is the place of its WordNet ID in their order.
-    TFRecord files: `train-00000-of-01024` … and `validation-00000-of-00128` …, in the folder or in `train` and
-    `validation` inside of it; `image/class/label` counts from 1.
+    Folders: `train/<WordNet ID>/*.JPEG`, and `val/<WordNet ID>/*.JPEG` or `val/*.JPEG` with a list `val.txt` of `file
+    label` lines (a number from 0, or a WordNet ID). The class is the index of its WordNet ID in sorted order. TFRecord
+    files: `train-00000-of-01024` … and `validation-00000-of-00128` …, in the folder or in its `train` and `validation`;
+    `image/class/label` counts from 1.
 
-    An image's shorter side is scaled to `size` / 0.875, and the middle is taken: `size` x `size` for tests,
-    `train_size` x `train_size` for training, which a transform may crop at random. Orientations that cameras wrote are
-    not followed, as in the published results.
+    The shorter side of an image is scaled to `size` / 0.875 and the center is cropped: `size` x `size` for tests,
+    `train_size` x `train_size` for training, where a transform may then crop at random. EXIF orientations are ignored,
+    as in the published results.
 
     Args:
-        folder: The folder that holds either; by default `imagenet` in `$DEEP5_DATA`. ImageNet is never downloaded.
+        folder: The folder with either layout; by default `imagenet` in `$DEEP5_DATA`. ImageNet is never downloaded.
         size: Height and width of the test samples.
-        train_size: Of the training samples; None: as `size`.
-        pixels: "normalised" by mean and deviation, "unit" for values in [0, 1], or "uint8".
-        classes: How many there are; a label beyond is an error.
-        stream: Give TFRecord files as streams: training in shuffled order, tests in that of the files.
-        window: Training records of a stream that are shuffled at a time, about 0.1 MB each; 1: none.
-        shuffle_seed: The order of a stream is a function of it and of the epoch.
-        limit: Keep only this many training samples (of folders: classes in equal measure; of TFRecord files: the first
-            ones; not of a stream); None: all.
-        test_limit: Likewise of the test samples.
-        workers: Threads that decode; None: one a processor, up to eight.
+        train_size: Height and width of the training samples; None: `size`.
+        pixels: "normalised" by mean and standard deviation, "unit" for values in [0, 1], or "uint8".
+        classes: The number of classes; a larger label is an error.
+        stream: Read TFRecord files as streams: training records shuffled, test records in file order.
+        window: The number of training records that a stream shuffles at a time, about 0.1 MB each; 1: no shuffling.
+        shuffle_seed: The seed of a stream's order, which is a function of the seed and the epoch.
+        limit: The number of training samples to keep (folders: balanced by class; TFRecord files: the first; not
+            allowed for streams); None: all.
+        test_limit: The same for the test samples.
+        workers: Decoding threads; None: one per processor, up to eight.
 
     Returns:
         Samples `input` float32 or uint8 (3, size, size) and `label` int64 ().
 
     Raises:
-        UsageError: Files are missing, corrupt or of another layout, or an argument is out of its range. An image that
-            does not decode is named when it is asked for.
+        UsageError: Files are missing, corrupt or of another layout, or an argument is out of its range. Access to an
+            image that does not decode raises an error that names it.
         MissingDependency: Pillow is not installed.
 
     References:
@@ -244,7 +245,7 @@ def _from_folders(
 
 
 def _listed(root: Path, known: list[str]) -> tuple[list[str], np.ndarray]:
-    """Validation images in one folder, with their labels in the list `val.txt` beside it."""
+    """Validation images in one folder, with their labels in the list `val.txt` next to it."""
     path = root / "val.txt"
     if not path.is_file():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Image files to arrays by Pillow, in RGB or grey, at one size; an image that does not decode is named."""
+"""Decode image files to arrays of one size with Pillow, in RGB or grayscale; errors name the image."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from deep5.training.datasets.pixels import Scaling
 
 __all__ = ["Decoder", "ImageDataset", "image_files"]
 
-# More pixels than this are a file made to fill memory: 3 bytes each, and a copy.
+# A limit against files made to exhaust memory: a pixel takes 3 bytes, plus a copy.
 _MOST_PIXELS = 1 << 27
-# Others run programs (EPS), or are no images of pixels.
+# Other formats run programs (EPS) or do not hold pixels.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 _MOST_WORKERS = 8
 _FITS = ("crop", "stretch")
@@ -31,18 +31,18 @@ _FITS = ("crop", "stretch")
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """What becomes of an image file: its pixels at one size.
+    """Decodes image files to pixels of one size.
 
     Attributes:
         size: Height and width of the result.
-        channels: 3 for RGB, 1 for grey.
-        fit: "crop" scales the shorter side to `size` / `share` and takes the middle; "stretch" scales both sides to
-            `size`, whatever becomes of the proportions.
-        share: Of the shorter side that a crop keeps, in (0, 1].
-        turn: Whether the orientation that a camera wrote (EXIF) is followed.
+        channels: 3 for RGB, 1 for grayscale.
+        fit: "crop" scales the shorter side to `size` / `share` and crops the center; "stretch" scales both sides to
+            `size` and may change the aspect ratio.
+        share: Fraction of the shorter side that a crop keeps, in (0, 1].
+        turn: Whether to apply the EXIF orientation.
 
     Raises:
-        UsageError: An attribute out of its range.
+        UsageError: An attribute is out of its range.
         MissingDependency: Pillow is not installed.
     """
 
@@ -62,12 +62,12 @@ class Decoder:
         if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0 < self.share <= 1:
             raise UsageError(f"images with share {self.share!r}; allowed: a number above 0, at most 1")
         try:
-            import PIL  # noqa: F401 - asked for here, not after an hour of training
+            import PIL  # noqa: F401 - fail here, not after an hour of training
         except ModuleNotFoundError as error:
             raise missing_dependency("a data set of image files", error) from error
 
     def describe(self) -> str:
-        """What is done, for a reader and for hashes."""
+        """The operations, for readers and for hashes."""
         scaled = f"both sides scaled to {self.size}"
         if self.fit == "crop":
             scaled = f"shorter side scaled to {self._scaled()}, middle {self.size} x {self.size}"
@@ -76,7 +76,7 @@ class Decoder:
 
     @property
     def library(self) -> str:
-        """What decodes: pixels of JPEG files may differ by a little from one version to the next."""
+        """The decoding library: the pixels of JPEG files may differ slightly between its versions."""
         from importlib.metadata import version
 
         return f"Pillow {version('pillow')}"
@@ -84,19 +84,19 @@ class Decoder:
     def decode(self, data: bytes, name: str) -> np.ndarray:
         """The pixels of an encoded image.
 
-        A palette becomes colours; what is transparent stands on white; CMYK and grey become RGB; 16 bits of grey become
-        8, the highest.
+        Palettes become colors. Transparent pixels are blended onto white. CMYK and grayscale become RGB. Of 16-bit
+        grayscale, the high 8 bits are kept.
 
         Args:
-            data: The file's bytes: JPEG, PNG, BMP, GIF, TIFF, WebP, or PBM and its kin.
-            name: What messages call it.
+            data: The file's bytes: JPEG, PNG, BMP, GIF, TIFF, WebP, PBM, PGM or PPM.
+            name: The image's name in messages.
 
         Returns:
             uint8, shape (channels, size, size).
 
         Raises:
-            UsageError: It does not decode, or is of a kind that has no range of values; the message names it and says
-                why.
+            UsageError: The image does not decode, or its format has no defined range of values; the message gives its
+                name and the reason.
         """
         from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -108,7 +108,7 @@ class Decoder:
                     )
                 image.load()
                 upright = ImageOps.exif_transpose(image) if self.turn else image
-                # Pillow spreads the grey of a PGM file of more than 8 bits over 16, in pixels of 32.
+                # Pillow scales a PGM file of more than 8 bits to 16 bits, in 32-bit pixels.
                 sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
                 plain = _plain(upright, "RGB" if self.channels == 3 else "L", name, sixteen)
                 pixels = np.asarray(self._sized(plain))
@@ -116,7 +116,7 @@ class Decoder:
             raise
         except UnidentifiedImageError as error:
             raise _undecodable(name, f"it is none of {', '.join(_FORMATS)}") from error
-        except Exception as error:  # the readers' errors on a file that is cut off or is none have no other base
+        except Exception as error:  # errors on truncated or invalid files have no other common base
             raise _undecodable(name, str(error) or type(error).__name__) from error
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -135,14 +135,14 @@ class Decoder:
         left, top = (width - self.size) // 2, (height - self.size) // 2
         if image.size == (width, height):
             return image.crop((left, top, left + self.size, top + self.size))
-        # Of the scaled image only what the crop keeps is computed; it may have been very long.
+        # Only the cropped part of the scaled image is computed: the whole may be very long.
         across, down = image.width / width, image.height / height
         box = (left * across, top * down, (left + self.size) * across, (top + self.size) * down)
         return image.resize((self.size,) * 2, bilinear, box=box)
 
 
 def _plain(image: Any, mode: str, name: str, sixteen: bool) -> Any:
-    """The image in RGB or grey, of one byte a channel; `sixteen` says that it has grey of 16 bits."""
+    """The image in RGB or grayscale, one byte per channel; `sixteen` marks 16-bit grayscale."""
     from PIL import Image
 
     if sixteen:
@@ -168,17 +168,17 @@ def _undecodable(name: str, reason: str) -> UsageError:
 
 
 class ImageDataset(Dataset):
-    """Images that are decoded when a batch asks for them.
+    """Images that are decoded when a batch reads them.
 
     Args:
-        read: Gives an image's bytes, its name for messages, and its label, of the index of a sample.
-        length: How many samples there are.
-        decoder: What becomes of the bytes.
-        scaling: What becomes of the pixels; None: they stay bytes.
-        identity: What the samples are, for the hash: names, sizes and labels of files, say.
-        labels: Of all samples, where they are known.
-        workers: Threads that decode a batch; None: one a processor, up to eight. Samples do not depend on it.
-        dtype: Of the numbers that samples hold; they are computed in float32.
+        read: Returns the image's bytes, its name for messages, and its label, given a sample's index.
+        length: The number of samples.
+        decoder: Decodes the bytes.
+        scaling: Scales the pixels; None: they stay bytes.
+        identity: Identifies the samples in the hash, e.g. names, sizes and labels of files.
+        labels: The labels of all samples, if known.
+        workers: Threads that decode a batch; None: one per processor, up to eight. Samples do not depend on it.
+        dtype: The dtype of the samples' values, which are computed in float32.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class ImageDataset(Dataset):
         """The samples with these indices, read and decoded now; see `Dataset.batch`.
 
         Raises:
-            UsageError: Also where a file cannot be read or does not decode.
+            UsageError: Also if a file cannot be read or does not decode.
         """
         indices = [int(index) for index in sample_ids(ids, self._length)]
         size, channels = self._decoder.size, self._decoder.channels
@@ -224,7 +224,7 @@ class ImageDataset(Dataset):
 
         workers = min(self._workers or min(os.cpu_count() or 1, _MOST_WORKERS), len(indices))
         if workers > 1:
-            # Made for this batch: a few of the milliseconds that decoding takes, and no thread outlives it.
+            # One pool per batch: it adds little to the decoding time, and no thread outlives the batch.
             with ThreadPoolExecutor(workers, thread_name_prefix="deep5-decode") as pool:
                 for _ in pool.map(one, range(len(indices))):
                     pass
@@ -236,17 +236,17 @@ class ImageDataset(Dataset):
         return {"input": self._scaling.apply(pixels).astype(numpy_dtype(self._dtype), copy=False), "label": labels}
 
     def labels(self, name: str = "label") -> np.ndarray | None:
-        """The labels, where they are known; see `Dataset.labels`."""
+        """The labels, if known; see `Dataset.labels`."""
         return self._labels if name == "label" else None
 
     def content_hash(self) -> str:
-        """SHA-256 of what names the samples and of what becomes of them; the files are not read."""
+        """SHA-256 of the samples' identity and the processing; the files are not read."""
         scaled = self._scaling.describe() if self._scaling else "none"
         text = f"{self._identity} {self._decoder.describe()} {scaled} {self._dtype}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> ImageDataset:
-        """The same images; another dtype of what becomes of them."""
+        """The same images with another dtype of the values."""
         return ImageDataset(
             self._read,
             length=self._length,
@@ -272,10 +272,10 @@ def image_files(
 
     Args:
         root: The folder that `names` are relative to.
-        names: A file each, with `/` between folders.
-        labels: A whole number each.
-        decoder: What becomes of the files.
-        scaling: What becomes of the pixels.
+        names: The files, with `/` between folders.
+        labels: An integer for each file.
+        decoder: Decodes the files.
+        scaling: Scales the pixels.
         workers: See `ImageDataset`.
 
     Raises:

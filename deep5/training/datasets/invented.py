@@ -1,4 +1,4 @@
-"""Made-up files in the real formats: what reads CIFAR or ImageNet runs on them, with nothing downloaded."""
+"""Synthetic files in the real formats: the readers of CIFAR and ImageNet run on them without a download."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _RULE = (
     "drawn uniformly from 0 … 255, scaled up, plus normal noise of deviation 32, rounded and clipped to 0 … 255"
 )
 _NOISE = 32.0
-# Part of every key: a change of the rule or of what is written makes other files.
+# Part of every cache key: increase it when the rule or the written format changes.
 _VERSION = 1
-_PHOTO = (72, 96)  # height and width of an invented photograph
+_PHOTO = (72, 96)  # height and width of a synthetic photograph
 
 
 def made_up(
@@ -48,27 +48,27 @@ def made_up(
     data_seed: int = 0,
     **options: Any,
 ) -> Splits:
-    """Made-up files in a real format, read as the real ones are: for trials and smoke sizes, never for results.
+    """Synthetic files in a real format, read like the real ones: for trials and smoke tests, never for results.
 
-    The files are written once, into deep5's cache. The label rule stands in the description.
+    The files are written once, into deep5's cache. The description holds the label rule.
 
     Args:
         like: "cifar10", "cifar100", "mnist", "fashion_mnist" (their files' formats), "imagenet" (folders of JPEG
             files), "imagenet_tfrecord" (TFRecord files of JPEG images), "image_folder" (PNG files).
-        train: Training samples.
-        test: Test samples.
-        classes: How many of them there are; None: as many as the format's data set has, ten for images in folders.
-        data_seed: Of patterns and noise.
-        options: Handed to the data set that reads them: size, pixels, …
+        train: Number of training samples.
+        test: Number of test samples.
+        classes: The number of classes; None: that of the format's data set, ten for images in folders.
+        data_seed: The seed of the patterns and the noise.
+        options: Passed to the data set that reads the files: size, pixels, …
 
     Returns:
-        What that data set returns; its description says that the files are made up, and by which rule.
+        The result of that data set; its description states that the files are synthetic, and their rule.
 
     Raises:
-        UnknownName: `like` is none of these.
+        UnknownName: `like` is not one of these.
         UsageError: A number is out of its range.
         OutputError: The cache cannot be written.
-        MissingDependency: Pillow is not installed, for images in folders and TFRecord files.
+        MissingDependency: Images in folders or TFRecord files require Pillow, which is not installed.
     """
     if like not in _FORMATS:
         raise UnknownName("format of made-up files", like, _FORMATS)
@@ -100,7 +100,7 @@ def made_up(
 
 
 def _make(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder of files so that it is whole or not there."""
+    """Write a folder of files atomically."""
     room = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def _make(folder: Path, write: Callable[[Path], None]) -> None:
         try:
             room.rename(folder)
         except OSError:
-            if not folder.is_dir():  # another process was first
+            if not folder.is_dir():  # another process made it first
                 raise
     except ModuleNotFoundError as error:
         raise missing_dependency("made-up image files", error) from error
@@ -158,7 +158,7 @@ def _write_idx(room: Path, train: int, test: int, classes: int, seed: int) -> No
         pixels, labels = _images(name, count, classes, (28, 28, 1), seed)
         for kind, array in (("images-idx3", pixels[..., 0]), ("labels-idx1", labels.astype(np.uint8))):
             header = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-            # Without a time of writing: the same files every time.
+            # No time stamp: the files are the same every time.
             (room / f"{stem}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
 
 
@@ -222,7 +222,7 @@ def _encoded(image: np.ndarray, kind: str) -> bytes:
 
 
 _FORMATS: dict[str, tuple[Callable[[Path, int, int, int, int], None], Callable[..., Splits], int, int]] = {
-    # What writes it, what reads it, how many classes by default and at most.
+    # Writer, reader, default and maximum number of classes.
     "cifar10": (_write_cifar10, cifar10, 10, 10),
     "cifar100": (_write_cifar100, cifar100, 100, 100),
     "mnist": (_write_idx, mnist, 10, 10),

@@ -37,25 +37,25 @@ def file_list(
     test_limit: int | None = None,
     workers: int | None = None,
 ) -> Splits:
-    """Image files named in a text or CSV list of `path label` lines, decoded when they are asked for.
+    """Image files named in a text or CSV list of `path label` lines, decoded on access.
 
     Args:
-        train: The list: a line an image, its path and its label behind a space or, in a file that ends in .csv, a
-            comma. Labels are whole numbers from 0, or names, which are numbered in their order.
-        test: The list of test images; None: a seeded split of the first list, drawn by class.
-        root: What the paths are relative to; None: the folder of their list.
+        train: The list: one line per image, with its path and label separated by a space or, in a .csv file, a comma.
+            Labels are integers from 0, or names, which are numbered in sorted order.
+        test: The list of test images; None: a seeded, stratified split of the first list.
+        root: The folder that the paths are relative to; None: that of their list.
         size: Height and width of the samples.
-        channels: 3 for RGB, 1 for grey.
-        fit: "stretch" to the size, or "crop" the middle after the shorter side has been scaled.
-        pixels: "unit" for values in [0, 1], or "uint8"; "normalised" where `mean` and `std` are given.
-        mean: A channel, of values in [0, 1].
-        std: Likewise.
-        classes: How many classes there are; a label that is not below is an error. None: as many as the lists name.
-        test_share: Share of each class that goes to the test set, where there is no list of test images.
-        split_seed: Of that draw.
-        limit: Keep only this many training samples, classes in equal measure; None: all.
-        test_limit: Likewise of the test samples.
-        workers: Threads that decode; None: one a processor, up to eight.
+        channels: 3 for RGB, 1 for grayscale.
+        fit: "stretch" to the size, or scale the shorter side and "crop" the center.
+        pixels: "unit" for values in [0, 1], or "uint8"; "normalised" if `mean` and `std` are given.
+        mean: Per channel, for values in [0, 1].
+        std: The same.
+        classes: The number of classes; a label that is not smaller is an error. None: as many as the lists name.
+        test_share: Fraction of each class in the test set, if there is no list of test images.
+        split_seed: The seed of that draw.
+        limit: The number of training samples to keep, balanced by class; None: all.
+        test_limit: The same for the test samples.
+        workers: Decoding threads; None: one per processor, up to eight.
 
     Returns:
         Samples `input` float32 or uint8 (channels, size, size) and `label` int64 ().
@@ -79,7 +79,7 @@ def file_list(
     for path, entries, place in zip(lists, read, places, strict=True):
         labels = np.array([numbers[label] for _, _, label in entries], dtype=np.int64)
         _check(path, entries, labels, classes)
-        # Absolute paths stay what they are; all others are found from one folder.
+        # Absolute paths stay unchanged; all others are relative to one folder.
         named.append([str(place / name) if len(set(places)) > 1 else name for _, name, _ in entries])
         labelled.append(labels)
     chosen = tuple(np.arange(len(labels)) for labels in labelled)
@@ -120,12 +120,12 @@ def file_list(
 
 
 def read_list(path: Path) -> list[tuple[int, str, str]]:
-    """The lines of a list: number of the line, path and label.
+    """The lines of a list: line number, path and label.
 
-    Empty lines, lines that begin with `#` and, in a CSV file, a head of `path,label` are passed over.
+    Empty lines, lines that begin with `#` and, in a CSV file, a header `path,label` are skipped.
 
     Raises:
-        UsageError: The list cannot be read, has no line, or a line has no path or no label.
+        UsageError: The list cannot be read or has no lines, or a line has no path or no label.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -135,7 +135,7 @@ def read_list(path: Path) -> list[tuple[int, str, str]]:
                     del rows[0]
             else:
                 lines = ((number, line.strip()) for number, line in enumerate(file, start=1))
-                # A path may hold spaces, a label may not: the last one divides them.
+                # A path may contain spaces, a label may not: the last space separates them.
                 rows = [(number, line.rsplit(maxsplit=1)) for number, line in lines if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"the list {path} cannot be read ({error}); allowed: lines of a path and a label") from error
@@ -153,7 +153,7 @@ def read_list(path: Path) -> list[tuple[int, str, str]]:
 
 
 def _numbers(labels: Sequence[str]) -> Mapping[str, int]:
-    """The number of each label: itself, where all are whole numbers, else its place in their order."""
+    """The number of each label: its value if all are integers, else its index in sorted order."""
     distinct = sorted(set(labels))
     if all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in distinct):
         return {label: int(label) for label in distinct}

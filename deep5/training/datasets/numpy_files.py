@@ -1,4 +1,4 @@
-"""Arrays of NumPy's files, mapped into memory where that is possible."""
+"""Arrays from NumPy files, memory-mapped where possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deep5.training.datasets.splitting import check_limit, check_share, split_ha
 
 __all__ = ["arrays"]
 
-# Files up to this size are hashed whole; of larger ones, so many blocks of this size at equal distances.
+# Files up to this size are hashed in full; of larger ones, this number of equally spaced blocks of this size.
 _WHOLE_BYTES = 1 << 30
 _BLOCKS, _BLOCK_BYTES = 4096, 1 << 16
 
@@ -31,22 +31,23 @@ def arrays(
     limit: int | None = None,
     test_limit: int | None = None,
 ) -> Splits:
-    """NumPy's files: an .npz with one array a part, or an .npy file a part, mapped instead of read.
+    """NumPy files: an .npz with one array per input, or one .npy file per input, memory-mapped instead of read.
 
     Args:
-        train: An .npz file, whose arrays are named as the network's inputs; or an .npy file for each name. The first
-            extent of all arrays counts the samples.
-        test: Likewise; None: a seeded share of the training samples, drawn without regard to labels.
-        test_share: That share.
-        split_seed: Of that draw.
-        limit: Keep only this many training samples, the first ones; None: all.
-        test_limit: Likewise of the test samples.
+        train: An .npz file whose arrays have the names of the network's inputs, or an .npy file for each name. The
+            first dimension of every array is the number of samples.
+        test: The same for the test samples; None: a seeded fraction of the training samples, drawn regardless of
+            labels.
+        test_share: That fraction.
+        split_seed: The seed of that draw.
+        limit: The number of training samples to keep, from the first; None: all.
+        test_limit: The same for the test samples.
 
     Returns:
-        Samples whose parts are named and typed as the arrays are; `label`, where it is there, as int64.
+        Samples with the names and dtypes of the arrays; `label`, if present, is int64.
 
     Raises:
-        UsageError: A file is missing, corrupt, or holds objects; or the arrays have different numbers of samples.
+        UsageError: A file is missing or corrupt, or holds objects; or the arrays have different numbers of samples.
     """
     what = "arrays"
     read, digest = _read(train)
@@ -60,7 +61,7 @@ def arrays(
 
         order = generator(split_seed, "split").permutation(length)
         cut = min(max(1, round(share * length)), length - 1)
-        # In order: what is mapped is read from the front to the back.
+        # Sorted: memory-mapped arrays are read front to back.
         chosen = [np.sort(order[cut:]), np.sort(order[:cut])]
         sources = [(read, digest), (read, digest)]
         split = f"{test_share:g} of the samples to the test set, seed {split_seed}"
@@ -88,7 +89,7 @@ def arrays(
 
 
 def _part(read: Mapping[str, np.ndarray], digest: str, ids: np.ndarray) -> ArrayDataset:
-    """The samples with these indices: all of them as they lie in the files, else copied."""
+    """The samples with these indices: all samples stay memory-mapped, a subset is copied."""
     whole = all(len(array) == len(ids) for array in read.values())
     chosen = {name: array if whole else array[ids] for name, array in read.items()}
     if "label" in chosen and chosen["label"].dtype.kind in "iu":
@@ -101,7 +102,7 @@ def _part(read: Mapping[str, np.ndarray], digest: str, ids: np.ndarray) -> Array
 
 
 def _read(given: str | Mapping[str, str]) -> tuple[dict[str, np.ndarray], str]:
-    """Arrays by name, and the SHA-256 of what they hold."""
+    """Arrays by name, and the SHA-256 of their contents."""
     if isinstance(given, str):
         found = _read_npz(Path(given))
     elif isinstance(given, Mapping) and given and all(isinstance(text, str) for pair in given.items() for text in pair):
@@ -152,7 +153,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _plain(what: object, array: Any) -> np.ndarray:
-    """The array with numbers in this machine's byte order, in the order of the samples; mapped where it was."""
+    """The array in native byte order, in the order of the samples; memory-mapped if it was."""
     if not isinstance(array, np.ndarray):
         raise UsageError(
             f"{what} is no array; allowed: members of an .npz file that numpy.savez writes; remedy: leave it out"

@@ -1,4 +1,4 @@
-"""Pixels of one byte in memory, and the numbers that a network gets of them."""
+"""Pixels stored as bytes, and their conversion to a network's input."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from deep5.training.dataset import ArrayDataset, Dataset, fitted, sample_ids
 __all__ = ["PIXELS", "PixelDataset", "Scaling", "image_arrays", "scaling_of"]
 
 PIXELS = ("normalised", "unit", "uint8")
-"""What a data set of images may give: (x / 255 - mean) / std by channel, x / 255, or bytes as they are."""
-# Up to here images lie in memory as float32, whose batches are gathered twice as fast; above, as bytes.
+"""The output formats of image data sets: (x / 255 - mean) / std by channel, x / 255, or unchanged bytes."""
+# Up to this size images are stored as float32, whose batches are gathered twice as fast; above, as bytes.
 _FLOATS_UP_TO_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Bytes to numbers: (x / 255 - mean) / std, in float32.
+    """Converts bytes to numbers: (x / 255 - mean) / std, in float32.
 
     Attributes:
-        mean: A channel, of values in [0, 1].
-        std: Likewise; mean 0 and std 1 leave the values in [0, 1].
+        mean: Per channel, for values in [0, 1].
+        std: The same; mean 0 and std 1 leave the values in [0, 1].
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def apply(self, pixels: np.ndarray) -> np.ndarray:
-        """The numbers of uint8 pixels of shape (N, C, H, W), float32."""
+        """The scaled values of uint8 pixels of shape (N, C, H, W), float32."""
         mean, std = (np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std))
         numbers = pixels.astype(np.float32)
         numbers /= np.float32(255)
@@ -43,7 +43,7 @@ class Scaling:
         return numbers
 
     def describe(self) -> str:
-        """What is done, for a reader and for hashes."""
+        """The operations, for readers and for hashes."""
         if not self._changes():
             return "divided by 255"
         return f"divided by 255, less {self.mean}, divided by {self.std}"
@@ -53,10 +53,10 @@ class Scaling:
 
 
 def scaling_of(pixels: str, mean: Sequence[float], std: Sequence[float], what: str) -> Scaling | None:
-    """The scaling that one of `PIXELS` asks for; None for bytes as they are.
+    """The scaling for one of `PIXELS`; None for unchanged bytes.
 
     Raises:
-        UsageError: Another word.
+        UsageError: `pixels` is another value.
     """
     if pixels not in PIXELS:
         raise UsageError(f"{what} with pixels {pixels!r:.60}; allowed: {', '.join(map(repr, PIXELS))}")
@@ -64,17 +64,17 @@ def scaling_of(pixels: str, mean: Sequence[float], std: Sequence[float], what: s
         return None
     if pixels == "unit":
         return Scaling(mean=(0.0,) * len(mean), std=(1.0,) * len(std))
-    # Plain floats: NumPy's would be described by their types, which nobody reads back.
+    # Plain floats: the repr of NumPy's would put their type into the description.
     return Scaling(mean=tuple(map(float, mean)), std=tuple(map(float, std)))
 
 
 def image_arrays(pixels: np.ndarray, labels: np.ndarray, scaling: Scaling | None) -> Dataset:
-    """Images in memory as the data set that holds them best; the samples' bits do not depend on which.
+    """Images in memory, in the data set that suits their size; the samples' bits do not depend on the choice.
 
     Args:
         pixels: uint8, shape (N, C, H, W).
-        labels: Whole numbers, shape (N,).
-        scaling: What becomes of the pixels; None: nothing.
+        labels: Integers, shape (N,).
+        scaling: Scales the pixels; None: they stay bytes.
 
     Returns:
         Samples `input` float32 or uint8 (C, H, W) and `label` int64 ().
@@ -88,13 +88,13 @@ def image_arrays(pixels: np.ndarray, labels: np.ndarray, scaling: Scaling | None
 
 
 class PixelDataset(Dataset):
-    """Images that lie in memory as bytes, a quarter of float32, and are scaled batch by batch.
+    """Images stored as bytes, a quarter of float32's memory, and scaled batch by batch.
 
     Args:
         pixels: uint8, shape (N, C, H, W).
         labels: int64, shape (N,).
-        scaling: What becomes of the pixels.
-        dtype: Of the numbers that samples hold; they are computed in float32.
+        scaling: Scales the pixels.
+        dtype: The dtype of the samples' values, which are computed in float32.
     """
 
     def __init__(self, pixels: np.ndarray, labels: np.ndarray, scaling: Scaling, *, dtype: str = "float32") -> None:
@@ -129,6 +129,6 @@ class PixelDataset(Dataset):
         return digest.hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> PixelDataset:
-        """The same bytes; another dtype of what becomes of them."""
+        """The same bytes with another dtype of the values."""
         dtype = fitted(self.specs, specs)["input"]
         return PixelDataset(self._pixels, self._labels, self._scaling, dtype=dtype)

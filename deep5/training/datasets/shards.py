@@ -1,4 +1,4 @@
-"""Samples in TFRecord files: by index, and as a stream in shuffled order."""
+"""Samples in TFRecord files: by index, or as a shuffled stream."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ __all__ = [
     "image_stream",
 ]
 
-# Files of a data set whose records' places are looked up at the same time.
+# The number of files whose records are located concurrently.
 _SCANNERS = 8
 _CHUNK = 32
 HASHED_RECORDS = "names and sizes of the files, all records by the CRC-32C stored with each; and what becomes of them"
-"""What the hash of records by index covers, for a data set's description."""
+"""What the hash of records by index covers, for the description of a data set."""
 HASHED_STREAM = "names and sizes of the files, nothing of the records in them; and what becomes of them"
-"""What that of a stream of records covers."""
+"""What the hash of a stream of records covers."""
 
 
 class ImageExample:
-    """An encoded image and its label in a `tf.train.Example`, in either of the two usual layouts.
+    """An encoded image and its label in a `tf.train.Example`, in either of the two common layouts.
 
-    `image/encoded` with `image/class/label` counted from 1 is that of TensorFlow's scripts for ImageNet; `image` with
-    `label` counted from 0 that of TensorFlow Datasets.
+    TensorFlow's ImageNet scripts write `image/encoded` with `image/class/label` counted from 1; TensorFlow Datasets
+    writes `image` with `label` counted from 0.
 
     Args:
-        classes: How many classes there are.
-        labels_from: The first label; None: 1 or 0, as the layout has it.
+        classes: The number of classes.
+        labels_from: The first label; None: 1 or 0, depending on the layout.
     """
 
     _LAYOUTS = (("image/encoded", "image/class/label", 1), ("image", "label", 0))
@@ -59,8 +59,8 @@ class ImageExample:
         """The encoded image, its name and its label, counted from 0.
 
         Raises:
-            UsageError: The record is no Example, has not these features, or its label is of no class; the message
-                holds `name`.
+            UsageError: The record is not an Example, does not have these features, or its label is out of range; the
+                message includes `name`.
         """
         try:
             features = parse_example(record)
@@ -83,17 +83,17 @@ class ImageExample:
 
 
 def find_shards(folder: Path, prefixes: Sequence[str]) -> list[Path]:
-    """The files of one part of a data set, `train-00000-of-01024` and so on, in their order.
+    """The files of one part of a data set, `train-00000-of-01024` and so on, in order.
 
     Args:
-        folder: Where they lie.
-        prefixes: What the part may be called; the first that is there is taken.
+        folder: The folder to search.
+        prefixes: Possible names of the part; the first that exists is used.
 
     Returns:
-        All of them, or none where there is no such part.
+        All of them, or an empty list if there is no such part.
 
     Raises:
-        UsageError: Some are missing, or there are files of two numbers of shards.
+        UsageError: Some are missing, or the files disagree on the number of shards.
     """
     for prefix in prefixes:
         found = {}
@@ -123,18 +123,18 @@ def image_records(
     limit: int | None = None,
     workers: int | None = None,
 ) -> ImageDataset:
-    """The images of TFRecord files as samples by index, in the order of the files.
+    """The images of TFRecord files as samples by index, in file order.
 
     Args:
         paths: The files.
-        example: How a record holds image and label.
-        decoder: What becomes of the images.
-        scaling: What becomes of the pixels.
-        limit: Keep only this many, the first ones; files behind them are not looked at.
+        example: Reads image and label from a record.
+        decoder: Decodes the images.
+        scaling: Scales the pixels.
+        limit: The number of samples to keep, from the first; files after them are not opened.
         workers: See `ImageDataset`.
 
     Raises:
-        UsageError: A file is corrupt, or there is no record.
+        UsageError: A file is corrupt, or there are no records.
     """
     tables: list[RecordTable] = []
     if limit is None:
@@ -161,7 +161,7 @@ def image_records(
         path = paths[shard]
         return example.read(read_record(path, int(tables[shard].begins[number]), number), f"{path}, record {number},")
 
-    # A record holds image and label, and its checksum stands for both.
+    # A record holds image and label, so its checksum covers both.
     checksums = np.concatenate([table.checksums for table in tables])[:length]
     content = hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest()
     return ImageDataset(
@@ -175,16 +175,16 @@ def image_records(
 
 
 class TFRecordStream(StreamDataset):
-    """The records of TFRecord files as a stream: files in a shuffled order, then records within a window.
+    """The records of TFRecord files as a stream: files are shuffled, then records within a window.
 
     Args:
         paths: The files.
-        decode: Makes a sample, arrays by name, of a record and of its name for messages.
-        specs: Of the samples.
-        window: So many records are read and shuffled at a time; 1: they come as the files have them.
+        decode: Returns a sample, arrays by name, given a record and its name for messages.
+        specs: The specs of the samples.
+        window: The number of records that are read and shuffled at a time; 1: file order.
         seed: The order is a function of (seed, epoch).
-        workers: Threads that decode; samples and their order do not depend on it.
-        identity: What `decode` does, for the hash.
+        workers: Decoding threads; samples and their order do not depend on it.
+        identity: Describes `decode` in the hash.
     """
 
     def __init__(
@@ -208,19 +208,19 @@ class TFRecordStream(StreamDataset):
         self._workers, self._identity = workers, identity
 
     def samples(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """The epoch's samples from number `start` on; what lies before is passed over unread but for one window."""
+        """The epoch's samples from number `start`; earlier records are skipped unread, except within one window."""
         raw = self._raw(epoch, start)
         with ThreadPoolExecutor(self._workers, thread_name_prefix="deep5-decode") as pool:
             while chunk := list(islice(raw, _CHUNK)):
                 yield from pool.map(self._decode, *zip(*chunk, strict=True))
 
     def content_hash(self) -> str:
-        """SHA-256 over names and sizes of the files, and what is done with their records; the files are not read."""
+        """SHA-256 of the names and sizes of the files and the processing of the records; the files are not read."""
         text = f"{_identity(self._paths)} {self._identity} {self.specs}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> TFRecordStream:
-        """The same records; floating parts converted after they were decoded."""
+        """The same records; floating-point arrays are converted after decoding."""
         dtypes = fitted(self.specs, specs)
         decode = self._decode
 
@@ -239,12 +239,12 @@ class TFRecordStream(StreamDataset):
         )
 
     def _raw(self, epoch: int, start: int) -> Iterator[tuple[bytes, str]]:
-        """Records and their names in the epoch's order, from number `start` on."""
+        """Records and their names in the epoch's order, from number `start`."""
         if self._window == 1:
             yield from self._ordered(self._paths, start)
             return
         files = generator(self._seed, "shards", epoch).permutation(len(self._paths)).tolist()
-        # Only a last window may be smaller, so that each begins where its number says.
+        # Only the last window may be smaller, so the start of a window follows from its number.
         number = start // self._window
         source = self._ordered([self._paths[file] for file in files], number * self._window)
         passed = start - number * self._window

@@ -1,4 +1,4 @@
-"""Which sample goes where: stratified splits, and the first samples of all classes in equal measure."""
+"""Selection of samples: stratified splits and balanced subsets."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["check_limit", "check_share", "evenly", "split_hash", "stratified"]
 
 
 def stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A seeded split that keeps the classes' shares.
+    """A seeded split that keeps the class proportions.
 
     Args:
-        labels: Of all samples, shape (N,).
-        share: Of each class that goes to the test part, at least one sample and not all of them.
-        seed: Of the draw.
+        labels: The labels of all samples, shape (N,).
+        share: Fraction of each class in the test part; at least one sample, and not all of them.
+        seed: The seed of the draw.
 
     Returns:
-        Indices of the training part, in rounds of one sample a class, so that its head is balanced; and of the test
-        part, in order.
+        Indices of the training part, in rounds of one sample per class, so that every prefix is balanced; and sorted
+        indices of the test part.
 
     Raises:
-        UsageError: A class has one sample alone.
+        UsageError: A class has only one sample.
     """
     train, test = [], []
     for label in np.unique(labels):
@@ -45,7 +45,7 @@ def stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
 
 
 def evenly(labels: np.ndarray, limit: int | None) -> np.ndarray:
-    """Indices of `limit` samples, the first ones of every class in equal measure, in order; all where it is None.
+    """Sorted indices of the first `limit` samples, balanced by class; all if it is None.
 
     >>> evenly(np.array([0, 0, 0, 0, 1, 1, 2]), 4).tolist()
     [0, 1, 4, 6]
@@ -61,15 +61,15 @@ def evenly(labels: np.ndarray, limit: int | None) -> np.ndarray:
 
 
 def split_hash(*parts: np.ndarray) -> str:
-    """SHA-256 of which sample went where."""
+    """SHA-256 of the indices of the parts."""
     return hashlib.sha256(b"|".join(np.asarray(part, dtype=np.int64).tobytes() for part in parts)).hexdigest()
 
 
 def check_limit(what: str, name: str, limit: int | None, available: int) -> int | None:
-    """A number of samples to keep; None: all.
+    """Check a number of samples to keep; None: all.
 
     Raises:
-        UsageError: It is no whole number from 1 to what there is.
+        UsageError: `limit` is not an integer from 1 to `available`.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= available):
         raise UsageError(f"{what} with {name} {limit!r}; allowed: None or a whole number from 1 to {available}")
@@ -77,10 +77,10 @@ def check_limit(what: str, name: str, limit: int | None, available: int) -> int 
 
 
 def check_share(what: str, share: float) -> float:
-    """A share of the samples.
+    """Check a fraction of the samples.
 
     Raises:
-        UsageError: It is no number between 0 and 1.
+        UsageError: `share` is not a number between 0 and 1.
     """
     if isinstance(share, bool) or not (isinstance(share, (int, float)) and 0.0 < share < 1.0):
         raise UsageError(f"{what} with test_share {share!r}; allowed: a number between 0 and 1")

@@ -1,4 +1,4 @@
-"""TFRecord files without TensorFlow: the framing of records, every length and every record checked by its CRC."""
+"""TFRecord files without TensorFlow: record framing with CRC checks of every length and record."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _HEADER, _FOOTER = 12, 4  # uint64 length and its CRC; CRC of the record
 
 
 def framed(record: bytes) -> bytes:
-    """A record as it stands in a file: its length, the length's masked CRC-32C, the record, its masked CRC-32C.
+    """The frame of a record in a file: its length, the length's masked CRC-32C, the record, its masked CRC-32C.
 
     References:
         TensorFlow, "TFRecord and tf.train.Example", section "TFRecords format details": uint64 length, uint32 masked
-        CRC of length, bytes, uint32 masked CRC of bytes; little endian.
+        CRC of length, bytes, uint32 masked CRC of bytes; little-endian.
     """
     length = struct.pack("<Q", len(record))
     return b"".join(
@@ -35,14 +35,15 @@ def framed(record: bytes) -> bytes:
 
 
 def records(path: Path, skip: int = 0) -> Iterator[bytes]:
-    """The records of a file one after the other.
+    """The records of a file, in order.
 
     Args:
-        path: A TFRecord file that is not compressed.
-        skip: So many records are passed over unread.
+        path: An uncompressed TFRecord file.
+        skip: The number of records to skip unread.
 
     Raises:
-        UsageError: The file is cut off or corrupt; the message names it, the record and the byte it begins at.
+        UsageError: The file is truncated or corrupt; the message names the file, the record and the byte where the
+            record begins.
     """
     with _opened(path) as file:
         size, begin, number = file.seek(0, io.SEEK_END), 0, 0
@@ -60,10 +61,10 @@ def read_record(path: Path, begin: int, number: int) -> bytes:
     Args:
         path: The file.
         begin: The byte at which the record's frame begins.
-        number: Which record of the file it is, for messages.
+        number: The record's index in the file, for messages.
 
     Raises:
-        UsageError: The file is not there any more, cut off or corrupt.
+        UsageError: The file no longer exists, or is truncated or corrupt.
     """
     with _opened(path) as file:
         size = file.seek(0, io.SEEK_END)
@@ -75,7 +76,7 @@ class RecordTable(NamedTuple):
 
     Attributes:
         begins: The byte at which each record's frame begins, int64.
-        checksums: Each record's masked CRC-32C as the file stores it, int64; not compared with the record here.
+        checksums: Each record's stored masked CRC-32C, int64; not verified here.
     """
 
     begins: np.ndarray
@@ -88,13 +89,13 @@ def record_index(path: Path) -> np.ndarray:
 
 
 def record_table(path: Path) -> RecordTable:
-    """Where the records of a file are, and their checksums.
+    """The positions and checksums of the records of a file.
 
-    Found by going from length to length. A file of more than 1 MB is gone through once: what was found is kept in
-    deep5's cache under the file's path, size and time of change.
+    The positions follow from the stored lengths. The table of a file of more than 1 MB is kept in deep5's cache, keyed
+    by the file's path, size and modification time.
 
     Raises:
-        UsageError: The file is cut off, or a length is corrupt.
+        UsageError: The file is truncated, or a length is corrupt.
     """
     try:
         stat = path.stat()
@@ -108,13 +109,13 @@ def record_table(path: Path) -> RecordTable:
             if found.dtype == np.int64 and found.ndim == 2 and len(found) == 2:
                 return RecordTable(*found)
         except (OSError, ValueError, EOFError):
-            pass  # not there, or not whole: it is made again
+            pass  # missing or incomplete: build it again
     begins, checksums, begin = [], [], 0
     with _opened(path) as file:
         while begin < stat.st_size:
             begins.append(begin)
             begin += _HEADER + _length(path, file, begin, len(begins) - 1, stat.st_size) + _FOOTER
-            file.seek(begin - _FOOTER)  # the next header stands behind it: the same block of the file
+            file.seek(begin - _FOOTER)  # the next header follows in the same block of the file
             checksums.append(int.from_bytes(file.read(_FOOTER), "little"))
     table = np.array([begins, checksums], dtype=np.int64)
     if stat.st_size > 1 << 20:
@@ -129,7 +130,7 @@ def _keep(path: Path, table: np.ndarray) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content.getvalue())
     except OSError:
-        pass  # a cache that cannot be written costs time, nothing else
+        pass  # a cache that cannot be written only costs time
 
 
 def _opened(path: Path) -> io.BufferedReader:
@@ -140,7 +141,7 @@ def _opened(path: Path) -> io.BufferedReader:
 
 
 def _length(path: Path, file: io.BufferedReader, begin: int, number: int, size: int) -> int:
-    """The length of the record whose frame begins there, checked by its CRC and against the size of the file."""
+    """The length of the record whose frame begins at `begin`, checked by its CRC and against the file size."""
     file.seek(begin)
     header = file.read(_HEADER)
     if len(header) < _HEADER:
@@ -156,7 +157,7 @@ def _length(path: Path, file: io.BufferedReader, begin: int, number: int, size: 
 
 
 def _record(path: Path, file: io.BufferedReader, begin: int, length: int, number: int) -> bytes:
-    """The record behind a header that has just been read."""
+    """The record after a header that has just been read."""
     data = file.read(length + _FOOTER)
     if len(data) < length + _FOOTER:
         raise _broken(path, number, begin, "the file became shorter while it was read")
@@ -181,7 +182,7 @@ def write_records(path: Path, contents: Iterable[bytes]) -> None:
     """Write a TFRecord file.
 
     Args:
-        path: Where to; its folder must exist.
+        path: The file to write; its folder must exist.
         contents: The records.
     """
     write_atomically(path, b"".join(framed(record) for record in contents))

@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn ships, embedded."""
+"""The handwritten digits of scikit-learn, embedded."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["digits", "enlarge"]
 
 
 def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limit: int | None = None) -> Splits:
-    """1797 real 8 x 8 images of handwritten digits, enlarged bilinearly; values in [0, 1].
+    """1797 real 8 x 8 images of handwritten digits, upsampled bilinearly; values in [0, 1].
 
     Args:
-        size: Height and width after enlarging, at least 8.
-        test_share: Share of every class that goes into the test set, in (0, 1).
-        split_seed: Of the stratified split.
-        limit: Keep only this many training samples (the first of the split, classes in equal measure); None: all.
+        size: Height and width after upsampling, at least 8.
+        test_share: Fraction of each class in the test set, in (0, 1).
+        split_seed: The seed of the stratified split.
+        limit: The number of training samples to keep (the first of the split, balanced by class); None: all.
 
     Returns:
         Samples `input` float32 (1, size, size) and `label` int64 ().
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of its range.
 
     References:
-        Alpaydin and Kaynak, Optical recognition of handwritten digits, UCI Machine Learning Repository, 1998,
-        test part (CC BY 4.0), as scikit-learn's `load_digits` has it.
+        Alpaydin and Kaynak, Optical recognition of handwritten digits, UCI Machine Learning Repository, 1998, test part
+        (CC BY 4.0), as provided by scikit-learn's `load_digits`.
     """
     if not (isinstance(size, int) and size >= 8):
         raise UsageError(f"digits of size {size!r}; allowed: a whole number of at least 8")
@@ -61,15 +61,15 @@ def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limi
 
 
 def enlarge(images: np.ndarray, size: int) -> np.ndarray:
-    """Bilinear enlargement with the corners kept.
+    """Bilinear upsampling with aligned corners.
 
     Args:
-        images: Shape (N, H, W), floating.
+        images: Shape (N, H, W), floating-point.
         size: New height and width.
 
     Returns:
-        Shape (N, size, size), the same dtype. Each pixel is a sum of products in a fixed order, so that the bits do
-        not depend on a matrix library.
+        Shape (N, size, size), the same dtype. Each pixel is a sum of products in a fixed order, so the bits do not
+        depend on a BLAS library.
     """
     for axis in (1, 2):
         points = np.linspace(0, images.shape[axis] - 1, size)
