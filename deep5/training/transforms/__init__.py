@@ -1,4 +1,4 @@
-"""Augmentation: what a sampler does to each batch, a function of (seed, epoch, sample)."""
+"""Augmentation: transforms that a sampler applies to each batch, functions of (seed, epoch, sample)."""
 
 from deep5.training.transforms.crop import CenterCrop as CenterCrop
 from deep5.training.transforms.crop import RandomCrop as RandomCrop

@@ -1,4 +1,4 @@
-"""`RandomCrop` and `CenterCrop`: a window of each image."""
+"""`RandomCrop` and `CenterCrop`: crop a window of each image."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["CenterCrop", "RandomCrop"]
 
 @dataclass(frozen=True)
 class RandomCrop(RandomTransform):
-    """A window at a random place of the image, of the image with a margin of filling around it where one is given.
+    """Crops a window at a random position of the image, optionally padded.
 
-    Every place is equally likely (to 2^-32 times the number of places).
+    Every position is equally likely (to 2^-32 times the number of positions).
 
     Attributes:
         size: Height and width of the window; one number: both.
-        padding: Pixels of margin on each side.
-        fill: Value of the margin's pixels, in the samples' element type.
+        padding: Pixels of padding on each side.
+        fill: Value of the padding, in the samples' dtype.
 
     Raises:
-        UsageError: A size or a padding that is none.
+        UsageError: `size` or `padding` is invalid.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2: size 32, padding 4 on CIFAR-10.
@@ -66,13 +66,13 @@ class RandomCrop(RandomTransform):
 
 @dataclass(frozen=True)
 class CenterCrop(Transform):
-    """The window in the middle of the image; where the margins differ by one, the smaller is above and on the left.
+    """Crops the center of the image; if the margins differ by one, the smaller is at the top and left.
 
     Attributes:
         size: Height and width of the window; one number: both.
 
     Raises:
-        UsageError: A size that is none.
+        UsageError: `size` is invalid.
 
     >>> images = {"input": np.arange(25).reshape(1, 1, 5, 5)}
     >>> CenterCrop(3)(images, None, epoch=0)["input"][0, 0, 0].tolist()

@@ -1,4 +1,4 @@
-"""`Cutout`: a square of each image blotted out."""
+"""`Cutout`: mask a square of each image."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ __all__ = ["Cutout"]
 
 @dataclass(frozen=True)
 class Cutout(RandomTransform):
-    """A square at a random place is set to one value, in all channels. Its centre is any pixel with the same
-    probability, so that the square may reach over the border: at the border less is blotted out.
+    """Sets a square at a random position to one value, in all channels. Every pixel is equally likely to be its center.
+    The square is clipped at the border.
 
-    It belongs behind `Normalise`: there 0 is the mean.
+    Use it after `Normalise`, where 0 is the mean.
 
     Attributes:
-        size: Side of the square in pixels; of an even size, the centre is the first pixel behind the middle.
-        fill: The value, in the samples' element type.
+        size: Side of the square in pixels; for an even size, the center is the first pixel after the middle.
+        fill: The value, in the samples' dtype.
 
     Raises:
-        UsageError: A size that is no whole number of at least 1, or a value that the samples' element type does not
-            hold.
+        UsageError: `size` is not an integer of at least 1, or the samples' dtype cannot hold `fill`.
 
     References:
         DeVries and Taylor, Improved regularization of convolutional neural networks with cutout, arXiv:1708.04552,
@@ -49,7 +48,7 @@ class Cutout(RandomTransform):
             raise UsageError(f"Cutout: got fill={brief(self.fill)}; allowed: a number")
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """The same; see `Transform.specs`."""
+        """The unchanged spec; see `Transform.specs`."""
         image(spec, "Cutout")
         check_fill("Cutout", self.fill, spec.dtype)
         return spec

@@ -1,4 +1,4 @@
-"""Random words to what transforms draw."""
+"""Convert random words to integers and uniform numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["uniform", "whole_numbers"]
 
 
 def whole_numbers(words: np.ndarray, count: np.ndarray | int) -> np.ndarray:
-    """Whole numbers from 0 to below `count`, int64: the upper half of word times count.
+    """Integers in [0, `count`), int64: the upper half of word times count.
 
-    One is likelier than another by at most `count` * 2^-32.
+    Probabilities differ by at most `count` * 2^-32.
 
     Args:
         words: uint32.
-        count: How many different ones, one number or as many as words.
+        count: The exclusive upper bound, one number or one per word.
 
     References:
         Lemire, Fast random integer generation in an interval, ACM TOMACS 29, 2019, section 4, without its rejection.

@@ -1,4 +1,4 @@
-"""`fitted`: whether samples, after their transforms, are what a network takes."""
+"""`fitted`: make transformed samples fit the inputs of a network."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ def fitted(
 ) -> tuple[Any, tuple[Callable[..., Any], ...]]:
     """A data set and transforms whose samples fit a network.
 
-    Without transforms the data set is cast, once. With some, their outcome is converted where its floating parts have
-    another width than the network's inputs.
+    Without transforms the data set is cast, once. With transforms, their output is cast if its floating-point dtypes
+    differ from those of the network's inputs.
 
     Args:
         dataset: The samples.
-        transforms: What a sampler applies to them; a function that does not say by `specs` what it makes of samples is
-            tried on the first one.
-        inputs: The network's inputs, the batch's axis included.
+        transforms: The sampler's transforms; a function without `specs` is tried on the first sample.
+        inputs: The network's inputs, including the batch dimension.
 
     Returns:
-        The data set and the transforms to give to a sampler.
+        The data set and the transforms for a sampler.
 
     Raises:
-        UsageError: A part has another name or shape than the network's input, integers would become floats, or a
+        UsageError: The name or shape of a part differs from the network's input, integers would become floats, or a
             transform cannot be applied.
 
     >>> from deep5.training.dataset import ArrayDataset
@@ -48,7 +47,7 @@ def fitted(
     >>> [type(transform).__name__ for transform in transforms]
     ['Normalise', 'Cast']
     """
-    seeded(transforms, 0)  # refuses what is no list of transforms
+    seeded(transforms, 0)  # rejects anything that is not a list of transforms
     if not transforms:
         return dataset.cast(inputs), ()
     specs = dict(dataset.specs)
@@ -69,7 +68,7 @@ def fitted(
 
 
 def _tried(dataset: Dataset | StreamDataset, transforms: Sequence[Callable[..., Any]]) -> dict[str, TensorSpec]:
-    """What the transforms make of the first sample."""
+    """The specs of the first sample after the transforms."""
     ids = np.zeros(1, np.int64)
     if isinstance(dataset, Dataset):
         batch = dataset.batch(ids)

@@ -1,4 +1,4 @@
-"""`Flip`: some of the images mirrored."""
+"""`Flip`: mirror images at random."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Flip"]
 
 @dataclass(frozen=True)
 class Flip(RandomTransform):
-    """Left and right exchanged, of each image with the same probability.
+    """Mirrors each image left to right with the same probability.
 
     Attributes:
-        p: The probability, met to 2^-32.
+        p: The probability, exact to 2^-32.
 
     Raises:
-        UsageError: A `p` outside [0, 1].
+        UsageError: `p` is outside [0, 1].
 
     >>> images = {"input": np.array([[[[1, 2, 3]]]])}
     >>> Flip(1.0)(images, np.array([0]), epoch=0)["input"].tolist()
@@ -36,11 +36,11 @@ class Flip(RandomTransform):
             raise UsageError(f"Flip: got p={brief(self.p)}; allowed: a number from 0 to 1")
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """The same; see `Transform.specs`."""
+        """The unchanged spec; see `Transform.specs`."""
         image(spec, "Flip")
         return spec
 
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
         """The images, some of them mirrored; see `Transform.__call__`."""
-        # As whole numbers: 2^32 is the certain flip, which no word reaches.
+        # Compared as integers: every word is below 2^32, so p = 1 always flips.
         return kernels.flip(array, self.words(ids, epoch)[0].astype(np.uint64) < round(self.p * 2**32))

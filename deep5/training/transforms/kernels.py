@@ -1,4 +1,4 @@
-"""What transforms do to memory, compiled where the machine has a compiler and by NumPy where not: the same bits."""
+"""The array kernels of the transforms, in C if the machine has a compiler, else in NumPy, with identical bits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["blot", "crop", "flip", "normalise", "weighted", "words"]
 
 
 def words(ids: np.ndarray, *, block: int, key: int) -> np.ndarray:
-    """Four random words a sample: Philox4x32-10 of the counter (id, block) under the key.
+    """Four random words per sample: Philox4x32-10 of the counter (id, block) under the key.
 
     Args:
         ids: int64, shape (samples,).
-        block: In 32 bits: more words of the same samples.
+        block: 32 bits; each block gives further words for the same samples.
         key: 64 bits.
 
     Returns:
@@ -41,15 +41,15 @@ def words(ids: np.ndarray, *, block: int, key: int) -> np.ndarray:
 def crop(
     images: np.ndarray, top: np.ndarray, left: np.ndarray, *, height: int, width: int, fill: float = 0
 ) -> np.ndarray:
-    """A window of each image, each at a place of its own; what lies outside the image is filled.
+    """A window of each image, each at its own position; pixels outside the image are filled.
 
     Args:
         images: Shape (samples, …, image height, image width).
-        top: int64, shape (samples,): the window's first row; below 0 it begins above the image.
-        left: The same of columns.
-        height: Of the windows.
-        width: Of the windows.
-        fill: What stands outside.
+        top: int64, shape (samples,): the window's first row; a negative row is above the image.
+        left: The same for columns.
+        height: The height of the windows.
+        width: The width of the windows.
+        fill: The value outside the image.
     """
     count, *planes, rows, columns = images.shape
     library = _compiled()
@@ -62,7 +62,7 @@ def crop(
         return out
     if not count:
         return np.empty((0, *planes, height, width), images.dtype)
-    # Filled on all sides as far as any window reaches, so that each window is a view of it.
+    # Pad all sides as far as any window reaches, so each window is a view.
     above, before = max(0, -int(top.min())), max(0, -int(left.min()))
     below = max(0, int(top.max()) + height - rows)
     behind = max(0, int(left.max()) + width - columns)
@@ -76,7 +76,7 @@ def crop(
 
 
 def flip(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """The chosen images with their columns reversed, the others as they are; always a copy.
+    """A copy of the images, with the columns of the chosen ones reversed.
 
     Args:
         images: Shape (samples, …, width).
@@ -96,12 +96,12 @@ def flip(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 def normalise(images: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """`images * scale + shift`, a channel, computed in the element type of `scale`.
+    """`images * scale + shift` per channel, computed in the dtype of `scale`.
 
     Args:
-        images: Shape (samples, channels, …); uint8, float32, float64 or another floating type.
-        scale: Shape (channels,), float32, or float64 for images of float64.
-        shift: As `scale`.
+        images: Shape (samples, channels, …); uint8, float32, float64 or another floating-point type.
+        scale: Shape (channels,), float32, or float64 for float64 images.
+        shift: The same.
     """
     library = _compiled()
     call = getattr(library, f"normalise_{images.dtype}", None) if library is not None else None
@@ -119,13 +119,13 @@ def normalise(images: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.nd
 
 
 def blot(images: np.ndarray, top: np.ndarray, left: np.ndarray, *, side: int, fill: float) -> np.ndarray:
-    """A copy of the images with a square in each set to one value; where it reaches over the border it is cut off.
+    """A copy of the images with a square in each set to one value; the square is clipped at the border.
 
     Args:
         images: Shape (samples, …, height, width).
-        top: int64, shape (samples,): the square's first row, which may be below 0.
-        left: The same of columns.
-        side: Of the square.
+        top: int64, shape (samples,): the square's first row, possibly negative.
+        left: The same for columns.
+        side: The side of the square.
         fill: The value.
     """
     out = np.array(images, order="C")
@@ -147,11 +147,11 @@ def blot(images: np.ndarray, top: np.ndarray, left: np.ndarray, *, side: int, fi
 
 
 def weighted(images: np.ndarray, place: np.ndarray, weight: np.ndarray, *, axis: int) -> np.ndarray:
-    """Weighted sums of rows (axis -2) or columns (-1), the weights in the images' element type, added in their order.
+    """Weighted sums of rows (axis -2) or columns (-1), with weights in the images' dtype, added in order.
 
     Args:
         images: Shape (…, height, width), float32 or float64.
-        place: int64, shape (taps, new): the rows or columns that count for each new one.
+        place: int64, shape (taps, new): the source rows or columns of each new one.
         weight: The same shape.
         axis: -2 or -1.
     """
@@ -182,7 +182,7 @@ def weighted(images: np.ndarray, place: np.ndarray, weight: np.ndarray, *, axis:
 
 
 def _at(array: np.ndarray) -> int:
-    """The address; `.ctypes` takes ten times as long."""
+    """The data pointer; `.ctypes` takes ten times as long."""
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -196,7 +196,7 @@ def _product(extents: list[int]) -> int:
 
 @functools.cache
 def _compiled() -> Any:
-    """The library, or None where there is no compiler."""
+    """The library, or None without a compiler."""
     if compiler.compiler() is None:
         return None
     library = compiler.load_library(SOURCE, what="the kernels of the transforms")

@@ -1,4 +1,4 @@
-"""`Normalise`: less the mean, divided by the standard deviation; and `Cast`."""
+"""`Normalise`: subtract the mean and divide by the standard deviation; and `Cast`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Cast", "Normalise"]
 
 @dataclass(frozen=True)
 class Normalise(Transform):
-    """(value - mean) / std by channel, as value * (1 / std) + (-mean / std), the two numbers rounded once.
+    """(value - mean) / std by channel, computed as value * (1 / std) + (-mean / std) with each factor rounded once.
 
-    Bytes (uint8) are taken for values from 0 to 1, that is divided by 255, as the means and deviations that papers
-    state presume. Floating values are taken as they are.
+    Bytes (uint8) are divided by 255 to values from 0 to 1, which published means and deviations assume. Floating-point
+    values are used unchanged.
 
     Attributes:
-        mean: One for each channel, or one for all.
+        mean: One per channel, or one for all.
         std: The same.
 
     Returns:
-        float32, and float64 for float64.
+        float32, or float64 for float64.
 
     Raises:
-        UsageError: No finite numbers, or a standard deviation that is not above zero.
+        UsageError: A value is not finite, or a standard deviation is not above zero.
 
     >>> images = {"input": np.full((1, 3, 1, 1), 255, np.uint8)}
     >>> Normalise(mean=(0.5, 0.0, 1.0), std=(0.5, 0.25, 1.0))(images, None, epoch=0)["input"].ravel().tolist()
@@ -47,11 +47,11 @@ class Normalise(Transform):
             raise UsageError(f"Normalise: got {len(mean)} means and {len(std)} deviations; allowed: as many")
         if min(std) <= 0:
             raise UsageError(f"Normalise: got std={brief(self.std)}; allowed: numbers above 0")
-        object.__setattr__(self, "mean", mean)  # hashable, and nobody else's list
+        object.__setattr__(self, "mean", mean)  # hashable, and not the caller's list
         object.__setattr__(self, "std", std)
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """Floating values of the same shape; see `Transform.specs`."""
+        """Floating-point values of the same shape; see `Transform.specs`."""
         kind = numpy_dtype(spec.dtype).kind
         if spec.dtype != "uint8" and kind != "f" and spec.dtype != "bfloat16":
             raise UsageError(f"Normalise: samples are {spec}; allowed: uint8 or floating values")
@@ -64,20 +64,20 @@ class Normalise(Transform):
         return TensorSpec(shape=spec.shape, dtype="float64" if spec.dtype == "float64" else "float32")
 
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
-        """The values normalised; see `Transform.__call__`."""
+        """The normalized values; see `Transform.__call__`."""
         scale, shift = _affine(self.mean, self.std, array.shape[1], str(array.dtype))
         return kernels.normalise(array, scale, shift)
 
 
 @dataclass(frozen=True)
 class Cast(Transform):
-    """Floating values in another width.
+    """Converts floating-point values to another width.
 
     Attributes:
         dtype: `"float32"`, `"float64"`, `"float16"` or `"bfloat16"`.
 
     Raises:
-        UsageError: Another element type.
+        UsageError: The dtype is another one.
 
     >>> Cast("float64")({"input": np.zeros(2, np.float32)}, None, epoch=0)["input"].dtype
     dtype('float64')
@@ -90,13 +90,13 @@ class Cast(Transform):
             raise UsageError(f"Cast: got {brief(self.dtype)}; allowed: float16, bfloat16, float32, float64")
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """The same shape in the other element type; see `Transform.specs`."""
+        """The same shape with the other dtype; see `Transform.specs`."""
         if spec.dtype not in {"float16", "bfloat16", "float32", "float64"}:
             raise UsageError(f"Cast: samples {self.part!r} are {spec}; allowed: floating values")
         return TensorSpec(shape=spec.shape, dtype=self.dtype)
 
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
-        """The values converted; see `Transform.__call__`."""
+        """The converted values; see `Transform.__call__`."""
         return array.astype(numpy_dtype(self.dtype), copy=False)
 
 

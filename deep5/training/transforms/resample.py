@@ -1,4 +1,4 @@
-"""Images of one size to another by weighted sums of pixels: first of rows, then of columns."""
+"""Resize images by weighted sums of pixels: first over rows, then over columns."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["resample"]
 
 
 def resample(images: np.ndarray, size: tuple[int, int], *, method: str, antialias: bool) -> np.ndarray:
-    """Images of another size; see `Resize` for the methods.
+    """Resize images; see `Resize` for the methods.
 
-    Elementwise sums in a fixed order: the same bits on every machine, whatever it multiplies matrices with.
+    Elementwise sums in a fixed order: the same bits on every machine, with any BLAS library.
 
     Args:
-        images: Shape (…, height, width), uint8 or floating; sums are in float32, and in float64 for float64.
+        images: Shape (…, height, width), uint8 or floating-point; sums are in float32, or in float64 for float64.
         size: The new height and width.
         method: `"bilinear"` or `"nearest"`.
-        antialias: Whether every pixel counts where images become smaller.
+        antialias: Whether every pixel contributes when images shrink.
 
     Returns:
-        The same element type, of its own memory.
+        A new array of the same dtype.
     """
     if method == "nearest":
         rows, columns = (_nearest(old, new) for old, new in zip(images.shape[-2:], size, strict=True))
@@ -32,7 +32,7 @@ def resample(images: np.ndarray, size: tuple[int, int], *, method: str, antialia
     result = images.astype(np.float64 if images.dtype == np.float64 else np.float32)
     for axis in (-2, -1):
         old, new = images.shape[axis], size[axis]
-        if old != new:  # else all weight is on the pixel itself
+        if old != new:  # else each pixel has all the weight
             result = kernels.weighted(result, *_taps(old, new, antialias), axis=axis)
     if images.dtype.kind == "u":
         result = np.clip(np.rint(result), 0, 255)
@@ -40,16 +40,17 @@ def resample(images: np.ndarray, size: tuple[int, int], *, method: str, antialia
 
 
 def _nearest(old: int, new: int) -> np.ndarray:
-    """The pixel under the centre of each new pixel."""
+    """The index of the pixel under the center of each new pixel."""
     return (2 * np.arange(new) + 1) * old // (2 * new)
 
 
 @functools.lru_cache(maxsize=1024)
 def _taps(old: int, new: int, antialias: bool) -> tuple[np.ndarray, np.ndarray]:
-    """For each new pixel the old ones that count and their weights, both of shape (taps, new), float64.
+    """For each new pixel, the indices of the contributing old pixels and their weights, both of shape (taps, new),
+    float64.
 
-    The triangle has its top at the new pixel's centre; weights of pixels outside the image are left out, and the rest
-    is scaled to a sum of one.
+    The triangle peaks at the new pixel's center. Weights of pixels outside the image are dropped, and the rest is
+    scaled to a sum of one.
     """
     scale = old / new
     width = max(scale, 1.0) if antialias else 1.0

@@ -1,4 +1,4 @@
-"""`Resize` and `RandomResizedCrop`: images brought to another size."""
+"""`Resize` and `RandomResizedCrop`: resize images."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _TRIALS = 10
 
 @dataclass(frozen=True)
 class Resize(Transform):
-    """Images of another size.
+    """Resizes images.
 
-    Pixels are squares, and the corners of the two images coincide. `"bilinear"` weights pixels by a triangle; with
-    `antialias` the triangle is as wide as the pixels of the smaller image, so that every pixel counts where images
-    become smaller; without it, two pixels a direction. `"nearest"` takes the pixel under the new pixel's centre.
-    Bytes are rounded, halves to even.
+    Pixels are squares, and the corners of the two images coincide. `"bilinear"` weights pixels by a triangle. With
+    `antialias` the triangle is as wide as the pixels of the smaller image, so every pixel contributes when images
+    shrink; without it, two pixels per direction contribute. `"nearest"` takes the pixel under the new pixel's center.
+    Bytes are rounded half to even.
 
     Attributes:
-        size: Height and width; one number: of the shorter side, the longer one in proportion, rounded down.
+        size: Height and width; one number: the shorter side, with the longer one in proportion, rounded down.
         method: `"bilinear"` or `"nearest"`.
-        antialias: See above; no matter for `"nearest"`.
+        antialias: See above; ignored for `"nearest"`.
 
     Raises:
-        UsageError: A size or a method that is none.
+        UsageError: `size` or `method` is invalid.
 
     >>> images = {"input": np.array([[[[0.0, 4.0, 8.0, 12.0]]]])}
     >>> Resize((1, 2))(images, None, epoch=0)["input"].round(3).tolist()
@@ -57,7 +57,7 @@ class Resize(Transform):
         return TensorSpec(shape=(spec.shape[0], *self._extents(*image(spec, "Resize"))), dtype=spec.dtype)
 
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
-        """The images in the new size; see `Transform.__call__`."""
+        """The resized images; see `Transform.__call__`."""
         size = self._extents(array.shape[2], array.shape[3])
         return resample(array, size, method=self.method, antialias=self.antialias)
 
@@ -70,21 +70,21 @@ class Resize(Transform):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(RandomTransform):
-    """A window of random area and shape at a random place, brought to one size: what ImageNet is trained with.
+    """Crops a window of random area, aspect ratio and position, and resizes it: the usual augmentation for ImageNet.
 
-    The area is drawn uniformly as a share of the image's, the ratio of width to height log-uniformly, and the place
-    uniformly. A window that does not fit is drawn again, ten times at most; then it is the largest one in the middle
-    that has a ratio within the bounds.
+    The area is drawn uniformly as a fraction of the image's, the ratio of width to height log-uniformly, and the
+    position uniformly. A window that does not fit is drawn again, up to ten times; after that, the largest centered
+    window with a ratio within the bounds is used.
 
     Attributes:
-        size: Height and width of what comes out; one number: both.
-        scale: Least and largest share of the area.
-        ratio: Least and largest width / height.
-        method: As `Resize`'s.
-        antialias: As `Resize`'s.
+        size: Height and width of the result; one number: both.
+        scale: Smallest and largest fraction of the area.
+        ratio: Smallest and largest width / height.
+        method: As in `Resize`.
+        antialias: As in `Resize`.
 
     Raises:
-        UsageError: A size, bounds or a method that are none.
+        UsageError: `size`, a bound or `method` is invalid.
 
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, section 6.
@@ -120,11 +120,11 @@ class RandomResizedCrop(RandomTransform):
         return TensorSpec(shape=(spec.shape[0], *extents(self.size, "RandomResizedCrop")), dtype=spec.dtype)
 
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
-        """The windows in the new size; see `Transform.__call__`."""
+        """The resized windows; see `Transform.__call__`."""
         size = extents(self.size, "RandomResizedCrop")
         windows = self.windows(ids, epoch, array.shape[2], array.shape[3])
         out = np.empty((*array.shape[:2], *size), array.dtype)
-        # Each window has a size of its own; the work on one image is far more than the loop.
+        # Each window has its own size; the work per image far exceeds the cost of the loop.
         for place, (top, left, height, width) in enumerate(windows.tolist()):
             window = array[place, :, top : top + height, left : left + width]
             out[place] = resample(window, size, method=self.method, antialias=self.antialias)
@@ -145,7 +145,7 @@ class RandomResizedCrop(RandomTransform):
                 chosen = np.tile(self._middle(height, width), (len(rows), 1))
                 open_ = np.ones(len(rows), bool)
             fits = open_ & (rows >= 1) & (rows <= height) & (columns >= 1) & (columns <= width)
-            # Places of windows that do not fit are drawn and not used.
+            # Positions of windows that do not fit are drawn but not used.
             top = whole_numbers(words[2], np.maximum(height - rows + 1, 1))
             left = whole_numbers(words[3], np.maximum(width - columns + 1, 1))
             chosen[fits] = np.stack([top, left, rows, columns], axis=1)[fits]

@@ -1,4 +1,4 @@
-"""`Transform`: changes one part of each batch, every sample by itself."""
+"""`Transform`: changes one part of each batch, sample by sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["RandomTransform", "Transform", "check_fill", "extents", "image"]
 
 @dataclasses.dataclass(frozen=True)
 class Transform(ABC):
-    """A change of one part of the samples. What comes out for a sample does not depend on the rest of its batch.
+    """A change of one part of the samples. The result for a sample does not depend on the rest of its batch.
 
     Attributes:
         part: The part of the samples that is changed.
@@ -30,42 +30,42 @@ class Transform(ABC):
     part: str = dataclasses.field(default="input", kw_only=True)
 
     def __call__(self, inputs: Mapping[str, np.ndarray], ids: np.ndarray | None, epoch: int) -> dict[str, np.ndarray]:
-        """The batch with its part changed; the arrays that come in are left as they are.
+        """The batch with its part changed; the input arrays are not modified.
 
         Args:
-            inputs: Samples by name, the batch's axis first.
+            inputs: Samples by name, batch dimension first.
             ids: Identities of the samples, int64, shape (batch,).
             epoch: Counted from 0.
 
         Raises:
-            UsageError: The samples have no such part, or one that cannot be changed so.
+            UsageError: The samples have no such part, or the transform does not apply to it.
         """
         array = _part(inputs, self.part, type(self).__name__)
-        self.spec(TensorSpec(shape=array.shape[1:], dtype=str(array.dtype)))  # refuses what cannot be changed so
+        self.spec(TensorSpec(shape=array.shape[1:], dtype=str(array.dtype)))  # rejects unsupported samples
         return {**inputs, self.part: self.apply(array, ids, epoch)}
 
     def specs(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-        """What the samples are after the change.
+        """The specs of the samples after the change.
 
         Args:
-            specs: What they are before it, without the batch's axis.
+            specs: The specs before the change, without the batch dimension.
 
         Raises:
-            UsageError: They cannot be changed so.
+            UsageError: The transform does not apply to them.
         """
         spec = _part(specs, self.part, type(self).__name__)
         return {**specs, self.part: self.spec(spec)}
 
     @abstractmethod
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """What the part is after the change; see `specs`."""
+        """The spec of the part after the change; see `specs`."""
 
     @abstractmethod
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
-        """The part changed; see `__call__`."""
+        """The changed part; see `__call__`."""
 
     def describe(self) -> dict[str, Any]:
-        """What enters a recipe's hash."""
+        """The content of a recipe's hash."""
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {"transform": name, **{key: value for key, value in fields.items() if value is not None}}
@@ -73,20 +73,20 @@ class Transform(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class RandomTransform(Transform):
-    """A transform that draws: what it draws is a function of (seed, epoch, sample).
+    """A random transform: its draws are a function of (seed, epoch, sample).
 
     Attributes:
-        seed: None: the sampler gives one, a function of its own seed and of the transform's place.
+        seed: None: the sampler derives one from its own seed and the transform's position.
     """
 
     seed: int | None = dataclasses.field(default=None, kw_only=True)
 
     def seeded(self, seed: int) -> Self:
-        """The same transform with this seed; one that has a seed keeps it."""
+        """The same transform with this seed, if it does not have one."""
         return dataclasses.replace(self, seed=seed) if self.seed is None else self
 
     def words(self, ids: np.ndarray | None, epoch: int, block: int = 0) -> np.ndarray:
-        """Four random words a sample, uint32, shape (4, batch); another block gives other ones.
+        """Four random words per sample, uint32, shape (4, batch); another block gives other words.
 
         Raises:
             UsageError: The samples have no identities.
@@ -117,7 +117,7 @@ def image(spec: TensorSpec, what: str) -> tuple[int, int]:
     """Height and width of samples that are images, (channels, height, width).
 
     Raises:
-        UsageError: They are none.
+        UsageError: They are not images.
     """
     if len(spec.shape) != 3 or not all(isinstance(extent, int) and extent > 0 for extent in spec.shape):
         raise UsageError(f"{what}: samples are {spec}; allowed: images, (channels, height, width), all of one size")
@@ -128,7 +128,7 @@ def extents(size: object, what: str, name: str = "size") -> tuple[int, int]:
     """Height and width from one number or a pair.
 
     Raises:
-        UsageError: They are no whole numbers of at least 1.
+        UsageError: They are not integers of at least 1.
     """
     pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
     if len(pair) != 2 or any(isinstance(item, bool) or not isinstance(item, int) or item < 1 for item in pair):
@@ -139,10 +139,10 @@ def extents(size: object, what: str, name: str = "size") -> tuple[int, int]:
 
 
 def check_fill(what: str, fill: object, dtype: str) -> None:
-    """Refuse a value to fill pixels with that their element type does not hold.
+    """Reject a fill value that the pixels' dtype cannot hold.
 
     Raises:
-        UsageError: It is no number, or an integer type's pixels cannot be it.
+        UsageError: It is not a number, or an integer dtype cannot hold it.
     """
     number = isinstance(fill, (int, float)) and not isinstance(fill, bool)
     whole = np.dtype(dtype) if dtype in np.sctypeDict else None
