@@ -1,1 +1,1 @@
-"""Update rules, one paper a file."""
+"""Update rules, one paper per file."""

@@ -19,11 +19,11 @@ class AcceleGrad(ThreeStepOptimizer):
     Evaluation uses the average of the y, weighted by αₜ, as the paper's output does. The parameter between steps
     is y. The domain is all of space, so the projection of the paper is the identity.
 
-    A learning rate of zero does not stop the parameter at once, as it does in other rules: y ← x, and x lies between
-    z and y, so y moves towards z for as long as the two differ.
+    Unlike in other rules, a learning rate of zero does not stop the parameter at once: y ← x, and x lies between z and
+    y, so y moves towards z as long as the two differ.
 
     Args:
-        lr: Scale of the step; the paper's algorithm has 1.
+        lr: Scale of the step; the paper uses 1.
         diameter: D, the diameter of the set that holds the solution.
         gradient_bound: G, a bound on the gradient's norm.
 
@@ -41,7 +41,7 @@ class AcceleGrad(ThreeStepOptimizer):
         self.gradient_bound = gradient_bound
 
     def new_input(self, info: StepInfo) -> Mapping[str, float]:
-        """αₜ, τₜ and the share of this step in the weighted average, αₜ / Σ α."""
+        """αₜ, τₜ and the weight of this step in the average, αₜ / Σ α."""
         t = info.step
         alpha = 1.0 if t <= 2 else (t + 1) / 4
         total = t + 1.0 if t <= 2 else 3.0 + ((t + 1) * (t + 2) / 2 - 6) / 4

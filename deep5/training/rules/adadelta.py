@@ -9,13 +9,13 @@ __all__ = ["AdaDelta"]
 
 
 class AdaDelta(UpdateRule):
-    """Steps in the units of the parameter: as long as the last ones, where the gradient is as large as the last ones.
+    """AdaDelta scales each gradient by the ratio of the RMS of recent steps to the RMS of recent gradients.
 
     E[g²] ← ρ E[g²] + (1 − ρ) g²;  Δ = √(E[Δ²] + ε) / √(E[g²] + ε) · g;
     E[Δ²] ← ρ E[Δ²] + (1 − ρ) Δ²;  w ← w − lr · Δ
 
     Args:
-        lr: Scale of the step; the paper has none, which is 1.
+        lr: Scale of the step; the paper has no such factor, i.e. 1.
         rho: Decay ρ of both averages.
         epsilon: Added inside both roots.
 

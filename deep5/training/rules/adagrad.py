@@ -9,14 +9,14 @@ __all__ = ["AdaGrad"]
 
 
 class AdaGrad(UpdateRule):
-    """A rate for every element that falls with all the gradients it has seen.
+    """A learning rate per element that decreases with the sum of its squared gradients.
 
     s ← s + g²;  w ← w − lr · g / (√s + ε)
 
     Args:
         lr: Learning rate η.
-        epsilon: The paper's δ, added outside the root. Keras and Optax add theirs inside.
-        initial: What s starts from. The paper has 0; Keras and Optax start from 0.1.
+        epsilon: The paper's δ, added outside the root. Keras and Optax add it inside.
+        initial: Initial value of s. The paper uses 0; Keras and Optax use 0.1.
 
     References:
         Duchi, Hazan and Singer, Adaptive subgradient methods for online learning and stochastic optimization, JMLR 12,

@@ -50,7 +50,7 @@ class Adam(UpdateRule):
         xp = array_namespace(param)
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
-        # m̂ / (√v̂ + ε), multiplied by √(1 − β₂ᵗ) above and below: what is left in the loop is one root, one quotient.
+        # m̂ / (√v̂ + ε), numerator and denominator multiplied by √(1 − β₂ᵗ): one root and one quotient per element.
         root = xp.sqrt(self.correction2)
         step = self.lr * root / self.correction1 * m / (xp.sqrt(v) + self.epsilon * root)
         return param - step, {"m": m, "v": v}

@@ -12,16 +12,16 @@ __all__ = ["AdamW"]
 
 
 class AdamW(UpdateRule):
-    """Adam whose weight decay goes past the moments, straight to the weights.
+    """Adam with weight decay that bypasses the moments and applies directly to the weights.
 
     m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  w ← w − lr · (m̂ / (√v̂ + ε) + λ w)
     with m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), t counted from 1.
 
-    The paper has two factors, a rate α of Adam's part alone and a schedule η of both parts. As in the frameworks, `lr`
-    is of both: α = 1 and η = lr, so that the paper's λ with a rate of α is λ / α here.
+    The paper has two factors: a rate α of Adam's part only, and a schedule η of both parts. As in the frameworks, `lr`
+    scales both: α = 1 and η = lr, so the paper's λ with a rate of α is λ / α here.
 
     Args:
-        lr: Learning rate, of the decay too.
+        lr: Learning rate; it also scales the decay.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
         epsilon: Added outside the root.
@@ -62,7 +62,7 @@ class AdamW(UpdateRule):
         xp = array_namespace(param)
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
-        # m̂ / (√v̂ + ε), multiplied by √(1 − β₂ᵗ) above and below: what is left in the loop is one root, one quotient.
+        # m̂ / (√v̂ + ε), numerator and denominator multiplied by √(1 − β₂ᵗ): one root and one quotient per element.
         root = xp.sqrt(self.correction2)
         adam = self.lr * root / self.correction1 * m / (xp.sqrt(v) + self.epsilon * root)
         return param - adam - self.lr * self.weight_decay * param, {"m": m, "v": v}

@@ -12,20 +12,20 @@ __all__ = ["AMSGrad"]
 
 
 class AMSGrad(UpdateRule):
-    """Adam whose second moment never falls, which mends its proof of convergence.
+    """Adam whose second moment never decreases, which fixes its proof of convergence.
 
     m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  s ← max(s, v);  w ← w − lr · m / (√s + ε)
 
-    The paper corrects no bias, and neither does this. Frameworks differ: PyTorch and Keras correct both, s after the
-    maximum was taken, w ← w − lr · m̂ / (√ŝ + ε) with m̂ = m / (1 − β₁ᵗ), ŝ = s / (1 − β₂ᵗ), t counted from 1; that is
-    `bias_correction=True`. (Keras adds ε beside the root of s.) Optax corrects v before the maximum unless it is told
-    not to; told so, as deep5's native one is, it is the paper's.
+    The paper has no bias correction, and neither does this rule by default. Frameworks differ: PyTorch and Keras
+    correct both moments, s after the maximum, w ← w − lr · m̂ / (√ŝ + ε) with m̂ = m / (1 − β₁ᵗ), ŝ = s / (1 − β₂ᵗ), t
+    counted from 1; that is `bias_correction=True`. (Keras adds ε next to the root of s.) Optax corrects v before the
+    maximum unless that is disabled; deep5's native optimizer disables it, which gives the paper's rule.
 
     Args:
         lr: Learning rate α.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
-        epsilon: Added outside the root; the paper has none.
+        epsilon: Added outside the root; the paper has no ε.
         bias_correction: Correct both moments for their bias, as PyTorch does.
 
     References:
@@ -57,7 +57,7 @@ class AMSGrad(UpdateRule):
         return {"correction1": 1.0 - self.beta1**t, "correction2": 1.0 - self.beta2**t}
 
     def init_state(self, param: Array) -> dict[str, Array]:
-        """First moment m, second moment v and the largest one s, zero."""
+        """First moment m, second moment v and its maximum s, zero."""
         xp = array_namespace(param)
         return {"m": xp.zeros_like(param), "v": xp.zeros_like(param), "largest": xp.zeros_like(param)}
 
@@ -67,7 +67,7 @@ class AMSGrad(UpdateRule):
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
         largest = xp.maximum(state["largest"], v)
-        # m̂ / (√ŝ + ε), multiplied by √(1 − β₂ᵗ) above and below.
+        # m̂ / (√ŝ + ε), numerator and denominator multiplied by √(1 − β₂ᵗ).
         root = xp.sqrt(self.correction2)
         step = self.lr * root / self.correction1 * m / (xp.sqrt(largest) + self.epsilon * root)
         return param - step, {"m": m, "v": v, "largest": largest}

@@ -1,4 +1,4 @@
-"""Gradient descent whose result is the average of its path."""
+"""Gradient descent whose result is the average of its iterates."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class AveragedSGD(UpdateRule):
 
     w ← w − lr · g;  a ← a + (w − a) / max(1, t − start), t counted from 1
 
-    a is the plain average of the iterates after step `start` + 1 and those that follow, and the last iterate before.
-    Evaluation and export use a, training goes on from w. PyTorch's `ASGD(t0)` with `lambd=0` begins one step later:
-    `start = t0 + 1`.
+    From step `start` + 1, a is the plain average of the iterates since then; before, it is the last iterate. Evaluation
+    and export use a, training continues from w. PyTorch's `ASGD(t0)` with `lambd=0` begins one step later: `start = t0
+    + 1`.
 
     Args:
         lr: Learning rate.
-        start: Steps before the average begins, a whole number.
+        start: Number of steps before the average begins.
 
     Raises:
-        RuleError: `start` is no whole number of at least 0.
+        RuleError: `start` is not an integer of at least 0.
 
     References:
         Polyak and Juditsky, Acceleration of stochastic approximation by averaging, SIAM Journal on Control and
@@ -43,11 +43,11 @@ class AveragedSGD(UpdateRule):
         self.start = start
 
     def new_input(self, info: StepInfo) -> Mapping[str, float]:
-        """The share of this step's iterate in the average."""
+        """The weight of this step's iterate in the average."""
         return {"share": 1.0 / max(1, info.step + 1 - self.start)}
 
     def init_state(self, param: Array) -> dict[str, Array]:
-        """The average a, the parameter itself."""
+        """The average a, initially the parameter."""
         return {"average": array_namespace(param).asarray(param, copy=True)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:

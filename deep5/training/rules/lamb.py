@@ -12,13 +12,13 @@ __all__ = ["LAMB"]
 
 
 class LAMB(UpdateRule):
-    """Adam whose step has, in every parameter tensor, the length of the tensor itself.
+    """Adam whose step has, for every parameter tensor, the norm of the tensor times the learning rate.
 
     m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  r = m̂ / (√v̂ + ε);
     w ← w − lr · ‖w‖ / ‖r + λ w‖ · (r + λ w)
     with m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), t counted from 1. The paper's φ is the identity.
 
-    The ratio is 1 where ‖w‖ or ‖r + λ w‖ is zero (a bias at its start), as the authors' own code has it.
+    The ratio is 1 where ‖w‖ or ‖r + λ w‖ is zero (a bias at its start), as in the authors' code.
 
     Args:
         lr: Learning rate η.
@@ -79,7 +79,7 @@ class LAMB(UpdateRule):
         xp = array_namespace(param)
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
-        # m̂ / (√v̂ + ε), multiplied by √(1 − β₂ᵗ) above and below.
+        # m̂ / (√v̂ + ε), numerator and denominator multiplied by √(1 − β₂ᵗ).
         root = xp.sqrt(self.correction2)
         adam = root / self.correction1 * m / (xp.sqrt(v) + self.epsilon * root)
         return adam + self.weight_decay * param, m, v

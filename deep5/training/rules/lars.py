@@ -9,13 +9,13 @@ __all__ = ["LARS"]
 
 
 class LARS(UpdateRule):
-    """Momentum with a learning rate of its own for every parameter tensor.
+    """Momentum with a separate learning rate for every parameter tensor.
 
     λ = η ‖w‖ / (‖g‖ + β ‖w‖);  v ← μ v + λ (g + β w);  w ← w − lr · v
 
-    λ is 1 where ‖w‖ or ‖g‖ is zero (a bias at its start), as the authors' own code has it. The global learning
-    rate stands outside the velocity (the paper has it inside), so that a learning rate of zero stops the weights at
-    once; the two agree where it is constant.
+    λ is 1 where ‖w‖ or ‖g‖ is zero (a bias at its start), as in the authors' code. The global learning rate is applied
+    outside the velocity (in the paper, inside), so a learning rate of zero stops the weights at once; the two forms
+    agree if it is constant.
 
     Args:
         lr: Global learning rate γ.

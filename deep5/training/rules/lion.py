@@ -9,16 +9,16 @@ __all__ = ["Lion"]
 
 
 class Lion(UpdateRule):
-    """The sign of a momentum that looks at the new gradient more than what is kept of it, and decoupled weight decay.
+    """Steps by the sign of an interpolation of momentum and gradient, with decoupled weight decay.
 
     c = β₁ m + (1 − β₁) g;  w ← w − lr · (sign(c) + λ w);  m ← β₂ m + (1 − β₂) g
 
-    Every element moves by `lr`, so a rate three to ten times smaller than Adam's is right. Where c is zero, as for a
-    weight whose gradient always was, the sign is zero, too.
+    Every element moves by `lr`, so use a rate three to ten times smaller than Adam's. Where c is zero, such as for a
+    weight whose gradient was always zero, the sign is zero too.
 
     Args:
         lr: Learning rate η.
-        beta1: How much of the momentum is in the step.
+        beta1: Weight of the momentum in the step.
         beta2: Decay of the momentum.
         weight_decay: λ.
 

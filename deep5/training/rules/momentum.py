@@ -1,4 +1,4 @@
-"""Gradient descent with momentum, Polyak's and Nesterov's."""
+"""Gradient descent with Polyak's or Nesterov's momentum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Momentum"]
 class Momentum(UpdateRule):
     """Momentum: v ← μ v + g;  w ← w − lr · v,  or with Nesterov's look-ahead  w ← w − lr · (g + μ v).
 
-    The learning rate stands outside the velocity, so a learning rate of zero stops the weights at once.
+    The learning rate is applied outside the velocity, so a learning rate of zero stops the weights at once.
 
     Args:
         lr: Learning rate.

@@ -16,16 +16,15 @@ __all__ = ["Nadam"]
 
 
 class Nadam(UpdateRule):
-    """Adam with Nesterov's momentum, whose strength μₜ rises with the steps.
+    """Adam with Nesterov's momentum, whose coefficient μₜ increases with the steps.
 
     μₜ = β₁ (1 − 0.5 · 0.96^(ψ t));  Πₜ = μ₁ ⋯ μₜ, t counted from 1;
     m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;
     m̄ = (1 − μₜ) g / (1 − Πₜ) + μₜ₊₁ m / (1 − Πₜ₊₁);  v̂ = v / (1 − β₂ᵗ);  w ← w − lr · m̄ / (√v̂ + ε)
 
     As in the report and in the frameworks, m decays with the constant β₁. The later workshop paper also multiplies v̂
-    by β₂, which no framework does. Πₜ is of the present β₁ and ψ, as β₁ᵗ is Adam's of the present β₁. ψ = 0.004 is the
-    report's; Keras has 1; the larger ψ is, the nearer is μₜ to the constant β₁ that Optax has, and from 20000 on it is
-    that in float64.
+    by β₂, which no framework does. Πₜ uses the current β₁ and ψ, as Adam's β₁ᵗ uses the current β₁. The report uses ψ =
+    0.004, Keras 1. The larger ψ is, the closer μₜ is to the constant β₁ of Optax; from 20000 it is equal in float64.
 
     Args:
         lr: Learning rate η.
@@ -71,7 +70,7 @@ class Nadam(UpdateRule):
         xp = array_namespace(param)
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
-        # m̄ / (√v̂ + ε), multiplied by √(1 − β₂ᵗ) above and below.
+        # m̄ / (√v̂ + ε), numerator and denominator multiplied by √(1 − β₂ᵗ).
         root = xp.sqrt(self.correction2)
         scale = self.lr * root
         of_grad = scale * (1 - self.mu) / (1 - self.product)
@@ -85,9 +84,9 @@ class Nadam(UpdateRule):
     correction2: float
 
 
-# Steps whose products are computed at once.
+# The number of steps whose products are computed together.
 _CHUNK = 1024
-# Terms of a series that halves from term to term, in float64.
+# The terms of the series, each at most half the previous one: enough for float64.
 _K = np.arange(1, 65)
 
 
@@ -98,10 +97,10 @@ def _product(decay: float, t: int) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _products(decay: float, chunk: int) -> np.ndarray:
-    """Those of all t of a chunk.
+    """The values of `_product` for all t of a chunk.
 
-    With q = 0.96^ψ, the product up to the chunk is (q/2; q)ₜ = exp(−Σₖ (q/2)ᵏ (1 − qᵏᵗ) / (k (1 − qᵏ))), by the
-    series of each factor's logarithm, so that no step depends on which were asked for before.
+    With q = 0.96^ψ, the product up to the chunk is (q/2; q)ₜ = exp(−Σₖ (q/2)ᵏ (1 − qᵏᵗ) / (k (1 − qᵏ))), by the series
+    of each factor's logarithm, so a result does not depend on earlier calls.
     """
     log_q, first = decay * math.log(0.96), chunk * _CHUNK
     before = 1.0

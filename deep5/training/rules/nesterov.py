@@ -11,9 +11,9 @@ __all__ = ["Nesterov"]
 class Nesterov(UpdateRule):
     """Momentum that looks ahead: v ← μ v + g;  w ← w − lr · (g + μ v).
 
-    The parameter w is the point at which the gradient is taken, θ − lr · μ v in terms of the papers' θ, as it is in the
-    frameworks; evaluation uses it as well. The learning rate stands outside the velocity, so a learning rate of zero
-    stops the weights at once. The same as `Momentum(nesterov=True)`.
+    The parameter w is the point where the gradient is taken, θ − lr · μ v in terms of the papers' θ, as in the
+    frameworks; evaluation uses it as well. The learning rate is applied outside the velocity, so a learning rate of
+    zero stops the weights at once. Equivalent to `Momentum(nesterov=True)`.
 
     Args:
         lr: Learning rate.

@@ -9,15 +9,15 @@ __all__ = ["RMSProp"]
 
 
 class RMSProp(UpdateRule):
-    """The gradient by the root of a running average of its square.
+    """Divides the gradient by the root of a running average of its square.
 
     s ← ρ s + (1 − ρ) g²;  w ← w − lr · g / (√s + ε)
 
     Args:
         lr: Learning rate.
-        rho: Decay ρ of the average; the lecture has 0.9.
-        epsilon: Added outside the root, as PyTorch has it; the lecture has none. Keras adds its own inside, Optax does
-            by default.
+        rho: Decay ρ of the average; the lecture uses 0.9.
+        epsilon: Added outside the root, as in PyTorch; the lecture has no ε. Keras adds it inside, as does Optax by
+            default.
 
     References:
         Tieleman and Hinton, Neural networks for machine learning, lecture 6e (rmsprop: divide the gradient by a running
