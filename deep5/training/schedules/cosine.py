@@ -1,4 +1,4 @@
-"""`Cosine`: half a wave down, once or with warm restarts."""
+"""`Cosine`: half a cosine wave down, once or with warm restarts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Cosine"]
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Cosine annealing: end + (start − end) / 2 · (1 + cos(π · t / T)), at every step; from T on, `end`.
+    """Cosine annealing: end + (start − end) / 2 · (1 + cos(π · t / T)), at every step; `end` from T.
 
     Args:
         start: Value of the first step, η_max.
         end: η_min.
         epochs: T in epochs.
-        steps: T in steps; where neither is given, T is the end of training.
-        restarts: Begin again at T, instead of staying at `end`: SGDR. Needs `epochs` or `steps`.
-        factor: How many times longer each period is than the one before, T_mult; at least 1.
+        steps: T in steps; if neither is given, T is the end of training.
+        restarts: Restart at T instead of staying at `end`: SGDR. Requires `epochs` or `steps`.
+        factor: T_mult, the ratio of each period's length to the previous one; at least 1.
 
     References:
         Loshchilov and Hutter, SGDR: stochastic gradient descent with warm restarts, ICLR 2017, equation 5; T_cur is
@@ -57,10 +57,10 @@ class Cosine(Schedule):
         check_length(self, required=self.restarts)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """As the formula says."""
+        """See the class."""
         share = self._share_of_period(info, plan) if self.restarts else share_done(info, plan, self.steps, self.epochs)
         part = 0.5 * (1.0 + math.cos(math.pi * share))
-        # Both ends to the last bit, which end + (start − end) · part is not.
+        # Exact at both ends, unlike end + (start − end) · part.
         return self.start * part + self.end * (1.0 - part)
 
     def _share_of_period(self, info: StepInfo, plan: Plan) -> float:

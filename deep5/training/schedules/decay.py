@@ -1,4 +1,4 @@
-"""Schedules of one formula: constant, in steps, piecewise, exponential, polynomial."""
+"""Schedules of one formula: constant, step, piecewise, exponential, polynomial."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Constant", "Exponential", "Piecewise", "Polynomial", "StepDecay", "a
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """One value throughout: what a warm-up or linear scaling with the batch size may stand around.
+    """A constant value, for use inside a warm-up or linear scaling with the batch size.
 
     Args:
         start: The value.
@@ -45,12 +45,12 @@ class StepDecay(Schedule):
     Args:
         start: Value of the first n.
         factor: Above 0.
-        epochs: n in epochs; may be a fraction, where the number of steps of an epoch is known.
+        epochs: n in epochs; may be a fraction if the number of steps per epoch is known.
         steps: n in steps.
 
     References:
-        Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 5.1: a tenth
-        every 30 epochs.
+        Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 5.1: a
+        factor of 0.1 every 30 epochs.
 
     >>> [StepDecay(0.4, 0.5, epochs=30).value(StepInfo(epoch=epoch), Plan(epochs=90)) for epoch in (0, 29, 30, 60)]
     [0.4, 0.4, 0.2, 0.1]
@@ -68,21 +68,21 @@ class StepDecay(Schedule):
         check_length(self, required=True)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """As the formula says."""
+        """See the class."""
         if self.epochs is None:
             return self.start * self.factor ** (plan.steps_done(info) // (self.steps or 1))
-        # A whole number of epochs needs no number of steps, which a stream cannot give.
+        # An integer number of epochs does not require the number of steps, which a stream does not know.
         done = plan.whole_epochs_done(info) if self.epochs == int(self.epochs) else plan.epochs_done(info)
         return self.start * self.factor ** periods_done(done, self.epochs)[0]
 
 
 @dataclass(frozen=True, init=False)
 class Piecewise(Schedule):
-    """A value from each of several epochs or steps on, to the next of them.
+    """Piecewise constant: each value holds from its epoch or step until the next one.
 
     Args:
-        epochs: Values by the epoch that they begin with, counted from 0; one of them is 0.
-        steps: Values by step; instead of `epochs`.
+        epochs: Values by the epoch at which they begin, counted from 0; epoch 0 is required.
+        steps: Values by step, instead of `epochs`.
 
     >>> rate = Piecewise(epochs={0: 0.1, 30: 0.01})
     >>> [rate.value(StepInfo(epoch=epoch), Plan(epochs=90)) for epoch in (0, 29, 30, 89)]
@@ -96,20 +96,20 @@ class Piecewise(Schedule):
         if (epochs is None) == (steps is None):
             got = "neither epochs nor steps" if epochs is None else "epochs and steps"
             raise UsageError(f"Piecewise: got {got}; allowed: one of them; remedy: epochs={{0: 0.1, 30: 0.01}}, say")
-        # One value for a meaning: sorted pairs may be compared and hashed.
+        # A canonical form: sorted pairs can be compared and hashed.
         object.__setattr__(self, "epochs", None if epochs is None else _pieces("epochs", epochs))
         object.__setattr__(self, "steps", None if steps is None else _pieces("steps", steps))
         object.__setattr__(self, "_table", tuple(zip(*(self.epochs or self.steps or ()), strict=True)))
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """The value of the last of the epochs or steps that are not later than this one."""
+        """The value of the last epoch or step that is not later than this one."""
         at = plan.steps_done(info) if self.epochs is None else plan.whole_epochs_done(info)
         begins, values = vars(self)["_table"]
         found: float = values[bisect_right(begins, at) - 1]
         return found
 
     def describe(self) -> dict[str, Any]:
-        """The schedule and its pairs of begin and value."""
+        """The schedule and its (begin, value) pairs."""
         return {"schedule": "Piecewise", "epochs": self.epochs, "steps": self.steps}
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class Piecewise(Schedule):
 
 
 def _pieces(name: str, given: Any) -> tuple[tuple[int, float], ...]:
-    """Pairs of begin and value, in the order of time."""
+    """(begin, value) pairs, sorted by begin."""
     allowed = f"a dict from {name} to values, with 0 among them; remedy: {name}={{0: 0.1, 30: 0.01}}, say"
     if not isinstance(given, Mapping):
         raise UsageError(f"Piecewise: got {name}={brief(given)}; allowed: {allowed}")
@@ -134,7 +134,7 @@ def _pieces(name: str, given: Any) -> tuple[tuple[int, float], ...]:
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """Falls by a factor over every n epochs or steps, a little at each step: start · factor^(t / n).
+    """Changes by a factor over every n epochs or steps, gradually at each step: start · factor^(t / n).
 
     Args:
         start: Value of the first step.
@@ -158,7 +158,7 @@ class Exponential(Schedule):
         check_length(self, required=True)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """As the formula says."""
+        """See the class."""
         if self.epochs is None:
             periods = plan.steps_done(info) / (self.steps or 1)
         else:
@@ -168,14 +168,14 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True)
 class Polynomial(Schedule):
-    """From one value to another: end + (start − end) · (1 − t / T)^power, then `end`. A power of 1 is a straight line.
+    """From `start` to `end`: end + (start − end) · (1 − t / T)^power, then `end`. A power of 1 is linear.
 
     Args:
         start: Value of the first step.
-        end: Value from T on.
+        end: Value from T.
         power: Above 0.
         epochs: T in epochs.
-        steps: T in steps; where neither is given, T is the end of training.
+        steps: T in steps; if neither is given, T is the end of training.
 
     References:
         Chen et al., DeepLab: semantic image segmentation with deep convolutional nets, atrous convolution and fully
@@ -199,17 +199,17 @@ class Polynomial(Schedule):
         check_length(self, required=False)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """As the formula says."""
+        """See the class."""
         part = math.pow(1.0 - share_done(info, plan, self.steps, self.epochs), self.power)
-        # Both ends to the last bit, which end + (start − end) · part is not.
+        # Exact at both ends, unlike end + (start − end) · part.
         return self.start * part + self.end * (1.0 - part)
 
 
 def as_schedule(given: Schedule | type[Schedule] | float, name: str) -> Schedule:
-    """A schedule as it is, one of a class that needs no arguments, a number as a `Constant`.
+    """Convert to a schedule: instances are returned, classes without arguments instantiated, numbers become `Constant`.
 
     Raises:
-        UsageError: None of these.
+        UsageError: `given` is none of these.
     """
     if isinstance(given, type) and issubclass(given, Schedule):
         try:

@@ -1,4 +1,4 @@
-"""`LinearScaling`: a schedule in proportion to the batch size."""
+"""`LinearScaling`: a schedule proportional to the batch size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["LinearScaling"]
 
 @dataclass(frozen=True, init=False)
 class LinearScaling(Schedule):
-    """The linear scaling rule: when the batch is k times larger, so is the learning rate.
+    """The linear scaling rule: a batch k times larger has a learning rate k times larger.
 
-    The batch size is that of the epoch, which may grow, with all batches of an accumulated step; an epoch's last batch,
-    which may be smaller, changes nothing.
+    The batch size is that of the epoch, which may grow, times the batches of an accumulated step. A smaller last batch
+    of an epoch has no effect.
 
     Args:
         schedule: The value at the reference batch size: a schedule or a number.
-        reference: That batch size.
+        reference: The reference batch size.
 
     References:
         Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 2.1.

@@ -1,4 +1,4 @@
-"""`OneCycle`: up, down, and out."""
+"""`OneCycle`: up, down, and a final decay."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ __all__ = ["OneCycle"]
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """The 1cycle policy: from `start` to `peak` and back in two straight lines, then in a third one to `end`.
+    """The 1cycle policy: from `start` to `peak` and back in two linear phases, then in a third to `end`.
 
-    For the learning rate, `peak` is the largest value that still converges and `end` orders of magnitude below `start`;
-    the momentum goes the other way, such as `OneCycle(0.95, 0.85, 0.95)`.
+    For the learning rate, `peak` is the largest value that still converges and `end` is orders of magnitude below
+    `start`. The momentum moves in the opposite direction, e.g. `OneCycle(0.95, 0.85, 0.95)`.
 
     Args:
-        start: Value of the first step, and of the end of the cycle.
-        peak: Value in the middle of the cycle.
-        end: Value of the end.
-        cycle: Share of the length that the cycle takes, above 0 and at most 1: "slightly smaller" than all of it.
+        start: Value at the first step and at the end of the cycle.
+        peak: Value at the middle of the cycle.
+        end: Value at the end.
+        cycle: Fraction of the length that the cycle takes, above 0 and at most 1; the paper says "slightly smaller"
+            than all of it.
         epochs: The length in epochs.
-        steps: The length in steps; where neither is given, it is that of the training.
+        steps: The length in steps; if neither is given, it is that of the training.
 
     References:
         Smith, A disciplined approach to neural network hyper-parameters: part 1, arXiv:1803.09820, 2018, section 4.
@@ -51,7 +52,7 @@ class OneCycle(Schedule):
         check_length(self, required=False)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """On one of the three lines."""
+        """The value on one of the three lines."""
         done = share_done(info, plan, self.steps, self.epochs)
         half = self.cycle / 2
         if done <= half:
@@ -62,5 +63,5 @@ class OneCycle(Schedule):
 
 
 def _between(begin: float, end: float, share: float) -> float:
-    """On a straight line; both ends to the last bit."""
+    """Linear interpolation, exact at both ends."""
     return begin * (1.0 - share) + end * share

@@ -1,4 +1,4 @@
-"""`Plan`: what a schedule knows of the training that it runs in."""
+"""`Plan`: what a schedule knows about its training."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from deep5.core.events import StepInfo
 
 __all__ = ["Plan", "periods_done"]
 
-# Epochs are fractions in float64: 2.3 - 0.3 is 2 but for the last bits. No step is so small a share of a period.
+# Epochs are float64 fractions: 2.3 - 0.3 is 2 except for rounding. No step is this small a fraction of a period.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long a training is, and where in it a schedule begins.
+    """The length of a training, and where a schedule begins in it.
 
     Attributes:
-        epochs: Epochs of the whole training, those that are done included.
-        steps: Steps of every epoch; or a function of the epoch, which gives None where nobody knows; or None.
-        batch_size: Samples of a full batch; or a function of the epoch; or None where nobody knows.
+        epochs: Epochs of the whole training, including completed ones.
+        steps: Steps per epoch; or a function of the epoch, which returns None if unknown; or None.
+        batch_size: Samples per full batch; or a function of the epoch; or None if unknown.
         begin: The step at which the schedule begins: 0, or the end of a warm-up.
 
     >>> plan = Plan(epochs=3, steps=10)
@@ -41,7 +41,7 @@ class Plan:
         """Steps of an epoch.
 
         Raises:
-            UsageError: Nobody knows: the data set has no known length.
+            UsageError: Unknown: the data set has no known length.
         """
         found = self.steps(epoch) if callable(self.steps) else self.steps
         if found is None:
@@ -52,10 +52,10 @@ class Plan:
         return found
 
     def epoch_batch_size(self, epoch: int) -> int:
-        """Samples of the epoch's full batches; its last batch, which may be smaller, changes nothing.
+        """Samples per full batch of the epoch; a smaller last batch has no effect.
 
         Raises:
-            UsageError: Nobody knows.
+            UsageError: The number is unknown.
         """
         found = self.batch_size
         if callable(found):
@@ -66,14 +66,14 @@ class Plan:
 
     @cached_property
     def _firsts(self) -> list[int]:
-        """Steps before each epoch, as far as somebody has asked."""
+        """Cumulative steps before each epoch, extended on demand."""
         return [0]
 
     def first_step(self, epoch: int) -> int:
         """Steps of all epochs before this one.
 
         Raises:
-            UsageError: Nobody knows.
+            UsageError: The number is unknown.
         """
         firsts = self._firsts
         while len(firsts) <= epoch:
@@ -85,13 +85,13 @@ class Plan:
         """Steps of the whole training.
 
         Raises:
-            UsageError: Nobody knows.
+            UsageError: The number is unknown.
         """
         return self.first_step(self.epochs)
 
     @cached_property
     def known_steps(self) -> int | None:
-        """Steps of the whole training, or None where nobody knows."""
+        """Steps of the whole training, or None if unknown."""
         try:
             return self.total_steps
         except UsageError:
@@ -99,10 +99,10 @@ class Plan:
 
     @cached_property
     def steps_left(self) -> int:
-        """Steps from the schedule's beginning to the end of the training.
+        """Steps from the begin of the schedule to the end of the training.
 
         Raises:
-            UsageError: Nobody knows.
+            UsageError: The number is unknown.
         """
         return self.total_steps - self.begin
 
@@ -112,20 +112,20 @@ class Plan:
         return done if done > 0 else 0
 
     def epochs_done(self, info: StepInfo) -> float:
-        """Epochs since the schedule began, at least 0; within an epoch, the share of its steps that are done.
+        """Epochs since the schedule began, at least 0, including the completed fraction of the current epoch.
 
         Raises:
-            UsageError: Nobody knows how many steps the epoch has.
+            UsageError: The number of steps of the epoch is unknown.
         """
         return max(self._epochs_at(info) - self._begin_epochs, 0.0) if self.begin else self._epochs_at(info)
 
     def whole_epochs_done(self, info: StepInfo) -> int:
-        """Whole epochs since the schedule began, at least 0.
+        """Completed epochs since the schedule began, at least 0.
 
-        Those since the beginning of a training need no number of steps.
+        Counting from the start of a training does not require the number of steps.
 
         Raises:
-            UsageError: Nobody knows.
+            UsageError: The number is unknown.
         """
         return periods_done(self.epochs_done(info), 1.0)[0] if self.begin or info.epoch < 0 else info.epoch
 
@@ -136,7 +136,7 @@ class Plan:
         first, after = firsts[epoch], firsts[epoch + 1]
         if info.step <= first:
             return float(epoch)
-        # An epoch that was cut short and begun again is behind its own steps.
+        # In an interrupted and restarted epoch, the step count exceeds the epoch's steps.
         return epoch + (info.step - first) / (after - first) if info.step < after else epoch + 1.0
 
     @cached_property
@@ -144,9 +144,9 @@ class Plan:
         return self._epochs_at(self.info_at(self.begin))
 
     def info_at(self, step: int) -> StepInfo:
-        """What a schedule is told at a step, as far as the plan knows; past the end, the last epoch goes on.
+        """The `StepInfo` of a step, as far as the plan knows it; steps past the end belong to the last epoch.
 
-        Where nobody knows which epoch that is, it is -1, and a schedule by epochs says so.
+        If the epoch is unknown, it is -1, and a schedule by epochs raises an error.
         """
         if self.known_steps is None:
             return StepInfo(step=step, epoch=-1)
@@ -156,36 +156,37 @@ class Plan:
         return StepInfo(step=step, epoch=epoch)
 
     def step_at(self, epochs: float) -> int:
-        """The step that comes this many epochs after the schedule's beginning, rounded to the next whole one.
+        """The step this many epochs after the begin of the schedule, rounded to the nearest integer.
 
         Raises:
-            UsageError: Nobody knows.
+            UsageError: The number is unknown.
         """
         whole, share = divmod(epochs + (self._begin_epochs if self.begin else 0.0), 1.0)
         epoch = int(whole)
         return self.first_step(epoch) + (round(share * self.epoch_steps(epoch)) if share else 0)
 
     def beginning(self, step: int) -> Plan:
-        """The same training, for a schedule that begins at this step."""
+        """A copy of the plan for a schedule that begins at this step."""
         return dataclasses.replace(self, begin=step)
 
     @cached_property
     def kept(self) -> dict[int, Any]:
-        """What schedules have worked out for this plan, by their identity; they keep themselves alive in it."""
+        """A cache of values that schedules compute for this plan, keyed by id; entries hold a reference to their
+        schedule."""
         return {}
 
 
 def periods_done(done: float, length: float) -> tuple[int, float]:
-    """Whole periods that are done, and the share of the one that has begun, in [0, 1).
+    """Completed periods, and the completed fraction of the current one, in [0, 1).
 
     Args:
-        done: Steps, or epochs with their fractions: the end of a period is met in spite of their rounding.
-        length: Of a period, in the same unit.
+        done: Steps, or fractional epochs; the end of a period is reached despite rounding.
+        length: The length of a period, in the same unit.
 
     >>> periods_done(0.3, 0.1), periods_done(2.3 - 0.3, 1.0), periods_done(15, 10)
     ((3, 0.0), (2, 0.0), (1, 0.5))
     """
-    # Once a step: `divmod` takes longer.
+    # Called every step; `divmod` is slower.
     whole = int(done / length + _ROUNDING)
     share = (done - whole * length) / length
     return whole, share if share > _ROUNDING else 0.0

@@ -14,11 +14,10 @@ __all__ = ["Schedule", "check_length", "check_number", "share_done"]
 
 
 class Schedule(ABC):
-    """A hyperparameter over the course of training: any of them, whether the learning rate, momentum or another.
+    """The value of a hyperparameter over the course of training: the learning rate, momentum or any other.
 
-    The value is a function of (step, epoch) and of nothing that happened before, so that a run which was resumed goes
-    on with the same values. Steps and epochs are counted from 0, and the value is that of the step that begins. Objects
-    are not changed once they are made.
+    The value is a pure function of (step, epoch), so a resumed run continues with the same values. Steps and epochs are
+    counted from 0, and the value applies to the step that begins. Objects are immutable.
 
     >>> class Halving(Schedule):
     ...     def value(self, info, plan): return 0.5 ** info.epoch
@@ -32,15 +31,15 @@ class Schedule(ABC):
 
         Args:
             info: The step that begins.
-            plan: The training that it is in.
+            plan: The training of the schedule.
 
         Raises:
-            UsageError: The plan does not know what the schedule needs, such as the number of steps of a data set
-                without a known length.
+            UsageError: The plan lacks information that the schedule requires, e.g. the number of steps of a data set of
+                unknown length.
         """
 
     def describe(self) -> dict[str, Any]:
-        """The schedule and its parameters, in JSON's types; enters a recipe's hash."""
+        """The schedule and its parameters, as JSON types; part of a recipe's hash."""
         return {"schedule": type(self).__qualname__, **vars(self)}
 
     def __repr__(self) -> str:
@@ -48,10 +47,10 @@ class Schedule(ABC):
 
 
 def check_number(schedule: object, name: str, *, allowed: str = "a finite number", low: float | None = None) -> None:
-    """Refuse a parameter that is no finite number, or not above `low`.
+    """Reject a parameter that is not a finite number, or not above `low`.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The parameter is rejected.
     """
     value = getattr(schedule, name)
     if not is_finite(value) or (low is not None and value <= low):
@@ -59,10 +58,10 @@ def check_number(schedule: object, name: str, *, allowed: str = "a finite number
 
 
 def check_length(schedule: Any, *, required: bool) -> None:
-    """Refuse lengths that are none, both at once, and none where one is needed.
+    """Reject invalid lengths, both lengths at once, and a missing length if one is required.
 
     Raises:
-        UsageError: As said.
+        UsageError: A length is rejected.
     """
     name, steps, epochs = type(schedule).__name__, schedule.steps, schedule.epochs
     if steps is not None and epochs is not None:
@@ -76,18 +75,18 @@ def check_length(schedule: Any, *, required: bool) -> None:
 
 
 def share_done(info: StepInfo, plan: Plan, steps: int | None, epochs: float | None) -> float:
-    """How much of a length is done: 0 at its beginning, 1 at its end and after it.
+    """The completed fraction of a length: 0 at its start, 1 at its end and after it.
 
     Args:
         info: The step that begins.
-        plan: The training that it is in.
+        plan: The training of the schedule.
         steps: The length in steps.
-        epochs: The length in epochs; where neither is given, the length is that of the rest of the training.
+        epochs: The length in epochs; if neither is given, the length is the rest of the training.
 
     Raises:
-        UsageError: The plan does not know how many steps there are.
+        UsageError: The plan does not know the number of steps.
     """
-    # Once a step for each schedule: no call that is not needed.
+    # Called every step for each schedule: avoid unnecessary calls.
     if epochs is None:
         length = plan.steps_left if steps is None else steps
         done = info.step - plan.begin

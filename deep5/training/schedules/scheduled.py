@@ -21,7 +21,7 @@ _INFINITY = float("inf")
 
 @dataclass(slots=True)
 class _Track:
-    """A hyperparameter under way."""
+    """The state of one scheduled hyperparameter."""
 
     name: str
     value: Callable[[StepInfo, Plan], float]
@@ -30,21 +30,21 @@ class _Track:
 
 
 class Scheduled(Event):
-    """Sets hyperparameters before each step, where their schedules change them; nothing is traced anew.
+    """Sets hyperparameters before each step if their schedules change them, without retracing.
 
-    The values are the rule's, or the native optimizer's: a parameter group that has a value of its own keeps it. When
-    training is over they stay as the last step had them. Stands before other events, so that those see the value that
-    the step has.
+    The values are those of the rule or the native optimizer; a parameter group with its own value keeps it. After
+    training they keep the values of the last step. This event runs before other events, so they see the value of the
+    current step.
 
     Args:
-        schedules: A schedule, or a number, by the name of a hyperparameter such as `"lr"`.
+        schedules: A schedule or a number by hyperparameter name, e.g. `"lr"`.
 
     Attributes:
         schedules: The schedules by hyperparameter.
-        values: The values in force by hyperparameter; empty before training.
+        values: The current values by hyperparameter; empty before training.
 
     Raises:
-        UsageError: No schedule, or something that is none.
+        UsageError: There is no schedule, or a value is not a schedule.
     """
 
     def __init__(self, schedules: Mapping[str, Schedule | float]) -> None:
@@ -68,10 +68,11 @@ class Scheduled(Event):
         return f"Scheduled({self.schedules!r})"
 
     def before_training(self, trainer: Any) -> None:
-        """Look at everything that can be looked at before a step, and set the values of the first one.
+        """Check everything that can be checked before a step, and set the values of the first step.
 
         Raises:
-            UsageError: The optimizer has no such hyperparameter, or a schedule needs to know what nobody knows.
+            UsageError: The optimizer has no such hyperparameter, or a schedule requires information that is not
+                available.
         """
         self._plan, self.values = plan_of(trainer), {}
         self._tracks = [
@@ -81,10 +82,10 @@ class Scheduled(Event):
         self.before_step(trainer, StepInfo(step=trainer.step, epoch=trainer.epoch))
 
     def before_step(self, trainer: Any, info: StepInfo) -> None:
-        """Set what has changed.
+        """Set the values that have changed.
 
         Raises:
-            UsageError: A schedule gives no finite number, or the optimizer refuses it.
+            UsageError: A schedule returns a value that is not finite, or the optimizer rejects it.
         """
         plan, values = self._plan, self.values
         for track in self._tracks:
@@ -114,9 +115,9 @@ def _setter(optimizer: Any, name: str) -> Callable[[float], None]:
 
 
 def plan_of(trainer: Any) -> Plan:
-    """What a trainer's schedules know of its training.
+    """The plan of a trainer's training.
 
-    A step is of as many batches as the trainer accumulates, and its batch size that of all of them.
+    A step consists of the batches that the trainer accumulates, and its batch size is their total.
     """
     sampler, count = trainer.train_sampler, batches_a_step(trainer)
 
@@ -139,7 +140,8 @@ def batches_a_step(trainer: Any) -> int:
 
 
 def epoch_batches(sampler: Any, epoch: int) -> int | None:
-    """Batches of an epoch, or None where nobody knows; what has a length and no `steps` has as many in every epoch."""
+    """Batches of an epoch, or None if unknown; a sampler with a length and no `steps` has the same number in every
+    epoch."""
     if hasattr(sampler, "steps"):
         found: int | None = sampler.steps(epoch)
         return found

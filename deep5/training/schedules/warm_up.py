@@ -1,4 +1,4 @@
-"""`WarmUp`: a straight line to where another schedule goes on."""
+"""`WarmUp`: a linear ramp to another schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["WarmUp"]
 
 
 class _End(NamedTuple):
-    """Where a warm-up ends in one plan: the step, the value there, and the plan that the schedule goes on in."""
+    """The end of a warm-up in one plan: its step, the value there, and the plan with which the schedule continues."""
 
     owner: Any
     step: int
@@ -25,17 +25,17 @@ class _End(NamedTuple):
 
 @dataclass(frozen=True, init=False)
 class WarmUp(Schedule):
-    """Gradual warm-up: by the same amount at each step from `start` to what the schedule is at the end of the warm-up.
+    """Gradual warm-up: linear from `start` to the schedule's value at the end of the warm-up.
 
-    After it the schedule is what it would have been without: its first steps are replaced, not put off. With `delay` it
-    begins when the warm-up ends, and what takes the whole training takes the rest of it.
+    The warm-up replaces the first steps of the schedule, it does not postpone them. With `delay` the schedule begins
+    when the warm-up ends, and a schedule over the whole training covers the rest of it.
 
     Args:
-        schedule: What is warmed up to: a schedule or a number.
+        schedule: The schedule or number to warm up to.
         start: Value of the first step.
         epochs: Length in epochs.
         steps: Length in steps.
-        delay: The schedule begins at the end of the warm-up.
+        delay: Begin the schedule at the end of the warm-up.
 
     References:
         Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 2.2.
@@ -72,7 +72,7 @@ class WarmUp(Schedule):
         check_length(self, required=True)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """On the line, or the schedule's."""
+        """The value on the ramp, or the schedule's."""
         end = plan.kept.get(id(self)) or self._end(plan)
         if info.step >= end.step:
             return self.schedule.value(info, end.then)
@@ -89,6 +89,6 @@ class WarmUp(Schedule):
                 "a warm-up that ends before the training does"
             )
         then = plan.beginning(step) if self.delay else plan
-        # Kept together with its owner, so that no other warm-up can get its identity.
+        # The entry holds a reference to this object, so no other warm-up can get its id.
         found = plan.kept[id(self)] = _End(self, step, self.schedule.value(plan.info_at(step), then), then)
         return found
