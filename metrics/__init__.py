@@ -1,1 +1,1 @@
-"""What can be measured, one idea a file."""
+"""Metrics, one idea per file."""

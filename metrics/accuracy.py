@@ -1,4 +1,4 @@
-"""Test accuracy after the last epoch, and the time and the epochs until a test accuracy was reached."""
+"""Test accuracy after the last epoch, and time and epochs to a test accuracy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["EpochsToAccuracy", "TestAccuracy", "TimeToAccuracy"]
 
 
 class _Accuracies(Observer):
-    """Notes the accuracy after every epoch, with the time since training began."""
+    """Records the accuracy after every epoch, with the time since the start of training."""
 
     def __init__(self) -> None:
         self._samples: list[Sample] = []
@@ -36,12 +36,12 @@ class _Accuracies(Observer):
 
 
 class TestAccuracy(Metric):
-    """Share of the test samples whose class is predicted right, after the last epoch (not the best one).
+    """Percentage of test samples classified correctly after the last epoch (not the best one).
 
     Nothing is on a clock. Every test sample counts once.
     """
 
-    __test__ = False  # the name is the field's; pytest is not to collect it
+    __test__ = False  # the usual term; pytest must not collect it
     name = "test_accuracy"
     unit = "%"
     direction = "higher"
@@ -69,7 +69,7 @@ class _TimeToAccuracy(_Accuracies):
         return next((time for time in reached if time is not None), math.inf)
 
     def samples(self) -> list[Sample]:
-        """The times of the evaluations up to the one that reached the target."""
+        """The times of the evaluations up to the first that reached the target."""
         kept = []
         for sample in self._samples:
             kept.append(sample._replace(value=sample.time_s or 0.0))
@@ -79,13 +79,12 @@ class _TimeToAccuracy(_Accuracies):
 
 
 class TimeToAccuracy(Metric):
-    """Seconds of host time from the start of the first epoch until an evaluation first reached the target.
+    """Seconds of host time from the start of the first epoch until an evaluation first reaches the target.
 
-    On the clock: data, training steps (the first, which may compile, too), the evaluations on the way, events. Off it:
-    building the executor, compiling rules, what events do before the first epoch; and in a run that was resumed, the
-    time between its end and its first step after the resume, and the steps since its last checkpoint, which are done
-    anew.
-    A run that never reached the target takes infinitely long.
+    On the clock: data, training steps (also the first, which may compile), evaluations up to then, events. Off it:
+    building the executor, compiling rules, events before the first epoch; and in a resumed run, the time between its
+    interruption and its first step after the resume, and the repeated steps since its last checkpoint. The time is
+    infinite if a run never reaches the target.
 
     Args:
         target: Test accuracy in percent.
@@ -99,7 +98,7 @@ class TimeToAccuracy(Metric):
         self.target = _checked(self.name, target)
 
     def observer(self) -> Observer:
-        """Samples: the time of every evaluation until the target was reached."""
+        """Samples: the time of every evaluation until the target is reached."""
         return _TimeToAccuracy(self.target)
 
 
@@ -116,9 +115,9 @@ class _EpochsToAccuracy(_Accuracies):
 
 
 class EpochsToAccuracy(Metric):
-    """Epochs that were trained when an evaluation first reached the target.
+    """Number of epochs trained until an evaluation first reaches the target.
 
-    Nothing is on a clock. A run that never reached the target takes infinitely many.
+    Nothing is on a clock. The number is infinite if a run never reaches the target.
 
     Args:
         target: Test accuracy in percent.

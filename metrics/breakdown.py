@@ -1,4 +1,4 @@
-"""Time breakdown: what a run's time goes into."""
+"""Time breakdown of a run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from deep5.training.optimizer import RuleOptimizer
 __all__ = ["TimeBreakdown"]
 
 _FILE = "time_breakdown.csv"
-# Rounds of forward, forward and backward, and whole step, in turn: at least so many, and then until the time is over.
+# Rounds of forward, forward and backward, and whole step, in turn: minimum, maximum, and time limit in seconds.
 _LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 5, 50, 2.0
-# Forward, backward and optimizer measured apart are taken for the step's parts where they make up this much of it.
+# The separately measured parts are accepted if their sum is within these multiples of the step's time.
 _ADD_UP = (0.8, 1.25)
 
 
 class _Part(NamedTuple):
-    """A row of the file; the fields are its columns."""
+    """A row of the CSV file; the fields are its columns."""
 
     part: str
     seconds: float | None
@@ -74,7 +74,7 @@ class _TimeBreakdown(Observer):
     def _note(self, trainer: Any) -> None:
         self._total_ns = trainer.elapsed_ns()
         share = Sample(self._outside(), trainer.step, trainer.epoch, self._total_ns / 1e9)
-        self._samples = [*self._samples, share]  # a new list: a state that was taken before holds the old one
+        self._samples = [*self._samples, share]  # a new list: earlier states hold the old one
 
     def _outside(self) -> float:
         return 100.0 * (1 - (self._ns["first_steps"] + self._ns["steps"]) / self._total_ns)
@@ -143,7 +143,7 @@ class _TimeBreakdown(Observer):
 
 
 def _split_step(trainer: Any) -> tuple[tuple[float, float, float] | None, str]:
-    """Seconds of forward, backward and optimizer of one step, or why they are not known."""
+    """Seconds of forward, backward and optimizer of one step, or the reason why they are unknown."""
     executor, optimizer = trainer.executor, trainer.optimizer
     if "whole_step" in executor.capabilities:
         return None, "not available: the framework compiles the whole step as one"
@@ -178,7 +178,7 @@ def _split_step(trainer: Any) -> tuple[tuple[float, float, float] | None, str]:
 
 
 def _in_turn(calls: Mapping[str, Callable[[], object]], synchronize: Callable[[], None]) -> dict[str, float]:
-    """Median seconds of calls that are made in turn, each finished before the next; the first round is left out."""
+    """Median seconds of calls made in turn, each synchronized before the next; the first round is excluded."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     begin = perf_counter()
     for number in range(_MOST_ROUNDS + 1):
@@ -194,19 +194,18 @@ def _in_turn(calls: Mapping[str, Callable[[], object]], synchronize: Callable[[]
 
 
 class TimeBreakdown(Metric):
-    """Share of the run's time that is not spent in training steps: data, evaluation, events, and the trainer itself.
+    """Percentage of the run's time outside training steps: data, evaluation, events, and the trainer itself.
 
-    The file `time_breakdown.csv` of the result has the seconds of every part: data, first steps, steps (and in them
-    forward, backward, optimizer), evaluation, and what remains. The parts within a step are measured apart, when
-    training is over, on a batch of the training set: a forward pass in training, forward and backward, and a whole step
-    in turn, each finished before the next; their medians divide the time of the steps. Where they do not make up the
-    step's time, where the framework compiles the whole step as one (TensorFlow, JAX), or where the optimizer owns its
-    step, the file says "not available". Network and optimizer are put back as they were.
+    The result's file `time_breakdown.csv` has the seconds of every part: data, first steps, steps (split into forward,
+    backward, optimizer), evaluation, and the rest. The parts of a step are measured separately after training, on a
+    batch of the training set: a training-mode forward pass, forward and backward, and a whole step in turn, each
+    synchronized before the next. The time of the steps is divided in proportion to their medians. The file says "not
+    available" if they do not add up to the step's time, if the framework compiles the whole step (TensorFlow, JAX), or
+    if the optimizer owns its step. Network and optimizer are restored afterwards.
 
-    On the clock: what `WallClockTime` has on it; the device is synchronised after every step. Off it: building the
-    executor, compiling rules, what events do before the first epoch and when training is over; in a run that was
-    resumed, the time between its end and its first step after the resume, and the steps since its last checkpoint,
-    which are done anew.
+    On the clock: everything that `WallClockTime` includes; the device is synchronized after every step. Off it:
+    building the executor, compiling rules, events before the first epoch and after training; in a resumed run, the time
+    between its interruption and its first step after the resume, and the repeated steps since its last checkpoint.
     """
 
     name = "time_breakdown"
@@ -214,5 +213,5 @@ class TimeBreakdown(Metric):
     direction = "lower"
 
     def observer(self) -> Observer:
-        """Samples: the share from the start of training to the end of every epoch, or to where it was stopped."""
+        """Samples: the percentage from the start of training to the end of every epoch, or to where it stopped."""
         return _TimeBreakdown()

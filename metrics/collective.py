@@ -1,4 +1,4 @@
-"""What a collective does among ranks: bandwidth, latency, and whether its results are right; for recipes of it."""
+"""Bandwidth, latency and correctness of collectives, for recipes that benchmark them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BusBandwidth", "CollectiveLatency", "RightResults"]
 
 
 class _OfOneSize(Observer):
-    """A number that follows from the times of one algorithm at one size; its value, from the median time."""
+    """A quantity derived from the times of one algorithm at one size; the value uses the median time."""
 
     def __init__(self, algorithm: str) -> None:
         self._algorithm = algorithm
@@ -26,11 +26,11 @@ class _OfOneSize(Observer):
 
     @abstractmethod
     def size_of(self, sizes_bytes: tuple[int, ...]) -> int:
-        """Which of the sizes is looked at."""
+        """The size to evaluate."""
 
     @abstractmethod
     def number(self, size_bytes: int, seconds: float, ranks: int) -> float:
-        """What a time says, in the metric's unit."""
+        """Convert a time to the metric's unit."""
 
     def after_collectives(self, times: Any, summary: Any) -> None:
         self._size_bytes, self._ranks = self.size_of(times.plan.sizes_bytes), times.ranks
@@ -71,14 +71,14 @@ class _BusBandwidth(_OfOneSize):
 
 
 class BusBandwidth(Metric):
-    """Bus bandwidth at the largest size in 10**9 bytes a second: S / t * 2(n - 1)/n of all-reduce by n ranks.
+    """Bus bandwidth at the largest size in 10**9 bytes per second: S / t * 2(n - 1)/n for all-reduce over n ranks.
 
-    The value and its interval are those of the median time.
+    The value and its interval come from the median time.
 
-    On the clock: whole calls behind a barrier; of the slowest rank.
+    On the clock: whole calls after a barrier, on the slowest rank.
 
     Args:
-        algorithm: Whose; "library" is the communicator's own.
+        algorithm: The algorithm; "library" is the communicator's own.
 
     References:
         NVIDIA, nccl-tests, doc/PERFORMANCE.md, all-reduce.
@@ -105,12 +105,12 @@ class _Latency(_OfOneSize):
 
 
 class CollectiveLatency(Metric):
-    """Microseconds of a call at the smallest size: the median.
+    """Median microseconds per call at the smallest size.
 
-    On the clock: whole calls behind a barrier; of the slowest rank.
+    On the clock: whole calls after a barrier, on the slowest rank.
 
     Args:
-        algorithm: Whose; "library" is the communicator's own.
+        algorithm: The algorithm; "library" is the communicator's own.
     """
 
     name = "collective_latency"
@@ -141,12 +141,12 @@ class _RightResults(Observer):
 
 
 class RightResults(Metric):
-    """Percentage of all algorithms and sizes whose results are right.
+    """Percentage of all algorithms and sizes whose results are correct.
 
-    Right is what is within the bound of rounding of a sum in float64, the same bits on every rank, and sent as many
-    bytes as the algorithm's formula says.
+    A result is correct if it is within the rounding bound of a float64 sum, bit-identical on all ranks, and sent the
+    number of bytes in the algorithm's formula.
 
-    Nothing is on a clock. Which are wrong is among the warnings.
+    Nothing is on a clock. The warnings list the wrong results.
     """
 
     name = "right_results"

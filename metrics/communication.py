@@ -1,4 +1,4 @@
-"""What ranks that train together send each other, how long they wait for it, and how evenly they work."""
+"""Communication volume, waiting time and load balance of ranks that train together."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class _Volume(_PerStep):
 
 
 class CommunicationVolume(Metric):
-    """Bytes that all ranks together handed over to each other in training steps, as the communicator counts them.
+    """Bytes that all ranks together sent in training steps, as counted by the communicator.
 
-    Exact: the sum over ranks of the buffers that each gave to a collective, once a call, and of the messages that it
-    sent; what a library makes of a collective on the wire is its own. Evaluation, initial weights and checkpoints are
-    not in it; the check of every so many steps that all ranks agree is. Nothing is on a clock. Without ranks there is
-    no value.
+    Exact: the sum over ranks of the buffers passed to collectives, once per call, and of the messages sent. The bytes
+    that a library sends on the wire for a collective may differ. Evaluation, initial weights and checkpoints are
+    excluded; the periodic check that all ranks agree is included. Nothing is on a clock. Without ranks there is no
+    value.
     """
 
     name = "communication_volume"
@@ -106,11 +106,11 @@ class _Share(_PerStep):
 
 
 class CommunicationShare(Metric):
-    """Share of the time of training steps in which ranks waited for communication, over all ranks, in percent.
+    """Percentage of the time of training steps that ranks waited for communication, over all ranks.
 
-    On the clock: what calls of the communicator took as their caller saw them, so that what the backward pass hides is
-    not in it, and waiting for slower ranks is. The first step of each size of batch, which may compile, is left out.
-    Without ranks there is no value.
+    On the clock: communicator calls as seen by the caller, so communication that overlaps with the backward pass is
+    excluded, and waiting for slower ranks is included. The first step of each batch size, which may compile, is
+    excluded. Without ranks there is no value.
     """
 
     name = "communication_share"
@@ -118,7 +118,7 @@ class CommunicationShare(Metric):
     direction = "lower"
 
     def observer(self) -> Observer:
-        """Samples: the share of every step of this rank."""
+        """Samples: the percentage for every step of this rank."""
         return _Share()
 
 
@@ -172,22 +172,22 @@ class _Overlap(_PerStep):
 
 
 class CommunicationOverlap(Metric):
-    """Share of the time of communication in training steps that ranks worked on in, over all ranks, in percent.
+    """Percentage of the communication time in training steps that overlaps with computation, over all ranks.
 
-    A rank's time of communication is that which its calls and waits took, and that which collectives that it had
-    started were under way while it did something else, such as the rest of the backward pass: the second part is what
-    is hidden, 100 hidden / (hidden + waited). Several collectives at once take the time of one. The end is when the
-    communicator learned of it, not when somebody waited; waiting for slower ranks is in both parts, as it is in
-    `CommunicationShare`. So 0 is a scheme that only blocks, and where a compression makes it block; what is hidden of
-    messages between two ranks is not known, and not counted as hidden.
+    A rank's communication time consists of the time in calls and waits, and of the time that started collectives were
+    in progress while it did other work, such as the rest of the backward pass. The second part is hidden: 100 hidden /
+    (hidden + waited). Concurrent collectives count once. A collective ends when the communicator learns of it, not when
+    the rank waits for it. Both parts include waiting for slower ranks, as in `CommunicationShare`. The value is 0 for
+    schemes that only block, also if a compression makes them block. Hidden time of point-to-point messages is unknown
+    and not counted.
 
-    On the clock: as above. The first step of each size of batch is left out. Without ranks there is no value, nor where
-    the communicator cannot know when a collective ended: NCCL, and an MPI that is not safe for threads.
+    On the clock: as above. The first step of each batch size is excluded. There is no value without ranks, or if the
+    communicator cannot know when a collective ended: NCCL, and MPI without thread support.
 
     References:
         Shet, Sadayappan, Bernholdt, Nieplocha and Tipparaju, A framework for characterizing overlap of communication
-        and computation in parallel applications, Cluster Computing 11(1), 2008: overlap as seen within the library,
-        and why the moment of the end decides.
+        and computation in parallel applications, Cluster Computing 11(1), 2008: overlap as seen within the library, and
+        why the time of completion matters.
     """
 
     name = "communication_overlap"
@@ -212,7 +212,7 @@ class _Imbalance(_Share):
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         communicator = trainer.communicator
         if communicator is not None and not self._first(info):
-            # From its batch being at hand: a rank that other events hold up works on, too.
+            # Counted from when the batch is available: time in other events is work of the rank, too.
             worked = end_ns - self._begin_ns - (communicator.waited_ns - self._before[1])
             self._took_ns += worked
 
@@ -230,11 +230,11 @@ class _Imbalance(_Share):
 
 
 class LoadImbalance(Metric):
-    """How much longer the rank that worked longest worked than all on average, in percent: 0 where all work alike.
+    """Percentage by which the maximum working time of a rank exceeds the mean: 0 if all ranks work equally long.
 
-    On the clock: training steps, from their batch being at hand, less what the communicator's calls took, so that only
-    a rank's own work is in it; where ranks go in step, this is the share of their time that the others wait. The first
-    step of each size of batch is left out. Without ranks there is no value.
+    On the clock: training steps from when their batch is available, less the communicator's calls, so only a rank's own
+    work counts. For synchronous ranks this is the percentage of their time that the others wait. The first step of each
+    batch size is excluded. Without ranks there is no value.
 
     References:
         Pearce et al., Quantifying the Effectiveness of Load Balance Algorithms, ICS'12, equation 1.
@@ -245,5 +245,5 @@ class LoadImbalance(Metric):
     direction = "lower"
 
     def observer(self) -> Observer:
-        """Samples: the value, once all ranks have told theirs."""
+        """Samples: the value, after the ranks have exchanged their times."""
         return _Imbalance()

@@ -55,12 +55,12 @@ class _Confusion(Observer):
 
 
 def confusion_text(matrix: np.ndarray) -> str:
-    """The matrix as CSV: a row a true class, a column a predicted one, counts of samples.
+    """The matrix as CSV: one row per true class, one column per predicted class, with counts of samples.
 
-    Where logits were NaN, a last column `none` counts the samples that nothing was predicted for.
+    If logits were NaN, a last column `none` counts the samples without a prediction.
 
     Args:
-        matrix: As `deep5.training.scores.confusion` gives it.
+        matrix: The result of `deep5.training.scores.confusion`.
 
     >>> print(confusion_text(np.array([[3, 1, 0], [0, 2, 0]])), end="")
     true\\predicted,0,1
@@ -78,17 +78,17 @@ def confusion_text(matrix: np.ndarray) -> str:
 
 
 class ConfusionMatrix(Metric):
-    """How often each class of the test set was taken for each other, after the last epoch.
+    """The confusion matrix of the test set after the last epoch.
 
-    The value is the recall of the worst class: the share of its samples that were predicted right, of the class where
-    that is smallest. The matrix stands in the result's file `confusion.csv`, true classes down, predicted ones across.
-    Classes that the test set has no sample of have no recall.
+    The value is the smallest recall of any class: the percentage of its samples that are classified correctly. The
+    result's file `confusion.csv` has the matrix, true classes in rows, predicted ones in columns. Classes without test
+    samples have no recall.
 
     Nothing is on a clock.
 
     Args:
-        logits: Name of the output that holds a number a class.
-        label: Name of the input that holds the true class.
+        logits: Name of the output with one value per class.
+        label: Name of the input with the true class.
     """
 
     name = "confusion_matrix"
@@ -99,5 +99,5 @@ class ConfusionMatrix(Metric):
         self.logits, self.label = logits, label
 
     def observer(self) -> Observer:
-        """Samples: the recall of the worst class after every epoch."""
+        """Samples: the smallest recall of any class after every epoch."""
         return _Confusion(self.logits, self.label)

@@ -1,4 +1,4 @@
-"""What a run costs at a stated price."""
+"""Cost of a run at a stated price."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Cost(Observer):
     def _note(self, trainer: Any) -> None:
         elapsed = trainer.elapsed_ns() / 1e9
         cost = Sample(self._price * elapsed / 3600, trainer.step, trainer.epoch, elapsed)
-        self._samples = [*self._samples, cost]  # a new list: a state that was taken before holds the old one
+        self._samples = [*self._samples, cost]  # a new list: earlier states hold the old one
 
     def samples(self) -> list[Sample]:
         return list(self._samples)
@@ -37,26 +37,26 @@ class _Cost(Observer):
 
 
 class _Currency:
-    """The unit of a cost: the currency of the metric, and on the class the default one."""
+    """The unit of a cost: the metric's currency, or the default one on the class."""
 
     def __get__(self, metric: Cost | None, owner: type[Cost]) -> str:
         return "USD" if metric is None else metric.currency
 
 
 class Cost(Metric):
-    """Money for the time from the start of the first epoch to the end of training, at a stated price an hour.
+    """Cost of the time from the start of the first epoch to the end of training, at a stated price per hour.
 
-    On the clock: what `WallClockTime` has on it. Off it: building the executor, compiling rules, what events do before
-    the first epoch and when training is over; the time between a run's end and its first step after a resume, and the
-    steps since its last checkpoint, which are done anew, although they may have to be paid for.
+    On the clock: everything that `WallClockTime` includes. Off it: building the executor, compiling rules, events
+    before the first epoch and after training; the time between a run's interruption and its first step after a resume,
+    and the repeated steps since its last checkpoint, although they may cost money.
 
     Args:
-        price_per_hour: Of everything that the run holds: of all machines, where it runs on several.
-        currency: What the price is in, such as `"EUR"`: the unit of the value and of a goal.
+        price_per_hour: The price of everything that the run occupies, i.e. of all its machines.
+        currency: The currency of the price, e.g. `"EUR"`: the unit of the value and of a goal.
     """
 
     name = "cost"
-    unit = _Currency()  # reads as a string, from the class and from the object
+    unit = _Currency()  # reads as a string from the class and from the object
     direction = "lower"
 
     def __init__(self, price_per_hour: float, currency: str = "USD") -> None:
@@ -69,5 +69,5 @@ class Cost(Metric):
         self.price_per_hour, self.currency = float(price_per_hour), currency
 
     def observer(self) -> Observer:
-        """Samples: the cost at the end of every epoch, and where an event stopped training within one."""
+        """Samples: the cost at the end of every epoch, and where an event stopped training in mid-epoch."""
         return _Cost(self.price_per_hour)

@@ -1,4 +1,4 @@
-"""Energy that a run takes."""
+"""Energy consumption of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deep5.metrics.unsampled import ended_within_epoch
 
 __all__ = ["Energy"]
 
-# The processors' counters overflow after a few minutes under load.
+# CPU counters overflow after a few minutes under load.
 _INTERVAL_S = 5.0
 
 
@@ -22,12 +22,12 @@ class _Energy(Observer):
     def __init__(self, of: str) -> None:
         self._of = of
         self._counters: list[Counter] = []
-        # Joules before this process, where the run was resumed.
+        # Joules of earlier processes of a resumed run.
         self._before = 0.0
         self._samples: list[Sample] = []
         self._missing: str | None = None
         self._next = 0.0
-        # Of the last reading: joules, and the run's clock and the host's in nanoseconds.
+        # The last reading: joules, and the run's clock and the host's in nanoseconds.
         self._last: tuple[float, int, int] | None = None
 
     def before_training(self, trainer: Any) -> None:
@@ -53,7 +53,7 @@ class _Energy(Observer):
             return
         total, joules = self._before, self._read()
         if self._last is not None:
-            # What works when training is over may have been told of it first: its share of the time is left out.
+            # Other events may have worked after training before this one: exclude their share of the time.
             total, run_ns, host_ns = self._last
             trained, passed = trainer.elapsed_ns() - run_ns, perf_counter_ns() - host_ns
             total += (joules - total) * min(1.0, trained / max(passed, 1))
@@ -82,7 +82,7 @@ class _Energy(Observer):
     def load_state_dict(self, state: Any) -> None:
         here = self._missing
         super().load_state_dict(state)
-        # One part that could not be measured, here or before, leaves no sum.
+        # If one part could not be measured, here or before, there is no sum.
         self._missing = here or self._missing
 
     def samples(self) -> list[Sample]:
@@ -96,22 +96,21 @@ class _Energy(Observer):
 
 
 class Energy(Metric):
-    """Joules from the start of the first epoch to the end of the last, or to where an event stopped it.
+    """Joules from the start of the first epoch to the end of the last, or to where an event stopped training.
 
-    Measured by Zeus where it is installed (`pip install 'deep5[energy]'`), else read from the processors' own counters
-    (RAPL) and from NVIDIA's driver (NVML). They count all that runs on the device, also for others; nothing is taken
-    off for what it takes at rest. Where one of them is missing or may not be read, there is no value, and the result
-    says why: "not available here", never zero.
+    Measured by Zeus if it is installed (`pip install 'deep5[energy]'`), else by the CPU counters (RAPL) and NVIDIA's
+    driver (NVML). They count everything that runs on the device, including other processes; idle power is not
+    subtracted. If one of them is missing or not readable, there is no value, and the result gives the reason: "not
+    available here", never zero.
 
-    On the clock: what `WallClockTime` has on it, and what events do before the first epoch that are told of it behind
-    this metric. Off it: in a run that was resumed, the time between its end and its resume, and the steps since its
-    last checkpoint, which are done anew. Counters are read every 5 s, between steps; where an event stopped training
-    within an epoch, what they count behind the last of these readings is divided, by time, between training and what
-    came after it.
+    On the clock: everything that `WallClockTime` includes, and events before the first epoch that run after this
+    metric. Off it: in a resumed run, the time between its interruption and its resume, and the repeated steps since its
+    last checkpoint. Counters are read every 5 s, between steps. If an event stops training in mid-epoch, the energy
+    since the last reading is divided by time between training and the work after it.
 
     Args:
-        of: `"device"`: what the run computes on: the processors' packages and their memory, or the graphics processor;
-            `"all"`: of a run on a graphics processor the host's processors too.
+        of: `"device"`: the device of the run, i.e. the CPU packages and their memory, or the GPU; `"all"`: for a run on
+            a GPU, also the host's CPUs.
     """
 
     name = "energy"
@@ -124,5 +123,5 @@ class Energy(Metric):
         self.of = of
 
     def observer(self) -> Observer:
-        """Samples: the energy at the end of every epoch, and where an event stopped training within one."""
+        """Samples: the energy at the end of every epoch, and where an event stopped training in mid-epoch."""
         return _Energy(self.of)

@@ -1,4 +1,4 @@
-"""Counters of energy: those of Zeus, Intel's and AMD's RAPL as Linux shows it, and NVIDIA's NVML."""
+"""Energy counters: Zeus, Intel's and AMD's RAPL through Linux, and NVIDIA's NVML."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _NVML_LIBRARY = "libnvidia-ml.so.1"
 
 
 class Counter(Protocol):
-    """Counts from the moment when it is made."""
+    """Counts energy from its creation."""
 
     source: str
-    """What it reads, for the record."""
+    """The source, for the record."""
 
     def joules(self) -> float:
-        """Energy since it was made. It has to be asked more often than what it reads overflows: every ten seconds."""
+        """Energy since the counter was made. Read it at least every ten seconds: the hardware counters overflow."""
         ...
 
 
 def counters(device: Device, *, host: bool) -> list[Counter]:
-    """Counters of everything that is asked for, begun.
+    """Start the requested counters.
 
     Args:
-        device: Where the run computes.
-        host: Whether the processors of the host count where the device is another one.
+        device: The device of the run.
+        host: Whether to count the host's CPUs if the device is another one.
 
     Raises:
-        Unsupported: One of them cannot be measured on this machine; the message says why, and what to do.
+        Unsupported: One of them cannot be measured on this machine; the message gives the reason and the remedy.
     """
     gpu = device.index if device.kind == "cuda" else None
     if device.kind not in ("cpu", "cuda"):
@@ -54,13 +54,13 @@ def counters(device: Device, *, host: bool) -> list[Counter]:
 
 
 class RAPL:
-    """The processors' packages and their memory, all programs of the machine included.
+    """The CPU packages and their memory, including all programs on the machine.
 
     Args:
-        folder: Linux's folder of zones.
+        folder: Linux's folder of power zones.
 
     Raises:
-        Unsupported: The machine shows no zones, or not to this user.
+        Unsupported: The machine has no zones, or this user may not read them.
 
     References:
         Linux kernel, Power Capping Framework; Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3,
@@ -70,7 +70,7 @@ class RAPL:
     source = "RAPL"
 
     def __init__(self, folder: Path = _POWERCAP) -> None:
-        # Packages hold their cores; psys holds the packages; a dram zone is inside its package's in name alone.
+        # Packages include their cores; psys includes the packages; a dram zone is nested in its package by name only.
         zones = sorted(path for path in folder.glob("intel-rapl:*") if path.is_dir())
         named = [(path, _text(path / "name")) for path in zones]
         wanted = [path for path, name in named if name.startswith("package") or name == "dram"]
@@ -109,14 +109,14 @@ def _text(file: Path) -> str:
 
 
 class NVML:
-    """One of NVIDIA's processors, as its driver counts.
+    """One NVIDIA GPU, as counted by its driver.
 
     Args:
-        index: CUDA's number of it, `CUDA_VISIBLE_DEVICES` respected.
-        library: NVIDIA's, by name.
+        index: CUDA's index of the GPU, respecting `CUDA_VISIBLE_DEVICES`.
+        library: The file name of NVIDIA's library.
 
     Raises:
-        Unsupported: There is no driver, no such processor, or it does not count energy.
+        Unsupported: There is no driver or no such GPU, or it does not count energy.
 
     References:
         NVIDIA, NVML API Reference Guide, nvmlDeviceGetTotalEnergyConsumption.
@@ -141,7 +141,7 @@ class NVML:
         self._begin = self._read()
 
     def joules(self) -> float:
-        """Energy of the processor and its memory since the counter was made."""
+        """Energy of the GPU and its memory since the counter was made."""
         return (self._read() - self._begin) / 1e3
 
     def _read(self) -> int:
@@ -156,12 +156,12 @@ class NVML:
 
 
 class Zeus:
-    """What Zeus measures: NVIDIA's and AMD's graphics processors, and processors by RAPL.
+    """Measurements by Zeus: NVIDIA's and AMD's GPUs, and CPUs through RAPL.
 
     Args:
         monitor: A `zeus.monitor.ZeusMonitor`.
-        gpu: CUDA's number of the graphics processor that counts, or None.
-        cpu: Whether the host's processors count.
+        gpu: CUDA's index of the GPU to count, or None.
+        cpu: Whether to count the host's CPUs.
 
     References:
         You, Chung and Chowdhury, Zeus: Understanding and optimizing GPU energy consumption of DNN training, NSDI'23.
@@ -177,7 +177,7 @@ class Zeus:
     def joules(self) -> float:
         """Energy since the counter was made."""
         with warnings.catch_warnings():
-            # A window that is shorter than the driver's interval adds nothing; what it took is in the next one.
+            # A window shorter than the driver's interval adds nothing; the next one includes its energy.
             warnings.simplefilter("ignore")
             seen = self._monitor.end_window(self._WINDOW, sync_execution=False)
         self._monitor.begin_window(self._WINDOW, sync_execution=False)
@@ -189,7 +189,7 @@ class Zeus:
 
 
 def _zeus(gpu: int | None, *, cpu: bool) -> Zeus | None:
-    """Zeus, where it is installed and measures all that is asked for."""
+    """Zeus, if it is installed and measures everything requested."""
     try:
         from zeus.monitor import ZeusMonitor
     except ModuleNotFoundError:
@@ -200,5 +200,5 @@ def _zeus(gpu: int | None, *, cpu: bool) -> Zeus | None:
         if (cpu and not monitor.cpu_indices) or (gpu is not None and gpu not in monitor.gpu_indices):
             return None
         return Zeus(monitor, gpu, cpu=cpu)
-    except Exception:  # whatever it raises: it cannot measure this, and what stands beside it says why it cannot either
+    except Exception:  # on any error Zeus cannot measure this; the other counters report why
         return None

@@ -1,4 +1,4 @@
-"""What the final weights reach: on the test set, and how much better they do on the training set."""
+"""Test accuracy of the final weights, and its gap to the training accuracy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FinalTestAccuracy", "GeneralisationGap"]
 
 
 class _AfterTraining(Observer):
-    """Evaluates once, when training is over in good order."""
+    """Evaluates once, after training ended normally."""
 
     def __init__(self) -> None:
         self._evaluated = -1
@@ -28,7 +28,7 @@ class _AfterTraining(Observer):
         elif trainer.validation_sampler is None:
             self._missing = "there is no test set"
         else:
-            # An event may have stopped training within an epoch: the weights are not those of the last evaluation.
+            # If an event stopped training in mid-epoch, the weights are not those of the last evaluation.
             current = self._evaluated == trainer.step
             scores = trainer.scores if current else trainer.evaluate(trainer.validation_sampler)
             value = self._judged(trainer, scores)
@@ -51,10 +51,10 @@ class _AfterTraining(Observer):
 
 
 class FinalTestAccuracy(Metric):
-    """Share of the test samples whose class the trained network predicts right: that which the result holds.
+    """Percentage of test samples that the trained network in the result classifies correctly.
 
-    Where an event stopped training within an epoch, the test set is evaluated again: `TestAccuracy` is of the last
-    epoch that was completed.
+    If an event stopped training in mid-epoch, the test set is evaluated again; `TestAccuracy` is that of the last
+    completed epoch.
 
     Nothing is on a clock.
     """
@@ -87,7 +87,7 @@ class _Gap(_AfterTraining):
 
 
 def _transforms(source: Any) -> tuple[Any, ...]:
-    """What the test samples go through before the network sees them, also behind what prefetches."""
+    """The transforms of the test samples, also through prefetching wrappers."""
     while source is not None:
         if hasattr(source, "transforms"):
             return tuple(source.transforms)
@@ -96,10 +96,10 @@ def _transforms(source: Any) -> tuple[Any, ...]:
 
 
 class GeneralisationGap(Metric):
-    """Training accuracy less test accuracy of the trained network, in percentage points.
+    """Training accuracy minus test accuracy of the trained network, in percentage points.
 
-    Both are of the final weights and in evaluation mode, the training samples prepared as the test samples are, without
-    the augmentation of training; each sample counts once. The training set is evaluated once, when training is over.
+    Both use the final weights in evaluation mode. Training samples are prepared like test samples, without
+    augmentation; each sample counts once. The training set is evaluated once, after training.
 
     Nothing is on a clock.
     """

@@ -21,7 +21,7 @@ class _Losses(Observer):
     def __init__(self, output: str) -> None:
         self._output = output
         self._unread: list[Any] = []
-        # A column a quantity: lists of numbers cost least to append to, and nothing to collect.
+        # One list per quantity: appending numbers is cheap, and the garbage collector has nothing to track.
         self._losses: list[float] = []
         self._steps: list[int] = []
         self._epochs: list[int] = []
@@ -42,7 +42,7 @@ class _Losses(Observer):
             )
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        # Reading a loss may make a device wait: keep the value, read it when the epoch is over.
+        # Reading a loss may synchronize the device: keep the value and read it after the epoch.
         self._unread.append(outputs[self._output])
         self._steps.append(info.step)
         self._epochs.append(info.epoch)
@@ -69,7 +69,7 @@ class _Losses(Observer):
         return list(map(Sample, self._losses, self._steps, self._epochs, times))
 
     def _last(self) -> tuple[float, int]:
-        """Sum of the losses of the samples of the last epoch, and their number."""
+        """Sum of the losses over the samples of the last epoch, and their number."""
         self._read()
         last = self._epochs[-1] if self._epochs else None
         rows = zip(self._losses, self._sizes, self._epochs, strict=True)
@@ -87,7 +87,7 @@ class _Losses(Observer):
 
 
 class TrainingLoss(Metric):
-    """Mean loss over the training samples of the last epoch, each sample counted once, as training met them.
+    """Mean loss over the training samples of the last epoch, as computed in training; each sample counts once.
 
     Nothing is on a clock. Samples: the loss of every step.
 
@@ -122,12 +122,12 @@ class _TestLosses(Observer):
 
 
 class TestLoss(Metric):
-    """Mean loss over the test samples after the last epoch (not the best one), each sample counted once.
+    """Mean loss over the test samples after the last epoch (not the best one); each sample counts once.
 
-    Nothing is on a clock. The network is in evaluation mode, with the weights that the optimizer evaluates by.
+    Nothing is on a clock. The network is in evaluation mode, with the optimizer's evaluation weights.
     """
 
-    __test__ = False  # the name is the field's; pytest is not to collect it
+    __test__ = False  # the usual term; pytest must not collect it
     name = "test_loss"
     unit = "nat"
     direction = "lower"

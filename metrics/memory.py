@@ -19,8 +19,8 @@ __all__ = ["PeakMemory"]
 
 
 def _peak_mib() -> float:
-    """The high-water mark of the resident set of this program."""
-    # Linux lets getrusage's mark live on through exec: a small program that a large one starts would report the large.
+    """The peak resident set size of this program."""
+    # On Linux, getrusage's peak survives exec: a small program started by a large one would report the large one's.
     if (status := Path("/proc/self/status")).is_file():
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -39,7 +39,7 @@ class _Peak(Observer):
 
     def after_training(self, trainer: Any) -> None:
         if ended_within_epoch(trainer, self._samples):
-            # A new list: a state that was taken before holds the old one.
+            # A new list: earlier states hold the old one.
             self._samples = [*self._samples, Sample(_peak_mib(), trainer.step, trainer.epoch)]
 
     def samples(self) -> list[Sample]:
@@ -53,17 +53,16 @@ class _Peak(Observer):
     def value(self) -> float | None:
         if self._of_all is not None:
             return self._of_all
-        # A run that was resumed has had several processes.
+        # A resumed run had several processes.
         return max((sample.value for sample in self._samples), default=None)
 
 
 class PeakMemory(Metric):
-    """Largest resident memory of the process since it began, framework and data included, in MiB.
+    """Peak resident memory of the process since its start, including framework and data, in MiB.
 
-    Nothing is on a clock. Memory of an accelerator is not counted. Of a run that was resumed it is the largest of its
-    processes', of several ranks that of the rank with the most. It is read at the end of every epoch; where an event
-    stopped training within one, when training is over, and there it holds what metrics that stand before it in the
-    recipe measure then.
+    Nothing is on a clock. Accelerator memory is not counted. For a resumed run it is the maximum over its processes,
+    for several ranks the maximum over ranks. It is read at the end of every epoch. If an event stops training in
+    mid-epoch, it is read after training, and includes what earlier metrics in the recipe allocate then.
     """
 
     name = "peak_memory"
@@ -71,5 +70,5 @@ class PeakMemory(Metric):
     direction = "lower"
 
     def observer(self) -> Observer:
-        """Samples: the high-water mark after every epoch, and where an event stopped training within one."""
+        """Samples: the peak after every epoch, and where an event stopped training in mid-epoch."""
         return _Peak()

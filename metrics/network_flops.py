@@ -12,7 +12,7 @@ from deep5.operators.work import RECURRENT, flops
 __all__ = ["forward_flops"]
 
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")) | RECURRENT
-# Hold matrix products, too, and no formula counts them.
+# Operators that contain matrix products without a formula to count them.
 _UNKNOWN = frozenset(
     (
         *("Attention", "ConvInteger", "DeformConv", "Einsum", "If", "Loop", "MatMulInteger", "QLinearConv"),
@@ -22,17 +22,17 @@ _UNKNOWN = frozenset(
 
 
 def forward_flops(network: Any, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Operations of one forward pass: those of convolutions, matrix products and recurrent layers.
+    """Operations of one forward pass in convolutions, matrix products and recurrent layers.
 
-    A multiplication and an addition count as two. What works element by element is left out, as is the custom where a
-    network's work is set against a processor's peak.
+    A multiplication and an addition count as two. Elementwise operators are not counted, as is usual when a network's
+    work is compared with a processor's peak.
 
     Args:
         network: A `deep5.networks.network.Network`.
-        shapes: Of its inputs, by name, with the batch.
+        shapes: The shapes of its inputs by name, including the batch dimension.
 
     Raises:
-        Unsupported: The network has no graph, or nodes whose work no formula tells.
+        Unsupported: The network has no graph, or nodes without a formula.
     """
     if not hasattr(network, "model"):
         raise Unsupported("not available here: the network is native code, whose operations are not known")
@@ -45,14 +45,14 @@ def forward_flops(network: Any, shapes: Mapping[str, tuple[int, ...]]) -> int:
             continue
         inputs, outputs = ([_spec(value) for value in values] for values in (node.inputs, node.outputs))
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        # A bias is added element by element.
+        # The bias is an elementwise addition.
         found = flops(node.op_type, inputs if node.op_type in RECURRENT else inputs[:2], outputs, attributes)
         total += found or 0
     return total
 
 
 def _with_shapes(network: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-    """The graph with extents that are numbers everywhere."""
+    """The graph with static shapes everywhere."""
     import onnx_ir as ir
 
     from deep5.networks.onnx.shapes import infer_shapes
@@ -72,7 +72,7 @@ def _with_shapes(network: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
 
 
 def _spec(value: Any) -> TensorSpec:
-    if value is None:  # an input that is left out
+    if value is None:  # an omitted input
         return TensorSpec(shape=(0,))
     constant = value.const_value
     if value.shape is None and constant is not None:

@@ -1,4 +1,4 @@
-"""Names of a network's inputs and outputs, checked before an epoch is trained for nothing."""
+"""Check the names of a network's inputs and outputs before training starts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["check_class_names"]
 
 
 def check_class_names(network: Any, logits: str, label: str) -> None:
-    """Whether a network has what a metric of classes reads.
+    """Check that a network has the output and input that a classification metric reads.
 
     Args:
-        network: Its inputs and outputs by name.
-        logits: Name of the output that holds a number a class.
-        label: Name of the input that holds the true class.
+        network: The network to check.
+        logits: Name of the output with one value per class.
+        label: Name of the input with the true class.
 
     Raises:
         UnknownName: It has no such output or input.

@@ -1,4 +1,4 @@
-"""What operators take on a framework, through deep5 and bare; for recipes that time operators (level 0)."""
+"""Time of operators on a framework, through deep5 and bare, for recipes that time operators (level 0)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BareRatio", "OperatorCost", "OperatorCoverage", "OperatorTime"]
 
 
 class _OverSizes(Observer):
-    """The median over all sizes of a number that each size gives."""
+    """The median over all sizes of one value per size."""
 
     def __init__(self, numbers: Callable[[Any], list[float]]) -> None:
         self._numbers = numbers
@@ -38,13 +38,13 @@ class _OverSizes(Observer):
 
 
 class OperatorTime(Metric):
-    """Milliseconds of a call through deep5: the median over all sizes, directions and frameworks.
+    """Milliseconds per call through deep5: the median over all sizes, directions and frameworks.
 
-    On the clock: whole calls, each synchronised, inputs in the framework's memory; a direction with gradients holds the
-    forward pass too.
+    On the clock: whole calls, each synchronized, with inputs in the framework's memory; a direction with gradients
+    includes the forward pass.
 
     Args:
-        framework: Of this one alone; None: of all.
+        framework: Only this framework; None: all.
     """
 
     name = "operator_time"
@@ -69,7 +69,7 @@ class OperatorTime(Metric):
 
 
 class BareRatio(Metric):
-    """Time through deep5 over time on the bare framework: the median over all sizes, directions and frameworks.
+    """Ratio of the time through deep5 to the bare framework's: the median over all sizes, directions and frameworks.
 
     On the clock: as for `OperatorTime`; both sides of a ratio are measured in the same rounds.
     """
@@ -84,7 +84,7 @@ class BareRatio(Metric):
 
 
 class OperatorCost(Metric):
-    """Microseconds that a call takes longer through deep5 than on the bare framework: the median over all sizes.
+    """Microseconds that deep5 adds to a call of the bare framework: the median over all sizes.
 
     On the clock: as for `OperatorTime`; both sides of a difference are measured in the same rounds.
     """
@@ -114,9 +114,9 @@ class _Coverage(Observer):
 
 
 class OperatorCoverage(Metric):
-    """Percentage of all problems and directions that was measured through deep5, over all frameworks.
+    """Percentage of all problems and directions measured through deep5, over all frameworks.
 
-    Nothing is on a clock. What was not measured is listed with its reason.
+    Nothing is on a clock. The result lists what was not measured, with reasons.
     """
 
     name = "operator_coverage"
@@ -129,13 +129,13 @@ class OperatorCoverage(Metric):
 
 
 def _paired(times: Any) -> list[list[tuple[float, float]]]:
-    """For each size, direction and framework with both sides: seconds through deep5 and bare, round by round."""
+    """For each size, direction and framework with both sides: seconds through deep5 and bare, per round."""
     pairs = []
     for raw in times.raw:
         known = {(s["problem"], s["direction"], s["framework"], s["bare"]): s["samples"] for s in raw["series"]}
         for key, samples in known.items():
             other = known.get((*key[:3], True))
             if not key[3] and other:
-                # Sample i is of round i; the slower side may have left earlier.
+                # Sample i is of round i; the slower side may have fewer.
                 pairs.append([(ours, bare) for (_, ours), (_, bare) in zip(samples, other, strict=False)])
     return pairs

@@ -1,4 +1,4 @@
-"""What one piece of code costs more than another, timed in turn in one process."""
+"""Overhead of one piece of code over another, timed in turn in one process."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class _Overhead(Observer):
 
 
 class Overhead(Metric):
-    """Microseconds a step that the candidate takes longer than the baseline.
+    """Microseconds per step that the candidate takes longer than the baseline.
 
-    The value is the upper end of the interval of the median difference.
+    The value is the upper bound of the median difference's interval.
 
-    On the clock: whole calls of many steps, divided by their number; each round's difference is to the mean of two
-    instances of the baseline.
+    On the clock: whole calls of many steps, divided by their number. Each round's difference is relative to the mean of
+    two instances of the baseline.
     """
 
     name = "overhead"
@@ -71,11 +71,11 @@ class _Slowdown(Observer):
 
 
 class Slowdown(Metric):
-    """Candidate time over baseline time, by the non-inferiority test.
+    """Ratio of candidate time to baseline time, by the non-inferiority test.
 
-    The value is the upper end of the interval of the median ratio, less the half-width of the interval of the same
-    ratio between two instances of the baseline (the noise of this machine in these rounds). The interval shown is
-    that of the ratio itself.
+    The value is the upper bound of the median ratio's interval, minus the half-width of the interval of the same ratio
+    between two instances of the baseline (the noise of this machine in these rounds). The interval shown is that of the
+    ratio itself.
 
     On the clock: whole calls of many steps.
     """

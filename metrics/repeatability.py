@@ -1,4 +1,4 @@
-"""Repeatability: whether the same steps from the same state give the same bits."""
+"""Repeatability: whether the same steps from the same state are bit-identical."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Repeatability(Observer):
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         self._last = info
         if len(self._seen) < self._steps:
-            self._seen.append((info, outputs[trainer.loss]))  # read when training is over: no step waits for it
+            self._seen.append((info, outputs[trainer.loss]))  # read after training, so no step waits for it
             if len(self._seen) == self._steps:
                 self._after = _state(trainer)
 
@@ -61,7 +61,7 @@ class _Repeatability(Observer):
         for info, loss in self._seen:
             ids, inputs = _gathered(batches, info.batch_size, trainer.accumulate)
             if info.sample_ids is not None and not np.array_equal(ids, info.sample_ids):
-                # Another order is another run: no number would say how far it is from the first one.
+                # In another order it is a different run, which no number can compare with the first.
                 self._samples.append(Sample(math.inf, info.step, info.epoch))
                 return
             self._steer(trainer, info)
@@ -72,7 +72,7 @@ class _Repeatability(Observer):
         self._samples.append(Sample(_largest(after, found), last.step + 1, last.epoch))
 
     def _steer(self, trainer: Any, info: StepInfo | None) -> None:
-        """Ask what changes hyperparameters (schedules) once more what they are in this step."""
+        """Let schedules set the hyperparameters of this step again."""
         if info is None:
             return
         place = trainer.step, trainer.epoch
@@ -86,7 +86,7 @@ class _Repeatability(Observer):
             trainer.step, trainer.epoch = place
 
     def state_dict(self) -> dict[str, Any]:
-        # A run that goes on from a checkpoint repeats its own first steps.
+        # A resumed run repeats the first steps after its checkpoint.
         return {}
 
     def samples(self) -> list[Sample]:
@@ -100,7 +100,7 @@ class _Repeatability(Observer):
 
 
 def _state(trainer: Any) -> dict[str, Any]:
-    """Copies: some frameworks' states may be views of what lives."""
+    """Copies: the states of some frameworks may be views of live data."""
     return {part: _copied(getattr(trainer, part).state_dict()) for part in ("executor", "optimizer")}
 
 
@@ -122,7 +122,7 @@ def _batches(source: Any, epoch: int, start: int) -> Generator[tuple[Any, Any], 
 
 
 def _gathered(batches: Iterator[tuple[Any, Any]], size: int, accumulate: int) -> tuple[Any, Any]:
-    """What one step learned from: a batch, or as many as make up its samples."""
+    """The batches of one step: one, or as many as its samples require."""
     if accumulate == 1:
         return next(batches)
     ids: list[Any] = []
@@ -137,11 +137,11 @@ def _gathered(batches: Iterator[tuple[Any, Any]], size: int, accumulate: int) ->
 
 
 def _largest(first: Any, second: Any) -> float:
-    """The largest spread of two states."""
+    """The largest spread between two states."""
     if isinstance(first, Mapping):
         return max((_largest(first[key], second[key]) for key in first), default=0.0)
     if isinstance(first, (list, tuple)):
-        if len(first) != len(second):  # parameter groups that were made on the way, say
+        if len(first) != len(second):  # e.g. parameter groups added in between
             return math.inf
         return max((_largest(one, other) for one, other in zip(first, second, strict=True)), default=0.0)
     if isinstance(first, (np.ndarray, np.generic, int, float)):
@@ -150,7 +150,7 @@ def _largest(first: Any, second: Any) -> float:
 
 
 def spread(first: np.ndarray, second: np.ndarray) -> float:
-    """How far two arrays are apart, relative to their largest value; 0 where they are the same bits, and only then.
+    """The largest difference of two arrays relative to their largest value; 0 if and only if they are bit-identical.
 
     >>> spread(np.array([1.0, 4.0]), np.array([1.0, 4.0])), spread(np.array([1.0, 4.0]), np.array([1.0, 5.0]))
     (0.0, 0.2)
@@ -165,23 +165,22 @@ def spread(first: np.ndarray, second: np.ndarray) -> float:
         apart = float(np.abs(one - other).max())
     if not (math.isfinite(apart) and math.isfinite(size)):
         return math.inf
-    # Zeros of both signs, say: other bits, and no distance.
+    # E.g. zeros of both signs: different bits without a distance.
     return max(apart / size if size else 0.0, math.ulp(0.0))
 
 
 class Repeatability(Metric):
-    """How far the first steps are from themselves when they are done again: 0 where all bits are the same.
+    """Difference between the first steps and their repetition: 0 if they are bit-identical.
 
-    When training is over, network and optimizer get the state back that they had when it began (in a run that was
-    resumed: when it was resumed), and learn from the same batches again. The value is the largest relative difference
-    of losses, weights and the optimizer's state, 0 where, and only where, all of them are bit-identical; infinite where
-    the sampler gives the samples in another order. Then the trained state is put back as it was. The state at the
-    beginning is kept in the host's memory until then.
+    After training, network and optimizer are reset to their initial state (in a resumed run: their state at the resume)
+    and train on the same batches again. The value is the largest relative difference of losses, weights and the
+    optimizer's state: 0 if and only if all of them are bit-identical, infinite if the sampler returns the samples in
+    another order. Then the trained state is restored. The initial state is kept in host memory until then.
 
     Nothing is on a clock.
 
     Args:
-        steps: How many are done again; where training has fewer, all of them.
+        steps: The number of steps to repeat; all of them if training has fewer.
     """
 
     name = "repeatability"
@@ -194,5 +193,5 @@ class Repeatability(Metric):
         self.steps = steps
 
     def observer(self) -> Observer:
-        """Samples: the difference of every step's loss, then that of weights and optimizer after the last of them."""
+        """Samples: the difference of every step's loss, then that of weights and optimizer after the last step."""
         return _Repeatability(self.steps)

@@ -1,4 +1,4 @@
-"""Sampling bias: how far what a sampler drew is from the data set."""
+"""Sampling bias: the distance between a sampler's draws and the data set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILE = "sampling.csv"
 
 
 class _Epoch(NamedTuple):
-    """One epoch's draws; the fields are the columns of the file."""
+    """One epoch's draws; the fields are the columns of the CSV file."""
 
     epoch: int
     drawn: int
@@ -46,7 +46,7 @@ class _SamplingBias(Observer):
         if self._dataset is None:
             self._missing = "the samples of the training set have no index"
         else:
-            # Here the run's clock stands.
+            # The run's clock is stopped here.
             self._labels = labels_of(self._dataset, self._label, read=self._of == "labels")
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
@@ -61,7 +61,7 @@ class _SamplingBias(Observer):
         if self._missing is None and self._ids:
             counts = np.bincount(np.concatenate(self._ids), minlength=len(self._dataset))
             if trainer.communicator is not None:
-                # What each rank drew is a part of what was drawn.
+                # Each rank sees only its own draws.
                 trainer.communicator.all_reduce(counts)
             self._epochs.append(tuple(self._judged(epoch, counts)))
             self._steps.append(trainer.step)
@@ -91,7 +91,7 @@ class _SamplingBias(Observer):
     def state_dict(self) -> dict[str, Any]:
         if self._ids and all(ids is not None for ids in self._ids):
             self._ids = [np.concatenate(self._ids)]
-        # The labels are the data set's.
+        # The labels belong to the data set.
         return {name: value for name, value in super().state_dict().items() if name not in ("_dataset", "_labels")}
 
     def samples(self) -> list[Sample]:
@@ -116,24 +116,24 @@ class _SamplingBias(Observer):
 
 
 def _total_variation(drawn: np.ndarray, there: np.ndarray) -> float:
-    """Half the sum of the differences of two distributions, in percent: 0 alike, 100 without a common element."""
+    """Half the sum of the absolute differences of two distributions, in percent: 0 if equal, 100 if disjoint."""
     return 50.0 * float(np.abs(drawn - there).sum())
 
 
 class SamplingBias(Metric):
-    """How far the frequencies of what the sampler drew in an epoch are from the training set's: of the worst epoch.
+    """Distance between the sampler's frequencies in an epoch and the training set's, for the worst epoch.
 
-    The total variation distance of two distributions, in percent: the share of the draws that would have to be others.
-    0 where each class (or each sample) was drawn as often as it stands in the set. The file `sampling.csv` of the
-    result has both distances of every epoch, and how many samples were drawn never, once and more than once. An epoch
-    that was cut short is left out.
+    The total variation distance of two distributions, in percent: the fraction of the draws that would have to change.
+    It is 0 if each class (or each sample) was drawn as often as it occurs in the set. The result's file `sampling.csv`
+    has both distances of every epoch, and the numbers of samples drawn never, once and more than once. Incomplete
+    epochs are excluded.
 
-    Nothing is on a clock. Labels are taken from the data set when training begins: one that has them not at hand is
+    Nothing is on a clock. Labels come from the data set when training begins. A data set that does not keep them is
     read once; for `"samples"` it is not read, and the file has no distance by class.
 
     Args:
-        of: `"labels"`: of classes; `"samples"`: of single samples, 0 where each was drawn equally often.
-        label: Name of the part of a sample that holds its class.
+        of: `"labels"`: by class; `"samples"`: by sample, 0 if each was drawn equally often.
+        label: Name of the part of a sample with its class.
     """
 
     name = "sampling_bias"

@@ -1,4 +1,4 @@
-"""How old the parameters are that the gradients of asynchronous ranks were computed at."""
+"""Staleness of the parameters at which asynchronous ranks compute gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Staleness(Observer):
     def __init__(self) -> None:
         self._samples: list[Sample] = []
         self._missing: str | None = None
-        # Updates of all ranks, by their staleness from 0; None while they have not put theirs together.
+        # Updates of all ranks by staleness from 0; None until the ranks have combined theirs.
         self._of_all: list[int] | None = None
 
     def before_training(self, trainer: Any) -> None:
@@ -38,7 +38,7 @@ class _Staleness(Observer):
             )
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        # A step without a sample of this rank made no update.
+        # A step without samples on this rank made no update.
         if self._missing is None and (staleness := trainer.optimizer.last_staleness) is not None:
             self._samples.append(Sample(staleness, info.step, info.epoch))
 
@@ -75,10 +75,10 @@ class _Staleness(Observer):
 
 
 def staleness_text(updates: list[int]) -> str:
-    """A histogram as CSV: how many updates had each staleness, from 0 to the largest.
+    """A histogram as CSV: the number of updates of each staleness, from 0 to the largest.
 
     Args:
-        updates: By staleness.
+        updates: Numbers of updates, by staleness.
 
     >>> print(staleness_text([3, 1]), end="")
     staleness,updates
@@ -91,18 +91,18 @@ def staleness_text(updates: list[int]) -> str:
 
 
 class Staleness(Metric):
-    """How many updates were made between the reading of the parameters and the update from them, on average.
+    """Mean number of updates between the read of the parameters and the update computed from them.
 
-    Of the schemes whose ranks go on without waiting for each other, `asynchronous` and `stale_synchronous`: a rank's
-    gradient is applied to parameters that others have changed since the rank got the ones that it computed it at. The
-    value is the mean over the updates of all ranks. How many updates had which staleness, up to the largest, stands in
-    the result's file `staleness.csv`.
+    For schemes whose ranks do not wait for each other, `asynchronous` and `stale_synchronous`: a rank's gradient is
+    applied to parameters that other ranks have updated since the rank read them. The value is the mean over the updates
+    of all ranks. The result's file `staleness.csv` has the number of updates of each staleness.
 
-    Nothing is on a clock, though who is how fast decides. With other schemes, and without ranks, there is no value.
+    Nothing is on a clock, although the value depends on the speeds of the ranks. With other schemes, or without ranks,
+    there is no value.
 
     References:
         Zhang, Gupta, Lian and Liu, Staleness-aware Async-SGD for distributed deep learning, IJCAI 2016: the staleness
-        of a gradient, by a clock of updates.
+        of a gradient, counted in updates.
     """
 
     name = "staleness"

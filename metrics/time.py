@@ -1,4 +1,4 @@
-"""Wall-clock time, throughput and step latency, by one host clock: the trainer's (`time.perf_counter_ns`)."""
+"""Wall-clock time, throughput and step latency, by the trainer's host clock (`time.perf_counter_ns`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StepLatency", "Throughput", "WallClockTime"]
 
 
 def _in_any_process(state: dict[str, Any]) -> dict[str, Any]:
-    """A state without the sizes of batches that were met: a process that goes on compiles for them anew."""
+    """A state without the batch sizes seen so far: a resumed process compiles for them again."""
     return {name: value for name, value in state.items() if name != "_is_first"}
 
 
@@ -36,7 +36,7 @@ class _WallClock(Observer):
 
     def _note(self, trainer: Any) -> None:
         elapsed = trainer.elapsed_ns() / 1e9
-        # A new list: a state that was taken before holds the old one.
+        # A new list: earlier states hold the old one.
         self._samples = [*self._samples, Sample(elapsed, trainer.step, trainer.epoch, elapsed)]
 
     def samples(self) -> list[Sample]:
@@ -47,12 +47,11 @@ class _WallClock(Observer):
 
 
 class WallClockTime(Metric):
-    """Seconds of host time from the start of the first epoch to the end of the last, or to where it was stopped.
+    """Seconds of host time from the start of the first epoch to the end of the last, or to where training stopped.
 
-    On the clock: data, training steps (the first, which may compile, too), evaluations, events. Off it: building the
-    executor, compiling rules, what events do before the first epoch and when training is over; and in a run that was
-    resumed, the time between its end and its first step after the resume, and the steps since its last checkpoint,
-    which are done anew.
+    On the clock: data, training steps (also the first, which may compile), evaluations, events. Off it: building the
+    executor, compiling rules, events before the first epoch and after training; and in a resumed run, the time between
+    its interruption and its first step after the resume, and the repeated steps since its last checkpoint.
     """
 
     name = "wall_clock_time"
@@ -60,7 +59,7 @@ class WallClockTime(Metric):
     direction = "lower"
 
     def observer(self) -> Observer:
-        """Samples: the time at the end of every epoch, and where an event stopped training within one."""
+        """Samples: the time at the end of every epoch, and where an event stopped training in mid-epoch."""
         return _WallClock()
 
 
@@ -68,14 +67,14 @@ class _Throughput(Observer):
     def __init__(self) -> None:
         self._samples: list[Sample] = []
         self._is_first = FirstCalls()
-        # Samples and nanoseconds: of the steps that count, and of those that are the first of their size of batch.
+        # Samples and nanoseconds of the steps that count, and of the first steps of each batch size.
         self._steady, self._warm_up = [0, 0], [0, 0]
         self._count = self._first = self._first_ns = self._begin_ns = 0
         self._open = False
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
         self._count, self._first, self._first_ns, self._open = 0, 0, 0, True
-        self._begin_ns = trainer.elapsed_ns()  # on the run's clock, so that a resume may lie before the epoch's end
+        self._begin_ns = trainer.elapsed_ns()  # on the run's clock, to allow a resume before the epoch's end
 
     def state_dict(self) -> dict[str, Any]:
         return _in_any_process(copied(super().state_dict()))
@@ -88,7 +87,7 @@ class _Throughput(Observer):
             self._count += info.batch_size
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
-        # The trainer synchronises at the end of an epoch's steps, before this is called.
+        # The trainer synchronizes at the end of an epoch's steps, before this call.
         self._close(trainer)
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
@@ -113,7 +112,7 @@ class _Throughput(Observer):
         self._samples.append(Sample(count / (busy / 1e9), trainer.step, trainer.epoch))
 
     def combine(self, communicator: Communicator) -> None:
-        # The samples of all ranks, in the time of the slowest.
+        # The samples of all ranks in the time of the slowest.
         counts = np.array([self._steady[0], self._warm_up[0]], np.int64)
         busy = np.array([self._steady[1], self._warm_up[1]], np.int64)
         communicator.all_reduce(counts, op="sum")
@@ -129,13 +128,13 @@ class _Throughput(Observer):
 
 
 class Throughput(Metric):
-    """Training samples a second over all epochs, less the first step of each size of batch, which may compile.
+    """Training samples per second over all epochs, without the first step of each batch size, which may compile.
 
-    On the clock: data, training steps, events. Off it: evaluations, and those first steps (where there are no others,
-    they count), what events do before the first epoch and when training is over; and in a run that was resumed, the
-    time between its end and its first step after the resume, and the steps since its last checkpoint, which are done
-    anew. An epoch that an event stopped counts with what it had. The device is synchronised at the end of every epoch's
-    steps, also of one that was stopped, before the clock is read.
+    On the clock: data, training steps, events. Off it: evaluations, those first steps (unless there are no others),
+    events before the first epoch and after training; and in a resumed run, the time between its interruption and its
+    first step after the resume, and the repeated steps since its last checkpoint. An epoch stopped by an event counts
+    up to there. The device is synchronized at the end of every epoch's steps, also of a stopped one, before the clock
+    is read.
     """
 
     name = "throughput"
@@ -143,7 +142,7 @@ class Throughput(Metric):
     direction = "higher"
 
     def observer(self) -> Observer:
-        """Samples: the throughput of every epoch, also of one that was stopped."""
+        """Samples: the throughput of every epoch, including a stopped one."""
         return _Throughput()
 
 
@@ -151,7 +150,7 @@ class _Latency(Observer):
     synchronous = True
 
     def __init__(self) -> None:
-        # A column a quantity: lists of numbers cost least to append to, and nothing to collect.
+        # One list per quantity: appending numbers is cheap, and the garbage collector has nothing to track.
         self._times_ns: list[int] = []
         self._steps: list[int] = []
         self._epochs: list[int] = []
@@ -171,9 +170,9 @@ class _Latency(Observer):
         return list(map(Sample, (ns / 1e6 for ns in self._times_ns), self._steps, self._epochs))
 
     def _steady(self) -> list[float]:
-        """Steps that are not the first of their size of batch; of those, where there are any, from the second epoch on.
+        """Steps that are not the first of their batch size; if possible, only those from the second epoch.
 
-        The first compile and choose; a whole first epoch allocates and fills caches.
+        First steps compile and select algorithms; the first epoch allocates memory and fills caches.
         """
         raw = self.samples()
         steady = [sample for sample, first in zip(raw, self._first, strict=True) if not first] or raw
@@ -196,11 +195,11 @@ class _Latency(Observer):
 
 
 class StepLatency(Metric):
-    """Median milliseconds of a training step from the second epoch on (of the first, where there is only one).
+    """Median milliseconds of a training step from the second epoch (or of the first, if there is only one).
 
-    On the clock: forward, backward, update; the device is synchronised after every step. Off it: data, events, and
-    the first step of each size of batch, which may compile (where there are no others, they count); after a resume
-    there is such a first step again. Steps that are done anew after a resume count once.
+    On the clock: forward, backward, update; the device is synchronized after every step. Off it: data, events, and the
+    first step of each batch size, which may compile (unless there are no others); after a resume there is such a first
+    step again. Steps repeated after a resume count once.
     """
 
     name = "step_latency"

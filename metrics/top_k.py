@@ -25,7 +25,7 @@ class _TopK(Observer):
         check_class_names(trainer.executor.network, self._logits, self._label)
         spec = trainer.executor.network.outputs[self._logits]
         if spec is not None and spec.shape and isinstance(spec.shape[-1], int):
-            self._check(spec.shape[-1])  # before an epoch is trained for nothing
+            self._check(spec.shape[-1])  # fail before an epoch is trained
 
     def _check(self, classes: int) -> None:
         if self._k > classes:
@@ -53,15 +53,15 @@ class _TopK(Observer):
 
 
 class TopK(Metric):
-    """Share of the test samples whose true class is among the k that the network ranks highest, after the last epoch.
+    """Percentage of test samples whose true class is among the network's k highest-ranked, after the last epoch.
 
-    Nothing is on a clock. Of equal logits the lower class ranks higher, so that k=1 is `TestAccuracy`; a sample whose
-    logits are NaN is never right.
+    Nothing is on a clock. Among equal logits the lower class ranks higher, so k=1 equals `TestAccuracy`. A sample with
+    NaN logits is never correct.
 
     Args:
         k: From 1 to the number of classes.
-        logits: Name of the output that holds a number a class.
-        label: Name of the input that holds the true class.
+        logits: Name of the output with one value per class.
+        label: Name of the input with the true class.
     """
 
     name = "top_k"
@@ -74,5 +74,5 @@ class TopK(Metric):
         self.k, self.logits, self.label = k, logits, label
 
     def observer(self) -> Observer:
-        """Samples: the share after every epoch."""
+        """Samples: the percentage after every epoch."""
         return _TopK(self.k, self.logits, self.label)

@@ -1,4 +1,4 @@
-"""Training accuracy, as training meets the samples."""
+"""Training accuracy, from the logits of the training steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingAccuracy"]
 
-# Logits that are kept unread: reading makes a device wait, keeping takes memory.
+# The number of logits kept unread: reading synchronizes the device, keeping takes memory.
 _MOST_UNREAD = 32
 
 
@@ -29,7 +29,7 @@ class _TrainingAccuracy(Observer):
         self._samples: list[Sample] = []
         self._missing: str | None = None
         self._of_all: float | None = None
-        # Of the last whole epoch: samples predicted right, and all.
+        # In the last complete epoch: correctly classified samples, and all samples.
         self._whole = (0, 0)
 
     def before_training(self, trainer: Any) -> None:
@@ -42,7 +42,7 @@ class _TrainingAccuracy(Observer):
         self._right = self._rows = 0
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        # Where this rank has no sample of the batch, the step was of one that is another's.
+        # If this rank has no samples of the batch, the step used a sample of another rank.
         if self._missing is None and (info.batch_size or info.sample_ids is None):
             self._unread.append((outputs.get(self._logits), info.sample_ids))
             if len(self._unread) >= _MOST_UNREAD:
@@ -73,7 +73,7 @@ class _TrainingAccuracy(Observer):
             self._samples.append(Sample(accuracy, trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
 
     def state_dict(self) -> dict[str, Any]:
-        self._read()  # native values cannot be saved; the labels are the data set's
+        self._read()  # native values cannot be saved; the labels belong to the data set
         return {name: value for name, value in super().state_dict().items() if name not in ("_unread", "_labels")}
 
     def combine(self, communicator: Communicator) -> None:
@@ -97,16 +97,16 @@ class _TrainingAccuracy(Observer):
 
 
 class TrainingAccuracy(Metric):
-    """Share of the training samples of the last epoch whose class was predicted right, as training met them.
+    """Percentage of the last epoch's training samples that the training steps classified correctly.
 
-    Nothing is on a clock. Each sample counts once, by the weights of the step that learned from it, in training mode
-    and augmented; `GeneralisationGap` takes the accuracy of the final weights in evaluation mode. Logits are read some
-    steps late, so that no step waits for them. Labels are taken from the data set when training begins: one that has
-    them not at hand is read once.
+    Nothing is on a clock. Each sample counts once, with the weights of its training step, in training mode and
+    augmented; `GeneralisationGap` uses the final weights in evaluation mode. Logits are read some steps late, so no
+    step waits for them. Labels come from the data set when training begins; a data set that does not keep them is read
+    once.
 
     Args:
-        logits: Name of the output that holds a number a class.
-        label: Name of the input that holds the true class.
+        logits: Name of the output with one value per class.
+        label: Name of the input with the true class.
     """
 
     name = "training_accuracy"

@@ -1,4 +1,4 @@
-"""The training set behind a source of batches: its samples and their labels, for metrics that look at it as a whole."""
+"""The training set of a source of batches: its samples and labels, for metrics of the whole set."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from deep5.training.dataset import Dataset
 
 __all__ = ["dataset_of", "first_batch", "labels_of"]
 
-# Samples that are read at a time where labels are not at hand.
+# The number of samples read at a time to collect labels.
 _CHUNK = 256
 
 
 def dataset_of(source: Any) -> Dataset | None:
-    """The data set that a source of batches draws from, also through what prefetches; None where it has none by index.
+    """The data set of a source of batches, also through prefetching wrappers; None if it has none with indices.
 
     Args:
         source: A trainer's sampler.
@@ -29,7 +29,7 @@ def dataset_of(source: Any) -> Dataset | None:
 
 
 def first_batch(source: Any) -> tuple[Any, Any]:
-    """Indices and samples of the first epoch's first batch; what reads ahead is told that no more are wanted."""
+    """Indices and samples of the first epoch's first batch; prefetching is stopped afterwards."""
     batches = iter(source.batches(0))
     try:
         ids, inputs = next(batches)
@@ -46,11 +46,11 @@ def labels_of(dataset: Dataset, name: str, *, read: bool = True) -> np.ndarray |
     Args:
         dataset: The samples.
         name: The part that holds the labels.
-        read: Whether to read them sample by sample where the data set has them not at hand.
+        read: Whether to read them from the samples if the data set does not keep them.
 
     Returns:
-        Whole numbers of shape (samples, …), or None where there is no such part, it holds no whole numbers, or it is
-        not read.
+        Integers of shape (samples, …), or None if there is no such part, it is not of an integer dtype, or it is not
+        read.
     """
     spec = dataset.specs.get(name)
     if spec is None or np.dtype(spec.dtype).kind not in "iu":

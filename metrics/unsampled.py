@@ -1,4 +1,4 @@
-"""Whether training went further than a metric's samples, which are taken at the end of every epoch."""
+"""Whether training continued past a metric's samples, which are taken at the end of every epoch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["ended_within_epoch"]
 
 
 def ended_within_epoch(trainer: Any, samples: Sequence[Sample]) -> bool:
-    """Whether training is over in good order, with steps done that none of the samples knows of.
+    """Whether training ended normally with steps after the last sample.
 
     Args:
-        trainer: Whose training is over: to be asked in `after_training`.
-        samples: One an epoch, with the steps done then.
+        trainer: The trainer, in `after_training`.
+        samples: One per epoch, with the number of steps then.
     """
     known = samples[-1].step or 0 if samples else 0
     return trainer.status in ("success", "stopped") and trainer.step > known

@@ -1,4 +1,4 @@
-"""Utilisation: the share of the machine's measured peak that training reaches."""
+"""Utilization: the fraction of the machine's measured peak that training reaches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from deep5.metrics.training_set import first_batch
 
 __all__ = ["Utilisation"]
 
-# Forward, and the gradients by inputs and by weights, each of which takes as much.
+# Forward, and the gradients by inputs and by weights, each of equal work.
 _PASSES = 3
-# Rows and columns of the products that a peak is looked for with; larger ones where they take no time.
+# Sizes of the square products that measure the peak; the larger ones if they are fast.
 _SIZES, _LARGE_SIZES = (512, 1024, 2048), (4096, 8192)
 
 
@@ -31,7 +31,7 @@ class _Utilisation(Observer):
         self._steps: list[Sample] = []
         self._sizes: list[int] = []
         self._is_first = FirstCalls()
-        # Operations a sample and a second, percent: known when training is over.
+        # Operations per sample and peak operations per second; known after training.
         self._work = 0.0
         self._peak = 0.0
         self._missing: str | None = "training did not come to an end"
@@ -69,7 +69,7 @@ class _Utilisation(Observer):
         ]
 
     def _steady(self) -> list[float]:
-        """Of the second epoch on, where there are several: a whole first epoch allocates and fills caches."""
+        """From the second epoch, if there is one: the first epoch allocates memory and fills caches."""
         samples = self.samples()
         return [sample.value for sample in samples if sample.epoch] or [sample.value for sample in samples]
 
@@ -88,7 +88,7 @@ class _Utilisation(Observer):
 
 
 def _peak(executor: Any) -> float:
-    """Operations a second of the framework's own matrix product, in the element type of the network's weights."""
+    """Operations per second of the framework's matrix product, in the dtype of the network's weights."""
     from deep5.measuring import loops as timing
     from deep5.networks.onnx_operator import ONNXOperator
     from deep5.operators.roofline import best_rate
@@ -114,16 +114,16 @@ def _peak(executor: Any) -> float:
 
 
 class Utilisation(Metric):
-    """Share of the peak that a training step reaches: median over the steps from the second epoch on.
+    """Percentage of the peak that a training step reaches: median over the steps from the second epoch.
 
-    The work of a step is three times that of the forward pass (once forward, once for the gradients by the inputs, once
-    for those by the weights: the usual convention, which counts the first layer a little high), the forward pass being
-    the convolutions, matrix products and recurrent layers of the network's graph, a multiplication and an addition
-    counting as two operations. The peak is measured when training is over, in the same process: the fastest square
-    matrix product of the framework itself, in the element type of the weights, on the same device and threads.
+    The work of a step is three times that of the forward pass: forward, gradients by inputs, and gradients by weights
+    (the usual convention, which slightly overcounts the first layer). The forward pass counts the convolutions, matrix
+    products and recurrent layers of the network's graph; a multiplication and an addition count as two operations. The
+    peak is measured after training in the same process: the framework's fastest square matrix product, in the dtype of
+    the weights, on the same device and threads.
 
-    On the clock: forward, backward, update; the device is synchronised after every step. Off it: data, events, and the
-    first step of each size of batch, which may compile.
+    On the clock: forward, backward, update; the device is synchronized after every step. Off it: data, events, and the
+    first step of each batch size, which may compile.
 
     References:
         Chowdhery et al., PaLM: Scaling language modeling with Pathways, JMLR 24, 2023, appendix B (model FLOPs
@@ -135,5 +135,5 @@ class Utilisation(Metric):
     direction = "higher"
 
     def observer(self) -> Observer:
-        """Samples: every step but the first of each size of batch."""
+        """Samples: every step except the first of each batch size."""
         return _Utilisation()
