@@ -1,1 +1,1 @@
-"""Recipes that ship; each has a smoke size."""
+"""The shipped recipes; each has a smoke size."""

@@ -1,16 +1,16 @@
-"""ResNet-44 on CIFAR-10 with momentum, to 93 % test accuracy: the tutorial's recipe in deep5's vocabulary.
+"""ResNet-44 on CIFAR-10 with momentum, to 93 % test accuracy: the tutorial's recipe in deep5.
 
 The hyperparameters are those of He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2:
-batches of 128, momentum 0.9, a decay of 0.0001, a learning rate of 0.1 that falls to a tenth at 32 000 and again at
-48 000 of 64 000 steps: here after one half and after three quarters of the 180 epochs, which are 70 380 steps of 391 a
-epoch. Each image is normalised, gets a margin of 4 zero pixels, and is cropped at random, and mirrored half of the
-time. The paper has 7.17 % of errors for this depth (table 6), so the goal asks for a little more than it reports.
+batches of 128, momentum 0.9, a weight decay of 0.0001, and a learning rate of 0.1 that is divided by ten at 32 000 and
+again at 48 000 of 64 000 steps: here after one half and three quarters of the 180 epochs, i.e. 70 380 steps at 391 per
+epoch. Each image is normalized, padded by 4 zero pixels, cropped at random, and mirrored with probability 1/2. The
+paper reports an error of 7.17 % for this depth (table 6), so the goal is slightly above it.
 
-The optimizer is an update rule instead of the tutorial's `d5fw.MomentumOptimizer`: PyTorch's own takes deep5's
-arguments for momentum, and a decay is none of them.
+The optimizer is an update rule instead of the tutorial's `d5fw.MomentumOptimizer`: the native one takes deep5's
+arguments for momentum, which do not include weight decay.
 
-The files of CIFAR-10's binary version are looked for in `$DEEP5_DATA/cifar-10-batches-bin`, else downloaded (170 MB).
-The smoke size needs none: it trains a ResNet-8 for two epochs on made-up files in the same format.
+The recipe reads CIFAR-10's binary version from `$DEEP5_DATA/cifar-10-batches-bin`, or downloads it (170 MB). The smoke
+size does not need it: it trains a ResNet-8 for two epochs on synthetic files in the same format.
 """
 
 import deep5 as d5

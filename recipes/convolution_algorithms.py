@@ -1,8 +1,7 @@
-"""Convolution by the definition, im2col, FFT and Winograd's algorithms, beside the framework's own.
+"""Convolution by the definition, im2col, FFT and Winograd's algorithms, compared with the framework's own.
 
-With each time stand work (multiplications; of complex numbers for the FFT) and depth (additions that wait for each
-other) by the published formulas, see `deep5.operators.zoo.work`. GFLOP/s are of what the algorithm does, not of the
-definition.
+Each time comes with work (multiplications; complex ones for the FFT) and depth (dependent additions) by the published
+formulas, see `deep5.operators.zoo.work`. GFLOP/s count the algorithm's operations, not those of the definition.
 """
 
 import deep5 as d5

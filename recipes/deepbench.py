@@ -1,4 +1,4 @@
-"""What the recipes of DeepBench's sizes have in common: every framework, through deep5 and bare."""
+"""Common parts of the DeepBench recipes: every framework, through deep5 and bare."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverag
 __all__ = ["LIMIT_GFLOP", "METRICS", "MUTABLE", "WHOLE"]
 
 LIMIT_GFLOP = 10
-"""What is more work than this in one direction is left out, and listed."""
+"""Problems with more work than this in one direction are skipped, and listed."""
 WHOLE: dict[str, Any] = {"limit_gflop": None}
-"""The size at which nothing is left out for its work."""
+"""The settings without a limit of work."""
 
 MUTABLE: dict[str, Any] = {
     "frameworks": ("pytorch", "tensorflow", "jax", "onnxruntime", "openvino", "reference"),

@@ -1,8 +1,8 @@
-"""The operators of DeepBench as a framework's users write them, beside which deep5's own cost shows.
+"""Hand-written operators of DeepBench, the baseline for the overhead of deep5.
 
-Each function takes a framework, a problem and its data as NumPy arrays, and gives what is timed: a function that does
-the work once, one that waits for it, and one that gives its results as NumPy arrays in ONNX's layout. Data are brought
-into the framework's memory and layout beforehand: that is not on the clock.
+Each function takes a framework, a problem and its data as NumPy arrays. It returns a function that does the work once,
+one that waits for it, and one that returns its results as NumPy arrays in ONNX's layout. Data are moved into the
+framework's memory and layout beforehand, which is not timed.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["convolution", "product", "recurrent_layer"]
 
 Hand = tuple[Callable[[], Any], Callable[[], object], Callable[[Any], list[Any]]]
 
-# ONNX stacks the gates of an LSTM as i, o, f, c and those of a GRU as z, r, h.
+# ONNX stacks the gates of an LSTM as i, o, f, c, and those of a GRU as z, r, h.
 _PYTORCH_GATES = {"RNN": (0,), "LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
 _KERAS_GATES = {"RNN": (0,), "LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Data:
-    """What a candidate is called with.
+    """The arguments of a candidate.
 
     Attributes:
         inputs: NumPy arrays.
         output_grads: NumPy arrays; empty for the forward pass.
-        needs: Which inputs want a gradient; empty for the forward pass.
-        threads: Within an operator.
+        needs: Which inputs require a gradient; empty for the forward pass.
+        threads: Threads within an operator.
         device: "cpu", "cuda" or "cuda:N".
     """
 
@@ -45,11 +45,11 @@ class _Data:
 
     @property
     def wanted(self) -> list[int]:
-        """Numbers of the inputs that want a gradient."""
+        """Indices of the inputs that require a gradient."""
         return [number for number, needed in enumerate(self.needs) if needed]
 
     def forward_on_host(self, name: str) -> None:
-        """Refuse what else is asked of a framework that has the forward pass on the host alone."""
+        """Reject gradients and other devices on a framework that only runs the forward pass on the host."""
         if self.needs:
             raise Unsupported(f"{name} computes no gradients by itself")
         if self.device != "cpu":
@@ -69,7 +69,7 @@ def convolution(framework: str, problem: Problem, **data: Any) -> Hand:
         import tensorflow as tf
 
         pads = [[0, 0], [top, top], [left, left], [0, 0]]
-        # Channels last, as TensorFlow's users write it: on the host it has no other convolution.
+        # Channels last: on the host TensorFlow has no other convolution.
         orders = ((0, 2, 3, 1), (2, 3, 1, 0), (0, 2, 3, 1))
         return _tensorflow(given, lambda x, w: tf.nn.conv2d(x, w, strides, pads), orders)
     if framework == "jax":
@@ -107,7 +107,7 @@ def product(framework: str, problem: Problem, **data: Any) -> Hand:
 
 
 def recurrent_layer(framework: str, problem: Problem, **data: Any) -> Hand:
-    """`torch.nn.LSTM` and its kin, Keras layers, `jax.lax.scan`, a session, a loop in NumPy."""
+    """`torch.nn.LSTM` and similar modules, Keras layers, `jax.lax.scan`, a session, a loop in NumPy."""
     given = _Data(**data)
     cell, states = _CELLS[problem.operator]
     hidden = problem.attributes["hidden_size"]
@@ -175,7 +175,7 @@ def _pytorch(
     weights: Sequence[Any] = (),
     back: Callable[[Any], Any] = lambda value: value,
 ) -> Hand:
-    """`weights`: of a module, in the place of the last inputs; `back` gives a result in ONNX's layout."""
+    """`weights`: of a module, replacing the last inputs; `back` converts a result to ONNX's layout."""
     import torch
 
     torch.set_num_threads(given.threads)
@@ -224,7 +224,7 @@ def _pytorch_layer(given: _Data, problem: Problem) -> Hand:
 
 
 def _tensorflow(given: _Data, run: Callable[..., Any], orders: Sequence[tuple[int, ...]] = ()) -> Hand:
-    """`orders`: the axes of inputs and output in TensorFlow's layout; empty where it is ONNX's."""
+    """`orders`: the axes of inputs and output in TensorFlow's layout; empty if it is ONNX's."""
     import tensorflow as tf
 
     wanted, arrays = given.wanted, [*given.inputs, *given.output_grads[:1]]
@@ -241,7 +241,7 @@ def _tensorflow(given: _Data, run: Callable[..., Any], orders: Sequence[tuple[in
             y = run(*values)
         return y, *tape.gradient(y, chosen, output_gradients=grad)
 
-    # One operation takes less time by itself than in a function, a tape takes less in a function that is traced once.
+    # A single operation is faster outside a function; a tape is faster in a function that is traced once.
     call = tf.function(backward).get_concrete_function(*values) if given.needs else lambda *values: (run(*values),)
 
     def read(found: Any) -> list[Any]:
@@ -322,7 +322,7 @@ def _jax(given: _Data, run: Callable[..., Any]) -> Hand:
 
 
 def _one_node(framework: str, problem: Problem, given: _Data) -> Hand | None:
-    """A session of a model of one node, on memory that is bound to it once; None where the framework reads no ONNX."""
+    """A session of a one-node model on memory bound once; None if the framework does not read ONNX."""
     sessions = {"onnxruntime": _onnxruntime, "openvino": _openvino}
     if framework not in sessions:
         return None
@@ -362,11 +362,11 @@ def _onnxruntime(given: _Data, model: bytes) -> Hand:
 
 
 def _openvino(given: _Data, model: bytes) -> Hand:
-    from deep5.frameworks.openvino.library import openvino as ov  # which tells nobody of its use
+    from deep5.frameworks.openvino.library import openvino as ov  # which does not record its use
 
     core = ov.Core()
-    # The default precision may be bfloat16; threads that are tied to processors keep other frameworks from them; one
-    # thread is the caller's, where there is no stream to hand the work to.
+    # The default precision may be bfloat16. Pinned threads keep other frameworks off their cores. One thread is the
+    # caller's, if there is no stream to pass the work to.
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": given.threads,

@@ -15,7 +15,7 @@ SIZES = {
     "smoke": {
         "frameworks": ("pytorch", "tensorflow"),
         "uses": ("inference_server",),
-        "backward": False,  # sizes of inference have no gradients
+        "backward": False,  # inference sizes have no gradients
         "box": "conv-101",
         "limit_gflop": 0.1,
         "take": 2,

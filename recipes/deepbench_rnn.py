@@ -1,8 +1,8 @@
-"""DeepBench's recurrent layers on every framework, as deep5 runs them and as the framework's own layers.
+"""DeepBench's recurrent layers on every framework, in deep5 and as the framework's own layers.
 
-The two are different implementations: deep5 writes a layer as cells, step by step, where bare is the framework's own
-layer (torch.nn.GRU, a Keras layer). Their ratio says which is faster, and not what deep5 costs; where it is below 0.9,
-a warning says so too.
+The two implementations differ: deep5 runs a layer as cells, step by step, and bare is the framework's own layer
+(torch.nn.GRU, a Keras layer). Their ratio shows which is faster, not the overhead of deep5; a warning says so if it is
+below 0.9.
 """
 
 import deep5 as d5
@@ -20,7 +20,7 @@ SIZES = {
     "smoke": {
         "frameworks": ("pytorch", "tensorflow"),
         "uses": ("inference_server",),
-        "backward": False,  # sizes of inference have no gradients
+        "backward": False,  # inference sizes have no gradients
         "box": "rnn-117",
         "limit_gflop": 0.2,
         "take": 2,

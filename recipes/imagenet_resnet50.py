@@ -1,28 +1,28 @@
 """ResNet-50 on ImageNet, to 75 % top-1 accuracy in 90 epochs.
 
 The hyperparameters are those of Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour,
-arXiv:1706.02677, sections 2 and 5.1: momentum 0.9; a learning rate of 0.1 for 256 samples, in proportion for other
-batch sizes and warmed up from 0.1 over five epochs, that falls to a tenth after 30, 60 and 80 epochs; a decay of 0.0001
-in the gradient, but of no scale and no bias; windows of 224 pixels at random places, sizes and shapes, mirrored half of
-the time; tests on the middle of the image. The paper has 76.4 % for it (section 5.2, 23.60 % of errors).
+arXiv:1706.02677, sections 2 and 5.1: momentum 0.9; a learning rate of 0.1 for 256 samples, scaled linearly for other
+batch sizes, warmed up from 0.1 over five epochs, and divided by ten after 30, 60 and 80 epochs; a weight decay of
+0.0001 in the gradient, except for scales and biases; random resized crops of 224 pixels, mirrored with probability 1/2;
+tests on the center crop. The paper reports 76.4 % (section 5.2, an error of 23.60 %).
 
-One thing differs: windows are cut out of the middle square of an image, its shorter side scaled to 256 pixels, and not
-out of the whole image.
+One difference: crops come from the center square of an image, whose shorter side is scaled to 256 pixels, and not from
+the whole image.
 
-ImageNet is looked for in `$DEEP5_DATA/imagenet`, as folders of JPEG files or as TFRecord files; it is not downloaded.
-The smoke size needs none: it trains a small network of the same kind on images of 32 pixels, out of made-up TFRecord
-files.
+The recipe reads ImageNet from `$DEEP5_DATA/imagenet`, as folders of JPEG files or as TFRecord files; it is not
+downloaded. The smoke size does not need it: it trains a small network of the same kind on synthetic TFRecord files of
+32-pixel images.
 """
 
 import deep5 as d5
 from deep5.recipes.penalised_momentum import PenalisedMomentum
 
-# Of values in [0, 1], by channel, as the data set has them, too.
+# Per channel, for values in [0, 1]; the same as in the data set.
 PIXELS = d5.Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 def is_scale_or_bias(name: str) -> bool:
-    """Whether a parameter is one of those that have no weight decay."""
+    """Whether a parameter has no weight decay."""
     return name.endswith((".scale", ".bias"))
 
 
@@ -32,7 +32,7 @@ FIXED = {
     "dataset_kwargs": {"size": 224, "train_size": 256, "pixels": "uint8"},
     "train_sampler": "shuffle",
     "validation_sampler": "ordered",
-    # Cropped and mirrored as bytes, which are a quarter of the memory.
+    # Crop and mirror bytes, which take a quarter of the memory.
     "train_transforms": [d5.RandomResizedCrop(224), d5.Flip(), PIXELS],
     "test_transforms": [PIXELS],
     "epochs": 90,

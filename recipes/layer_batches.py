@@ -1,4 +1,4 @@
-"""Time of a convolution, a dense and a pooling layer from batch 256 down to 1 on every framework."""
+"""Time of a convolution, a dense and a pooling layer for batch sizes from 256 down to 1 on every framework."""
 
 import deep5 as d5
 from deep5.metrics.operator_time import OperatorCoverage, OperatorTime

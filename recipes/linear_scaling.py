@@ -1,4 +1,4 @@
-"""What a batch's size does to the time of a sample: metrics for recipes whose problems differ in it alone."""
+"""Dependence of the time per sample on the batch size: metrics for recipes whose problems differ only in batch size."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class _Shares(Observer):
 
 
 class LinearScaling(Metric):
-    """Samples a second of a batch as a percentage of those of the largest one: the median over all smaller ones.
+    """Samples per second of a batch as a percentage of those of the largest batch: the median over all smaller ones.
 
-    100 % is linear scaling: half the batch in half the time. On the clock: as for `OperatorTime`.
+    100 % is linear scaling: half the batch takes half the time. On the clock: as for `OperatorTime`.
     """
 
     name = "linear_scaling"
@@ -52,17 +52,17 @@ class LinearScaling(Metric):
     direction = "higher"
 
     def observer(self) -> Observer:
-        """Samples: of every framework and layer, every batch size but the largest, the smallest first."""
+        """Samples: for every framework and layer, every batch size except the largest, in increasing order."""
         return _Shares(None)
 
 
 class LinearScalingOfOne(Metric):
-    """`LinearScaling` of a batch of one sample alone: what is lost at the smallest."""
+    """`LinearScaling` of a batch of one sample: the loss at the smallest size."""
 
     name = "linear_scaling_of_1"
     unit = "%"
     direction = "higher"
 
     def observer(self) -> Observer:
-        """Samples: of every framework and layer."""
+        """Samples: one for every framework and layer."""
         return _Shares(1)

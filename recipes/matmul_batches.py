@@ -1,4 +1,4 @@
-"""Matrix products b x 4096 · 4096 x 9192 from b = 256 down to 1 on every framework, against linear scaling."""
+"""Matrix products b x 4096 · 4096 x 9192 from b = 256 down to 1 on every framework, compared with linear scaling."""
 
 import deep5 as d5
 from deep5.metrics.operator_time import OperatorCoverage, OperatorTime

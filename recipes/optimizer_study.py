@@ -1,11 +1,11 @@
-"""LeNet on the handwritten digits with one optimizer after the other: which learns how fast, by epochs and by time.
+"""LeNet on the handwritten digits with every optimizer: how fast each learns, by epochs and by time.
 
-`deep5 run optimizer_study` trains with one of them, Adam; `deep5 study optimizer_study` with all, each with five seeds,
-and draws test accuracy against epoch and training loss against time. No download.
+`deep5 run optimizer_study` trains with one of them, Adam. `deep5 study optimizer_study` trains with all, each with five
+seeds, and plots test accuracy over epochs and training loss over time. No download.
 
-Each optimizer has the learning rate of 0.0003, 0.001, 0.003, 0.01 … with the lowest training loss in the sixth epoch,
-the mean of three seeds that the study does not use. Nothing else was chosen, and nothing by test accuracy. Weight decay
-is the default of each, but for LARS, which has none.
+Each optimizer uses the learning rate among 0.0003, 0.001, 0.003, 0.01 … with the lowest training loss in the sixth
+epoch, averaged over three seeds that the study does not use. Nothing else was tuned, and nothing by test accuracy. Each
+uses its default weight decay, except LARS, which has none.
 """
 
 import deep5 as d5

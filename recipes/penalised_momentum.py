@@ -1,4 +1,4 @@
-"""Momentum with the weight decay of the papers on residual networks: a penalty in the gradient, not beside it."""
+"""Momentum with the weight decay of the papers on residual networks: a penalty in the gradient, not a separate term."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["PenalisedMomentum"]
 class PenalisedMomentum(UpdateRule):
     """Momentum on the gradient of loss + λ/2 ‖w‖²:  v ← μ v + g + λ w;  w ← w − lr · v.
 
-    The decay goes through the velocity. A recipe's `weight_decay` stands beside the velocity: with the same λ it pulls
-    ten times less at μ = 0.9, which is not what these papers did.
+    The decay passes through the velocity. A recipe's `weight_decay` bypasses the velocity: with the same λ it is ten
+    times weaker at μ = 0.9, unlike in these papers.
 
     Args:
         lr: Learning rate.
         momentum: μ.
-        weight_decay: λ; a parameter group may have one of its own.
+        weight_decay: λ; a parameter group may set its own.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2.

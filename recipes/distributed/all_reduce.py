@@ -1,4 +1,4 @@
-"""LeNet on the digits by synchronous and decentralised: the mean gradient of all ranks, by all-reduce.
+"""LeNet on the digits by synchronous decentralized SGD: the mean gradient of all ranks, by all-reduce.
 
 To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_all_reduce --ranks 2`.
 """

@@ -1,4 +1,4 @@
-"""LeNet on the digits by an asynchronous parameter server: every gradient is applied as it comes.
+"""LeNet on the digits by an asynchronous parameter server: every gradient is applied when it arrives.
 
 To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_asynchronous --ranks 2`.
 """

@@ -1,6 +1,6 @@
-"""All-reduce by two ranks: deep5's five algorithms and the library's, from 4 bytes to 64 MiB.
+"""All-reduce over two ranks: deep5's five algorithms and the library's, from 4 bytes to 64 MiB.
 
-`deep5 run distributed_collectives` is `deep5 bench collective` with a verdict: every result has to be right.
+`deep5 run distributed_collectives` is `deep5 bench collective` with a verdict: every result must be correct.
 """
 
 import deep5 as d5

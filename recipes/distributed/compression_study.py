@@ -1,8 +1,7 @@
-"""LeNet on the digits by ever smaller gradients: what compression costs in accuracy, and saves in bytes.
+"""LeNet on the digits with gradients of decreasing size: the accuracy that compression costs and the bytes it saves.
 
-`deep5 study distributed_compression_study` trains on two ranks by all-reduce, of whole gradients and of compressed
-ones, by plain SGD at one learning rate. Deep gradient compression has a momentum of 0.9 in itself, and a tenth of the
-rate.
+`deep5 study distributed_compression_study` trains on two ranks by all-reduce of full and compressed gradients, with
+plain SGD at one learning rate. Deep gradient compression includes a momentum of 0.9, so it uses a tenth of the rate.
 """
 
 import deep5 as d5

@@ -1,4 +1,4 @@
-"""LeNet on the digits by elastic averaging: ranks and a centre pull each other every fourth step.
+"""LeNet on the digits by elastic averaging: ranks and a center attract each other every fourth step.
 
 To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_elastic_averaging --ranks 2`.
 """

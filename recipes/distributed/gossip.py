@@ -1,4 +1,4 @@
-"""LeNet on the digits by gossip: ranks average with another one, drawn anew at every step.
+"""LeNet on the digits by gossip: each rank averages with a random partner at every step.
 
 To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_gossip --ranks 2`.
 """

@@ -1,4 +1,4 @@
-"""LeNet on the digits by the mean of neighbours' parameters on a ring at every step (D-PSGD).
+"""LeNet on the digits by averaging the parameters of ring neighbors at every step (D-PSGD).
 
 To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_neighbourhood --ranks 2`.
 """

@@ -1,4 +1,4 @@
-"""LeNet on the digits by all-reduce of gradients quantised to four bits (QSGD).
+"""LeNet on the digits by all-reduce of gradients quantized to four bits (QSGD).
 
 To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_quantised --ranks 2`.
 """

@@ -1,7 +1,7 @@
-"""Strong scaling on the digits: 256 samples a step for all ranks together, whatever their number.
+"""Strong scaling on the digits: 256 samples per step over all ranks, for any number of ranks.
 
-`deep5 study distributed_scaling_strong --seeds 6` trains LeNet by all-reduce with one rank, two and four, a thread
-each, and tells speed-up and efficiency. `deep5 study FILE --vary ranks=1,2,4` does so for a recipe of one's own.
+`deep5 study distributed_scaling_strong --seeds 6` trains LeNet by all-reduce with one, two and four ranks of one thread
+each, and reports speedup and efficiency. `deep5 study FILE --vary ranks=1,2,4` does so for any recipe.
 """
 
 import deep5 as d5

@@ -1,8 +1,8 @@
-"""Weak scaling on the digits: 64 samples a step for every rank.
+"""Weak scaling on the digits: 64 samples per step for every rank.
 
-`deep5 study distributed_scaling_weak --seeds 6` trains LeNet by all-reduce with one rank, two and four, a thread
-each, and tells how the time of a step stays. The learning rate stays, too: larger batches make fewer steps of an epoch,
-and the accuracies say what that costs.
+`deep5 study distributed_scaling_weak --seeds 6` trains LeNet by all-reduce with one, two and four ranks of one thread
+each, and reports how the time of a step changes. The learning rate stays constant: larger batches mean fewer steps per
+epoch, and the accuracies show the cost.
 """
 
 import deep5 as d5

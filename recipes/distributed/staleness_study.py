@@ -1,11 +1,12 @@
-"""LeNet on the digits by gradients that are ever older: what staleness costs in accuracy, and saves in time.
+"""LeNet on the digits with gradients of increasing staleness: the accuracy that staleness costs and the time it saves.
 
-`deep5 study distributed_staleness_study` trains on four ranks, the second of which is held up 5 ms a step: in step, by
-all-reduce; by a parameter server on which no rank may be more than 0, 1, 4 or 16 steps ahead of the slowest; and by one
-that waits for nobody.
+`deep5 study distributed_staleness_study` trains on four ranks, the second of which is delayed by 5 ms per step:
+synchronously, by all-reduce; by a parameter server that lets no rank be more than 0, 1, 4 or 16 steps ahead of the
+slowest; and by a server without a bound.
 
-All have the same learning rate and 64 samples a step. All-reduce makes one update of them, a server four, each of the
-sixteen samples of a rank: with a bound of 0 they are as new as a server's can be, and older from there on.
+All use the same learning rate and 64 samples per step. All-reduce makes one update of them, a server makes four, each
+from the 16 samples of one rank. With a bound of 0 these gradients are as fresh as a server allows; larger bounds make
+them staler.
 """
 
 import deep5 as d5

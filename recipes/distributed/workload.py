@@ -1,4 +1,4 @@
-"""What the recipes of level 3 share: LeNet on the digits, 64 samples a step for all ranks, and what is measured."""
+"""Common parts of the level 3 recipes: LeNet on the digits, 64 samples per step over all ranks, and the metrics."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,12 +31,12 @@ SIZES: Mapping[str, Any] = {
 
 
 def fixed(scheme: str, compression: str | None = None, **arguments: Any) -> dict[str, Any]:
-    """The parts that must not change.
+    """The fixed parts of the recipe.
 
     Args:
         scheme: Name of the scheme.
-        compression: Name of the compression, whose the arguments are then; None: they are the scheme's.
-        arguments: By name.
+        compression: Name of the compression, which then takes the arguments; None: the scheme takes them.
+        arguments: Arguments by name.
     """
     parts: dict[str, Any] = {
         "model": "lenet",

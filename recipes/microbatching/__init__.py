@@ -1,1 +1,1 @@
-"""Training in micro-batches under a limit for workspace, against the same network undivided."""
+"""Training in micro-batches under a workspace limit, compared with the same network undivided."""

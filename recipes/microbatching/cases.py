@@ -1,4 +1,4 @@
-"""The recipes `microbatching_…`: networks in micro-batches under a limit for workspace, against undivided."""
+"""The recipes `microbatching_…`: networks in micro-batches under a workspace limit, compared with undivided ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deep5.recipe.family import RecipeFamily
 __all__ = ["FAMILY"]
 
 _FRAMEWORKS = {"onnxruntime": "ONNX Runtime", "pytorch": "PyTorch"}
-# By network: its name and arguments, the learning rate and the limit; then arguments and limit of the smoke size.
+# By network: name, arguments, learning rate and limit; then arguments and limit of the smoke size.
 _NETWORKS: dict[str, tuple[str, dict[str, Any], float, int, dict[str, Any], float]] = {
     "alexnet": ("AlexNet", {}, 1e-5, 128, {"width": 8, "image": 63, "classes": 10}, 1.5),
     "resnet": ("ResNet-20", {"depth": 20}, 0.01, 24, {"depth": 8}, 8),
@@ -46,7 +46,7 @@ def _parts(case: str) -> dict[str, Any]:
         "METRICS": [
             (measured.Workspace(), "<= 100 % of the limit"),
             (measured.UndividedWorkspace(), "> 100 % of the limit"),
-            # Float32's last digits, which a few steps of SGD carry on where the loss falls.
+            # The last digits of float32; a few steps of SGD do not amplify them while the loss falls.
             (measured.LossDifference(), "<= 1e-5"),
             (d5.Slowdown(), None),
             (measured.StepMemory(), None),

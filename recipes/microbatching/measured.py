@@ -1,4 +1,4 @@
-"""Metrics of the recipes: workspace against the limit, memory of a step, and how far losses are apart."""
+"""Metrics of the recipes: workspace relative to the limit, memory of a step, and difference of the losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["LossDifference", "StepMemory", "UndividedStepMemory", "UndividedWork
 
 
 class _Once(Observer):
-    """A number that the two sides of a recipe tell beside their times."""
+    """A value that the two sides of a recipe report in addition to their times."""
 
     def __init__(self, metric: _Told) -> None:
         self._metric = metric
@@ -31,16 +31,16 @@ class _Told(Metric):
     direction: ClassVar[Literal["higher", "lower"]] = "lower"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
-        """The number, of what both sides tell."""
+        """The value, computed from the reports of both sides."""
         raise NotImplementedError
 
     def observer(self) -> Observer:
-        """Samples: the one number."""
+        """Samples: the value."""
         return _Once(self)
 
 
 class Workspace(_Told):
-    """Workspace of the layers in parts, as a percentage of the limit: of the largest one, or of all where it is shared.
+    """Workspace of the divided layers as a percentage of the limit: of the largest one, or of all if it is shared.
 
     Operators of level 0 count it themselves, byte for byte; nothing is on a clock.
     """
@@ -49,35 +49,35 @@ class Workspace(_Told):
     unit = "% of the limit"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
-        """Of the plan."""
+        """From the plan."""
         plan = candidate["plan"]
         return None if plan.limit_bytes is None else 100 * plan.workspace_bytes / plan.limit_bytes
 
 
 class UndividedWorkspace(_Told):
-    """`Workspace` of the layers undivided: above 100 % plain execution exceeds the limit."""
+    """`Workspace` of the undivided layers: above 100 % plain execution exceeds the limit."""
 
     name = "undivided_workspace"
     unit = "% of the limit"
     direction: ClassVar[Literal["higher", "lower"]] = "higher"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
-        """Of the plan, which measured both."""
+        """From the plan, which measured both."""
         plan = candidate["plan"]
         return None if plan.limit_bytes is None else 100 * plan.undivided_workspace_bytes / plan.limit_bytes
 
 
 class StepMemory(_Told):
-    """By how many MiB a training step in parts raises the resident memory of the process: activations and workspace.
+    """MiB by which a divided training step raises the resident memory of the process: activations and workspace.
 
-    Memory that the process holds already and uses again does not show; large blocks are given back after each step.
+    Reused memory of the process is not visible; large blocks are freed after each step.
     """
 
     name = "step_memory"
     unit = "MiB"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
-        """Of the candidate."""
+        """From the candidate."""
         return _mib(candidate["step_bytes"])
 
 
@@ -88,22 +88,22 @@ class UndividedStepMemory(_Told):
     unit = "MiB"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
-        """Of the baseline."""
+        """From the baseline."""
         return _mib(baseline["step_bytes"])
 
 
 class LossDifference(_Told):
-    """The largest difference of the losses of the first training steps, relative to the loss undivided.
+    """The largest difference of the losses of the first training steps, relative to the undivided loss.
 
-    The first loss is the same to the bit where layers compute each sample by itself; a gradient by a weight is added
-    up in another order, which the next losses show in float32's last digits.
+    The first loss is bit-identical if layers compute each sample independently. Weight gradients are summed in another
+    order, which shows in the last float32 digits of the following losses.
     """
 
     name = "loss_difference"
     unit = "ratio"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
-        """Of both sides' losses, step by step."""
+        """From the losses of both sides, step by step."""
         pairs = zip(candidate["losses"], baseline["losses"], strict=True)
         return float(max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs))
 

@@ -1,8 +1,8 @@
-"""The two sides of the recipes: training steps of a network undivided, and in the parts that a plan found.
+"""The two sides of the recipes: training steps of an undivided network, and of one divided by a plan.
 
-Both have convolutions by the algorithms of level 0, whose workspace grows with the batch, and the same weights, batches
-and rule. Each is asked for a few steps before anything is timed: their losses are compared, and how far one of them
-raises the resident memory is measured.
+Both use the convolution algorithms of level 0, whose workspace grows with the batch, and the same weights, batches and
+rule. Each makes a few steps before timing: their losses are compared, and the growth of resident memory in one step is
+measured.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _COMPARED = 4
 
 
 class Steps:
-    """Training steps by plain SGD, as many a call as asked for.
+    """Training steps by plain SGD, `steps` per call.
 
     Args:
-        executor: Of the network.
-        feeds: Batches, used in turn.
-        batch_size: Samples of each.
-        steps: A call.
-        rate: Of SGD.
+        executor: The network's executor.
+        feeds: Batches, used cyclically.
+        batch_size: Samples per batch.
+        steps: Steps per call.
+        rate: The learning rate of SGD.
 
     Attributes:
-        told: `losses` of the first steps, and by how many bytes one of them raised the resident memory of the process,
-            `step_bytes`; None where the system does not show it.
+        told: `losses` of the first steps, and `step_bytes`, the growth of the process's resident memory in one of them;
+            None if the system does not report it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Steps:
         self.told: dict[str, Any] = {"losses": [self._one() for _ in range(_COMPARED)]}
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
-            trim(0)  # what was freed, and would be used again unseen
+            trim(0)  # return freed memory, whose reuse would not be visible
         self.told["step_bytes"] = peak_growth_bytes(self._one)
 
     def _one(self) -> float:
@@ -56,7 +56,7 @@ class Steps:
         return float(d5.to_numpy(outputs["loss"]))
 
     def __call__(self) -> None:
-        """The steps, finished."""
+        """Run the steps and synchronize."""
         for _ in range(self._steps):
             self._one()
         self._executor.synchronize()
@@ -83,18 +83,19 @@ def undivided(
     algorithms: Sequence[str],
     rate: float,
 ) -> Steps:
-    """The network as it is.
+    """The undivided network.
 
     Args:
-        steps: Steps a call.
-        seed: Of weights and batches.
-        threads: Of the framework.
+        steps: Steps per call.
+        seed: Seed of weights and batches.
+        threads: Threads of the framework.
         framework: Name of the back-end.
         network: Makes the network.
         network_kwargs: Arguments of `network`.
-        batch_size: Samples a step.
-        algorithms: Of convolutions: each takes those that it can of what the one before it left.
-        rate: Of SGD; one at which the loss falls, as divergence multiplies every rounding.
+        batch_size: Samples per step.
+        algorithms: Convolution algorithms: each takes the convolutions that it supports among those left by the
+            previous one.
+        rate: The learning rate of SGD; the loss must fall, since divergence amplifies rounding errors.
     """
     found = d5.framework(framework)
     found.set_threads(threads)
@@ -118,19 +119,19 @@ def planned(
     shared: bool = False,
     rounds: int = 3,
 ) -> Steps:
-    """The network in the parts of a plan, which is measured first; what it tells has the plan.
+    """The network divided by a plan, which is measured first; `told` includes the plan.
 
     Args:
-        steps: As `undivided`, and so those that follow.
-        seed: As there.
-        threads: As there.
-        framework: As there.
-        network: As there.
-        network_kwargs: As there.
-        batch_size: As there.
-        algorithms: As there.
-        rate: As there.
-        limit_mib: The most workspace of a layer, or of all together; None: no limit.
+        steps: As in `undivided`, like the following ones.
+        seed: The same.
+        threads: The same.
+        framework: The same.
+        network: The same.
+        network_kwargs: The same.
+        batch_size: The same.
+        algorithms: The same.
+        rate: The same.
+        limit_mib: Maximum workspace of a layer, or of all layers together, in MiB; None: no limit.
         sizes: As for `plan_microbatches`.
         shared: As for `plan_microbatches`.
         rounds: As for `plan_microbatches`.

@@ -1,7 +1,7 @@
-"""All-reduce of several ranks: through deep5's communicator, and by the bare library beneath it.
+"""All-reduce over several ranks: through deep5's communicator, and by the bare library below it.
 
-Each function takes the communicator of all ranks, is called on every one of them, and returns a function that adds a
-buffer of float32 up over them, `steps` times, in place, and returns the buffer.
+Each function takes the communicator of all ranks and is called on every rank. It returns a function that sums a float32
+buffer over the ranks in place, `steps` times, and returns the buffer.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def by_communicator(*, steps: int, size_bytes: int, communicator: Communicator) 
     """Through `Communicator.all_reduce`.
 
     Args:
-        steps: All-reduces a call.
-        size_bytes: Of the buffer.
-        communicator: Of all ranks.
+        steps: All-reduces per call.
+        size_bytes: Size of the buffer.
+        communicator: The communicator of all ranks.
     """
     buffer = _buffer(size_bytes, communicator)
 
@@ -41,10 +41,10 @@ def by_communicator(*, steps: int, size_bytes: int, communicator: Communicator) 
 
 
 def by_mpi4py(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
-    """By mpi4py's `Allreduce` on all ranks of the job, in place; arguments as `by_communicator`.
+    """By mpi4py's `Allreduce` on all ranks of the job, in place; arguments as in `by_communicator`.
 
     Raises:
-        UsageError: The ranks are none of MPI's.
+        UsageError: The ranks do not use MPI.
     """
     from mpi4py import MPI
 
@@ -61,10 +61,10 @@ def by_mpi4py(*, steps: int, size_bytes: int, communicator: Communicator) -> Wor
 
 
 def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
-    """Through `ProcessGroupCommunicator.all_reduce`, on the groups of `by_gloo`; arguments as `by_communicator`.
+    """Through `ProcessGroupCommunicator.all_reduce`, on the groups of `by_gloo`; arguments as in `by_communicator`.
 
-    Two groups of one kind are up to a fifth apart for as long as they live, by the cores that their threads fell on:
-    what each would measure on groups of its own is the groups.
+    The times of two equal groups differ by up to a fifth throughout their lives, depending on the cores of their
+    threads. Separate groups for each side would measure the groups.
     """
     import torch
 
@@ -73,7 +73,7 @@ def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator
     buffer, cpu = _buffer(size_bytes, communicator), torch.device("cpu")
     made = [ProcessGroupCommunicator.of_group(group) for group in _groups(communicator.size)]
     for each, group in zip(made, _groups(communicator.size), strict=True):
-        # A communicator makes a group of its own, of the same kind.
+        # A communicator makes its own group, of the same kind.
         each._now = group._get_backend(cpu)
     turns = _turns(made, steps)
 
@@ -86,13 +86,13 @@ def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator
 
 
 def by_gloo(*, steps: int, threads: int, size_bytes: int, communicator: Communicator) -> Work:
-    """By `torch.distributed.all_reduce` on groups of gloo, one after the other.
+    """By `torch.distributed.all_reduce` on gloo groups, used in turn.
 
     Args:
-        steps: All-reduces a call.
-        threads: Of PyTorch.
-        size_bytes: Of the buffer.
-        communicator: Of all ranks.
+        steps: All-reduces per call.
+        threads: Threads of PyTorch.
+        size_bytes: Size of the buffer.
+        communicator: The communicator of all ranks.
     """
     import torch
     from torch import distributed
@@ -115,10 +115,10 @@ def _groups(ranks: int) -> list[Any]:
 
 
 def gloo_group(ranks: int) -> Any:
-    """A group of its own of all of torchrun's `ranks`, which every one of them makes.
+    """A new group of all of torchrun's `ranks`; every rank must call this.
 
     Raises:
-        UsageError: The ranks are none of torchrun's, or not as many.
+        UsageError: The ranks are not torchrun's, or their number differs.
     """
     from torch import distributed
 
@@ -134,15 +134,15 @@ def gloo_group(ranks: int) -> Any:
 
 
 def _turns(groups: list[Any], steps: int) -> list[Any]:
-    # The same in each call: whoever comes first to a group that nobody used for a while finds its threads asleep.
+    # The same order in each call: the threads of a group that was idle for a while are asleep at its next use.
     return [groups[step % len(groups)] for step in range(steps)]
 
 
 def _buffer(size_bytes: int, communicator: Communicator) -> np.ndarray:
-    """Another value on each rank, above zero: what grows to infinity takes no longer, unlike what is no number.
+    """A different positive value on each rank: sums that grow to infinity take no longer, unlike NaN.
 
-    It begins with a page of 2 MiB, in memory for which NumPy asks for such: two buffers of small pages, or that begin
-    in the middle of a large one, meet in the processor's caches by chance, and differ for as long as they live.
+    The buffer starts at a 2 MiB page, in memory for which NumPy requests huge pages. Buffers of small pages, or that
+    start within a huge page, collide in the CPU caches at random, and their times differ throughout their lives.
     """
     memory = np.empty(size_bytes + 2 * _PAGE, np.uint8)
     begin = -memory.ctypes.data % _PAGE

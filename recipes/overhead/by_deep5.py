@@ -1,4 +1,4 @@
-"""The candidates of the recipes that time networks: steps and inference on prepared batches, and whole trainings."""
+"""The candidates of the recipes that time networks: steps and inference on prepared batches, and full training runs."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ __all__ = [
 Work = Callable[[], object]
 
 RATE = 0.003
-"""The learning rate that the cosine of a whole training begins with."""
+"""The initial learning rate of a training run's cosine schedule."""
 
 HORIZON = 100_000
-"""Steps that the cosine takes: more than are timed, so that the rate changes at every one of them."""
+"""Length of the cosine schedule in steps: more than are timed, so the rate changes at every step."""
 
 JUDGED = 256
-"""Samples a batch of an evaluation."""
+"""Samples per evaluation batch."""
 
 BATCHES = 8
-"""Batches that are used in turn: a step must not find its input in the first-level cache."""
+"""Number of batches, used cyclically: a step must not find its input in the L1 cache."""
 
 
 def batches(network: Network, batch_size: int, seed: int) -> list[dict[str, np.ndarray]]:
-    """Batches of noise that fit a network's inputs, the same for whoever asks.
+    """Batches of noise that fit a network's inputs; deterministic in the arguments.
 
     Args:
-        network: Its inputs say shapes and dtypes; whole numbers are drawn below the number of classes, or of words.
-        batch_size: The symbolic extent.
-        seed: Of the noise.
+        network: Its inputs define shapes and dtypes; integers are drawn below the number of classes, or of words.
+        batch_size: The value of the symbolic dimension.
+        seed: Seed of the noise.
     """
     found = []
     for index in range(BATCHES):
@@ -63,7 +63,7 @@ def batches(network: Network, batch_size: int, seed: int) -> list[dict[str, np.n
 
 
 def executor(framework: str, threads: int, network: Any, network_kwargs: Mapping[str, Any], seed: int) -> Any:
-    """An executor of a network, with as many threads as asked for."""
+    """An executor of a network with this number of threads."""
     found = d5.framework(framework)
     found.set_threads(threads)
     return found.executor(network(**network_kwargs, seed=seed))
@@ -82,12 +82,12 @@ def training_step(
     """Whole training steps with deep5's Adam.
 
     Args:
-        steps: Steps a call.
-        seed: Of weights and batches.
-        threads: Of the framework.
+        steps: Steps per call.
+        seed: Seed of weights and batches.
+        threads: Threads of the framework.
         framework: Name of the back-end.
         network: Makes the network.
-        batch_size: Samples a batch.
+        batch_size: Samples per batch.
         network_kwargs: Arguments of `network`.
     """
     own = executor(framework, threads, network, network_kwargs or {}, seed)
@@ -113,7 +113,7 @@ def inference(
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
 ) -> Work:
-    """Inference, arguments as `training_step`."""
+    """Inference; arguments as in `training_step`."""
     own = executor(framework, threads, network, network_kwargs or {}, seed)
     feeds = batches(own.network, batch_size, seed)
 
@@ -126,11 +126,11 @@ def inference(
 
 
 def labelled_digits(steps: int, batch_size: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The digits that a whole training learns from, and those it is judged by: images (N, 1, 28, 28) and labels.
+    """The training and test digits of a training run: images (N, 1, 28, 28) and labels.
 
     Args:
-        steps: Batches of an epoch, of which the last one is half as large as the others.
-        batch_size: Samples a batch.
+        steps: Batches per epoch; the last one is half as large as the others.
+        batch_size: Samples per batch.
     """
     splits = digits()
     count = steps * batch_size - batch_size // 2
@@ -138,17 +138,17 @@ def labelled_digits(steps: int, batch_size: int) -> tuple[dict[str, np.ndarray],
 
 
 def training_run(*, steps: int, seed: int, threads: int, framework: str, batch_size: int) -> Work:
-    """An epoch of LeNet on the digits under the trainer: shuffled, with a cosine schedule, judged at its end.
+    """An epoch of LeNet on the digits in the trainer: shuffled, with a cosine schedule, evaluated at its end.
 
     Args:
-        steps: Batches of the epoch.
-        seed: Of weights and order.
-        threads: Of the framework.
+        steps: Batches per epoch.
+        seed: Seed of weights and order.
+        threads: Threads of the framework.
         framework: Name of the back-end.
-        batch_size: Samples a batch.
+        batch_size: Samples per batch.
 
     Returns:
-        A call trains for an epoch more, and returns accuracy in percent and mean loss.
+        A function that trains for one more epoch and returns accuracy in percent and mean loss.
     """
     own = executor(framework, threads, d5.networks.lenet, {}, seed)
     train, test = labelled_digits(steps, batch_size)

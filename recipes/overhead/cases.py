@@ -1,6 +1,6 @@
-"""The recipes `overhead_…`: each times deep5 against the same work without it.
+"""The recipes `overhead_…`: each compares the time of deep5 with that of the same work without it.
 
-The table holds names, sentences and numbers. The functions that are timed are imported when a case is made.
+The table holds names, sentences and numbers. The timed functions are imported when a case is made.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Case:
     Attributes:
         about: A sentence for `deep5 list`.
         kind: A key of `sides.KINDS`.
-        given: The arguments of the kind.
-        goal: Of the slowdown, or of the overhead of a step if it is in microseconds; None: reported only.
-        steps: In a call of a side.
-        rounds: Calls of each side.
+        given: Arguments of the kind.
+        goal: Goal for the slowdown, or for the overhead per step if it is in microseconds; None: reported only.
+        steps: Steps per call of a side.
+        rounds: Calls per side.
         smoke: Steps and rounds of the smoke size.
         smoke_given: The arguments that differ in the smoke size.
-        threads: Of the framework; None: the sides take no such argument.
-        launcher: What starts the two ranks; None: one process.
+        threads: Threads of the framework; None: the sides have no such argument.
+        launcher: The launcher of the two ranks; None: one process.
         mutable: True if settings may change the arguments of the sides.
     """
 
@@ -49,7 +49,7 @@ class Case:
     mutable: bool = False
 
     def parts(self) -> dict[str, Any]:
-        """What the file of a recipe defines."""
+        """The definitions of a recipe file."""
         from deep5.recipes.overhead.sides import KINDS
 
         fixed = {**KINDS[self.kind](**self.given), "steps": self.steps, "rounds": self.rounds}
@@ -68,10 +68,10 @@ class Case:
         }
 
 
-# Steps, inference and whole trainings, against the same written for the framework
+# Steps, inference and training runs, compared with hand-written code for the framework
 
 _ENGINES = {"pytorch": ("PyTorch", "<= 1.01"), "tensorflow": ("TensorFlow", "<= 1.02"), "jax": ("JAX", "<= 1.02")}
-"""By framework, what it is called, and the goal of a step and of inference."""
+"""By framework: its name, and the goal for a step and for inference."""
 
 _NETWORKS = {
     "lenet_1": ("LeNet, batch 1", "lenet", 1, 100, 200, 60),
@@ -80,7 +80,7 @@ _NETWORKS = {
     "transformer": ("a transformer encoder, batch 8", "transformer", 8, 10, 20, 60),
     "mlp": ("a multilayer perceptron (784-500-10), batch 64", "mlp", 64, 50, 100, 60),
 }
-"""By case: a sentence, network and batch size; steps in a call of training, in a call of inference; and rounds."""
+"""By case: a sentence, network and batch size; steps per call of training and of inference; and rounds."""
 
 
 def _step(network: str, engine: str, opponent: str, where: str, goal: str) -> Case:
@@ -142,7 +142,7 @@ _RULES = {
     "sgd": ("SGD", "sgd", "fused SGD", "<= 1.05", "<= 1.01"),
     "yogi": ("Yogi (not shipped)", "adam", "fused Adam", "<= 1.0", "<= 1.0"),
 }
-"""By deep5's rule: what it is called, PyTorch's optimizer, what that is called, and the goals of update and step."""
+"""By deep5's rule: its name, PyTorch's optimizer and its name, and the goals for update and step."""
 
 
 def _lenet(about: str, rule: str, optimizer: str, batch_size: int, goal: str) -> Case:
@@ -182,8 +182,8 @@ def _of_rules() -> Cases:
     about = "A LeNet epoch under the trainer with PyTorch's fused Adam, against a hand-written loop"
     for batch_size in (1, 64):
         yield f"lenet_native_{batch_size}", _lenet(about, "native", "adam", batch_size, "<= 1.01")
-    # For other rules and parameters: `--set candidate_kwargs.rule=lion --set baseline_kwargs.rule=lion`, and the same
-    # for `shapes`; `rule_table` runs them all.
+    # For other rules and parameters, use `--set candidate_kwargs.rule=lion --set baseline_kwargs.rule=lion`, and the
+    # same for `shapes`. `rule_table` runs them all.
     yield (
         "pytorch_rule",
         Case(
@@ -206,7 +206,7 @@ def _of_rules() -> Cases:
         yield f"{engine}_modifier", _step_under(modifier, engine=engine, variant="modifier")
 
 
-# Operators of one element, against nothing or the same without deep5
+# Operators on one element, compared with nothing or with the same without deep5
 
 _OPERATORS = {
     "python_numpy": ("What a Python operator on NumPy costs beyond its arithmetic", "<= 10 us", 2000),
@@ -217,7 +217,7 @@ _OPERATORS = {
     "cpp_jax": ("What a C++ operator costs in a compiled function of JAX, its call included", "<= 8 us", 2000),
     "cpp_tensorflow": ("A C++ operator inside tf.function, against TensorFlow's own", "<= 1.3", 1000),
 }
-"""By route: a sentence, the goal and the steps in a call, of which the smoke size takes a tenth."""
+"""By route: a sentence, the goal and the steps per call, of which the smoke size uses a tenth."""
 
 
 def _of_operators() -> Cases:
@@ -235,7 +235,7 @@ def _of_operators() -> Cases:
         yield f"operator_{route}", case
 
 
-# All-reduce of two ranks, through the communicator, against the bare library
+# All-reduce over two ranks through the communicator, compared with the bare library
 
 _LIBRARIES = {
     "gloo": (
@@ -249,7 +249,7 @@ _LIBRARIES = {
         {"4_bytes": (1000, 60, 100), "1_mib": (20, 500, 2), "4_mib": (8, 250, 1), "16_mib": (2, 120, 1)},
     ),
 }
-"""By library: what it is called and its launcher; by size, the steps in a call, the rounds, and the steps for smoke."""
+"""By library: its name and launcher; by size, steps per call, rounds, and steps of the smoke size."""
 
 _SIZES = {
     "4_bytes": (4, "four bytes"),
@@ -276,7 +276,7 @@ def _of_all_reduces() -> Cases:
             yield f"all_reduce_{library}_{size}", case
 
 
-# The trainer, samplers, checkpoints, ranks, and the product that training steps of ONNX Runtime depend on
+# The trainer, samplers, checkpoints, ranks, and the matrix product that training steps on ONNX Runtime depend on
 
 
 def _of_samplers() -> Cases:
@@ -341,7 +341,7 @@ _OTHERS = {
     "ranks_single": Case(
         about="LeNet under the trainer as the only rank of a scheme, against the same without ranks, batch 1",
         kind="single_rank",
-        given={"batch_size": 1},  # a step of one sample is short, so that what a rank adds shows
+        given={"batch_size": 1},  # a step of one sample is short, so the overhead of a rank is visible
         goal="<= 1.01",
         steps=100,
         rounds=120,

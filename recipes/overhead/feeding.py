@@ -1,4 +1,5 @@
-"""What the recipes of sampling time: the batches of an epoch by deep5's sampler, and gathered by hand with NumPy."""
+"""The two sides of the sampling recipes: the batches of an epoch from deep5's sampler, and gathered with plain
+NumPy."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ __all__ = ["by_hand", "by_sampler"]
 
 Work = Callable[[], object]
 
-# Images of CIFAR-10 and of MNIST, as float32, as many as lie in memory beside the frameworks on a small machine.
+# Images like those of CIFAR-10 and MNIST, float32, as many as fit in memory with the frameworks on a small machine.
 _IMAGES = {"cifar10": ((3, 32, 32), 10_000), "mnist": ((1, 28, 28), 30_000)}
 
 
@@ -28,13 +29,13 @@ def _arrays(like: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_sampler(*, steps: int, seed: int, like: str, batch_size: int) -> Work:
-    """As many batches as steps, each its indices, images and labels, from a `ShuffleSampler`; a new epoch each call.
+    """`steps` batches of indices, images and labels from a `ShuffleSampler`; a new epoch for each call.
 
     Args:
-        steps: Batches a call; after the last of an epoch it ends.
-        seed: Of images and order.
-        like: "cifar10" or "mnist": shape and number of the images, which are noise.
-        batch_size: Samples a batch.
+        steps: Batches per call; a call stops at the end of an epoch.
+        seed: Seed of images and order.
+        like: "cifar10" or "mnist": sets shape and number of the images, which are noise.
+        batch_size: Samples per batch.
     """
     images, labels = _arrays(like, seed)
     sampler = d5.ShuffleSampler(d5.ArrayDataset({"input": images, "label": labels}), batch_size, seed=seed)
@@ -48,7 +49,7 @@ def by_sampler(*, steps: int, seed: int, like: str, batch_size: int) -> Work:
 
 
 def by_hand(*, steps: int, seed: int, like: str, batch_size: int) -> Work:
-    """The same with NumPy's `permutation` and `take`; arguments as `by_sampler`."""
+    """The same with NumPy's `permutation` and `take`; arguments as in `by_sampler`."""
     images, labels = _arrays(like, seed)
     rng = np.random.default_rng(seed)
 

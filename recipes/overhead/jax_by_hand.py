@@ -1,8 +1,8 @@
-"""The opponents on JAX: networks, loss and Adam as JAX's users write them, a whole step in one `jax.jit`.
+"""The baselines on JAX: idiomatic networks, loss and Adam, a whole step in one `jax.jit`.
 
-Each function takes what `by_deep5` takes, and does the same steps on the same batches; from the same weights it
-computes the same numbers, as the tests check. Images have their channels last,
-and weights the order of axes that goes with it: XLA's fastest on the processor, and what JAX's libraries have.
+Each function takes the arguments of its counterpart in `by_deep5`, and does the same steps on the same batches; from
+the same weights it computes the same numbers, as the tests check. Images and weights are channels-last: the fastest
+layout of XLA on the CPU, and that of JAX's libraries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Tree = Any
 
 
 def _draw(seed: int) -> Callable[..., Any]:
-    """Weights by shape, normal with variance 1 / fan-in."""
+    """Returns a function that draws weights of a shape, normal with variance 1 / fan-in."""
     draw = generator(seed, "overhead", "weights")
 
     def weight(*shape: int) -> Any:
@@ -78,7 +78,7 @@ class _LeNet:
 
 
 class _ResNet18:
-    """The ResNet-18 for 32 x 32 images, with batch normalisation."""
+    """The ResNet-18 for 32 x 32 images, with batch normalization."""
 
     def init(self, seed: int) -> tuple[Tree, Tree]:
         draw = _draw(seed)
@@ -137,7 +137,7 @@ class _ResNet18:
 
 
 class _Transformer:
-    """Two pre-norm blocks of width 128 with four heads over 32 tokens, as `d5.networks.transformer` has them."""
+    """Two pre-norm blocks of width 128 with four heads over 32 tokens, as in `d5.networks.transformer`."""
 
     width, heads, length = 128, 4, 32
 
@@ -223,7 +223,7 @@ def _prepared(
 
 
 def _optimizer(rule: str | None, variant: str) -> Any:
-    """Optax's optimizer of deep5's name, None for none."""
+    """Optax's optimizer for deep5's name, or None."""
     if rule is None:
         return None
     import jax
@@ -257,14 +257,14 @@ def training_step(
     """Whole training steps with Adam in one compiled function, its state donated; a call returns loss and logits.
 
     Args:
-        steps: Steps a call.
-        seed: Of weights and batches.
-        threads: Of JAX.
-        network: Says which network of `deep5.networks`, at its own sizes.
-        batch_size: Samples a batch.
+        steps: Steps per call.
+        seed: Seed of weights and batches.
+        threads: Threads of JAX.
+        network: The network of `deep5.networks` to match, at its default sizes.
+        batch_size: Samples per batch.
         network_kwargs: Arguments of `network`.
-        rule: deep5's name of an optimizer of Optax's, instead.
-        variant: As of `rules.step`: biases without weight decay, or gradients with a share of their parameters.
+        rule: deep5's name of another optimizer of Optax.
+        variant: As in `rules.step`: biases without weight decay, or gradients plus a multiple of their parameters.
     """
     import jax
     import jax.numpy as jnp
@@ -336,10 +336,10 @@ def inference(
 
 
 def training_run(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
-    """An epoch of LeNet on the digits: one `jax.jit` a step, Optax's Adam and cosine schedule, an evaluation.
+    """An epoch of LeNet on the digits: one `jax.jit` per step, Optax's Adam and cosine schedule, an evaluation.
 
-    Batches are gathered by NumPy, which takes no longer than by index inside the step. Arguments and what a call
-    returns as `by_deep5.training_run`.
+    NumPy gathers the batches, which takes no longer than indexing inside the step. Arguments and results are those of
+    `by_deep5.training_run`.
     """
     d5.framework("jax").set_threads(threads)
     import jax

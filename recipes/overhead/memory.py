@@ -1,11 +1,11 @@
-"""How much memory a training takes: deep5's and the same by hand, each in a process of its own, and the sum by shapes.
+"""Memory of a training: deep5 and hand-written code, each in its own process, and the sum by shapes.
 
-`python -m deep5.recipes.overhead.memory` prints the table. What is measured is the largest resident memory of three
-steps of Adam, from the making of the network on, beyond what the process holds before: the framework is loaded by then
-and has trained another, tiny network, so that its libraries, threads and compilers are there. The sum holds weights,
-gradients, two states of Adam a weight, the output of every node that is no view (what a backward pass may keep), and
-the batches, which both sides make beforehand. Scratch memory of a framework's kernels and compilers is not in the sum;
-it is in what is measured, by hand, too.
+`python -m deep5.recipes.overhead.memory` prints the table. Measured is the growth of the peak resident memory from the
+construction of the network through three steps of Adam. Before that, the framework is loaded and has trained another,
+tiny network, so its libraries, threads and compilers are present. The sum contains weights, gradients, two states of
+Adam per weight, the output of every node that is not a view (which a backward pass may keep), and the batches, which
+both sides make beforehand. Scratch memory of a framework's kernels and compilers is not in the sum, but in both
+measurements.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _TIMEOUT_S = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Of one training, in MiB.
+    """The memory of one training, in MiB.
 
     Attributes:
-        deep5: Measured.
-        by_hand: Measured, the same network and batches by hand.
+        deep5: Measured with deep5.
+        by_hand: Measured with hand-written code for the same network and batches.
         parts: The sum by shapes.
     """
 
@@ -53,9 +53,9 @@ def measure(framework: str, network: str, batch_size: int, *, planted_mib: int =
 
     Args:
         framework: One of `FRAMEWORKS`.
-        network: Name in `deep5.networks` of a network that there is by hand.
-        batch_size: Samples a batch.
-        planted_mib: Memory that deep5's process holds beside: what a measurement must see.
+        network: Name in `deep5.networks` of a network with a hand-written counterpart.
+        batch_size: Samples per batch.
+        planted_mib: Additional memory of deep5's process, which a measurement must detect.
     """
     found = {
         side: _in_a_process(side, framework, network, batch_size, planted_mib if side == "deep5" else 0)
@@ -98,7 +98,7 @@ def _in_a_process(side: str, framework: str, network: str, batch_size: int, plan
 
 
 def _process(side: str, framework: str, network: str, batch_size: int, planted_mib: int) -> int:
-    """Bytes that a training takes in this process."""
+    """Bytes that a training requires in this process."""
     from importlib import import_module
 
     from deep5.recipes.overhead import by_deep5
@@ -115,7 +115,7 @@ def _process(side: str, framework: str, network: str, batch_size: int, planted_m
     work("lenet", 2)()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _status("VmRSS")
     planted = bytearray(b"\1" * (planted_mib * _MIB))
     train = work(network, batch_size)
@@ -133,7 +133,7 @@ def _status(name: str) -> int:
 
 
 def main() -> None:
-    """Print the table, or what one process measures."""
+    """Print the table, or the measurement of one process."""
     parser = argparse.ArgumentParser(description="Memory of a training, deep5's and by hand.")
     parser.add_argument("frameworks", nargs="*", default=list(FRAMEWORKS), metavar="FRAMEWORK")
     parser.add_argument("--network", default="resnet18_small")

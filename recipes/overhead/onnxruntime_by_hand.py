@@ -1,4 +1,4 @@
-"""The opponent on ONNX Runtime: a model file's bytes in a session with its own defaults, run as its users run it."""
+"""The baseline on ONNX Runtime: the bytes of a model file in a session with default settings."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def inference(
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
 ) -> Work:
-    """Logits and loss of the same network on the same batches, its weights constants of the model.
+    """Logits and loss of the same network on the same batches, with weights as constants of the model.
 
     Args:
         steps: Calls of the session.
-        seed: Of weights and batches.
-        threads: Of the session.
+        seed: Seed of weights and batches.
+        threads: Threads of the session.
         network: Makes the network.
-        batch_size: Samples a batch.
+        batch_size: Samples per batch.
         network_kwargs: Arguments of `network`.
 
     Returns:
-        Work that gives the last call's outputs, in the network's order.
+        A function that returns the last call's outputs, in the network's order.
     """
     import onnxruntime as ort
 

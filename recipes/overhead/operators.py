@@ -1,6 +1,6 @@
-"""What the operator recipes time: one element through an operator of deep5, and what is there without it.
+"""The sides of the operator recipes: one element through an operator of deep5, and without it.
 
-Each function returns a function of no arguments that does `steps` calls and returns when they are finished.
+Each function returns a function without arguments that makes `steps` calls and returns when they are finished.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Square(d5.CppOperator):
     """
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
-        """The output is like the input."""
+        """The output has the input's spec."""
         return inputs
 
 
@@ -55,7 +55,7 @@ class PythonSquare(d5.Operator):
     """x², in Python."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
-        """The output is like the input."""
+        """The output has the input's spec."""
         return inputs
 
     def forward(self, *inputs: Any) -> Any:
@@ -80,17 +80,17 @@ def _one() -> np.ndarray:
 
 
 def nothing(*, steps: int) -> Work:
-    """The call of a function that returns at once."""
+    """The call of an empty function."""
     return _repeated(lambda x: None, None, steps)
 
 
 def python_by_deep5(*, steps: int) -> Work:
-    """The operator as a network of the reference would call it."""
+    """The operator as a network of the reference calls it."""
     return _repeated(d5.framework("reference").operator(PythonSquare()), _one(), steps)
 
 
 def python_by_hand(*, steps: int) -> Work:
-    """Its arithmetic."""
+    """Only its arithmetic."""
     return _repeated(lambda x: x * x, _one(), steps)
 
 
@@ -100,21 +100,21 @@ def cpp_by_numpy(*, steps: int) -> Work:
 
 
 def cpp_in_pytorch(*, steps: int) -> Work:
-    """The operator on a tensor, forward, nothing to differentiate by."""
+    """The operator on a tensor, forward, without gradients."""
     import torch
 
     return _repeated(d5.framework("pytorch").operator(Square()), torch.ones(1), steps)
 
 
 def cpp_in_pytorch_with_gradient(*, steps: int) -> Work:
-    """The operator on a tensor, forward, noted for a backward pass."""
+    """The operator on a tensor, forward, recorded for a backward pass."""
     import torch
 
     return _repeated(d5.framework("pytorch").operator(Square()), torch.ones(1, requires_grad=True), steps)
 
 
 def cpp_in_onnxruntime(*, steps: int) -> Work:
-    """A session of ONNX Runtime whose only node is the operator, its memory bound."""
+    """A session of ONNX Runtime whose only node is the operator, with bound memory."""
     from onnxruntime import OrtValue
 
     executor: Any = d5.framework("onnxruntime").executor(_network())
@@ -125,7 +125,7 @@ def cpp_in_onnxruntime(*, steps: int) -> Work:
     binding.bind_ortvalue_output("y", y)
 
     def work() -> None:
-        # The kernel lives as long as the program.
+        # The kernel lives as long as `program`.
         run = program.session.run_with_iobinding
         for _ in range(steps):
             run(binding)
@@ -134,7 +134,7 @@ def cpp_in_onnxruntime(*, steps: int) -> Work:
 
 
 def cpp_in_jax(*, steps: int) -> Work:
-    """The operator in a function that JAX has compiled."""
+    """The operator in a function compiled by JAX."""
     import jax
 
     function, x = jax.jit(d5.framework("jax").operator(Square())), jax.numpy.ones(1)
@@ -156,7 +156,7 @@ def square_in_tensorflow(*, steps: int) -> Work:
     """TensorFlow's own operator in a traced function."""
     import tensorflow as tf
 
-    # Not the function itself: its argument `name` makes the call of what is traced twice as slow.
+    # Not the function itself: its argument `name` makes calls of the traced function twice as slow.
     return _concrete(lambda x: tf.square(x), steps)  # noqa: PLW0108 - as above
 
 

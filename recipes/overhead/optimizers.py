@@ -1,4 +1,4 @@
-"""What the overhead recipes of update rules time: a rule's kernel alone, and PyTorch's fused optimizer alone."""
+"""The sides of the update rule recipes: only a rule's kernel, and only PyTorch's fused optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LARGE", "SMALL", "Yogi", "arrays", "fused", "fused_alone", "rule_alo
 Work = Callable[[], object]
 
 SMALL = ((20, 1, 5, 5), (20,), (50, 20, 5, 5), (50,), (500, 800), (500,), (10, 500), (10,))
-"""The 431 080 parameters of the LeNet that comes with Caffe."""
+"""The shapes of the 431 080 parameters of Caffe's LeNet."""
 
 
 def _resnet18() -> tuple[tuple[int, ...], ...]:
@@ -61,7 +61,7 @@ class Yogi(d5.UpdateRule):
 
 
 def fused(name: str, parameters: list[Any]) -> Any:
-    """PyTorch's own optimizer with `fused=True`; for Yogi, which PyTorch lacks, the nearest it has, Adam."""
+    """PyTorch's optimizer with `fused=True`; for Yogi, which PyTorch does not have, the closest one, Adam."""
     import torch
 
     if name == "sgd":
@@ -72,7 +72,7 @@ def fused(name: str, parameters: list[Any]) -> Any:
 
 
 def arrays(shapes: tuple[tuple[int, ...], ...], seed: int, purpose: str) -> list[np.ndarray]:
-    """Normal numbers of these shapes, float32, the same for whoever asks."""
+    """Normally distributed float32 arrays of these shapes, deterministic in the arguments."""
     rng = generator(seed, "overhead", purpose)
     return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
@@ -81,11 +81,11 @@ def rule_alone(*, steps: int, seed: int, threads: int, rule: Any, shapes: tuple[
     """Updates by deep5's kernel on PyTorch's memory.
 
     Args:
-        steps: Updates a call.
-        seed: Of parameters and gradients.
-        threads: Of the kernel.
+        steps: Updates per call.
+        seed: Seed of parameters and gradients.
+        threads: Threads of the kernel.
         rule: Makes the update rule.
-        shapes: Of the parameters.
+        shapes: Shapes of the parameters.
     """
     import torch
 
@@ -106,11 +106,11 @@ def fused_alone(*, steps: int, seed: int, threads: int, optimizer: str, shapes: 
     """Updates by PyTorch's fused optimizer.
 
     Args:
-        steps: Updates a call.
-        seed: Of parameters and gradients.
-        threads: Of PyTorch.
-        optimizer: As for `fused`.
-        shapes: Of the parameters.
+        steps: Updates per call.
+        seed: Seed of parameters and gradients.
+        threads: Threads of PyTorch.
+        optimizer: As in `fused`.
+        shapes: Shapes of the parameters.
     """
     import torch
 

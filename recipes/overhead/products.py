@@ -1,4 +1,4 @@
-"""The bare matrix product of a framework, beside which its training steps are to be read."""
+"""The bare matrix product of a framework, a reference for its training steps."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _operands(size: int, seed: int) -> tuple[Any, Any]:
 
 
 def onnxruntime_product(*, steps: int, seed: int, threads: int, size: int) -> Work:
-    """`size` x `size` float32 matrix products by ONNX Runtime's own session.
+    """`size` x `size` float32 matrix products in a plain session of ONNX Runtime.
 
     Args:
-        steps: Products a call.
-        seed: Of the operands.
-        threads: Of the session.
-        size: Extent of the square operands.
+        steps: Products per call.
+        seed: Seed of the operands.
+        threads: Threads of the session.
+        size: Rows and columns of the operands.
     """
     import onnx
     import onnxruntime as ort
@@ -53,7 +53,7 @@ def onnxruntime_product(*, steps: int, seed: int, threads: int, size: int) -> Wo
 
 
 def pytorch_product(*, steps: int, seed: int, threads: int, size: int) -> Work:
-    """The same products by `torch.mm`, arguments as `onnxruntime_product`."""
+    """The same products by `torch.mm`; arguments as in `onnxruntime_product`."""
     import torch
 
     torch.set_num_threads(threads)

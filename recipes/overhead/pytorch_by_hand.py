@@ -1,7 +1,7 @@
-"""The opponents on PyTorch: modules, loss and fused Adam as PyTorch's users write them.
+"""The baselines on PyTorch: idiomatic modules, loss and fused Adam.
 
-Each function takes what `by_deep5` takes, and does the same steps on the same batches; from the same weights it
-computes the same numbers, as the tests check.
+Each function takes the arguments of its counterpart in `by_deep5`, and does the same steps on the same batches; from
+the same weights it computes the same numbers, as the tests check.
 """
 
 from __future__ import annotations
@@ -144,14 +144,14 @@ def training_step(
     """Whole training steps with `torch.optim.Adam(fused=True)`; a call returns the last loss and logits.
 
     Args:
-        steps: Steps a call.
-        seed: Of weights and batches.
-        threads: Of PyTorch.
-        network: Says which network of `deep5.networks`, at its own sizes.
-        batch_size: Samples a batch.
+        steps: Steps per call.
+        seed: Seed of weights and batches.
+        threads: Threads of PyTorch.
+        network: The network of `deep5.networks` to match, at its default sizes.
+        batch_size: Samples per batch.
         network_kwargs: Arguments of `network`.
-        rule: deep5's name of another optimizer, fused where PyTorch has it so.
-        variant: As of `rules.step`: two groups of parameters, or gradients with a share of their parameters.
+        rule: deep5's name of another optimizer, fused if PyTorch supports it.
+        variant: As in `rules.step`: two parameter groups, or gradients plus a multiple of their parameters.
     """
     import torch
     from torch.nn import functional
@@ -209,7 +209,7 @@ def inference(
 def training_run(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
     """An epoch of LeNet on the digits: `torch.randperm`, fused Adam, `CosineAnnealingLR`, an evaluation.
 
-    Batches are gathered by index, without a `DataLoader`'s collation. Arguments and what a call returns as
+    Batches are gathered by index, without a `DataLoader`'s collation. Arguments and results are those of
     `by_deep5.training_run`.
     """
     import torch

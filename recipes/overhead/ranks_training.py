@@ -1,8 +1,7 @@
-"""Synchronous training of a small residual network by several ranks: under deep5's trainer, and by hand on PyTorch.
+"""Synchronous training of a small residual network on several ranks: in deep5's trainer, and hand-written on PyTorch.
 
-The same network from the same weights, the same batches, the same rule; each function is called on every rank and
-returns a function that trains for `steps` steps and returns this rank's losses. A batch is of all ranks together, each
-of which has an equal part of it.
+Both use the same network, initial weights, batches and rule. Each function is called on every rank and returns a
+function that trains for `steps` steps and returns this rank's losses. A batch is split evenly over the ranks.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ __all__ = ["MOMENTUM", "RATE", "by_distributed_data_parallel", "by_trainer", "le
 Work = Callable[[], object]
 
 RATE = 0.01
-"""The learning rate, small enough that two implementations stay together for the steps that a test compares."""
+"""The learning rate, small enough that two implementations agree over the steps that a test compares."""
 
 MOMENTUM = 0.9
-"""Of the rule, which is plain momentum."""
+"""The momentum of the rule, plain momentum."""
 
 
 class _Losses(d5.Event):
-    """Keeps the losses of a call as the framework gives them, so that nobody waits for one."""
+    """Keeps the losses of a call as native values, so no step waits for one."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -46,15 +45,15 @@ class _Losses(d5.Event):
 
 
 def by_trainer(*, steps: int, seed: int, threads: int, depth: int, batch_size: int, communicator: Communicator) -> Work:
-    """Under the trainer, on PyTorch, by the scheme `all_reduce`.
+    """In the trainer on PyTorch, with the scheme `all_reduce`.
 
     Args:
-        steps: Steps a call.
-        seed: Of weights and samples.
-        threads: Of PyTorch, on each rank.
-        depth: Layers of the network.
-        batch_size: Samples a step, of all ranks together.
-        communicator: Of all ranks.
+        steps: Steps per call.
+        seed: Seed of weights and samples.
+        threads: Threads of PyTorch on each rank.
+        depth: Number of layers of the network.
+        batch_size: Samples per step over all ranks.
+        communicator: The communicator of all ranks.
     """
     framework = d5.framework("pytorch")
     framework.set_threads(threads)
@@ -76,9 +75,9 @@ def by_trainer(*, steps: int, seed: int, threads: int, depth: int, batch_size: i
 def by_distributed_data_parallel(
     *, steps: int, seed: int, threads: int, depth: int, batch_size: int, communicator: Communicator
 ) -> Work:
-    """By hand: a module, `DistributedDataParallel` on gloo as it comes, `torch.optim.SGD(fused=True)`.
+    """Hand-written: a module, `DistributedDataParallel` on gloo with defaults, `torch.optim.SGD(fused=True)`.
 
-    Arguments as `by_trainer`.
+    Arguments as in `by_trainer`.
     """
     import torch
     from torch.nn import functional
@@ -115,10 +114,10 @@ def lenet_as_one_rank(*, steps: int, seed: int, threads: int, batch_size: int) -
     """LeNet on the digits as `deep5 run --ranks 1` trains it: a communicator of one rank, and the scheme `all_reduce`.
 
     Args:
-        steps: Steps a call.
-        seed: Of weights and order.
-        threads: Of PyTorch.
-        batch_size: Samples a step.
+        steps: Steps per call.
+        seed: Seed of weights and order.
+        threads: Threads of PyTorch.
+        batch_size: Samples per step.
     """
     from deep5.core.communicator import SingleRank
 
@@ -128,7 +127,7 @@ def lenet_as_one_rank(*, steps: int, seed: int, threads: int, batch_size: int) -
 
 
 def lenet_alone(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
-    """The same without ranks: the rule alone, and no communicator; arguments as `lenet_as_one_rank`."""
+    """The same without ranks: only the rule, without a communicator; arguments as in `lenet_as_one_rank`."""
     return _lenet(d5.Adam(), None, steps=steps, seed=seed, threads=threads, batch_size=batch_size)
 
 
@@ -151,14 +150,14 @@ def _lenet(
 
 
 def _samples(network: d5.Network, steps: int, batch_size: int, seed: int) -> dict[str, np.ndarray]:
-    """The samples of so many steps: batches of noise, over and over."""
+    """The samples of `steps` steps: batches of noise, repeated cyclically."""
     found = batches(network, batch_size, seed)
     turns = [found[step % BATCHES] for step in range(steps)]
     return {name: np.concatenate([batch[name] for batch in turns]) for name in network.inputs}
 
 
 def _module(depth: int) -> Any:
-    """The network of `deep5.networks.resnet` as a module, its parameters in the same order."""
+    """The network of `deep5.networks.resnet` as a module, with its parameters in the same order."""
     import torch
     from torch import nn
     from torch.nn import functional

@@ -1,8 +1,8 @@
-"""Every update rule that has a native twin, timed against it: `python -m deep5.recipes.overhead.rule_table`.
+"""Times every update rule that has a native counterpart against it: `python -m deep5.recipes.overhead.rule_table`.
 
-Runs the recipes `overhead_<framework>_rule` once for each rule (and, on PyTorch, for each number of parameters), one
-after the other, each in a process of its own, and prints the rows of the table in `docs/overhead.md`. L-BFGS owns its
-step, and is not among them.
+Runs the recipes `overhead_<framework>_rule` once for each rule (and, on PyTorch, for each number of parameters), in
+turn, each in its own process, and prints the rows of the table in `docs/overhead.md`. L-BFGS is excluded because it
+owns its step.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _TIMEOUT_S = 1800
 
 
 def cases(framework: str) -> list[dict[str, str]]:
-    """The arguments of both sides, a recipe run each: `rule`, and on PyTorch `shapes`."""
+    """The arguments of both sides, one entry per run: `rule`, and on PyTorch `shapes`."""
     rules = [name for name in d5.framework(framework).optimizers() if name != "lbfgs"]
     sizes = ("small", "large") if framework == "pytorch" else (None,)
     return [{"rule": rule, **({"shapes": size} if size else {})} for rule in rules for size in sizes]
 
 
 def row(framework: str, case: dict[str, str], size: str) -> str:
-    """Run the recipe for a case, and give its row of the table.
+    """Run the recipe for a case, and return its row of the table.
 
     Args:
-        framework: Its name.
-        case: Of `cases`.
-        size: Of the recipe: "full" or "smoke".
+        framework: Name of the framework.
+        case: One of `cases`.
+        size: Size of the recipe: "full" or "smoke".
 
     Raises:
         Deep5Error: The run failed.
@@ -72,7 +72,7 @@ def row(framework: str, case: dict[str, str], size: str) -> str:
 
 
 def main() -> None:
-    """Print the table, a row as soon as it is there."""
+    """Print the table, row by row."""
     parser = argparse.ArgumentParser(description="Update rules against the frameworks' own optimizers.")
     parser.add_argument("frameworks", nargs="*", default=list(FRAMEWORKS), metavar="FRAMEWORK")
     parser.add_argument("--size", default="full", choices=("full", "smoke"))

@@ -1,8 +1,8 @@
-"""Update rules and the frameworks' own optimizers of the same names: what is timed, and with which arguments.
+"""Update rules and the frameworks' own optimizers of the same names: the timed functions and their arguments.
 
-An optimizer alone: deep5's kernel and PyTorch's fastest implementation, on PyTorch's memory. A whole step: deep5's, and
-that of a network written by hand with PyTorch's, Keras's or Optax's optimizer, plain, with parameter groups, or with
-gradients that are modified before the update.
+Only an optimizer: deep5's kernel and PyTorch's fastest implementation, on PyTorch's memory. A whole step: deep5's, and
+that of a hand-written network with PyTorch's, Keras's or Optax's optimizer, plain, with parameter groups, or with
+gradients modified before the update.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["DECAY", "PENALTY", "native_alone", "rule_alone", "rule_of", "step", 
 Work = Callable[[], object]
 
 DECAY = 0.01
-"""Weight decay of the group that has some."""
+"""Weight decay of the group that has it."""
 
 PENALTY = 1e-4
-"""What the modifier adds to a gradient, as a share of its parameter."""
+"""The multiple of its parameter that the modifier adds to a gradient."""
 
 _SHAPES = {"small": optimizers.SMALL, "large": optimizers.LARGE}
-# Arguments that a framework's optimizer is given: what both frameworks leave out of the step where it is zero.
+# Arguments of a framework's optimizer: values that both frameworks drop from the step if they are zero.
 _THEIRS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     (framework, "lion"): {"weight_decay": DECAY} for framework in ("tensorflow", "jax")
 }
-# Arguments of deep5's with which it computes what the framework's optimizer does.
+# Arguments of deep5's rule that match the framework's optimizer.
 _OURS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("pytorch", "amsgrad"): {"bias_correction": True},
     ("tensorflow", "amsgrad"): {"bias_correction": True},
@@ -46,12 +46,12 @@ _TRIALS = 9
 
 
 def rule_of(framework: str, rule: str) -> Any:
-    """deep5's update rule with the arguments with which it computes what the framework's own does."""
+    """deep5's update rule, with arguments that match the framework's optimizer."""
     return load("optimizers", rule)(**_OURS.get((framework, rule), {}))
 
 
 def twin_of(framework: str, rule: str) -> Any:
-    """deep5's name for the framework's own optimizer; its `native` makes it."""
+    """deep5's wrapper of the framework's optimizer; its `native` creates it."""
     return d5.framework(framework).optimizer(rule)(**_THEIRS.get((framework, rule), {}))
 
 
@@ -59,9 +59,9 @@ def rule_alone(*, steps: int, seed: int, threads: int, rule: str, shapes: str) -
     """Updates by deep5's kernel on PyTorch's memory.
 
     Args:
-        steps: Updates a call.
-        seed: Of parameters and gradients.
-        threads: Of the kernel.
+        steps: Updates per call.
+        seed: Seed of parameters and gradients.
+        threads: Threads of the kernel.
         rule: Registered name of an update rule.
         shapes: "small" (431 thousand parameters in 8 tensors) or "large" (11 million in 62).
     """
@@ -70,10 +70,10 @@ def rule_alone(*, steps: int, seed: int, threads: int, rule: str, shapes: str) -
 
 
 def native_alone(*, steps: int, seed: int, threads: int, rule: str, shapes: str) -> Work:
-    """Updates by PyTorch's own optimizer, in the implementation that is the fastest here.
+    """Updates by PyTorch's optimizer, in its fastest implementation on this machine.
 
-    Arguments as `rule_alone`. The implementations are tried once a process: fused, for all tensors at once (`foreach`)
-    and tensor by tensor, as far as the optimizer has them.
+    Arguments as in `rule_alone`. The implementations are tried once per process: fused, all tensors at once
+    (`foreach`), and tensor by tensor, as far as the optimizer has them.
     """
     how = fastest(rule, shapes, threads)
     parameters = _parameters(shapes, seed)
@@ -88,7 +88,7 @@ def native_alone(*, steps: int, seed: int, threads: int, rule: str, shapes: str)
 
 @cache
 def fastest(rule: str, shapes: str, threads: int) -> str:
-    """Which of PyTorch's implementations of an optimizer takes the least time for a step: by the median of a few."""
+    """The name of PyTorch's fastest implementation of an optimizer, by the median of a few steps."""
     import torch
 
     torch.set_num_threads(threads)
@@ -98,7 +98,7 @@ def fastest(rule: str, shapes: str, threads: int) -> str:
         for how, update in updates.items():
             begin = perf_counter_ns()
             update.step()
-            if trial:  # the first step makes the state
+            if trial:  # the first step creates the state
                 times[how].append(perf_counter_ns() - begin)
     return min(times, key=lambda how: median(times[how]))
 
@@ -110,7 +110,7 @@ def _implementations(rule: str, parameters: list[Any]) -> dict[str, Any]:
     for how, options in {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}.items():
         try:
             made[how] = getattr(torch.optim, twin.made)(parameters, **twin.arguments(twin.hyper), **options)
-        except TypeError:  # it has no such argument
+        except TypeError:  # the optimizer has no such argument
             continue
     return made
 
@@ -141,20 +141,20 @@ def step(
     batch_size: int,
     variant: str = "plain",
 ) -> Work:
-    """Whole training steps of LeNet by deep5, under an update rule.
+    """Whole training steps of LeNet by deep5, with an update rule.
 
     Args:
-        steps: Steps a call.
-        seed: Of weights and batches.
-        threads: Of the framework.
+        steps: Steps per call.
+        seed: Seed of weights and batches.
+        threads: Threads of the framework.
         framework: Name of the back-end.
         rule: Registered name of an update rule.
-        batch_size: Samples a batch.
-        variant: "plain"; "groups": biases without weight decay, for a rule that has some; "modifier": a share of each
+        batch_size: Samples per batch.
+        variant: "plain"; "groups": biases without weight decay, for a rule that has it; "modifier": a multiple of each
             parameter is added to its gradient.
 
     Returns:
-        A call returns the last loss and logits.
+        A function that returns the last loss and logits.
     """
     options: dict[str, Any] = {}
     made = rule_of(framework, rule)

@@ -1,4 +1,4 @@
-"""What the recipe of checkpoints times: a checkpoint of a training, and as many bytes written by hand."""
+"""The sides of the checkpoint recipe: a checkpoint of a training, and a plain write of as many bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Work = Callable[[], object]
 
 
 def _with_folder(make: Callable[[Path], Work]) -> Work:
-    """A function made with a folder that is there for as long as the function is."""
+    """A function with a temporary folder that exists as long as the function."""
     folder = tempfile.mkdtemp(prefix="deep5-overhead-")
     work = make(Path(folder))
     weakref.finalize(work, shutil.rmtree, folder, ignore_errors=True)
@@ -35,15 +35,15 @@ def _trainer(features: int, hidden: int, seed: int) -> d5.Trainer:
 
 
 def checkpoint(*, steps: int, seed: int, features: int, hidden: int) -> Work:
-    """Checkpoints of a training under plain gradient descent on PyTorch, the last one kept: its parameters, no more.
+    """Checkpoints of a training by plain gradient descent on PyTorch; only the last is kept, with only its parameters.
 
-    On the clock: to copy the parameters out of the executor, to write them and what else training goes on from, and
-    until the disk has them.
+    Timed: copying the parameters from the executor, and writing them and the rest of the training state until they are
+    on disk.
 
     Args:
-        steps: Checkpoints a call.
-        seed: Of the weights.
-        features: Of the input.
+        steps: Checkpoints per call.
+        seed: Seed of the weights.
+        features: Features of the input.
         hidden: Units of the one hidden layer; the parameters are (features + 11) x hidden + 10.
     """
     trainer = _trainer(features, hidden, seed)
@@ -62,14 +62,14 @@ def checkpoint(*, steps: int, seed: int, features: int, hidden: int) -> Work:
 
 
 def bytes_by_hand(*, steps: int, seed: int, features: int, hidden: int) -> Work:
-    """As many bytes as the parameters have, out of one array in memory, written to one file until the disk has them."""
+    """Writes as many bytes as the parameters have from one array to one file, until they are on disk."""
     parameters = (features + 11) * hidden + 10
     values = np.random.default_rng(seed).standard_normal(parameters, dtype=np.float32)
 
     def make(folder: Path) -> Work:
         def work() -> None:
             for index in range(steps):
-                # Another file each time, as for checkpoints: to overwrite one is another matter to a file system.
+                # A new file each time, as for checkpoints: overwriting behaves differently in a file system.
                 path = folder / str(index)
                 with path.open("wb") as file:
                     file.write(values.data)

@@ -48,7 +48,7 @@ _OPERATORS: Mapping[str, tuple[Side, Side]] = {
 
 
 def _pair(candidate: Side, baseline: Side, ours: Sides, theirs: Sides | None = None) -> Sides:
-    """Both sides; the baseline takes the candidate's arguments if it has none of its own."""
+    """Both sides; the baseline takes the candidate's arguments if `theirs` is None."""
     return {
         "candidate": candidate,
         "candidate_kwargs": ours,
@@ -158,4 +158,4 @@ KINDS: Mapping[str, Callable[..., Sides]] = {
     "training": _training,
     "update": _update,
 }
-"""By kind, the function that makes FIXED's two sides of a case's arguments."""
+"""By kind, the function that makes the two sides of FIXED from a case's arguments."""

@@ -1,8 +1,8 @@
-"""The opponents on TensorFlow: variables, `tf.function` and Keras's Adam as TensorFlow's users write them.
+"""The baselines on TensorFlow: idiomatic variables, `tf.function` and Keras's Adam.
 
-Each function takes what `by_deep5` takes, and does the same steps on the same batches; from the same weights it
-computes the same numbers, as the tests check. Images and weights are in the
-order that TensorFlow's kernels like best, channels last, and lie ready as tensors before a clock starts.
+Each function takes the arguments of its counterpart in `by_deep5`, and does the same steps on the same batches; from
+the same weights it computes the same numbers, as the tests check. Images and weights are channels-last, which suits
+TensorFlow's kernels best, and are tensors before the timing starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Work = Callable[[], object]
 
 
 class _Layers:
-    """Variables by the order in which a network asks for them, and the layers that use them."""
+    """Variables in the order in which a network creates them, and the layers that use them."""
 
     def __init__(self, seed: int) -> None:
         import tensorflow as tf
@@ -114,7 +114,7 @@ def _resnet18(layers: _Layers) -> Callable[[Any, bool], Any]:
 
 
 def _transformer(layers: _Layers) -> Callable[[Any, bool], Any]:
-    """Two pre-norm blocks of width 128 with four heads over 32 tokens, as `d5.networks.transformer` has them."""
+    """Two pre-norm blocks of width 128 with four heads over 32 tokens, as in `d5.networks.transformer`."""
     tf, width, heads, length = layers.tf, 128, 4, 32
     words, places = layers.weight(1000, width), layers.weight(length, width)
 
@@ -129,7 +129,7 @@ def _transformer(layers: _Layers) -> Callable[[Any, bool], Any]:
 
     def dense(into: int, out: int) -> Callable[[Any], Any]:
         layer = layers.dense(into, out)
-        # One product of matrices instead of a batch of them.
+        # One matrix product instead of a batch of them.
         return lambda x: tf.reshape(layer(tf.reshape(x, (-1, into))), (-1, length, out))
 
     def split(x: Any) -> Any:
@@ -196,20 +196,20 @@ def training_step(
     """Whole training steps with Keras's Adam inside one `tf.function`; a call returns the last loss and logits.
 
     Args:
-        steps: Steps a call.
-        seed: Of weights and batches.
-        threads: Of TensorFlow.
-        network: Says which network of `deep5.networks`, at its own sizes.
-        batch_size: Samples a batch.
+        steps: Steps per call.
+        seed: Seed of weights and batches.
+        threads: Threads of TensorFlow.
+        network: The network of `deep5.networks` to match, at its default sizes.
+        batch_size: Samples per batch.
         network_kwargs: Arguments of `network`.
-        rule: deep5's name of another optimizer of Keras's.
-        variant: As of `rules.step`: biases without weight decay, or gradients with a share of their parameters.
+        rule: deep5's name of another optimizer of Keras.
+        variant: As in `rules.step`: biases without weight decay, or gradients plus a multiple of their parameters.
     """
     layers, forward, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
     tf = layers.tf
     import keras
 
-    # Keras's own epsilon is ten times the published one, which the other opponents and deep5 have.
+    # Keras's default epsilon is ten times the published one, which deep5 and the other baselines use.
     optimizer = keras.optimizers.Adam(learning_rate=0.001, epsilon=1e-8)
     if rule is not None:
         twin = twin_of("tensorflow", rule)
@@ -224,7 +224,8 @@ def training_step(
         with tf.GradientTape() as tape:
             logits = forward(images, True)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-        # Dense: of a word that occurs twice Keras's Adam adds up the squares of two gradients, not their sum's square.
+        # Dense gradients: for a word that occurs twice, Keras's Adam sums the squares of two gradients instead of
+        # squaring their sum.
         gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, layers.trained)]
         if variant == "modifier":
             pairs = zip(gradients, layers.trained, strict=True)
@@ -249,7 +250,7 @@ def inference(
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
 ) -> Work:
-    """Loss and logits in evaluation mode; arguments as `training_step`."""
+    """Loss and logits in evaluation mode; arguments as in `training_step`."""
     layers, forward, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
     tf = layers.tf
 
@@ -267,9 +268,9 @@ def inference(
 
 
 def training_run(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
-    """An epoch of LeNet on the digits: one `tf.function` a step, Keras's Adam and `CosineDecay`, an evaluation.
+    """An epoch of LeNet on the digits: one `tf.function` per step, Keras's Adam and `CosineDecay`, an evaluation.
 
-    Batches are gathered by index inside the step, without `tf.data`. Arguments and what a call returns as
+    Batches are gathered by index inside the step, without `tf.data`. Arguments and results are those of
     `by_deep5.training_run`.
     """
     d5.framework("tensorflow").set_threads(threads)

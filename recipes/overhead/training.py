@@ -1,7 +1,7 @@
-"""What the overhead recipes time: the trainer, and the same work written by hand.
+"""The sides of the trainer recipes: the trainer, and the same work hand-written.
 
-Each function returns a function of no arguments that does `steps` steps and returns when they are finished. The
-candidates are deep5 as a user runs it; the baselines are what somebody would write who has no deep5.
+Each function returns a function without arguments that does `steps` steps and returns when they are finished. The
+candidates use deep5 as a user does; the baselines are what a user would write without deep5.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Work = Callable[[], object]
 
 
 class NoOpExecutor:
-    """An executor that does nothing, or waits a stated time: what remains is what the trainer adds.
+    """An executor that does nothing, or waits for a given time: the rest is the overhead of the trainer.
 
-    Of `GraphExecutor` it has what the trainer touches when the optimizer owns the step.
+    It has the parts of `GraphExecutor` that the trainer uses when the optimizer owns the step.
     """
 
     def __init__(self, busy_us: float = 0.0) -> None:
@@ -38,10 +38,10 @@ class NoOpExecutor:
         self._busy_ns = int(busy_us * 1000)
 
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        """Nothing to wait for."""
 
     def work(self) -> dict[str, Any]:
-        """Wait, if asked to, in a loop that a scheduler does not take for idle."""
+        """Wait, if requested, in a busy loop, which the scheduler does not treat as idle."""
         if self._busy_ns:
             end = perf_counter_ns() + self._busy_ns
             while perf_counter_ns() < end:
@@ -53,24 +53,24 @@ class NoOpOptimizer:
     """An optimizer whose step is the executor's."""
 
     def bind(self, executor: Any) -> None:
-        """Keep the executor's work."""
+        """Keep a reference to the executor's work."""
         self._work = executor.work
 
     def step(self, inputs: Mapping[str, Any], info: d5.StepInfo) -> Mapping[str, Any]:
-        """Whatever the executor does."""
+        """Call the executor's work."""
         outputs: Mapping[str, Any] = self._work()
         return outputs
 
     def state_dict(self) -> dict[str, Any]:
-        """There is none."""
+        """There is no state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is none."""
+        """There is no state."""
 
 
 class PreparedSampler(d5.OrderedSampler):
-    """Batches that are there already: gathering samples is measured elsewhere."""
+    """Prepared batches: other recipes measure the gathering of samples."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(ArrayDataset({"input": np.zeros(steps), "label": np.zeros(steps)}), 1)
@@ -87,17 +87,17 @@ def _metrics() -> list[d5.Event]:
 
 
 def noop_trainer(*, steps: int) -> Work:
-    """The trainer with all training metrics attached, on an executor that does nothing."""
+    """The trainer with all training metrics, on an executor that does nothing."""
     executor: Any = NoOpExecutor()
     trainer = d5.Trainer(executor, NoOpOptimizer(), PreparedSampler(steps))
     return lambda: trainer.train(1, _metrics())
 
 
 def logging_trainer(*, steps: int, busy_us: float) -> Work:
-    """The same with progress bar on a terminal, CSV log and MLPerf log.
+    """The same with a progress bar on a terminal, CSV log and MLPerf log.
 
-    Each step is busy for a stated time: an epoch that is over before the bar was drawn once would not show what
-    drawing costs.
+    Each step is busy for a given time: an epoch that ends before the bar is first drawn would not show the cost of
+    drawing.
     """
     from rich.console import Console
 
@@ -118,7 +118,7 @@ def logging_trainer(*, steps: int, busy_us: float) -> Work:
 
 
 def bare_loop(*, steps: int, busy_us: float = 0.0) -> Work:
-    """The loop that nobody could leave out: fetch a batch, call the step."""
+    """The minimal loop: fetch a batch, call the step."""
     executor, optimizer, sampler = NoOpExecutor(busy_us), NoOpOptimizer(), PreparedSampler(steps)
     optimizer.bind(executor)
     info = d5.StepInfo()
@@ -132,21 +132,21 @@ def bare_loop(*, steps: int, busy_us: float = 0.0) -> Work:
 
 
 def _samples(steps: int, batch_size: int) -> dict[str, np.ndarray]:
-    """As many of the digits as the steps take, over and over where they take more than there are."""
+    """The digits for `steps` steps, repeated if there are fewer."""
     train = digits().train
     found: dict[str, np.ndarray] = train.batch(np.arange(steps * batch_size) % len(train))
     return found
 
 
 def lenet_by_trainer(*, steps: int, seed: int, threads: int, batch_size: int, optimizer: Any) -> Work:
-    """An epoch of LeNet on the digits under the trainer, on PyTorch.
+    """An epoch of LeNet on the digits in the trainer, on PyTorch.
 
     Args:
-        steps: Batches in the epoch.
-        seed: Of weights and order.
-        threads: Of PyTorch.
-        batch_size: Samples a batch.
-        optimizer: Makes an update rule or a step optimizer.
+        steps: Batches per epoch.
+        seed: Seed of weights and order.
+        threads: Threads of PyTorch.
+        batch_size: Samples per batch.
+        optimizer: Creates an update rule or a step optimizer.
     """
     framework = d5.framework("pytorch")
     framework.set_threads(threads)
@@ -157,13 +157,13 @@ def lenet_by_trainer(*, steps: int, seed: int, threads: int, batch_size: int, op
 
 
 def lenet_by_hand(*, steps: int, seed: int, threads: int, batch_size: int, optimizer: str) -> Work:
-    """The same epoch as PyTorch's users write it: a module, `torch.optim` with `fused=True`, a shuffled epoch.
+    """The same epoch in idiomatic PyTorch: a module, `torch.optim` with `fused=True`, a shuffled epoch.
 
     Args:
-        steps: Batches in the epoch.
-        seed: Of weights and order.
-        threads: Of PyTorch.
-        batch_size: Samples a batch.
+        steps: Batches per epoch.
+        seed: Seed of weights and order.
+        threads: Threads of PyTorch.
+        batch_size: Samples per batch.
         optimizer: `"adam"`, `"momentum"` or `"sgd"`.
     """
     import torch
