@@ -1,4 +1,4 @@
-"""Layouts, shapes and zero points that ONNX Runtime's kernels do not take, around those that they take."""
+"""Rewrites of layouts, shapes and zero points that ONNX Runtime's kernels do not support into supported ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["ARRANGEMENTS", "corners"]
 
-# Of a recurrent layer's inputs, those with a batch axis, and its permutations from batches first to batches second.
+# The inputs of a recurrent layer with a batch axis, and the permutations from batch first to batch second.
 _STATES = (0, 5, 6)
 _SWAPPED, _ALL = [1, 0, 2], [2, 0, 1, 3]
-# Of an extent: scales have some seven digits.
+# Tolerance as a fraction of a pixel: scales have about seven digits.
 _PART = 1e-4
 
 
@@ -41,7 +41,7 @@ def _has_output_shape(node: ir.Node) -> bool:
 
 
 def _pad_behind(draft: Draft, node: ir.Node) -> None:
-    """Indices count in the array without padding; the kernel would count in the padded one."""
+    """Indices refer to the unpadded array; the kernel would apply them to the padded one."""
     (inner,) = draft.same(node.inputs[:2])
     behind = draft.op("Sub", node.inputs[2], draft.op("Shape", inner))
     before = draft.op("Sub", behind, behind)
@@ -63,7 +63,7 @@ def _zero_point_of_channels(node: ir.Node) -> bool:
 
 
 def _subtract_zero_points(draft: Draft, node: ir.Node) -> None:
-    """A channel's zero point times the sum over each window is taken off what the weights alone give."""
+    """Compute with the weights only, then subtract each channel's zero point times the sum over each window."""
     weights, points = node.inputs[1], node.inputs[3]
     assert weights is not None and weights.shape is not None and weights.dtype is not None  # noqa: S101, PT018 - types were inferred
     (product,) = draft.same(node.inputs[:3])
@@ -81,7 +81,7 @@ def _single(node: ir.Node) -> bool:
 
 
 def _transform_in_float64(draft: Draft, node: ir.Node) -> None:
-    """In float32 the kernel's angles are rounded, and what cancels is far from 0."""
+    """In float32 the kernel rounds its angles, so terms that should cancel do not."""
     inputs = [
         draft.cast(value, ir.DataType.DOUBLE) if value is not None and value.dtype == ir.DataType.FLOAT else value
         for value in node.inputs
@@ -90,11 +90,11 @@ def _transform_in_float64(draft: Draft, node: ir.Node) -> None:
 
 
 def corners(node: ir.Node) -> tuple[int, float] | bool:
-    """Whether a Resize aligns corners at a whole extent, as the kernel takes it to.
+    """Whether a Resize with aligned corners has an integer output size, as the kernel assumes.
 
     Returns:
-        The extent and the scale that give part of one; True where it does or is another Resize; False where nobody
-        knows before the network runs.
+        The size and the scale whose product is not an integer; True if all are integers, or for any other Resize; False
+        if it is unknown before the network runs.
     """
     aligned = attribute(node, "coordinate_transformation_mode", "half_pixel") == "align_corners"
     if not aligned or len(node.inputs) != 3 or node.inputs[2] is None:
@@ -117,7 +117,7 @@ def _computed_corners(node: ir.Node) -> bool:
 
 
 def _refuse_parts(draft: Draft, node: ir.Node) -> None:
-    """The kernel takes whole extents: a scale that gives part of one becomes 0, which it refuses."""
+    """The kernel assumes integer sizes: a scale that gives a fractional one becomes 0, which the kernel rejects."""
     data, scales = node.inputs[0], draft.setting(node.inputs[2])
     shape, axes = draft.op("Shape", data), attribute(node, "axes")
     if axes is not None:
@@ -140,4 +140,4 @@ ARRANGEMENTS = {
     "Resize": [(_computed_corners, _refuse_parts)],
     "STFT": [(_single, _transform_in_float64)],
 }
-"""As `NUMBERS`."""
+"""Like `NUMBERS`."""

@@ -1,4 +1,4 @@
-"""Compiled operators in ONNX Runtime: nodes of custom operators, whose kernels are the operators' own."""
+"""Compiled operators in ONNX Runtime: nodes of custom operators that call the operators' kernels."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LOADING = threading.Lock()
 
 
 def with_kernels(network: Network, device: Device) -> tuple[Network, dict[str, Kernel]]:
-    """The network whose nodes of compiled operators are those of custom operators; see `compiled.with_kernels`.
+    """The network with nodes of compiled operators replaced by custom operators; see `compiled.with_kernels`.
 
     Raises:
-        OperatorError: As there.
-        Unsupported: The device is no host.
+        OperatorError: See `compiled.with_kernels`.
+        Unsupported: The device is not the host.
     """
     suited, kernels = compiled.with_kernels(network, _described)
     if kernels and device.kind != "cpu":
@@ -43,16 +43,16 @@ def with_kernels(network: Network, device: Device) -> tuple[Network, dict[str, K
 
 
 def register_shim(options: onnxruntime.SessionOptions) -> None:
-    """Let sessions of these options know the custom operators of all kernels so far."""
+    """Register the custom operators of all kernels so far with sessions of these options."""
     options.register_custom_ops_library(_shim()._name)
 
 
 def failure(error: Exception, kernels: Mapping[str, Kernel]) -> Deep5Error | None:
-    """What an operator raised, in its own words; None where the error is not one of an operator's.
+    """The error that an operator raised, with its own message; None if the error is not an operator's.
 
     Args:
-        error: ONNX Runtime's.
-        kernels: As `with_kernels` gave them.
+        error: The error of ONNX Runtime.
+        kernels: The result of `with_kernels`.
     """
     found = re.search(r"while running deep5_\w+ node\. Name:'(.*?)' Status Message: (.*)", str(error), re.DOTALL)
     kernel = kernels.get(found[1]) if found else None
@@ -60,7 +60,7 @@ def failure(error: Exception, kernels: Mapping[str, Kernel]) -> Deep5Error | Non
 
 
 def _described(kernel: Kernel, node: ir.Node) -> tuple[str, dict[str, Any]]:
-    """A custom operator exists for each combination of element types."""
+    """The custom operator for the kernel's combination of dtypes."""
     codes = [CODES[dtype] for dtype in kernel.dtypes]
     name = "_".join(["deep5", *map(str, codes[: kernel.inputs]), "to", *map(str, codes[kernel.inputs :])])
     given = (ctypes.c_int32 * len(codes))(*codes)
@@ -70,7 +70,7 @@ def _described(kernel: Kernel, node: ir.Node) -> tuple[str, dict[str, Any]]:
 
 
 def _shim() -> Any:
-    with _LOADING:  # one library knows all signatures
+    with _LOADING:  # one library holds all signatures
         return _loaded()
 
 

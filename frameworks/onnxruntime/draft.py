@@ -1,4 +1,4 @@
-"""`Draft`: what is written in the place of a node."""
+"""`Draft`: the replacement of a node."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ __all__ = ["Draft"]
 
 
 class Draft:
-    """New nodes that are to compute what a node does.
+    """New nodes that compute the same as a given node.
 
     Args:
-        graph: The node's; `replace` changes it.
-        node: The node.
+        graph: The node's graph; `replace` changes it.
+        node: The node to replace.
     """
 
     def __init__(self, graph: ir.Graph, node: ir.Node) -> None:
         self._graph, self._node, self._tape = graph, node, ir.tape.Tape()
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """The output of one more node."""
+        """Add a node, and return its output."""
         value: ir.Value = self._tape.op(op_type, list(inputs), attributes)
         return value
 
     def constant(self, numbers: Any, dtype: Any) -> ir.Value:
-        """A constant of ONNX's or NumPy's element type."""
+        """A constant of an ONNX or NumPy dtype."""
         kind = dtype.numpy() if isinstance(dtype, ir.DataType) else dtype
         return self.op("Constant", value=ir.tensor(np.array(numbers, kind)))
 
     def setting(self, value: ir.Value | None) -> Any:
-        """An input that says how the node works, for another operator to read, which must not make it a parameter."""
+        """An input with settings of the node, for use by another operator; a constant, so it does not become a
+        parameter."""
         known = constant_value(value)
         return value if known is None else self.constant(known, known.dtype)
 
     def cast(self, value: ir.Value | None, dtype: ir.DataType) -> ir.Value:
-        """A value in another element type; None, for an input that an operator may leave out, is none of these."""
+        """A value cast to another dtype. None, an omitted optional input, is not allowed."""
         return self.op("Cast", value, to=int(dtype))
 
     def same(self, inputs: Sequence[ir.Value | None], **changes: Any) -> list[ir.Value | None]:
-        """The outputs of the node itself on other inputs; None where it leaves one out.
+        """The outputs of a copy of the node on other inputs; None for omitted outputs.
 
         Args:
-            inputs: Instead of the node's own.
-            changes: Of attributes; None takes one away.
+            inputs: The new inputs.
+            changes: Changed attributes; None removes one.
         """
         attributes = {name: value.value for name, value in self._node.attributes.items()} | changes
         kept = {name: value for name, value in attributes.items() if value is not None}
@@ -60,10 +61,10 @@ class Draft:
         return [value if value.name != "" else None for value in made]
 
     def replace(self, *outputs: ir.Value | None) -> None:
-        """Put what was drafted in the node's place.
+        """Replace the node by the new nodes.
 
         Args:
-            outputs: For each of the node's; None where it leaves one out.
+            outputs: One for each output of the node; None for omitted outputs.
         """
         pairs = [(old, new) for old, new in zip(self._node.outputs, outputs, strict=True) if new is not None]
         for old, new in pairs:

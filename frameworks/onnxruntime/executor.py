@@ -1,4 +1,4 @@
-"""The executor of ONNX Runtime: sessions over the memory of the executor, gradients by an ONNX graph."""
+"""The executor of ONNX Runtime: sessions on the executor's memory, gradients by an ONNX graph."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = ["ONNXRuntimeExecutor"]
 
 
 class ONNXRuntimeExecutor(GradientExecutor):
-    """Runs a network in ONNX Runtime; made by `ONNXRuntime.executor`.
+    """Runs a network in ONNX Runtime; created by `ONNXRuntime.executor`.
 
-    As long as nobody can write to the parameters (none were given out, nothing trains), a session of inference holds
-    them as constants, as ONNX Runtime's own users have them: it runs faster, keeps weights a second time where it
-    arranges them anew, and may round differently from the session that reads them where they lie.
+    As long as the parameters cannot change (none were returned, no training), inference sessions hold them as
+    constants. Such a session runs faster, keeps a second copy of weights in another layout, and may round differently
+    from a session that reads the executor's memory.
 
     Args:
         network: The network; it is not changed.
         framework: ONNX Runtime.
-        device: One that it has.
-        seed: Of noise alone.
-        profiles: A folder for the profiles of sessions; None: they write none.
+        device: A device that it supports.
+        seed: The seed of noise only.
+        profiles: A folder for the profiles of sessions; None: no profiles.
 
     Raises:
-        Unsupported: Nodes that it cannot run, each with its reason.
+        Unsupported: Some nodes cannot run; the message gives the reason for each.
 
     Attributes:
-        capabilities: None. Convolution and others exist in float32 alone; a network of float64 runs where all of its
+        capabilities: None. Convolution and other operators exist only in float32; a float64 network runs if all of its
             operators do.
     """
 
@@ -54,7 +54,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
     ) -> None:
         _check_types(network)
         self._framework, self._profiles = framework, profiles
-        # Whether nobody but `_assign` can write to the parameters.
+        # Whether only `_assign` can write to the parameters.
         self._fixed = True
         super().__init__(network, framework, device=device, seed=seed)
         check_short(self._forms.evaluation.nodes, device)
@@ -93,11 +93,11 @@ class ONNXRuntimeExecutor(GradientExecutor):
 
     def _assign(self, name: str, value: np.ndarray) -> None:
         if self._programs:
-            self._release()  # whoever writes once after a call will write again
+            self._release()  # a caller that writes after a call will write again
         super()._assign(name, value)
 
     def _release(self) -> None:
-        """From now on parameters are read where they lie."""
+        """From now on, sessions read the parameters from the executor's memory."""
         if self._fixed:
             self._fixed = False
             self.discard_programs()
@@ -117,7 +117,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
         )
 
     def profiled(self, kind: str) -> list[Program]:
-        """Give up the programs of one kind, `"forward"` or `"gradients"`, for the sake of their profiles."""
+        """Remove and return the programs of one kind, `"forward"` or `"gradients"`, for their profiles."""
         return [cast(Program, self._programs.pop(key).run) for key in list(self._programs) if key[0] == kind]
 
     def _session(self) -> onnxruntime.InferenceSession:
@@ -126,7 +126,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
 
 
 def _check_types(network: Network) -> None:
-    """Refuse inputs and outputs of few bits, of which ONNX Runtime makes no values from NumPy's arrays."""
+    """Reject inputs and outputs of sub-byte dtypes, which ONNX Runtime cannot create from NumPy arrays."""
     for kind, specs in (("input", network.inputs), ("output", network.outputs)):
         for name, spec in specs.items():
             if spec.dtype.startswith(("float4", "float8", "int2", "int4", "uint2", "uint4")):

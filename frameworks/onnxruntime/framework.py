@@ -1,4 +1,4 @@
-"""`ONNXRuntime`: the back-end's entry point. onnxruntime itself loads when it is made."""
+"""`ONNXRuntime`: the entry point of the back-end. Instances import onnxruntime."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ONNXRuntime(NumericsFramework):
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
-        # Asked for here, so that a missing onnxruntime is named before anything else is made.
+        # Imported here, so a missing onnxruntime is reported first.
         import onnxruntime
 
         self._onnxruntime = onnxruntime
@@ -62,7 +62,7 @@ class ONNXRuntime(NumericsFramework):
         return ONNXRuntimeLayerClock(as_network(network), self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
-        """Whether ONNX Runtime makes a session of the node alone."""
+        """Whether ONNX Runtime can create a session of only the node."""
         from deep5.frameworks.onnxruntime.session import supports
 
         return supports(node)
@@ -84,5 +84,5 @@ class ONNXRuntime(NumericsFramework):
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
-    """The executor of a network on ONNX Runtime, as the tutorial's recipes name it."""
+    """The executor of a network on ONNX Runtime, under the name in the tutorial's recipes."""
     return ONNXRuntime().executor(network, device=device, seed=seed)

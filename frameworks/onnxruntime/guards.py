@@ -1,4 +1,4 @@
-"""What ONNX Runtime gets wrong without a word: labels below 0, large whole numbers, sums at repeated indices."""
+"""Guards against silent errors of ONNX Runtime: labels below 0, large integers, sums at repeated indices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["guard", "guarded", "wrong"]
 
-# What it computes in float64, which holds whole numbers up to 2^53.
+# Operators computed in float64, which is exact for integers up to 2^53.
 _INEXACT = {
     *("Mean", "Pow", "Range", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd"),
     "ReduceSumSquare",
@@ -27,9 +27,9 @@ _HALF = 1 << 32
 
 
 def wrong(node: ir.Node) -> str | None:
-    """Why numbers would come out of a node as others, where it cannot be written in another way; else None.
+    """Why a node would give wrong values and cannot be rewritten; else None.
 
-    Large whole numbers do; an extent is never that large.
+    Large integers would be wrong; sizes are never that large.
     """
     if (reason := racing(node)) is not None:
         return reason
@@ -50,17 +50,16 @@ def wrong(node: ir.Node) -> str | None:
 
 
 def guarded(network: Network) -> Network:
-    """The network whose sums are right, and whose labels below 0 are refused when it runs.
+    """A network with correct sums that rejects labels below 0 at run time.
 
-    A label that nobody could look at before is made one above all classes where it is below 0. A sum is that of the
-    lower halves of its terms and that of the upper ones, each of which float64 holds. What is combined at repeated
-    indices is combined in order.
+    A label that cannot be checked beforehand becomes larger than all classes if it is below 0. Sums add the lower and
+    upper halves of their terms separately, each exact in float64. Updates at repeated indices are combined in order.
 
     Args:
         network: The network; it is not changed.
 
     Returns:
-        A network of the same inputs and outputs; the network itself where there is nothing to do.
+        A network with the same inputs and outputs; the network itself if nothing changes.
     """
     losses = open_losses(network)
     model = changed(network.model, lambda node: guard(node, is_open=node in losses))
@@ -68,11 +67,11 @@ def guarded(network: Network) -> Network:
 
 
 def guard(node: ir.Node, *, is_open: bool) -> Change | None:
-    """What writes a node in others, of which the numbers are right; None where they are.
+    """The rewrite of a node into others with correct values; None if the node is correct.
 
     Args:
         node: The node.
-        is_open: Whether it is a loss whose labels nobody has looked at.
+        is_open: Whether it is a loss with unchecked labels.
     """
     if is_open:
         return _refuse_below_0
@@ -82,9 +81,9 @@ def guard(node: ir.Node, *, is_open: bool) -> Change | None:
 
 
 def _attention(node: ir.Node) -> str | None:
-    """Why attention would leave out infinities of causality, fail for a mask that it has to pad, or give NaN."""
+    """Why attention would miss the infinities of causality, fail for a mask that needs padding, or give NaN."""
     if node.outputs[0].dtype == ir.DataType.DOUBLE:
-        # Version 1.31: the result of a query that sees no key is NaN, and the scale has the digits of float32.
+        # Version 1.31: the result of a query without keys is NaN, and the scale has float32 precision.
         return (
             "ONNX Runtime has no kernel for it in float64, and writes it in operators that give NaN; allowed: float32"
         )
@@ -99,7 +98,7 @@ def _attention(node: ir.Node) -> str | None:
 
 
 def _resize(node: ir.Node) -> str | None:
-    """Why a resize would place its corners otherwise: it takes the whole extent where the scale gives part of one."""
+    """Why a resize would misplace its corners: the kernel uses the rounded size if the scale gives a fractional one."""
     found = corners(node)
     if not isinstance(found, tuple):
         return None
@@ -108,7 +107,7 @@ def _resize(node: ir.Node) -> str | None:
 
 
 def _is_sum(node: ir.Node) -> bool:
-    """Whether a node sums whole numbers that may be large."""
+    """Whether a node sums integers that may be large."""
     whole = node.op_type == "ReduceSum" and not node.domain and node.outputs[0].dtype == ir.DataType.INT64
     return whole and not of_shapes(node.inputs[0])
 

@@ -1,4 +1,4 @@
-"""`kernel_groups`: which layers a kernel of an optimised graph computes."""
+"""`kernel_groups`: the layers that each kernel of an optimized graph computes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from deep5.networks.network import Network
 
 __all__ = ["kernel_groups"]
 
-# A node in blocked layout is called after the value that it once computed.
+# A node in blocked layout is named after the value that it originally computed.
 _BLOCKED = re.compile(r"(.*)_nchwc(_token_\d+)?")
-# Inputs of a blocked convolution that also adds: the last is the other term.
+# The number of inputs of a blocked convolution with a fused sum: the last one is the other term.
 _WITH_SUM = 4
 
 
 def kernel_groups(path: Path, run: Network, owners: Owners) -> list[tuple[onnx.NodeProto, Group | None]]:
-    """The kernels of an optimised graph in the order of execution, each with the layers that it computes.
+    """The kernels of an optimized graph in execution order, each with the layers that it computes.
 
-    A kernel computes the nodes between its outputs and what the kernels before it computed. What ONNX Runtime adds,
-    such as a change of layout, goes with the kernel that reads it.
+    A kernel computes the nodes between its outputs and the results of earlier kernels. Kernels that ONNX Runtime adds,
+    such as a change of layout, belong to the kernel that reads their result.
 
     Args:
-        path: Of the optimised model; weights are not read.
-        run: The network that the session was made of.
-        owners: Whose layers its nodes are.
+        path: The file of the optimized model; weights are not read.
+        run: The network of the session.
+        owners: Maps its nodes to layers.
     """
     graph = onnx.load_model(path, load_external_data=False).graph
     made = {str(value.name): node for node in run.nodes for value in node.outputs if value.name}
@@ -50,14 +50,14 @@ def kernel_groups(path: Path, run: Network, owners: Owners) -> list[tuple[onnx.N
 
 
 def _results(kernel: onnx.NodeProto, made: dict[str, ir.Node]) -> Iterator[str]:
-    """The network's own values that a kernel computes."""
+    """The values of the network that a kernel computes."""
     for name in kernel.output:
         if name in made:
             yield name
     blocked = _BLOCKED.fullmatch(kernel.name)
     if not kernel.domain or blocked is None or blocked[1] not in made:
         return
-    # What was put into it later is not in its name.
+    # Operators fused into it later are not in its name.
     name = blocked[1]
     activation = next((each.s.decode() for each in kernel.attribute if each.name == "activation"), None)
     for more in ("Add" if len(kernel.input) >= _WITH_SUM and kernel.op_type == "Conv" else None, activation):
@@ -69,7 +69,7 @@ def _results(kernel: onnx.NodeProto, made: dict[str, ir.Node]) -> Iterator[str]:
 
 
 def _between(names: Sequence[str], stops: set[str], made: dict[str, ir.Node], taken: set[ir.Node]) -> list[ir.Node]:
-    """The nodes from these values back to others that a kernel computes; those in `taken`, which grows, are not."""
+    """The nodes from these values back to `stops`, without those in `taken`, to which they are added."""
     found, waiting = [], [made[name] for name in names]
     while waiting:
         node = waiting.pop()

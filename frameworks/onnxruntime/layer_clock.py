@@ -26,18 +26,18 @@ _SUFFIX = "_kernel_time"
 
 
 class ONNXRuntimeLayerClock:
-    """Times layers by the profiler of the sessions, in whole microseconds. Implements `LayerClock`.
+    """Times layers with the sessions' profiler, in integer microseconds. Implements `LayerClock`.
 
-    Profiles and the optimised graphs, which say what a kernel computes, are in a temporary folder until `close`.
+    Profiles and optimized graphs, which define what a kernel computes, are in a temporary folder until `close`.
 
     Args:
         network: The network; it is not changed.
         framework: ONNX Runtime.
         device: The host processor.
-        seed: Of noise alone.
+        seed: The seed of noise only.
 
     Raises:
-        Unsupported: As for `ONNXRuntimeExecutor`; another device, where the profiler times the launch of a kernel.
+        Unsupported: As for `ONNXRuntimeExecutor`; or another device, where the profiler would time kernel launches.
     """
 
     def __init__(self, network: Network, framework: NumericsFramework, *, device: Device, seed: int = 0) -> None:
@@ -64,11 +64,11 @@ class ONNXRuntimeLayerClock:
 
     def inference_and_backprop(self, inputs: Arrays, loss: str) -> None:
         """Run forward and backward once."""
-        self._collect("forward")  # a program of inference ends with the first of training
+        self._collect("forward")  # the first training program ends the inference programs
         self._executor.inference_and_backprop(inputs, loss)
 
     def passes(self) -> tuple[Sequence[Pass], Sequence[Pass]]:
-        """What was measured."""
+        """The measured passes."""
         self._collect("forward")
         self._collect("gradients")
         return self._forward, self._steps
@@ -87,7 +87,7 @@ class ONNXRuntimeLayerClock:
 
 
 def _passes(program: Program, network: Network) -> Iterator[Pass]:
-    """What the profile of a session says; it ends."""
+    """The passes in the profile of a session; this ends profiling."""
     if program.profile is None:
         return
     profile = Path(program.session.end_profiling())
@@ -112,7 +112,7 @@ def _pass(
     operators = [event["args"]["op_name"] for event in events]
     if operators == [kernel.op_type for kernel, _ in kernels]:
         groups = [group for _, group in kernels]
-    else:  # another order, or the bodies of loops among them
+    else:  # another order, or loop bodies in between
         names = [event["name"].removesuffix(_SUFFIX) for event in events]
         groups = [named.get(name) or owners.group([owners.of(name)]) for name in names]
     found: dict[Group, float] = {}

@@ -1,4 +1,4 @@
-"""What sessions on a graphics processor may do to the bits, and the base of the framework that holds it."""
+"""Numerical settings of GPU sessions, and the base of the framework that holds them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["EXACT", "Numerics", "NumericsFramework"]
 
 
 class Numerics(NamedTuple):
-    """What sessions on a graphics processor may do to the bits; see `Framework.set_numerics`."""
+    """Numerical settings of GPU sessions; see `Framework.set_numerics`."""
 
     deterministic: bool = True
     tf32: bool = False
@@ -20,10 +20,10 @@ EXACT = Numerics()
 
 
 class NumericsFramework(EngineFramework):
-    """Base of `ONNXRuntime`: what its executors read of it while it is in use.
+    """Base of `ONNXRuntime`: the state that its executors read.
 
     Attributes:
-        numerics: The process's, as the number of threads is.
+        numerics: Global to the process, like the number of threads.
     """
 
     numerics: ClassVar[Numerics] = EXACT

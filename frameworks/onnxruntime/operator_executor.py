@@ -19,12 +19,12 @@ __all__ = ["ONNXRuntimeOperatorExecutor"]
 
 
 class ONNXRuntimeOperatorExecutor(EngineOperatorExecutor):
-    """An operator in ONNX Runtime; made by `ONNXRuntime.operator_executor`.
+    """An operator in ONNX Runtime; created by `ONNXRuntime.operator_executor`.
 
     Args:
-        operator: In C++, one of ONNX's own, or in Python where its code can be written down in ONNX's operators.
+        operator: A C++ operator, an ONNX operator, or a Python operator that can be traced to ONNX operators.
         framework: ONNX Runtime.
-        device: One that it has.
+        device: A device that it supports.
     """
 
     def __init__(self, operator: Operator, framework: NumericsFramework, *, device: Device) -> None:
@@ -33,9 +33,9 @@ class ONNXRuntimeOperatorExecutor(EngineOperatorExecutor):
         self._last: Program | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Threads, provider, TF32 and determinism, as read back from the session that was made last."""
+        """Threads, provider, TF32 and determinism, as read back from the last session."""
         told = {"framework": self._runtime.name, "version": onnxruntime.__version__, "device": str(self.device)}
-        if self._last is None:  # nothing has run: what sessions will be made with
+        if self._last is None:  # nothing has run: the settings for future sessions
             return {**told, "threads": self._runtime.threads, **self._runtime.numerics._asdict()}
         session = self._last.session
         options, provider = session.get_session_options(), session.get_providers()[0]

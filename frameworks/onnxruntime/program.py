@@ -1,4 +1,4 @@
-"""`Program`: a network in a session of ONNX Runtime, its parameters bound where they lie."""
+"""`Program`: a network in a session of ONNX Runtime that is bound to the memory of its parameters."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ from deep5.training.gradient_executor import Notify
 
 __all__ = ["Program"]
 
-# A copy of this many bytes takes as long as ONNX Runtime takes to bind an array, and less than to make one.
+# Copying this many bytes takes as long as binding an array in ONNX Runtime, and less than creating one.
 _SMALL_BYTES = 8192
 _NUMBERS = itertools.count()
 _Shapes = tuple[tuple[int, ...], ...]
 
 
 class Program:
-    """A network made runnable; a `Run` of `GradientExecutor`.
+    """A runnable network; a `Run` of `GradientExecutor`.
 
-    Parameters and buffers are inputs that are bound once, to the memory of the executor: a session that held them as
-    constants would keep a copy of them, and compute with old values. Where nobody writes to them it may hold them so,
-    which is faster: ONNX Runtime arranges constant weights as its kernels like them best. Gradients are bound to memory
-    that stays the same from call to call; of the other outputs small ones are copied, and large ones go to memory that
-    is lent (`Lender`). A binding serves one call at a time: threads that come at once wait for each other.
+    Parameters and buffers are inputs bound once, to the executor's memory: a session with constants would keep a copy
+    of them, and use stale values. If they do not change, the session may hold them as constants, which is faster: ONNX
+    Runtime repacks constant weights for its kernels. Gradients are bound to memory that stays the same across calls.
+    Small other outputs are copied; large ones are written to lent memory (`Lender`). A binding serves one call at a
+    time: concurrent threads wait for each other.
 
     Args:
         network: The network.
-        values: Its live parameters and buffers.
-        announced: Names of its last outputs, the gradients.
-        threads: How many an operator may use.
-        device: Where it runs.
-        fixed: Whether the values stay as they are while the program is in use.
-        numerics: What a graphics processor may do to the bits.
-        profiles: A folder for the session's profile; None: it writes none.
+        values: The live parameters and buffers.
+        announced: Names of the last outputs, the gradients.
+        threads: The number of threads per operator.
+        device: The device of the session.
+        fixed: Whether the values do not change while the program is in use.
+        numerics: Numerical settings of a GPU.
+        profiles: A folder for the session's profile; None: no profile.
 
     Raises:
         Unsupported: ONNX Runtime cannot run the network.
 
     Attributes:
         session: The `onnxruntime.InferenceSession`.
-        profile: Where it writes its profile; None: nowhere.
+        profile: The session's profile; None: no profile.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Program:
     ) -> None:
         self._name = network.model.graph.name
         self._values = {name: on_memory(values[name]) for name in (*network.parameter_specs, *network.buffer_specs)}
-        # The kernels of compiled operators live as long as the session that calls them.
+        # Keeps the kernels of compiled operators alive as long as the session that calls them.
         suited, self._kernels = with_kernels(guarded(widened(network)), device)
         self.profile = None if profiles is None else Profile(profiles / f"{next(_NUMBERS)}.onnx", suited)
         try:
@@ -96,13 +96,13 @@ class Program:
                 wide=any(map(_is_wide, suited.model.graph.all_nodes())),
                 profile=self.profile,
             )
-        except Exception as error:  # ONNX Runtime raises its own private classes
+        except Exception as error:  # ONNX Runtime raises private classes
             raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {explanation(error)}") from error
         outputs = list(network.outputs.items())
         first = len(outputs) - len(announced)
         self._inputs, self._outputs, self._announced = tuple(network.inputs), outputs[:first], outputs[first:]
         self._passed = {name for name in network.outputs if name in network.inputs or name in self._values}
-        # Where an extent with a name is read: number of the input, axis.
+        # Where to read a symbolic dimension: index of the input, axis.
         self._extents = {
             extent: (number, axis)
             for number, spec in enumerate(network.inputs.values())
@@ -111,24 +111,24 @@ class Program:
         }
         self._binding = self.session.io_binding()
         for name, _ in outputs:
-            self._binding.bind_output(name)  # in order, which stays that of `get_outputs`
+            self._binding.bind_output(name)  # defines the order of `get_outputs`
         if not fixed:
             self._bind_values()
         self._on_host = device.kind == "cpu"
-        # The host's memory is read where it lies; what a device has is as old as the binding.
+        # Host memory is read in place; a device holds a copy from the time of binding.
         self._copied = not self._on_host and not fixed
-        # By input: the array that it is bound to where it lies; memory that a small one is copied to, the same while it
-        # is bound to that; what came last.
+        # By input: the array whose memory it is bound to; the buffer that a small one is copied to; the buffer, while
+        # it is bound to that; the last array.
         self._bound: list[np.ndarray | None] = []
         self._small: list[np.ndarray | None] = []
         self._places: list[np.ndarray | None] = []
         self._last: list[np.ndarray | None] = []
         self._held: dict[str, OrtValue] = {}
         self._shapes: _Shapes | None = None
-        # Small outputs and where they are copied from; those of unknown extents, for which ONNX Runtime finds memory.
+        # Small outputs and the arrays they are copied from; outputs of unknown size, allocated by ONNX Runtime.
         self._copies: list[tuple[int, np.ndarray | None]] = []
         self._unknown: list[str] = []
-        # The others, which are lent.
+        # The other outputs, in lent memory.
         self._large: list[str] = []
         self._lender: Lender[OrtValue] = Lender((), on_memory)
         self._lent: Lent[OrtValue] = self._lender.lend()[0]
@@ -141,8 +141,8 @@ class Program:
         """Run once; see `Run`.
 
         Raises:
-            NetworkError: An operator failed; the message is ONNX Runtime's.
-            OperatorError: A compiled operator failed; the message is its own.
+            NetworkError: An operator failed; with ONNX Runtime's message.
+            OperatorError: A compiled operator failed; with its own message.
         """
         shapes = tuple([value.shape for value in inputs])
         with self._lock:
@@ -151,9 +151,10 @@ class Program:
                     self._prepare(inputs, shapes, into)
                 except Deep5Error:
                     raise
-                except Exception as error:  # more memory than there is, or what ONNX Runtime says of a shape
+                except Exception as error:  # out of memory, or a shape error of ONNX Runtime
                     raise self._failed(error) from error
-            # In few steps: behind a product of large matrices each of them meets cold caches, for ten times its time.
+            # Keep these steps few: after a large matrix product the caches are cold, and each step takes ten times as
+            # long.
             for number, value in enumerate(inputs):
                 if value is self._bound[number]:
                     if value.flags.c_contiguous:
@@ -172,20 +173,20 @@ class Program:
                 self._bind_values()
             try:
                 self.session.run_with_iobinding(self._binding)
-            except Exception as error:  # ONNX Runtime raises its own private classes
+            except Exception as error:  # ONNX Runtime raises private classes
                 raise self._failed(error) from error
             for number, place in self._copies:
                 found = copied(self._binding.get_outputs()[number]) if place is None else place.copy()
                 results.insert(number, found)
             gradients = self._gradients
-        # Whoever is notified may call this again.
+        # The notified function may call this again.
         if notify is not None:
             for number, gradient in enumerate(gradients):
                 notify(number, gradient)
         return results, gradients
 
     def _failed(self, error: Exception) -> Deep5Error:
-        """What went wrong in a run."""
+        """The error of a run."""
         return failure(error, self._kernels) or NetworkError(
             f"onnxruntime failed in the network {self._name!r}: {explanation(error)}"
         )
@@ -195,27 +196,28 @@ class Program:
             self._binding.bind_ortvalue_input(name, value)
 
     def _bind_input(self, number: int, value: np.ndarray) -> None:
-        """Bind an array where it lies, or a small one's copy: unless it comes twice in a row, that takes less time."""
+        """Bind an array in place, or a copy of a small one, which is faster unless the same array comes twice in a
+        row."""
         name, usable = self._inputs[number], value.flags.c_contiguous and value.flags.aligned
-        again, self._last[number] = value is self._last[number], None  # should this fail
+        again, self._last[number] = value is self._last[number], None  # in case this fails
         self._bound[number], self._places[number] = None, None
         place = None if again and usable else self._small[number]
         array = place if place is not None else value if usable else np.array(value, order="C")
         if value.dtype.name == "bfloat16":
-            held = self._held[name] = on_memory(array)  # a binding keeps memory alive that it binds itself, no other
+            held = self._held[name] = on_memory(array)  # a binding only keeps memory alive that it binds itself
             self._binding.bind_ortvalue_input(name, held)
         else:
             self._binding.bind_cpu_input(name, array)
         if place is not None:
             place[...] = value
             self._places[number] = place
-        elif usable and self._on_host:  # a device has a copy of what an array held
+        elif usable and self._on_host:  # a device holds a copy of the array
             self._bound[number] = value
         self._last[number] = value
 
     def _bind_outputs(self) -> list[np.ndarray]:
-        """Bind the large outputs to memory that nobody holds; its views."""
-        shapes, self._shapes = self._shapes, None  # should this fail
+        """Bind the large outputs to memory that is not in use, and return its views."""
+        shapes, self._shapes = self._shapes, None  # in case this fails
         self._lent, views = self._lender.lend()
         for name, value in zip(self._large, self._lent.bound, strict=True):
             self._binding.bind_ortvalue_output(name, value)
@@ -223,8 +225,8 @@ class Program:
         return views
 
     def _prepare(self, inputs: Sequence[np.ndarray], shapes: _Shapes, into: Sequence[np.ndarray] | None) -> None:
-        """Get memory for inputs of these shapes."""
-        known, self._shapes = self._shapes, None  # should this fail
+        """Allocate memory for inputs of these shapes."""
+        known, self._shapes = self._shapes, None  # in case this fails
         if shapes != known:
             count = len(inputs)
             self._bound, self._places, self._last = [None] * count, [None] * count, [None] * count
@@ -238,10 +240,10 @@ class Program:
         self._shapes = shapes
 
     def _place_outputs(self, shapes: _Shapes) -> None:
-        """Get memory for the outputs that are not announced, for inputs of these shapes."""
+        """Allocate memory for the outputs that are not announced, given inputs of these shapes."""
         self._copies, self._large, self._unknown, large = [], [], [], []
         for number, (name, spec) in enumerate(self._outputs):
-            # What no node computes ONNX Runtime writes to no memory that it is given, either.
+            # ONNX Runtime does not write outputs that no node computes to bound memory, either.
             shape = None if name in self._passed else self._shape(spec, shapes)
             if shape is None:
                 self._copies.append((number, None))
@@ -259,7 +261,7 @@ class Program:
         old: Sequence[np.ndarray | None] = [None] * len(self._announced) if into is None else into
         arrays = []
         for (name, spec), kept in zip(self._announced, old, strict=True):
-            shape = self._shape(spec, shapes) or ()  # a parameter's or an input's, which is known
+            shape = self._shape(spec, shapes) or ()  # the known shape of a parameter or an input
             array: np.ndarray = kept if kept is not None and kept.shape == shape else aligned_empty(shape, spec.dtype)
             self._binding.bind_ortvalue_output(name, on_memory(array))
             arrays.append(array)
@@ -267,7 +269,7 @@ class Program:
         self._gradients = into if into is not None and unchanged else arrays
 
     def _shape(self, spec: TensorSpec, shapes: _Shapes) -> tuple[int, ...] | None:
-        """The shape of an output for inputs of these shapes; None where nobody knows it before the network runs."""
+        """The shape of an output for inputs of these shapes; None if it is unknown before the network runs."""
         shape = []
         for extent in spec.shape:
             if isinstance(extent, int):
@@ -281,5 +283,5 @@ class Program:
 
 
 def _is_wide(node: ir.Node) -> bool:
-    """Whether it is a product in float64."""
+    """Whether a node is a matrix product in float64."""
     return node.op_type == "MatMul" and node.outputs[0].dtype == ir.DataType.DOUBLE

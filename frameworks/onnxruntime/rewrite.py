@@ -1,4 +1,4 @@
-"""Operators that gradients are written in and ONNX Runtime lacks in float64, in others that it has."""
+"""Rewrites of operators in gradient graphs that ONNX Runtime does not have in float64."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["rewritten"]
 
 
 def rewritten(network: Network) -> Network:
-    """The network with each OneHot of float64 as one of float32, cast.
+    """The network with each float64 OneHot replaced by a float32 one and a cast.
 
     Args:
-        network: One with gradients; it is not changed.
+        network: A network with gradients; it is not changed.
 
     Returns:
-        A network of the same inputs, outputs and bits; the network itself where there is nothing to do.
+        A network with the same inputs, outputs and bits; the network itself if nothing changes.
     """
     if all(_single_values(node) is None for node in network.nodes):
         return network
@@ -41,7 +41,7 @@ def rewritten(network: Network) -> Network:
 
 
 def _single_values(node: ir.Node) -> np.ndarray | None:
-    """The two values of a OneHot of float64 in float32, where they are the same numbers; else None."""
+    """The two values of a float64 OneHot as float32, if exact; else None."""
     if node.op_type != "OneHot" or node.domain or node.outputs[0].dtype != ir.DataType.DOUBLE:
         return None
     values = constant_value(node.inputs[2])

@@ -1,4 +1,4 @@
-"""ScatterND that combines updates, which ONNX Runtime does in parallel, as ScatterElements, which it does in order."""
+"""Replaces ScatterND with a reduction, which ONNX Runtime runs in parallel, by ScatterElements, which runs in order."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _OUTSIDE = np.iinfo(np.int64).max
 
 
 def combines(node: ir.Node) -> bool:
-    """Whether a node is a ScatterND that combines the updates of one place.
+    """Whether a node is a ScatterND with a reduction of updates at the same index.
 
-    With two threads or more ONNX Runtime (1.31) loses some of them, in some five calls of a thousand, and its
-    `use_deterministic_compute` changes nothing.
+    With two or more threads ONNX Runtime (1.31) loses some updates, in about five of a thousand calls; its
+    `use_deterministic_compute` has no effect.
     """
     return node.op_type == "ScatterND" and not node.domain and attribute(node, "reduction", "none") != "none"
 
 
 def racing(node: ir.Node) -> str | None:
-    """Why a node would lose updates, where it cannot be written in another way; else None."""
+    """Why a node would lose updates and cannot be rewritten; else None."""
     if not combines(node) or _depth(node) is not None:
         return None
     return (
@@ -35,10 +35,10 @@ def racing(node: ir.Node) -> str | None:
 
 
 def combine_in_order(graph: ir.Graph, node: ir.Node) -> None:
-    """Replace a node that `combines`: its places become rows of a matrix, and each row of the updates goes to one."""
+    """Replace a node that `combines`: its targets become rows of a matrix, and each row of the updates goes to one."""
     depth = _depth(node)
     data, indices, updates = node.inputs
-    assert depth is not None and data is not None and indices is not None  # noqa: S101, PT018 - `racing` saw to it
+    assert depth is not None and data is not None and indices is not None  # noqa: S101, PT018 - checked by `racing`
     assert data.shape is not None  # noqa: S101 - as above
     tape, old = ir.tape.Tape(), node.outputs[0]
     shape = tape.op("Shape", [data])
@@ -47,7 +47,7 @@ def combine_in_order(graph: ir.Graph, node: ir.Node) -> None:
     if depth > 1 or rank == 1:
         places = _numbered(tape, indices, tape.op("Shape", [data], {"start": 0, "end": depth}), depth)
     else:
-        places = indices  # below 0 or outside, as ScatterElements has it
+        places = indices  # below 0 or out of range: handled by ScatterElements
     flat = tape.op("Concat", [_ints(tape, [-1]), inner], {"axis": 0})
     rows = [tape.op("Reshape", [value, flat]) for value in (data, updates)]
     places = tape.op("Reshape", [places, _ints(tape, [-1, *[1] * (rank - 1)])])
@@ -59,7 +59,7 @@ def combine_in_order(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _depth(node: ir.Node) -> int | None:
-    """How many axes the indices count in, where that is known before the network runs."""
+    """The number of indexed axes, if it is known before the network runs."""
     data, indices = node.inputs[:2]
     if data is None or data.shape is None or indices is None or indices.shape is None or not len(indices.shape):
         return None
@@ -68,7 +68,7 @@ def _depth(node: ir.Node) -> int | None:
 
 
 def _numbered(tape: ir.tape.Tape, indices: ir.Value, extents: ir.Value, depth: int) -> ir.Value:
-    """Indices in several axes as numbers of rows; what is outside of an axis is outside of all rows."""
+    """Convert indices in several axes to row numbers; an index outside its axis becomes one outside all rows."""
     zero = _ints(tape, [0])
     counted = tape.op("Where", [tape.op("Less", [indices, zero]), tape.op("Add", [indices, extents]), indices])
     outside = tape.op("Or", [tape.op("Less", [counted, zero]), tape.op("GreaterOrEqual", [counted, extents])])

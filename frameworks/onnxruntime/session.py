@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime, all made with the same options, and whether it can run a node."""
+"""Sessions of ONNX Runtime, created with the same options, and whether it can run a node."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ __all__ = [
     "widened",
 ]
 
-# Of those that ONNX Runtime (1.31) reads as released.
+# The newest opset that ONNX Runtime (1.31) reads as released.
 _NEWEST_OPSET = 26
-# Operators that came to take more types since, and that it lacks from then on.
+# Operators that ONNX Runtime does not have in later opsets, which added dtypes.
 _OLD = {"RoiAlign": 21}
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-# Element types that some kernels lack where they have float32.
+# Dtypes that some kernels do not have although they have float32.
 _OTHER_FLOATS = {
     onnx.TensorProto.DOUBLE: "float64",
     onnx.TensorProto.FLOAT16: "float16",
@@ -56,11 +56,11 @@ _WIDE_ANSWERS: dict[Hashable, Support] = {}
 
 
 class Profile(NamedTuple):
-    """Where a session writes what it did.
+    """The files of a session's profile.
 
     Attributes:
-        model: The optimised model; the profile lies beside it.
-        run: The network that the session is made of.
+        model: The optimized model; the profile is next to it.
+        run: The network of the session.
     """
 
     model: Path
@@ -68,12 +68,12 @@ class Profile(NamedTuple):
 
     @property
     def weights(self) -> Path:
-        """The weights of the optimised model."""
+        """The weights of the optimized model."""
         return self.model.with_suffix(".weights")
 
 
 def providers(device: Device, *, tf32: bool = False) -> list[Any]:
-    """What runs a network on a device, in ONNX Runtime's own terms; empty where it cannot."""
+    """The execution providers for a device; empty if it is not supported."""
     if device.kind == "cpu":
         return [_CPU]
     if _CUDA in onnxruntime.get_available_providers():
@@ -92,28 +92,28 @@ def make_session(
     wide: bool = False,
     profile: Profile | None = None,
 ) -> onnxruntime.InferenceSession:
-    """A session, on this device alone.
+    """A session on only this device.
 
     Args:
-        model: Serialised.
-        threads: How many an operator may use.
-        device: One that has `providers`.
+        model: The serialized model.
+        threads: The number of threads per operator.
+        device: A device with `providers`.
         fixed: Values of initializers that the model leaves to external data; they must outlive the session.
-        numerics: What a graphics processor may do to the bits; the host gives the same ones again.
+        numerics: Numerical settings of a GPU; the host is always bit-reproducible.
         custom: Whether the model has nodes of compiled operators.
-        wide: Whether it has products in float64.
-        profile: Where to write how long kernels take, and the optimised model; None: nowhere.
+        wide: Whether it has matrix products in float64.
+        profile: Where to write kernel times and the optimized model; None: nowhere.
     """
     options = onnxruntime.SessionOptions()
     if custom:
         register_shim(options)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Threads that wait in a loop for work slow whatever else runs in this process by two to three times.
+    # Spinning threads slow everything else in this process by a factor of two to three.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.use_deterministic_compute = numerics.deterministic or device.kind == "cpu"
-    # What goes wrong is raised; the log would say it a second time.
+    # Errors are raised; the log would repeat them.
     options.log_severity_level = 4
     if device.kind != "cpu":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -131,24 +131,24 @@ def make_session(
         options,
         providers=providers(device, tf32=numerics.tf32),
         enable_fallback=False,
-        # It makes a factor of an operand one of the product, an attribute, and rounds it to float32 so.
+        # It moves a factor of an operand into an attribute of the product, which rounds it to float32.
         disabled_optimizers=["MatMulScaleFusion"] if wide else [],
     )
     if profile is not None:
-        profile.weights.unlink(missing_ok=True)  # a second copy, which nobody reads
+        profile.weights.unlink(missing_ok=True)  # a second copy, which is not needed
     return session
 
 
 def on_memory(array: np.ndarray) -> onnxruntime.OrtValue:
-    """A value on the memory of a C-contiguous array, which it keeps alive."""
-    if array.dtype.name == "bfloat16":  # which ONNX Runtime does not know as an element type of NumPy's
+    """A value on the memory of a C-contiguous array; it keeps the array alive."""
+    if array.dtype.name == "bfloat16":  # not known to ONNX Runtime as a NumPy dtype
         made = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
         return made(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 def copied(value: onnxruntime.OrtValue) -> np.ndarray:
-    """A copy of a value, on the host."""
+    """A copy of a value on the host."""
     if value.element_type() != onnx.TensorProto.BFLOAT16:
         found: np.ndarray = value.numpy()
         return found.copy()
@@ -158,7 +158,7 @@ def copied(value: onnxruntime.OrtValue) -> np.ndarray:
 
 
 def explanation(error: Exception) -> str:
-    """What an error of ONNX Runtime says, without its codes, places in source files and signatures."""
+    """The message of an ONNX Runtime error without codes, source locations and signatures."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).partition("\n")[0])
     running = re.search(r"while running (\w+) node", text)
     tail = re.split(r"Status Message: |\.(?:cc|h):\d+ .*?\) |\[with [^]]*\] |was false\. ", text)[-1].strip()
@@ -166,9 +166,9 @@ def explanation(error: Exception) -> str:
 
 
 def supports(node: ir.Node) -> Support:
-    """Whether ONNX Runtime can run a node, found out by making a session of the node alone; asked once a kind of node.
+    """Whether ONNX Runtime can run a node, tested with a session of only the node, once per kind of node.
 
-    Its documentation lists no attributes, and its table of kernels neither these nor the functions that it expands.
+    Its documentation does not list attributes, and its kernel table lists neither these nor the functions it expands.
     """
     if is_custom(node):
         reason = refusal(node, "ONNX Runtime")
@@ -185,13 +185,13 @@ def supports(node: ir.Node) -> Support:
 
 
 def widened(network: Network) -> Network:
-    """The network whose nodes of bfloat16 that have no kernel are computed in float32, each rounded once.
+    """The network with bfloat16 nodes without a kernel computed in float32, each rounded once.
 
     Args:
-        network: One whose nodes run; it is not changed.
+        network: A network whose nodes are supported; it is not changed.
 
     Returns:
-        A network of the same inputs and outputs; the network itself where there is nothing to do.
+        A network with the same inputs and outputs; the network itself if nothing changes.
     """
     model = changed(network.model, _widening)
     return network if model is network.model else Network(model)
@@ -204,18 +204,18 @@ def _widening(node: ir.Node) -> Change | None:
 
 
 def newest_opset(nodes: Iterable[ir.Node]) -> int:
-    """The opset, of those that it reads, that a network of these nodes is handed over in if its own is newer."""
+    """The newest opset that ONNX Runtime reads for a network of these nodes."""
     return min((_OLD.get(node.op_type, _NEWEST_OPSET) for node in nodes if not node.domain), default=_NEWEST_OPSET)
 
 
 def _short(node: ir.Node) -> bool:
-    """Whether a node reads bfloat16 and is no product, which would be computed in another type than it says."""
+    """Whether a node reads bfloat16 and is not a product, whose computation would change its dtype."""
     short = any(value is not None and value.dtype == ir.DataType.BFLOAT16 for value in node.inputs)
     return short and node.op_type not in PRODUCTS
 
 
 def _refused_inside(node: ir.Node) -> str | None:
-    """Why a node does not run in a graph inside another; None where it does, or only the whole can be asked."""
+    """Why a node does not run in a subgraph; None if it does, or if only the whole graph can be tested."""
     if is_custom(node):
         return "a registered operator, which is compiled for nodes of the network itself alone"
     if subgraphs(node):
@@ -242,7 +242,7 @@ def _tried(node: ir.Node) -> Support:
     model = node_model(node, newest_opset([node, *nested(node)]))
     if model is None:
         return Support(False, f"an input of {kind} has no known element type; remedy: infer shapes first")
-    if subgraphs(node):  # as the nodes inside are run
+    if subgraphs(node):  # as the nodes in the subgraphs are run
         suited = changed(ir.from_proto(onnx.ModelProto.FromString(model)), _widening)
         suited = changed(suited, lambda own: guard(own, is_open=own.op_type in LOSSES and not own.domain))
         model = ir.to_proto(suited).SerializeToString()
@@ -261,7 +261,7 @@ def _tried(node: ir.Node) -> Support:
 
 
 def _told(node: ir.Node, kind: str, reason: str) -> str:
-    """What a node lacks, where ONNX Runtime says that it lacks all of it, with what to do."""
+    """The reason with a remedy: what is missing, where ONNX Runtime reports the whole operator as missing."""
     if "is not a registered function/op" in reason:
         return (
             f"ONNX Runtime has no operator {kind}; allowed: ONNX's, its own, and registered ones; remedy: "
@@ -280,6 +280,6 @@ def _told(node: ir.Node, kind: str, reason: str) -> str:
 def _refusal(model: bytes) -> str | None:
     try:
         make_session(model, 1, Device())
-    except Exception as error:  # ONNX Runtime raises its own private classes
+    except Exception as error:  # ONNX Runtime raises private classes
         return explanation(error)
     return None

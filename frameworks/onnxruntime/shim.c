@@ -1,11 +1,11 @@
 /* Compiled operators as custom operators of ONNX Runtime.
  *
- * A library that SessionOptions.register_custom_ops_library loads. ONNX Runtime's own header need not be installed: what
- * is used of it is declared here, by its place in a table that only grows at its end, and a custom operator's description
- * as API version 16 has it, which every later ONNX Runtime reads.
+ * A library that SessionOptions.register_custom_ops_library loads. It does not require ONNX Runtime's header: the used
+ * functions are declared here by their index in a table that only grows at its end, and the description of a custom
+ * operator is that of API version 16, which every later ONNX Runtime reads.
  *
- * A custom operator is made for each combination of element types (a signature), once, and kept: sessions hold pointers
- * to it. Which kernel a node runs is an attribute of the node, its address.
+ * A custom operator is created once for each combination of element types (a signature) and never freed: sessions hold
+ * pointers to it. The address of a node's kernel is an attribute of the node.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ typedef struct OrtSessionOptions OrtSessionOptions;
 typedef struct OrtCustomOpDomain OrtCustomOpDomain;
 typedef struct OrtTensorTypeAndShapeInfo ShapeInfo;
 
-/* The table of functions, by number. */
+/* The table of functions, by index. */
 typedef struct {
   void *functions[102];
 } OrtApi;
@@ -50,7 +50,7 @@ typedef struct {
 #define release_status(api) CALL(api, 93, void, OrtStatus *)
 #define release_info(api) CALL(api, 99, void, ShapeInfo *)
 
-/* What ONNX Runtime reads of a custom operator. */
+/* The description of a custom operator that ONNX Runtime reads. */
 typedef struct Custom Custom;
 struct Custom {
   uint32_t version;
@@ -76,7 +76,7 @@ struct Custom {
 
 typedef struct Signature Signature;
 struct Signature {
-  Custom custom; /* first: ONNX Runtime's pointer is ours */
+  Custom custom; /* first, so ONNX Runtime's pointer is also ours */
   char *name;
   int32_t inputs, outputs;
   int32_t types[DEEP5_MAX_TENSORS];
@@ -90,7 +90,7 @@ typedef struct {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Signature *signatures;
-/* Holds all signatures; one that a session may know is not added to. */
+/* Holds all signatures; a domain that a session may use is not extended. */
 static OrtCustomOpDomain *domain;
 
 static const char *name(const Custom *own) { return ((const Signature *)own)->name; }
@@ -176,7 +176,7 @@ static OrtStatus *compute(void *made, OrtKernelContext *context) {
   return 0;
 }
 
-/* What versions below 16 call; those who read 16 call the others. */
+/* Called by versions below 16; later versions call the others. */
 static void *create_plainly(const Custom *own, const OrtApi *api, const OrtKernelInfo *info) {
   void *made = 0;
   OrtStatus *status = create(own, api, info, &made);
@@ -188,8 +188,8 @@ static void compute_plainly(void *made, OrtKernelContext *context) {
   if (status) release_status(((const Node *)made)->api)(status);
 }
 
-/* Make a signature known to sessions whose options are made from now on; 0, or 1 where memory is short. Names are unique
- * by types: whoever asks twice is served once. */
+/* Register a signature for sessions whose options are created from now on; returns 0, or 1 if out of memory. Names are
+ * unique by types: a repeated registration has no effect. */
 int deep5_signature(const char *called, int32_t given, int32_t made, const int32_t *types) {
   int failed = 1;
   pthread_mutex_lock(&lock);
@@ -209,7 +209,7 @@ int deep5_signature(const char *called, int32_t given, int32_t made, const int32
     memcpy(own->types, types, (given + made) * sizeof *types);
     own->next = signatures;
     signatures = own;
-    domain = 0; /* sessions keep the one that is there; it is never freed */
+    domain = 0; /* sessions keep the current one; it is never freed */
     failed = 0;
   } else {
     free(own);
@@ -221,7 +221,7 @@ int deep5_signature(const char *called, int32_t given, int32_t made, const int32
 /* Called by ONNX Runtime. */
 OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
   const OrtApi *api = base->get_api(API_VERSION);
-  if (!api) return 0; /* nobody to tell: the session will miss the operator */
+  if (!api) return 0; /* no way to report it: the session will not find the operator */
   OrtStatus *status = 0;
   pthread_mutex_lock(&lock);
   if (!domain) {

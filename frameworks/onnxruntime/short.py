@@ -1,4 +1,4 @@
-"""Whether products in float16 are ones: on most processors ONNX Runtime computes them in float32 instead."""
+"""Whether float16 products run in float16: on most CPUs ONNX Runtime computes them in float32 instead."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from deep5.networks.transforms.mixed_precision import PRODUCTS
 
 __all__ = ["check_short"]
 
-# Between two neighbours of float16: rounded it is 1, and so is its square.
+# Between two adjacent float16 values: rounded it is 1, and so is its square.
 _BETWEEN = 1 + 2.0**-13
 
 
 def check_short(nodes: Iterable[ir.Node], device: Device) -> None:
-    """Refuse products in float16 that would be computed in float32, casts and all.
+    """Reject float16 products that would be computed in float32 without their casts.
 
-    Where the processor has no kernel in float16, ONNX Runtime takes the one in float32 and drops the casts around it:
-    the numbers would be those of the network without casts.
+    If the processor has no float16 kernel, ONNX Runtime uses the float32 one and drops the casts around it: the values
+    would be those of the network without casts.
 
     Args:
-        nodes: Of a network.
-        device: Where it is to run; graphics processors have kernels in float16.
+        nodes: The nodes of a network.
+        device: The device to run on; GPUs have float16 kernels.
 
     Raises:
-        Unsupported: Such products, each by name.
+        Unsupported: There are such products; the message names each.
     """
     if device.kind != "cpu":
         return
@@ -51,7 +51,7 @@ def check_short(nodes: Iterable[ir.Node], device: Device) -> None:
 
 @functools.cache
 def _rounds(op_type: str) -> bool:
-    """Whether a product of numbers that were cast to float16 is one of numbers of float16; found out by trying."""
+    """Whether a product of values cast to float16 uses the rounded values; tested by running one."""
     shape = [1, 1, 1, 1] if op_type.startswith("Conv") else [1, 1]
     nodes = [
         helper.make_node("Cast", ["x"], ["short"], to=onnx.TensorProto.FLOAT16),

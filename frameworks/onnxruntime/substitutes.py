@@ -1,4 +1,4 @@
-"""Nodes that ONNX Runtime has no kernel for, or a wrong one, and that others of its kernels compute."""
+"""Substitutes for nodes without a kernel in ONNX Runtime, or with a wrong one, by other kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHORT = ir.DataType.BFLOAT16
 
 
 def substitute(node: ir.Node) -> Change | None:
-    """What writes a node in others; None where the node runs as it is, or not at all."""
+    """The rewrite of a node into others; None if the node runs unchanged, or not at all."""
     if node.domain:
         return None
     for asked, write in _RULES.get(node.op_type, ()):
@@ -33,14 +33,14 @@ def _written(write: Callable[[Draft, ir.Node], None], graph: ir.Graph, node: ir.
 
 
 def changed(model: ir.Model, chosen: Callable[[ir.Node], Change | None]) -> ir.Model:
-    """The model with some of its nodes, those of graphs inside others too, written in others.
+    """The model with some of its nodes rewritten, including those in subgraphs.
 
     Args:
         model: The model; it is not changed.
-        chosen: What writes a node in others; None where it stays.
+        chosen: Returns the rewrite of a node; None to keep it.
 
     Returns:
-        A model of the same inputs and outputs; the model itself where every node stays.
+        A model with the same inputs and outputs; the model itself if no node changes.
     """
     changes = {
         index: change for index, node in enumerate(model.graph.all_nodes()) if (change := chosen(node)) is not None
@@ -51,11 +51,11 @@ def changed(model: ir.Model, chosen: Callable[[ir.Node], Change | None]) -> ir.M
     nodes = list(model.graph.all_nodes())
     for index, change in changes.items():
         graph = nodes[index].graph
-        assert isinstance(graph, ir.Graph)  # noqa: S101 - the node is in one
+        assert isinstance(graph, ir.Graph)  # noqa: S101 - every node is in a graph
         before = set(graph) if graph is not model.graph else set()
         kept = {value.name for value in nodes[index].outputs}
         change(graph, nodes[index])
-        # A graph names what is put into it by itself, and may do so as one around it did.
+        # A graph names new values automatically, and may reuse names of an enclosing graph.
         for number, made in enumerate(node for node in graph if before and node not in before):
             for value in made.outputs:
                 if value.name and value.name not in kept:
@@ -64,7 +64,7 @@ def changed(model: ir.Model, chosen: Callable[[ir.Node], Change | None]) -> ir.M
 
 
 def in_float32(graph: ir.Graph, node: ir.Node) -> None:
-    """Compute a node of bfloat16 in float32, and round what comes out once."""
+    """Compute a bfloat16 node in float32, and round the result once."""
     draft = Draft(graph, node)
     inputs = []
     for value in node.inputs:

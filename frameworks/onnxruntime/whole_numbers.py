@@ -1,4 +1,4 @@
-"""Whole numbers in element types, or of sizes, that ONNX Runtime's kernels lack, by kernels that it has."""
+"""Rewrites for integers of dtypes or magnitudes that ONNX Runtime's kernels do not support."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["NUMBERS"]
 
 _SHORT = {ir.DataType.INT16, ir.DataType.UINT16}
 _LONG = {ir.DataType.INT64, ir.DataType.UINT64}
-# Of which it has a shift.
+# The dtypes with a shift kernel.
 _SHIFTED = {ir.DataType.UINT8, ir.DataType.UINT32, ir.DataType.UINT64}
 
 
 def _kind(node: ir.Node) -> Any:
-    """Element type of the first input, where it is known."""
+    """The dtype of the first input, if known."""
     return None if not node.inputs or node.inputs[0] is None else node.inputs[0].dtype
 
 
@@ -38,13 +38,13 @@ def _reduces_bools(node: ir.Node) -> bool:
 
 
 def _reduce_as_numbers(draft: Draft, node: ir.Node) -> None:
-    """As numbers of 8 bits, of which the least and the largest stand for an empty set."""
+    """As uint8, whose extremes are the results for empty sets."""
     (found,) = draft.same([draft.cast(node.inputs[0], ir.DataType.UINT8), *node.inputs[1:]])
     draft.replace(draft.cast(found, ir.DataType.BOOL))
 
 
 def _shifts(node: ir.Node) -> bool:
-    """Whether a shift is of another type, or may be by as many bits as there are or more, or by less than none."""
+    """Whether a shift has another dtype, or its count may be negative or at least the number of bits."""
     kind, count = _kind(node), constant_value(node.inputs[1])
     if kind is None:
         return False
@@ -52,7 +52,7 @@ def _shifts(node: ir.Node) -> bool:
 
 
 def _shift(draft: Draft, node: ir.Node) -> None:
-    """In 64 bits without a sign: a number below 0 goes as its complement; counts outside of the bits are far."""
+    """In uint64: a negative number is shifted as its complement; counts out of range shift out all bits."""
     kind, long = _kind(node), ir.DataType.INT64
     bits, left = int(kind.itemsize * 8), attribute(node, "direction") == "LEFT"
     x, count = (draft.cast(value, long) for value in node.inputs)
@@ -75,14 +75,14 @@ def _floors(node: ir.Node) -> bool:
 
 
 def _floor_mod(draft: Draft, node: ir.Node) -> None:
-    """C's remainder, moved to the side of 0 that the divisor is on."""
+    """C's remainder, adjusted to the sign of the divisor."""
     kind, y = _kind(node), node.inputs[1]
     zero = draft.constant(0, kind)
     (rest,) = draft.same(node.inputs, fmod=1)
     other = draft.op("Xor", draft.op("Less", rest, zero), draft.op("Less", y, zero))
     other = draft.op("And", other, draft.op("Not", draft.op("Equal", rest, zero)))
     moved = draft.op("Where", other, draft.op("Add", rest, y), rest)
-    # Zero has the divisor's sign, too, which neither a constant nor a Where of ONNX Runtime's keeps.
+    # Zero has the divisor's sign, too, which neither a constant nor a Where of ONNX Runtime preserves.
     draft.replace(draft.op("Mul", draft.op("Abs", moved), draft.op("Sign", y)))
 
 
@@ -92,7 +92,7 @@ def _truncates(node: ir.Node) -> bool:
 
 
 def _truncated_mod(draft: Draft, node: ir.Node) -> None:
-    """Python's remainder, which is computed in whole numbers, moved to the side of 0 that the dividend is on."""
+    """Python's remainder, which is computed in integers, adjusted to the sign of the dividend."""
     kind, (x, y) = _kind(node), node.inputs
     (rest,) = draft.same(node.inputs, fmod=0)
     if kind == ir.DataType.INT64:
@@ -117,7 +117,7 @@ def _ranks_unsigned(node: ir.Node) -> bool:
 
 
 def _rank_signed(draft: Draft, node: ir.Node) -> None:
-    """With the first bit turned, numbers have the same order under a sign."""
+    """With the top bit flipped, unsigned numbers have the same order as signed ones."""
     kinds, first = (ir.DataType.INT64, ir.DataType.UINT64), np.iinfo(np.int64).min
     signed = draft.op("BitwiseXor", draft.cast(node.inputs[0], kinds[0]), draft.constant(first, kinds[0]))
     values, indices = draft.same([signed, *node.inputs[1:]])
@@ -145,4 +145,4 @@ NUMBERS = {
     "ReduceMin": [(_reduces_bools, _reduce_as_numbers)],
     "TopK": [(_ranks_unsigned, _rank_signed)],
 }
-"""By operator: which of its nodes are written in another way, and how."""
+"""By operator: a test for the nodes to rewrite, and the rewrite."""
