@@ -1,4 +1,4 @@
-"""Compiled operators in OpenVINO: nodes of an operator of an extension, whose kernels are the operators' own."""
+"""Compiled operators in OpenVINO: nodes of an extension operator that call the operators' kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TAKEN = {"float32", "int8", "uint8", "int32", "int64", "bool"}
 
 
 def supports_custom(node: ir.Node) -> Support:
-    """Whether OpenVINO runs a node of a registered operator, or of its backward pass; nothing is compiled."""
+    """Whether OpenVINO runs a node of a registered operator or of its backward pass, without compiling."""
     reason = compiled.refusal(node, "OpenVINO")
     if reason is not None:
         return Support(False, reason)
@@ -42,25 +42,25 @@ def supports_custom(node: ir.Node) -> Support:
 
 
 def with_kernels(network: Network, program: int) -> tuple[Network, dict[str, Kernel]]:
-    """The network whose nodes of compiled operators are those of the extension; see `compiled.with_kernels`.
+    """The network with nodes of compiled operators replaced by the extension's; see `compiled.with_kernels`.
 
     Args:
         network: The network; it is not changed.
-        program: The number that `failure` will be asked by.
+        program: The number to pass to `failure`.
     """
     return compiled.with_kernels(network, lambda kernel, node: _described(kernel, node, program))
 
 
 def failure(kernels: Mapping[str, Kernel], program: int) -> Deep5Error | None:
-    """What the first operator that failed in the last call raised, once; None where all went well.
+    """The error of the first operator that failed in the last call, returned once; None if none failed.
 
-    To be asked after every call: OpenVINO is told nothing, since a model has to be compiled anew after an exception.
+    Call this after every run: errors are hidden from OpenVINO, since a model must be recompiled after an exception.
 
     Args:
-        kernels: As `with_kernels` gave them.
-        program: As it was given.
+        kernels: The result of `with_kernels`.
+        program: The number passed to `with_kernels`.
     """
-    # All are asked: what is left behind would be told of the next call.
+    # Clear all failures: the rest would be reported for the next call.
     said = [(kernel, extension().deep5_take_failure(program, kernel.pointer)) for kernel in kernels.values()]
     first = next(((kernel, told) for kernel, told in said if told is not None), None)
     return None if first is None else compiled.failure(first[0], first[1].decode(errors="replace"))
@@ -68,10 +68,10 @@ def failure(kernels: Mapping[str, Kernel], program: int) -> Deep5Error | None:
 
 @cache
 def extension() -> Any:
-    """The extension, compiled against the headers that OpenVINO's own package brings, and loaded.
+    """The extension, compiled against the headers in OpenVINO's package, and loaded.
 
     Raises:
-        Unsupported: It brings none here.
+        Unsupported: The package has no headers here.
     """
     home = Path(openvino.__file__).parent
     libraries = [
@@ -85,7 +85,7 @@ def extension() -> Any:
         )
     source = (Path(__file__).with_name("shim.cpp")).read_text(encoding="utf-8")
     linked = ("-Wl,--no-as-needed", *map(str, libraries), f"-Wl,-rpath,{home / 'libs'}")
-    # It calls kernels, and computes nothing: what it is optimised for costs more time than it saves.
+    # It only calls kernels: optimizing it would cost more time than it saves.
     flags = [flag for flag in CPP.flags or () if flag not in ("-O3", "-march=native", "-fopenmp")]
     language = replace(CPP, flags=(*flags, "-O1", *linked))
     include = (home / "include", INCLUDE)

@@ -1,4 +1,4 @@
-"""The executor of OpenVINO: compiled models over the memory of the executor, gradients by an ONNX graph."""
+"""The executor of OpenVINO: compiled models on the executor's memory, gradients by an ONNX graph."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["OpenVINOExecutor"]
 
 
 class OpenVINOExecutor(GradientExecutor):
-    """Runs a network in OpenVINO, on the host processor and in float32; made by `OpenVINO.executor`.
+    """Runs a network in OpenVINO, on the host CPU and in float32; created by `OpenVINO.executor`.
 
     Args:
         network: The network; it is not changed.
         framework: OpenVINO.
-        device: The host processor.
-        seed: Of noise alone.
-        counts: Whether programs count how long their kernels take.
+        device: The host CPU.
+        seed: The seed of noise only.
+        counts: Whether programs measure the time of their kernels.
 
     Raises:
-        Unsupported: Nodes that it cannot run, each with its reason.
+        Unsupported: Some nodes cannot run; the message gives the reason for each.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`OpenVINO`: the back-end's entry point. openvino itself loads when it is made."""
+"""`OpenVINO`: the entry point of the back-end. Instances import openvino."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["OpenVINO", "from_model"]
 
 
 class OpenVINO(EngineFramework):
-    """OpenVINO, which knows no training: a proof that any engine that reads ONNX can train."""
+    """OpenVINO, which does not support training itself: a proof that any engine that reads ONNX can train."""
 
     name = "openvino"
     requires = ("openvino",)
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
-        # Asked for here, so that a missing openvino is named before anything else is made.
+        # Imported here, so a missing openvino is reported first.
         from deep5.frameworks.openvino.library import openvino
 
         self._openvino = openvino
@@ -62,7 +62,7 @@ class OpenVINO(EngineFramework):
         return OpenVINOLayerClock(as_network(network), self, device=_place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
-        """Whether OpenVINO compiles the node alone, in its own element type."""
+        """Whether OpenVINO can run the node by itself, in its own dtype."""
         from deep5.frameworks.openvino.model import supports
 
         return supports(node)
@@ -76,5 +76,5 @@ def _place(device: str | Device) -> Device:
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
-    """The executor of a network on OpenVINO, as the tutorial's recipes name it."""
+    """The executor of a network on OpenVINO, under the name in the tutorial's recipes."""
     return OpenVINO().executor(network, device=device, seed=seed)

@@ -1,4 +1,4 @@
-"""Indices and labels outside their range, which OpenVINO takes for others without a word: kept within it, and told."""
+"""Guards for indices and labels out of range, which OpenVINO silently misreads: they are clipped and reported."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["Guard", "guarded", "unguarded"]
 
-# Operators with indices of places along one axis, and of places in several.
+# Operators with indices along one axis, and with indices into several axes.
 _ALONG, _ACROSS = ("Gather", "GatherElements", "ScatterElements"), ("GatherND", "ScatterND")
 
 
 class Guard(NamedTuple):
-    """What is told of an index that is outside.
+    """The report of an index out of range.
 
     Attributes:
-        output: Name of the output that is above 0 where one is.
-        message: What the error says.
+        output: Name of the output that is above 0 if an index is out of range.
+        message: The message of the error.
     """
 
     output: str
@@ -31,14 +31,14 @@ class Guard(NamedTuple):
 
 
 def guarded(network: Network) -> tuple[ir.Model, tuple[Guard, ...]]:
-    """The model of a network whose indices are all within their axes, and what tells whether they were.
+    """The model of a network with all indices clipped to their axes, and guards that report whether they were in range.
 
     Args:
         network: The network; it is not changed.
 
     Returns:
-        The model, with an output a guard behind the network's own; the network's own model where nothing has to be
-        guarded: indices that are known, and labels that are looked at before the network runs.
+        The model, with one output per guard after the network's own; the network's model if no guard is needed because
+        indices are known and labels are checked before the network runs.
     """
     losses = open_losses(network)
     chosen = {index for index, node in enumerate(network.nodes) if node in losses or _is_open(node)}
@@ -68,7 +68,7 @@ def guarded(network: Network) -> tuple[ir.Model, tuple[Guard, ...]]:
 
 
 def unguarded(node: ir.Node) -> str | None:
-    """Why a node of a graph inside another cannot run: nobody could tell that its indices are outside their axes."""
+    """Why a node in a subgraph cannot run: indices out of range could not be reported."""
     if not _is_open(node) and (node.op_type not in LOSSES or node.domain):
         return None
     return (
@@ -78,14 +78,14 @@ def unguarded(node: ir.Node) -> str | None:
 
 
 def _is_open(node: ir.Node) -> bool:
-    """Whether nobody knows of a node's indices that they are within their axes."""
+    """Whether a node's indices are not known to be in range."""
     if node.domain or node.op_type not in (*_ALONG, *_ACROSS):
         return False
     return not (node.op_type == "Gather" and inside(node))
 
 
 def _range(tape: ir.tape.Tape, node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value, str]:
-    """Indices of a node, the lowest that is allowed, one above the highest, and both in words."""
+    """Indices of a node, the lowest allowed one, the exclusive upper bound, and both in words."""
     data, indices = node.inputs[:2]
     assert data is not None and data.shape is not None and indices is not None and indices.shape is not None  # noqa: S101, PT018
     if node.op_type in _ACROSS:

@@ -1,9 +1,8 @@
-"""Which whole numbers OpenVINO computes exactly: its processor plugin has 32 bits, and float32 for much of them.
+"""Which integers OpenVINO computes exactly: its CPU plugin uses 32 bits, and float32 for many operators.
 
-int64 and uint64 are cut to 32 bits; comparisons, quotients and reductions are those of float32, exact up to 2^24; types
-of 8 bits stop at their ends, where ONNX wraps around. So every whole number is bounded from what it was computed of,
-and a node is refused whose result could be another one. Inputs are looked at when a network runs. What is computed of
-shapes and constants alone is an extent.
+int64 and uint64 are cut to 32 bits. Comparisons, quotients and reductions use float32, exact up to 2^24. 8-bit types
+saturate, where ONNX wraps around. So every integer is bounded by its inputs, and a node whose result could be wrong is
+rejected. Inputs are checked when a network runs. Values computed only from shapes and constants are sizes.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["LARGEST", "reason"]
 
-# Up to here float32 holds every whole number.
+# float32 holds every integer up to here.
 LARGEST = 1 << 24
 _INT32 = (1 << 31) - 1
-# Chains of operators on whole numbers are short; a long one is not followed to its end.
+# Chains of integer operators are short; longer ones are not followed to their end.
 _DEPTH = 64
-# Operators that move elements, with the inputs that these come from where it is not the first.
+# Operators that move elements, with the inputs that provide them.
 _MOVING: dict[str, Sequence[int]] = {
     **dict.fromkeys(("Compress", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"), (0,)),
     **dict.fromkeys(("Identity", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile"), (0,)),
@@ -50,10 +49,10 @@ _UNSIGNED = {ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataT
 
 
 def reason(node: ir.Node) -> str | None:
-    """Why a node's whole numbers could come out wrong, or None."""
+    """Why a node's integers could be wrong, or None."""
     if node.domain not in ("", "ai.onnx") or node.op_type in _EXTENTS:
         return None
-    # A Slice means the end by a number that is too large.
+    # In a Slice, a number that is too large means the end.
     constants = [*(() if node.op_type == "Slice" else node.inputs), *filter(ir.Value.is_graph_output, node.outputs)]
     for value in constants:
         if value is not None and (bound := _constant_bound(value)) is not None and bound > _INT32:
@@ -101,7 +100,7 @@ def _whole(value: ir.Value | None) -> bool:
 
 
 def _most(value: ir.Value) -> int:
-    """The largest number of an element type."""
+    """The largest value of an integer dtype."""
     return int(np.iinfo(value.dtype.numpy()).max)  # type: ignore[union-attr]  # it is whole
 
 
@@ -113,9 +112,9 @@ def _constant_bound(value: ir.Value | None) -> int | None:
 
 
 def _bound(value: ir.Value | None, known: dict[ir.Value, int | None], depth: int) -> int | None:
-    """The largest magnitude that a whole number can have, or None where nobody knows."""
+    """The largest possible magnitude of an integer, or None if unknown."""
     if not _whole(value) or value is None:
-        return 1  # a truth
+        return 1  # a boolean
     if (constant := _constant_bound(value)) is not None:
         return constant
     if value not in known:

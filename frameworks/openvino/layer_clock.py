@@ -1,4 +1,4 @@
-"""`OpenVINOLayerClock`: layers timed by OpenVINO's own counters."""
+"""`OpenVINOLayerClock`: layers timed by OpenVINO's counters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _Means = Mapping[Group, float]
 class OpenVINOLayerClock:
     """Times layers by the counters of compiled models. Implements `LayerClock`.
 
-    A counter is the mean over all passes so far, in whole microseconds. So each pass behind the warm-up is given the
-    mean of them all.
+    A counter is the mean over all passes so far, in integer microseconds. So each pass after the warm-up gets the mean
+    of all of them.
 
     Args:
         network: The network; it is not changed.
         framework: OpenVINO.
-        device: The host processor.
-        seed: Of noise alone.
+        device: The host CPU.
+        seed: The seed of noise only.
 
     Raises:
         Unsupported: As for `OpenVINOExecutor`.
@@ -52,11 +52,11 @@ class OpenVINOLayerClock:
         self._steps.append(self._means("gradients"))
 
     def passes(self) -> tuple[Sequence[Pass], Sequence[Pass]]:
-        """What was measured."""
+        """The measured passes."""
         return _behind_warmup(self._forward), _behind_warmup(self._steps)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _means(self, kind: str) -> _Means:
         program = self._executor.program(kind)
@@ -70,11 +70,11 @@ class OpenVINOLayerClock:
 
 
 def _kernels(program: Program, owners: Owners) -> dict[str, Group | None]:
-    """The layers that each kernel computes; what OpenVINO adds goes with the kernel that reads it."""
+    """The layers of each kernel; kernels that OpenVINO adds belong to the kernel that reads their result."""
     operations = program.model.get_runtime_model().get_ordered_ops()
     names_of = [operation.get_friendly_name() for operation in operations]
     numbers = {name: number for number, name in enumerate(names_of)}
-    # What computes one of several outputs has that one's name behind the node's.
+    # The name of a kernel for one of several outputs is the node's name followed by the output's.
     outputs = {f"{node.name}_{value.name}": str(node.name) for node in program.run.nodes for value in node.outputs}
     groups, readers = [], [list[int]() for _ in operations]
     for number, operation in enumerate(operations):
@@ -84,12 +84,12 @@ def _kernels(program: Program, owners: Owners) -> dict[str, Group | None]:
             readers[numbers[port.get_source_output().get_node().get_friendly_name()]].append(number)
     found: dict[str, Group | None] = {}
     for name, group in zip(names_of, without_gaps(groups, readers), strict=True):
-        found[name] = found.get(name) or group  # a name may be that of several
+        found[name] = found.get(name) or group  # several may share a name
     return found
 
 
 def _behind_warmup(means: Sequence[_Means]) -> Sequence[Pass]:
-    """Means over all passes so far, as the mean of those behind the warm-up, once a pass."""
+    """Convert means over all passes so far to the mean of those after the warm-up, one entry per pass."""
     count = len(means) - WARMUPS
     if count <= 0:
         return means

@@ -1,4 +1,4 @@
-"""openvino, loaded without the package that reports its use over the network: a measurement tells nobody of itself."""
+"""openvino, imported without the package that reports its use over the network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["openvino"]
 _REPORTER = "openvino_telemetry"
 
 if "openvino" not in sys.modules and _REPORTER not in sys.modules:
-    sys.modules[_REPORTER] = None  # type: ignore[assignment]  # how Python marks what cannot be imported
+    sys.modules[_REPORTER] = None  # type: ignore[assignment]  # marks a module that cannot be imported
     try:
         import openvino
     finally:

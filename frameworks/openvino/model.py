@@ -1,4 +1,4 @@
-"""`Program`: a network compiled by OpenVINO, its parameters shared; and whether OpenVINO can run a node."""
+"""`Program`: a network compiled by OpenVINO with shared parameters; and whether OpenVINO can run a node."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from deep5.training.gradient_executor import Notify
 
 __all__ = ["Program", "supports"]
 
-# What OpenVINO would compute in float32 without a word.
+# Dtypes that OpenVINO silently computes in float32.
 _OTHER_FLOATS = {ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-# Whole numbers that may be larger than it compares exactly.
+# Integer dtypes that may exceed exact comparisons.
 _LONG = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.int32), np.dtype(np.uint32))
-# Combinations of shapes to remember; a network for sequences may meet many.
+# The number of shape combinations to cache; a sequence network may see many.
 _FITTING = 256
 _ANSWERS: dict[Hashable, Support] = {}
 _NUMBERS = itertools.count()
@@ -41,26 +41,26 @@ _LOADING = threading.RLock()
 
 
 class Program:
-    """A network made runnable; a `Run` of `GradientExecutor`.
+    """A runnable network; a `Run` of `GradientExecutor`.
 
-    Parameters and buffers are inputs whose tensors are the memory of the executor. Outputs whose shape is fixed go into
-    memory that is lent (`Lender`), others and gradients are copied. There is one request, which serves one call at a
-    time: threads that come at once wait for each other.
+    Parameters and buffers are inputs whose tensors share the executor's memory. Outputs of static shape are written to
+    lent memory (`Lender`); others and gradients are copied. The single request serves one call at a time: concurrent
+    threads wait for each other.
 
     Args:
         network: The network.
-        values: Its live parameters and buffers.
-        announced: Names of its last outputs, the gradients.
-        threads: How many an operator may use.
-        counts: Whether it counts how long its kernels take.
+        values: The live parameters and buffers.
+        announced: Names of the last outputs, the gradients.
+        threads: The number of threads per operator.
+        counts: Whether to measure the time of the kernels.
 
     Raises:
         Unsupported: OpenVINO cannot run the network.
 
     Attributes:
         model: The `openvino.CompiledModel`.
-        threads: How many an operator may use, as read back from it.
-        run: The network that it was compiled from.
+        threads: The number of threads per operator, as read back from it.
+        run: The compiled network.
     """
 
     def __init__(
@@ -74,39 +74,39 @@ class Program:
     ) -> None:
         self._name = network.model.graph.name or ""
         self._options = {
-            # The default may be bfloat16, which is no float32.
+            # The default may be bfloat16 instead of float32.
             "INFERENCE_PRECISION_HINT": "f32",
             "INFERENCE_NUM_THREADS": threads,
-            # None on one thread, which is then the caller's: with a stream of one thread OpenVINO keeps an exception to
-            # itself, over the outputs of an earlier call. What failed stays first in the stream's queue, and so later
-            # models, which are given the same stream, run it instead of themselves, or crash once it is gone.
+            # No stream for one thread, which is then the caller's. With a one-thread stream OpenVINO swallows
+            # exceptions and returns the outputs of an earlier call. The failed task stays first in the stream's queue,
+            # so later models on the same stream run it instead of their own, or crash once it is gone.
             "NUM_STREAMS": int(threads > 1),
-            # Threads that are tied to processors keep other frameworks from them.
+            # Pinned threads keep other frameworks off their cores.
             "ENABLE_CPU_PINNING": False,
             "PERF_COUNT": counts,
         }
         model, self._guards = guarded(network)
-        # The kernels of compiled operators live as long as the model that calls them. Programs may share a kernel, and
-        # run at once: each is told of its own failures, by its number.
+        # Keeps the kernels of compiled operators alive as long as the model that calls them. Programs may share a
+        # kernel and run concurrently: the number identifies a program's failures.
         self._number = next(_NUMBERS)
         suited, self._kernels = with_kernels(Network(model) if self._guards else network, self._number)
         engine, self.run = engine_model(suited), suited
         try:
             self._source = (_extended() if self._kernels else _core()).read_model(engine)
             self.model = self._compiled()
-        except Exception as error:  # OpenVINO raises RuntimeError and its own private classes
+        except Exception as error:  # OpenVINO raises RuntimeError and private classes
             if (told := failure(self._kernels, self._number)) is not None:
                 raise told from error
             raise Unsupported(f"openvino cannot run the network {self._name!r}: {explanation(error)}") from error
         self._inputs, self._count = tuple(network.inputs), len(network.outputs)
         self._first = self._count - len(announced)
-        # Outputs that no node computes, which OpenVINO writes to no memory that it is given.
+        # Outputs that no node computes; OpenVINO does not write them to given memory.
         held = {*self._inputs, *network.parameter_specs, *network.buffer_specs}
         self._passed = {number: name for number, name in enumerate(network.outputs) if name in held}
         specs = network.inputs.values()
         self._static = all(isinstance(extent, int) for spec in specs for extent in spec.shape)
         self._long = [number for number, spec in enumerate(specs) if np.dtype(numpy_dtype(spec.dtype)) in _LONG]
-        # An input that no node reads is none of the compiled model.
+        # The compiled model does not have inputs that no node reads.
         known = {name for port in self.model.inputs for name in port.names}
         self._read = [(name, number) for number, name in enumerate(self._inputs) if name in known]
         self._values = {name: values[name] for name in (*network.parameter_specs, *network.buffer_specs)}
@@ -120,10 +120,10 @@ class Program:
         """Run once; see `Run`.
 
         Raises:
-            NetworkError: Shapes that a node does not take; an operator failed, and the message is OpenVINO's; an index
-                or label is outside its range; a whole number is larger than OpenVINO compares exactly.
-            OperatorError: A compiled operator failed; the message is its own.
-            ShapeError: Its `specs` refuses shapes; likewise.
+            NetworkError: A node does not accept the shapes; an operator failed (with OpenVINO's message); an index or
+                label is out of range; or an integer exceeds OpenVINO's exact comparisons.
+            OperatorError: A compiled operator failed; with its own message.
+            ShapeError: The `specs` of a compiled operator rejected shapes; with its own message.
         """
         for number in self._long:
             value = inputs[number]
@@ -134,7 +134,8 @@ class Program:
                     "whole numbers apart"
                 )
         with self._lock:
-            # In few steps: behind a product of large matrices each of them meets cold caches, for ten times its time.
+            # Keep these steps few: after a large matrix product the caches are cold, and each step takes ten times as
+            # long.
             outputs = None
             if self._static and self._lent is not None:
                 for value, bound in zip(inputs, self._bound, strict=True):
@@ -147,9 +148,9 @@ class Program:
             try:
                 if outputs is None:
                     outputs = self._bind(inputs)
-                self._request.infer(share_outputs=True)  # else it makes copies, which are made below
+                self._request.infer(share_outputs=True)  # otherwise it makes copies, as is done below
             except Exception as error:  # as above
-                # A model that failed fails again, on whatever input, and so do its new requests.
+                # A failed model fails again on any input, and so do its new requests.
                 self.model = self._compiled()
                 self._begin()
                 if (told := failure(self._kernels, self._number)) is not None:
@@ -167,14 +168,14 @@ class Program:
                 name = self._passed.get(number)
                 found = self._read_output(number) if name is None else self._values.get(name)
                 outputs.insert(number, np.array(inputs[self._inputs.index(name)] if found is None else found))
-        # Whoever is notified may call the executor, which writes to the request's memory, or gives it back.
+        # The notified function may call the executor, which writes to the request's memory or releases it.
         if notify is not None:
             for number, array in enumerate(gradients):
                 notify(number, array)
         return outputs, gradients
 
     def counted(self) -> Iterator[tuple[str, float]]:
-        """Kernels by name, and the mean of their seconds over all calls so far; where it counts."""
+        """Kernels by name, with mean seconds over all calls so far, if `counts` is set."""
         for kernel in self._request.get_profiling_info():
             if kernel.status.name == "EXECUTED":
                 yield kernel.node_name, kernel.real_time.total_seconds()
@@ -192,16 +193,16 @@ class Program:
     def _compiled(self) -> Any:
         model = _core().compile_model(self._source, "CPU", self._options)
         if self._options["NUM_STREAMS"] and model.get_property("INFERENCE_NUM_THREADS") == 1:
-            self._options["NUM_STREAMS"] = 0  # there are fewer processors than threads
+            self._options["NUM_STREAMS"] = 0  # there are fewer cores than threads
             model = _core().compile_model(self._source, "CPU", self._options)
-        self.threads = model.get_property("INFERENCE_NUM_THREADS") or 1  # it counts those of streams
+        self.threads = model.get_property("INFERENCE_NUM_THREADS") or 1  # it counts the threads of streams
         return model
 
     def _check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         if shapes in self._fitting:
             return
         for name, shape in zip(self._inputs, shapes, strict=True):
-            if 0 in shape:  # it crashes, in this call or a later one
+            if 0 in shape:  # OpenVINO would crash in this call or a later one
                 raise NetworkError(f"openvino failed in the network {self._name!r}: input {name!r} has no elements")
         try:
             check_shapes(self._source, self._name, {name: shapes[number] for name, number in self._read})
@@ -220,7 +221,7 @@ class Program:
             self._share(name, value)
         ports = self.model.outputs[: self._first]
         fixed = [port.partial_shape.is_static and 0 not in port.shape for port in ports]
-        # Outputs whose shape is known once they are there.
+        # Outputs whose shape is only known after they are computed.
         self._unknown = [number for number, known in enumerate(fixed) if not known and number not in self._passed]
         self._known = [number for number, known in enumerate(fixed) if known and number not in self._passed]
         tensors = [self._request.get_output_tensor(number) for number in self._known]
@@ -229,16 +230,16 @@ class Program:
         self._bound: list[np.ndarray | None] = [None] * len(self._inputs)
 
     def _bind(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Bind what changed; returns the outputs whose shape is known."""
+        """Bind the changed inputs; returns the outputs of known shape."""
         old, before = self._bound, self._lent
-        self._bound, self._lent = [None] * len(inputs), None  # should this fail, or be interrupted
+        self._bound, self._lent = [None] * len(inputs), None  # in case this fails or is interrupted
         bound: list[np.ndarray | None] = list(inputs)
         for name, number in self._read:
             value = inputs[number]
             if not value.flags.carray:
                 bound[number] = None
                 self._share(name, np.array(value, order="C"))
-            elif value is not old[number] or not self._static:  # its shape may be another by now
+            elif value is not old[number] or not self._static:  # its shape may have changed
                 self._share(name, value)
         lent, outputs = self._lender.lend()
         if lent is not before:
@@ -248,26 +249,26 @@ class Program:
         return outputs
 
     def _read_output(self, number: int) -> np.ndarray:
-        """In the request's memory."""
-        # One by one: `output_tensors` makes all of them anew, for a hundred times as long.
+        """The output, in the request's memory."""
+        # One by one: `output_tensors` recreates all of them, which takes a hundred times as long.
         value: np.ndarray = self._request.get_output_tensor(number).data
         return value
 
     def _share(self, name: str, array: np.ndarray) -> None:
         self._shared[name] = array  # and keep it alive
-        # By its port: an output may have the same name.
+        # By port: an output may have the same name.
         self._request.set_tensor(self.model.input(name), _on_memory(array))
 
 
 def _on_memory(array: np.ndarray) -> Any:
-    """A tensor on the memory of an array, which it does not keep alive."""
+    """A tensor on the memory of an array; it does not keep the array alive."""
     return openvino.Tensor(array, shared_memory=True)
 
 
 def supports(node: ir.Node) -> Support:
-    """Whether OpenVINO can run a node, found out by reading the node alone; asked once a kind of node.
+    """Whether OpenVINO can run a node, tested by reading only the node, once per kind of node.
 
-    It is not compiled: alone, with extents that nobody knows, a convolution of two inputs would be refused.
+    The node is not compiled: by itself, with unknown sizes, a convolution of two inputs would be rejected.
     """
     if is_custom(node):
         return supports_custom(node)
@@ -280,7 +281,7 @@ def supports(node: ir.Node) -> Support:
 
 
 def _wrong(node: ir.Node) -> str | None:
-    """Why other numbers than ONNX's would come out of a node; else None."""
+    """Why a node would give other values than ONNX's; else None."""
     if node.op_type == "LRN" and attribute(node, "bias", 1.0) != 1.0:
         return f"got bias={attribute(node, 'bias', 1.0)}, and OpenVINO computes with 1; allowed: 1"
     for value in (*node.inputs, *node.outputs):
@@ -295,7 +296,7 @@ def _tried(node: ir.Node) -> Support:
         return Support(False, f"an input of {node.op_type} has no known element type; remedy: infer shapes first")
     try:
         _core().read_model(model)
-    except Exception as error:  # OpenVINO raises RuntimeError and its own private classes
+    except Exception as error:  # OpenVINO raises RuntimeError and private classes
         return Support(False, explanation(error))
     return Support(True)
 
@@ -311,7 +312,7 @@ def _made() -> Any:
 
 
 def _extended() -> Any:
-    """The core, once it knows compiled operators."""
+    """The core, after registering compiled operators."""
     with _LOADING:
         return _taught()
 

@@ -17,12 +17,12 @@ __all__ = ["OpenVINOOperatorExecutor"]
 
 
 class OpenVINOOperatorExecutor(EngineOperatorExecutor):
-    """An operator in OpenVINO; made by `OpenVINO.operator_executor`.
+    """An operator in OpenVINO; created by `OpenVINO.operator_executor`.
 
     Args:
-        operator: One of ONNX's own, or in Python where its code can be written down in ONNX's operators.
+        operator: An ONNX operator, or a Python operator that can be traced to ONNX operators.
         framework: OpenVINO.
-        device: The host processor.
+        device: The host CPU.
     """
 
     def __init__(self, operator: Operator, framework: EngineFramework, *, device: Device) -> None:
@@ -31,8 +31,8 @@ class OpenVINOOperatorExecutor(EngineOperatorExecutor):
         self._last: Program | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Threads, as read back from the model that was compiled last."""
-        # Where nothing has run: what models will be compiled with.
+        """Threads, as read back from the last compiled model."""
+        # Before the first run: the setting for future models.
         threads = self._openvino.threads if self._last is None else self._last.threads
         return {
             "framework": self._openvino.name,

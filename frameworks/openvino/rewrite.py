@@ -1,4 +1,4 @@
-"""Operators that gradients are written in and OpenVINO lacks, in others that it has."""
+"""Rewrites of operators in gradient graphs that OpenVINO does not have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["without_unpooling"]
 
 
 def without_unpooling(network: Network) -> Network:
-    """The network with each MaxUnpool as a scatter into zeros, which is the same where windows do not overlap."""
+    """The network with each MaxUnpool replaced by a scatter into zeros, which is equivalent if windows do not
+    overlap."""
     if all(node.op_type != "MaxUnpool" for node in network.nodes):
         return network
     model = network.model.clone()

@@ -1,7 +1,7 @@
 // Compiled operators as operators of OpenVINO: an extension that Core.add_extension loads.
 //
-// One class of nodes serves all; which kernel a node runs is an attribute of the node, its address.
-// What the compiler hides by default for the sake of operators, OpenVINO looks for here.
+// One class of nodes serves all operators; the address of a node's kernel is an attribute of the node.
+// OpenVINO looks up symbols that the flags for operators hide by default.
 #pragma GCC visibility push(default)
 #include <atomic>
 #include <cstring>
@@ -34,13 +34,13 @@ ov::element::Type element(int32_t code) {
   }
 }
 
-// What went wrong, by the number of the program and the kernel's address.
+// Failures, by the number of the program and the address of the kernel.
 using Place = std::pair<int64_t, int64_t>;
 std::mutex lock;
 std::map<Place, std::string> failures;
 std::atomic<int> failed{0};
 
-// Tensors of a call: what a kernel is given, and where the extents are.
+// The arguments of a kernel call: its tensors and their shapes.
 struct Call {
   explicit Call(const deep5_kernel *kernel) : tensors(kernel->inputs + kernel->outputs), shapes(tensors.size()) {
     for (size_t at = 0; at < tensors.size(); ++at) {
@@ -97,7 +97,7 @@ class Compiled : public ov::op::Op {
 
   bool has_evaluate() const override { return true; }
 
-  // Throws nothing: after an exception the model has to be compiled anew.
+  // Does not throw: after an exception the model must be recompiled.
   bool evaluate(ov::TensorVector &outputs, const ov::TensorVector &inputs) const override {
     try {
       compute(outputs, inputs);
@@ -109,7 +109,7 @@ class Compiled : public ov::op::Op {
   }
 
  private:
-  // OpenVINO holds whole numbers of 64 bits in 32, and truth values in bytes: they are converted here.
+  // OpenVINO stores 64-bit integers in 32 bits, and booleans in bytes: they are converted here.
   void compute(ov::TensorVector &outputs, const ov::TensorVector &inputs) const {
     auto self = kernel();
     Call call(self);
@@ -154,7 +154,7 @@ class Compiled : public ov::op::Op {
     auto self = kernel();
     if (self->shapes(self, call.tensors.data(), call.tensors.data() + self->inputs)) fail(self->error(self));
   }
-  // Keeps what is said for deep5_take_failure, unless it knows more already.
+  // Keeps a message for deep5_take_failure, unless there is an earlier one.
   void note(const std::string &said) const {
     std::lock_guard<std::mutex> guard(lock);
     failures.emplace(Place(program_, address_), said);
@@ -164,7 +164,7 @@ class Compiled : public ov::op::Op {
     note(said);
     OPENVINO_THROW("an operator in C++ failed: ", said);
   }
-  // Whether a tensor holds in 32 bits what the kernel holds in 64.
+  // Whether a tensor has 32 bits where the kernel has 64.
   bool narrow(const ov::Tensor &tensor, int32_t dtype) const {
     auto held = tensor.get_element_type(), meant = element(dtype);
     if (held == ov::element::i32 && meant == ov::element::i64) return true;
@@ -173,7 +173,7 @@ class Compiled : public ov::op::Op {
     return false;
   }
   int64_t address_ = 0, program_ = 0;
-  std::vector<int64_t> ranks_;  // of the outputs: OpenVINO asks before extents are known
+  std::vector<int64_t> ranks_;  // of the outputs: OpenVINO requires them before sizes are known
 };
 
 ov::OutputVector convert(const ov::frontend::NodeContext &node) {
@@ -191,7 +191,7 @@ OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>(
     {std::make_shared<ov::OpExtension<deep5_openvino::Compiled>>(),
      std::make_shared<ov::frontend::onnx::ConversionExtension>("Compiled", "deep5.compiled", deep5_openvino::convert)}));
 
-// What a kernel's last call in a program said that failed, once; NULL where none did.
+// The failure of a kernel's last call in a program, returned once; NULL if it did not fail.
 extern "C" const char *deep5_take_failure(int64_t program, int64_t address) {
   static thread_local std::string said;
   if (!deep5_openvino::failed) return nullptr;
