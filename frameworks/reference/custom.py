@@ -1,4 +1,4 @@
-"""Operators on NumPy arrays: what they are given cannot be written to, what they give is held to what they said."""
+"""Operators on NumPy arrays: inputs are read-only, and outputs are checked against `specs`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Outputs = tuple[Any, ...]
 
 
 def check_operator(operator: Operator) -> None:
-    """Refuse what NumPy does not run.
+    """Reject operators that NumPy does not run.
 
     Raises:
-        Unsupported: An operator of another framework.
+        Unsupported: The operator belongs to another framework.
     """
     if isinstance(operator, NativeOperator) and operator.framework != "reference":
         raise Unsupported(
@@ -38,17 +38,17 @@ def check_operator(operator: Operator) -> None:
 
 
 def on_arrays(operator: Operator) -> Callable[..., Outputs]:
-    """An operator as a function of NumPy arrays that gives a tuple of them.
+    """An operator as a function from NumPy arrays to a tuple of them.
 
-    An operator in Python gets views that it cannot write to: one that changes its inputs in place fails, and nothing
-    else is changed with it. Infinities and NaNs are values like others.
+    A Python operator gets read-only views: changing its inputs in place fails and has no effect. Infinities and NaNs
+    are ordinary values.
 
     Args:
-        operator: Any but one of ONNX's own, which has no code.
+        operator: Any operator except ONNX operators, which have no code.
 
     Returns:
-        A function that raises ShapeError on inputs that the operator does not take, and OperatorError where it fails or
-        gives something else than its `specs` says.
+        A function that raises ShapeError for inputs that the operator does not accept, and OperatorError if it fails or
+        its results differ from its `specs`.
     """
     if isinstance(operator, ONNXOperator):
         raise Unsupported(
@@ -67,10 +67,10 @@ def backward_on_arrays(
     outputs: Sequence[Array],
     needs: Sequence[bool],
 ) -> tuple[Array | None, ...]:
-    """An operator's own `backward` on NumPy arrays that it cannot write to, held to its contract.
+    """An operator's `backward` on read-only NumPy arrays, with a check of its results.
 
     Raises:
-        OperatorError: It fails, or gives something else than gradients of the inputs.
+        OperatorError: It fails, or its results are not gradients of the inputs.
         Unsupported: The operator has no gradient.
     """
     name = name_of(operator)
@@ -101,7 +101,7 @@ def _python(operator: Operator) -> Callable[..., Outputs]:
     forward, name = operator.forward, name_of(operator)
     says = not isinstance(operator, NativeOperator) or operator.says_specs
     expectations = Expectations(operator)
-    # What is looked up at every call: shape and element type of the outputs, as NumPy compares them.
+    # A cache for every call: shape and dtype of the outputs, as NumPy compares them.
     known: dict[Any, tuple[list[tuple[tuple[int, ...], Any]], tuple[TensorSpec, ...]]] = {}
 
     def expected(inputs: Sequence[Any]) -> tuple[list[tuple[tuple[int, ...], Any]], tuple[TensorSpec, ...]]:
@@ -142,7 +142,7 @@ def _python(operator: Operator) -> Callable[..., Outputs]:
 
 
 def _array(name: str, number: int, value: Any) -> np.ndarray:
-    """An output as an array: NumPy gives scalars for arrays of no axes."""
+    """An output as an array: NumPy returns scalars instead of 0-d arrays."""
     if not isinstance(value, (np.ndarray, np.generic)):
         raise OperatorError(
             f"{name}.forward returned {brief(value)} as output {number}; allowed: an array of NumPy's, which it was "
@@ -152,7 +152,7 @@ def _array(name: str, number: int, value: Any) -> np.ndarray:
 
 
 def _closed(name: str, value: Any) -> np.ndarray:
-    """A view that cannot be written to."""
+    """A read-only view."""
     if not isinstance(value, (np.ndarray, np.generic)) or isinstance(value, np.ma.MaskedArray):
         raise ShapeError(
             f"{name}: got {type(value).__name__} as an input; allowed: a NumPy array; remedy: numpy.asarray(value), or "

@@ -1,4 +1,4 @@
-"""From a network to straight-line Python that calls kernels: no interpreter loop over nodes in a step."""
+"""Compile a network to straight-line Python that calls kernels: a step does not interpret nodes in a loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Program(NamedTuple):
     """A compiled network.
 
     Attributes:
-        run: Takes the inputs in the network's order and `notify`, a callable or None; returns a tuple of the outputs.
+        run: Takes the inputs in the network's order and `notify`, a callable or None; returns a tuple of outputs.
         source: The generated code.
     """
 
@@ -56,15 +56,15 @@ def compile_network(
 
     Args:
         network: The network.
-        values: Live parameters and buffers by name, bound once: the program reads what they hold when it runs.
+        values: Live parameters and buffers by name, bound once: the program reads their values at run time.
         scratch: The buffer for columns.
-        announced: Outputs that `notify` is called with, (number of the output, value), as soon as they are known;
-            they are C-contiguous and share memory with nothing.
-        ranks: What statistics are exchanged by, where batch normalisation is over the batch of all ranks.
-        stamps: What times each node; None: nothing does.
+        announced: Outputs for which `notify` is called with (index of the output, value) as soon as they are computed;
+            they are C-contiguous and do not share memory.
+        ranks: Exchanges statistics if batch normalization is over the batch of all ranks.
+        stamps: Times each node; None: no timing.
 
     Raises:
-        Unsupported: Nodes that the reference cannot run, each with its reason.
+        Unsupported: Some nodes cannot run; the message gives the reason for each.
     """
     missing = [(node, answer) for node in network.nodes if not (answer := supports(node))]
     if missing:
@@ -84,7 +84,7 @@ def compile_network(
 
 
 class _Setting(NamedTuple):
-    """What the programs of a network and of the graphs inside its nodes share."""
+    """The common settings of the programs of a network and of its subgraphs."""
 
     values: Mapping[str, Array]
     initial: Callable[[ir.Value], Array]
@@ -97,10 +97,10 @@ class _Emitter:
     """Writes the program of a graph.
 
     Args:
-        graph: The network's, or one inside a node.
+        graph: The network's graph, or a subgraph.
         fed: The values that the program takes, in order.
-        setting: As the network's.
-        announced: Of the outputs, by name.
+        setting: The settings of the network.
+        announced: The announced outputs.
         constants: Known values of surrounding graphs.
     """
 
@@ -122,7 +122,7 @@ class _Emitter:
         self.constants: dict[ir.Value, Array] = {}
         self.lines: list[str] = []
         self.owners: Owners | None = None
-        # Values in memory of their own: neither views, nor kept by an operator, nor bound, nor constant.
+        # Values that own their memory: neither views, nor kept by an operator, nor bound, nor constant.
         shared = {node for node, operator in self.table.items() if operator.view or operator.keeps}
         self.fresh = {value for node in self.nodes if node not in shared for value in node.outputs}
         for value in self.fed:
@@ -134,7 +134,7 @@ class _Emitter:
                 self.names[value] = self.bind("p", setting.values[name])
             elif value.const_value is not None:
                 self.hold(value, setting.initial(value))
-        # For every value: where it is read last, the value whose memory it may share, and whether a view of it exists.
+        # For every value: its last reader, the value whose memory it may share, and whether a view of it exists.
         self.last: dict[ir.Value, ir.Node] = {}
         self.root: dict[ir.Value, ir.Value] = {}
         self.viewed: set[ir.Value] = set()
@@ -150,13 +150,13 @@ class _Emitter:
         self.shared = Counter(self.root.get(value, value) for value in self.outputs)
 
     def watch(self, owners: Owners) -> None:
-        """Have each layer timed."""
-        assert self.setting.stamps is not None  # noqa: S101 - told by who calls
+        """Time each layer."""
+        assert self.setting.stamps is not None  # noqa: S101 - set by the caller
         self.owners = owners
         self.lines.append(f"{self.bind('begin', self.setting.stamps.begin)}()")
 
     def nested(self, node: ir.Node, graph: ir.Graph) -> Callable[..., tuple[Any, ...]]:
-        """The program of a graph inside a node; it takes what the node's graphs capture behind its own inputs."""
+        """The program of a subgraph; it takes its inputs, then the captured values of the node's subgraphs."""
         around = [value for value in captures(node) if value not in self.constants]
         known = {value: self.constants[value] for value in captures(node) if value in self.constants}
         program = _Emitter(graph, [*graph.inputs, *around], self.setting._replace(stamps=None), (), known).program()
@@ -178,7 +178,7 @@ class _Emitter:
             self.emit(node)
         for value in self.outputs:
             root = self.root.get(value, value)
-            # An output must not share memory with what a caller or a later step writes to.
+            # An output must not share memory that a caller or a later step writes to.
             if value not in self.announced and (root not in self.fresh or self.shared[root] > 1):
                 self.lines.append(f"{self.local(value)} = copy({self.names[value]})")
         results = "".join(f"{self.local(value)}, " for value in self.outputs)
@@ -187,11 +187,11 @@ class _Emitter:
         source = f"def run({arguments}):\n    {body}\n"
         space: dict[str, Any] = {**self.bound, **places_of(source, self.names)}
         exec(compile(source, "<deep5 reference program>", "exec"), space)  # noqa: S102 - source generated above
-        # Infinities and NaNs are values like others, as they are in every engine; where they matter, the loss shows it.
+        # Infinities and NaNs are ordinary values, as in every engine; if they matter, the loss shows it.
         return Program(np.errstate(all="ignore")(space["run"]), source)
 
     def local(self, value: ir.Value) -> str:
-        """The local variable that returns an output; not its name where that is a bound parameter or constant."""
+        """The local variable that returns an output; not its name if that is a bound parameter or constant."""
         name = self.names[value]
         return name if name.startswith("v") else f"r{name}"
 
@@ -245,7 +245,7 @@ class _Emitter:
         self.lines.append(f"if notify is not None: notify({self.announced[value]}, {name})")
 
     def only_views_end_here(self, root: ir.Value, value: ir.Value) -> bool:
-        """Whether nothing but the chain of views that ends in `value` reads its root."""
+        """Whether only the chain of views that ends in `value` reads its root."""
         readers = [node for node in self.nodes if any(self.root.get(v, v) is root for v in self.reads[node])]
         chain, node = set(), value.producer()
         while node is not None and self.table[node].view and node.inputs[0] is not None:
@@ -257,7 +257,7 @@ class _Emitter:
         return self.last[value] is node and value not in self.outputs and self.names[value].startswith("v")
 
     def spare(self, node: ir.Node, arguments: list[ir.Value]) -> ir.Value | None:
-        """An input whose memory may take the output: nobody reads it again, and shape and dtype are the same."""
+        """An input whose memory may hold the output: it is not read again, and has the same shape and dtype."""
         result = node.outputs[0]
         for value in arguments:
             if (
@@ -275,16 +275,16 @@ class _Emitter:
 
 
 def _known(value: ir.Value) -> bool:
-    """Whether every extent is a number or has a name, and there is at least one (NumPy's scalars are immutable)."""
+    """Whether every dimension is a number or symbolic, and the rank is at least 1 (NumPy scalars are immutable)."""
     return bool(value.shape) and all(isinstance(e, int) or e.value is not None for e in value.shape or ())
 
 
 def _own(value: Any) -> Array:
-    """The value as a C-contiguous, writable array; itself where it is one."""
+    """The value as a C-contiguous, writable array; unchanged if it is one."""
     array = np.asarray(value)
     return array if array.flags.c_contiguous and array.flags.writeable else array.copy(order="C")
 
 
 def _copy(value: Any) -> Any:
-    """A copy of an array; of a list, a list of the same arrays, which nobody writes to."""
+    """A copy of an array; for a list, a list of the same arrays, which are never written to."""
     return value if value is None else list(value) if isinstance(value, list) else np.array(value, order="C")

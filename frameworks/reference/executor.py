@@ -26,17 +26,17 @@ __all__ = ["ReferenceExecutor", "compiled", "settings_of"]
 
 
 class ReferenceExecutor(GradientExecutor):
-    """Runs a network with deep5's own NumPy kernels; the executor that the others are compared with.
+    """Runs a network with deep5's NumPy kernels; the executor to which the others are compared.
 
     Args:
         network: The network; it is not changed.
         framework: The reference.
-        device: The host processor.
-        seed: Of noise alone.
-        stamps: Times each layer; None: nothing does.
+        device: The host CPU.
+        seed: The seed of noise only.
+        stamps: Times each layer; None: no timing.
 
     Raises:
-        Unsupported: Nodes without a kernel, each with its reason.
+        Unsupported: Some nodes have no kernel; the message gives the reason for each.
 
     Attributes:
         capabilities: `"float64"`, `"early_gradients"`.
@@ -78,7 +78,7 @@ class ReferenceExecutor(GradientExecutor):
         return compiled(network, self._values, self._scratch, announced, self._ranks, self._stamps)
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
-        """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on."""
+        """Compute batch normalization statistics over the batch of all ranks, from the next training pass."""
         self._ranks = ranks
         self._before_training = ranks.begin
         self.discard_programs()
@@ -95,7 +95,7 @@ def compiled(
     ranks: RankStatistics | None = None,
     stamps: Stamps | None = None,
 ) -> Run:
-    """A network made runnable; the arguments are those of `compile_network`."""
+    """A runnable network; the arguments are those of `compile_network`."""
     program = compile_network(network, values, scratch, announced=announced, ranks=ranks, stamps=stamps).run
     first = len(network.outputs) - len(announced)
 
@@ -103,12 +103,12 @@ def compiled(
         inputs: Sequence[Any], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
     ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
         told = None if notify is None else partial(_notified, notify, first)
-        # NumPy's kernels write to memory of their own: `into` is not needed.
+        # NumPy kernels allocate their own memory: `into` is not used.
         try:
             values = [_as_array(value) for value in program(*inputs, told)]
         except _Told as error:
-            raise error.cause from None  # the caller's own, which is not the network's
-        except Exception as error:  # whatever NumPy raises of values that do not fit
+            raise error.cause from None  # the caller's error, not the network's
+        except Exception as error:  # any error of NumPy for values that do not fit
             if is_own(error):
                 raise
             raise failed(error, "the reference") from error
@@ -118,7 +118,7 @@ def compiled(
 
 
 class _Told(Exception):
-    """What who was notified has raised."""
+    """An error raised by the notified function."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def _notified(notify: Notify, first: int, index: int, value: np.ndarray) -> None
 
 
 def _as_array(value: Any) -> Any:
-    """A scalar of NumPy's as an array; lists and None as they are."""
+    """A NumPy scalar as an array; lists and None are unchanged."""
     return value if value is None or isinstance(value, list) else np.asarray(value)
 
 

@@ -23,7 +23,7 @@ __all__ = ["Reference"]
 
 
 class Reference(Framework):
-    """NumPy with deep5's own kernels, on the host processor; in float32 what has fewer bits, each result rounded."""
+    """NumPy with deep5's kernels, on the host CPU; shorter floats are computed in float32, with each result rounded."""
 
     name = "reference"
     thread_variable = "OPENBLAS_NUM_THREADS"
@@ -37,7 +37,7 @@ class Reference(Framework):
         return np.__version__
 
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> ReferenceExecutor:
-        """Make a network runnable; see `Framework.executor`."""
+        """Create the executor of a network; see `Framework.executor`."""
         from deep5.frameworks.reference.executor import ReferenceExecutor
         from deep5.networks.arguments import as_network
 
@@ -54,18 +54,18 @@ class Reference(Framework):
         return StampedClock(ReferenceExecutor(graph, self, device=_place(device), seed=seed, stamps=stamps), stamps)
 
     def supports(self, node: Any) -> Support:
-        """Whether there is a kernel for a node, and if not, why."""
+        """Whether there is a kernel for a node, with the reason if not."""
         from deep5.frameworks.reference.operators import supports
 
         return supports(node)
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The operator on NumPy arrays: NumPy is what it is written in; gives one array, or a tuple of them."""
+        """The operator on NumPy arrays; returns one array, or a tuple of them."""
         from deep5.networks.onnx_operator import ONNXOperator
         from deep5.operators.cpp import CppOperator
 
         if isinstance(operator, CppOperator):
-            forward: Callable[..., Any] = operator.forward  # its outputs are what its specs says already
+            forward: Callable[..., Any] = operator.forward  # its outputs always match its specs
             return forward
         if isinstance(operator, ONNXOperator):
             run: Callable[..., tuple[Any, ...]] = self.operator_executor(operator).inference
@@ -87,10 +87,10 @@ class Reference(Framework):
         return operator_executor(operator, self, device=_place(device))
 
     def set_threads(self, threads: int) -> None:
-        """Limit the threads of the BLAS library, from now on and for the whole process.
+        """Limit the threads of the BLAS library for the whole process, from now on.
 
         Raises:
-            UsageError: As for `Framework.set_threads`.
+            UsageError: See `Framework.set_threads`.
         """
         from threadpoolctl import threadpool_limits
 

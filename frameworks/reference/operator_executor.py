@@ -1,4 +1,4 @@
-"""One operator on NumPy: an operator of deep5's by its own methods, one of ONNX's by the reference's kernels."""
+"""One operator on NumPy: deep5 operators by their methods, ONNX operators by the reference's kernels."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = ["operator_executor"]
 
 
 def operator_executor(operator: Operator, framework: Framework, *, device: Device) -> OperatorExecutor:
-    """The executor that an operator needs.
+    """The executor for an operator.
 
     Raises:
-        Unsupported: An operator of another framework.
+        Unsupported: The operator belongs to another framework.
     """
     if isinstance(operator, ONNXOperator):
         return _ByKernels(operator, framework, device=device)
@@ -46,7 +46,7 @@ def operator_executor(operator: Operator, framework: Framework, *, device: Devic
 
 
 class _ByMethods(OperatorExecutor):
-    """The operator's own `forward` and `backward`; implements `OperatorExecutor`."""
+    """Runs the operator's `forward` and `backward`; implements `OperatorExecutor`."""
 
     def __init__(self, operator: Operator, *, device: Device) -> None:
         self.operator, self.device = operator, device
@@ -87,7 +87,7 @@ class _ByMethods(OperatorExecutor):
 
 
 class _ByKernels(EngineOperatorExecutor):
-    """The generated code of a network of one node."""
+    """Runs the generated code of a one-node network."""
 
     def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
         super().__init__(operator, framework, device=device)

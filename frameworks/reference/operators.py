@@ -1,4 +1,4 @@
-"""Which nodes the reference runs: the table of operators, put together from the modules beside this one."""
+"""The nodes that the reference runs: the table of operators, collected from the other modules."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _MODULES = (
 )
 _ALL = {name: operator for module in _MODULES for name, operator in module.OPERATORS.items()}
 OPERATORS: dict[str, Operator] = dict(sorted(_ALL.items()))
-# By domain, those that are not ONNX's own; statistics of all ranks are deep5's.
+# Operators of other domains than ONNX's; statistics over ranks are deep5's.
 _OTHERS = {**operators_learning.OPERATORS, RANKS: operators_ranks.OPERATORS}
 
 
 def supports(node: ir.Node) -> Support:
-    """Whether the reference can run a node, and if not, why."""
+    """Whether the reference can run a node, with the reason if not."""
     if is_custom(node):
         return supports_custom(node)
     operator = _table(node).get(node.op_type)
@@ -74,7 +74,7 @@ def supports(node: ir.Node) -> Support:
 
 
 def operator_for(node: ir.Node) -> Operator:
-    """How to run a node that is supported."""
+    """The operator entry of a supported node."""
     if is_custom(node):
         return custom_operator(node)
     operator = _table(node)[node.op_type]

@@ -1,4 +1,4 @@
-"""Operators with graphs inside them, and those on lists and optional values."""
+"""Operators with subgraphs, and on lists and optional values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["OPERATORS"]
 
 
 def _outputs(site: Site, function: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
-    """The function with as many of its results as are read; one alone is no tuple."""
+    """The function with only the results that are read; a single one is not a tuple."""
     if site.outputs == 1:
         return lambda *values: function(*values)[0]
     return lambda *values: tuple(function(*values)[: site.outputs])
@@ -28,7 +28,7 @@ def _if(site: Site) -> Call:
 
 
 def _empty(value: ir.Value) -> np.ndarray:
-    """What no steps are stacked to: extents that are not known are 0."""
+    """The stacked results of zero steps: unknown sizes are 0."""
     dtype = np.dtype(np.float32) if value.dtype is None else value.dtype.numpy()
     extents = [extent if isinstance(extent, int) else 0 for extent in value.shape or ()]
     return np.empty((0, *extents), dtype)
@@ -86,7 +86,7 @@ def _split(site: Site) -> Call:
 
 
 def _none(site: Site) -> Call:
-    """An Optional of nothing, or of its input."""
+    """An empty Optional, or one of its input."""
     return Call((lambda: None) if not site.given() else (lambda value: value), site.given())
 
 

@@ -20,7 +20,7 @@ __all__ = ["custom_operator", "supports_custom"]
 
 
 def supports_custom(node: ir.Node) -> Support:
-    """Whether an operator runs on NumPy: in Python it does, in C++ where it has a source for the host."""
+    """Whether an operator runs on NumPy: Python operators do, C++ operators with a host source do."""
     try:
         operator = operator_of(node)
         forward = operator.operator if isinstance(operator, Backward) else operator
@@ -38,11 +38,11 @@ def supports_custom(node: ir.Node) -> Support:
 def custom_operator(node: ir.Node) -> Operator:
     """The table's entry for a node.
 
-    What an operator in Python gives may be memory of its inputs, or of its own, that it gives again: nothing may be
-    written to it, nor to the inputs as long as it is used. Operators in C++ write to new arrays.
+    The results of a Python operator may share memory with its inputs, or with memory that it returns again: they must
+    not be written to, nor the inputs while the results are in use. C++ operators write to new arrays.
     """
     operator = operator_of(node)
-    assert operator is not None  # noqa: S101 - the caller has asked
+    assert operator is not None  # noqa: S101 - checked by the caller
     forward = operator.operator if isinstance(operator, Backward) else operator
     function = _backward(operator) if isinstance(operator, Backward) else on_arrays(operator)
 

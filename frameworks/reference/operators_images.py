@@ -1,4 +1,4 @@
-"""Operators on images: resized, sampled between pixels, pooled over boxes, cut, and read from a file's bytes."""
+"""Operators on images: resizing, sampling, region pooling, cropping, and decoding."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def _non_max_suppression(site: Site) -> Call:
 
 def _image_decoder(site: Site) -> Call:
     try:
-        import PIL  # noqa: F401 - asked for here, before anything runs
+        import PIL  # noqa: F401 - fail here, before anything runs
     except ModuleNotFoundError as error:
         raise missing_dependency("the operator ImageDecoder", error) from error
     return Call(partial(decoding.decoded, pixel_format=site.attribute("pixel_format", "RGB")), (0,))
 
 
 def _blocks(function: Callable[..., Array]) -> Operator:
-    """Where nothing moves, as with blocks of one element, the result is the input's memory."""
+    """If nothing moves, as with one-element blocks, the result shares the input's memory."""
     return configured(function, blocksize=None, mode="DCR")._replace(view=True, refusal=chosen(mode=("DCR", "CRD")))
 
 

@@ -105,7 +105,7 @@ def _trees(site: Site) -> Call:
 
 
 def _groups(members: Array) -> list[Array]:
-    """What stands between NaNs."""
+    """The elements between NaNs."""
     return [part[~np.isnan(part)] for part in np.split(members, np.flatnonzero(np.isnan(members)))]
 
 

@@ -1,4 +1,4 @@
-"""Operators that compute element by element, products of matrices, and reductions."""
+"""Elementwise operators, matrix products, and reductions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random numbers.
 
-They are a function of the attribute `seed`, or of the node's name where it has none: every run draws the same ones, and
-nodes with one seed draw alike.
+They are a function of the attribute `seed`, or of the node's name without it: every run draws the same numbers, and so
+do nodes with the same seed.
 """
 
 from __future__ import annotations

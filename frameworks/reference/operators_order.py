@@ -1,4 +1,4 @@
-"""Operators that compare elements along an axis, and sums and products so far."""
+"""Operators that compare elements along an axis, and cumulative sums and products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on numbers of few bits: quantisation, integer products, conversion and bits themselves."""
+"""Operators on quantized numbers and bits: quantization, integer products, casts and shifts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _cast_refusal(node: ir.Node) -> str | None:
 
 
 def _kind(node: ir.Node) -> ir.DataType | None:
-    """The element type of the input."""
+    """The dtype of the input."""
     return None if node.inputs[0] is None else node.inputs[0].dtype
 
 

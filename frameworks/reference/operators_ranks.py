@@ -1,4 +1,4 @@
-"""What ranks exchange while a network runs: statistics of the batch that they share, and sums of gradients."""
+"""Operators that communicate between ranks: statistics of the shared batch, and sums of gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _batch_moments(site: Site) -> Call:
     ranks = _ranks(site)
 
     def moments(x: Array) -> tuple[Array, ...]:
-        """Mean, variance and elements a channel of the batch of all ranks, in the dtype of x."""
+        """Mean, variance and element count per channel over the batch of all ranks, in the dtype of x."""
         axes = (0, *range(2, x.ndim))
         mean = x.mean(axis=axes, keepdims=True)
         variance = np.square(x - mean).mean(axis=axes)
@@ -34,7 +34,7 @@ def _gradient_sums(site: Site) -> Call:
     ranks = _ranks(site)
 
     def sums(*own: Array) -> tuple[Array, ...]:
-        """The sums over all ranks, in the dtype of what is given."""
+        """The sums over all ranks, in the dtypes of the inputs."""
         return tuple(found.astype(given.dtype) for found, given in zip(ranks.sums(*own), own, strict=True))
 
     return Call(first(sums, site.outputs), (0, 1))

@@ -40,14 +40,14 @@ def _recurrent(site: Site) -> Call:
 
 
 def _activations(node: ir.Node) -> list[str]:
-    """Names in small letters, those of the second direction behind those of the first."""
+    """Lower-case names, those of the second direction after those of the first."""
     twice = 2 if attribute(node, "direction", "forward") == "bidirectional" else 1
     given = [str(name).lower() for name in attribute(node, "activations", ())]
     return given or _DEFAULTS[node.op_type] * twice
 
 
 def _function(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> recurrent.Activation:
-    """An activation; of the numbers, which stand in the order of the activations, it takes those that it reads."""
+    """An activation; it takes the parameters that it reads from `alphas` and `betas`, in order."""
     function, alpha, beta = recurrent.ACTIVATIONS[name]
     a = 0.0 if alpha is None else next(alphas, float(np.float32(alpha)))
     b = 0.0 if beta is None else next(betas, float(np.float32(beta)))

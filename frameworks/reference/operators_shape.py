@@ -1,4 +1,4 @@
-"""Operators that move, pick, repeat and make elements, and those that tell of shapes."""
+"""Operators that move, select, repeat and create elements, and that return shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on texts."""
+"""Operators on strings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _full_match(site: Site) -> Call:
 
 
 def _full_match_refusal(node: ir.Node) -> str | None:
-    """Why Python's expressions are not RE2's here: each has some that the other has not."""
+    """Why a pattern cannot run: Python's and RE2's regular expressions differ."""
     pattern = attribute(node, "pattern")
     if pattern is None:
         return "got no pattern; allowed: a regular expression"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of what will be read in another way some day, such as [[:alpha:]]
+            warnings.simplefilter("error")  # for syntax whose meaning may change, such as [[:alpha:]]
             re.compile(pattern, re.ASCII)
     except (re.error, FutureWarning, DeprecationWarning) as error:
         return f"got the pattern {pattern!r} ({error}); allowed: what Python and RE2 both read"

@@ -1,4 +1,4 @@
-"""Convolutions and pooling: operators with a window that moves over an image."""
+"""Convolutions and pooling: operators with a sliding window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMALL = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def _moved(site: Site, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the node's window, whose axes are those of the first input."""
+    """The function with the node's window, over the spatial axes of the first input."""
     rank = site.rank() - 2
     if rank >= 0:
         return partial(function, window=Window.of(site.node, rank))

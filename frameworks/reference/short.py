@@ -17,17 +17,17 @@ _SHORT = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 def is_short(node: ir.Node) -> bool:
-    """Whether a node reads or makes numbers of fewer bits than float32's."""
+    """Whether a node reads or returns floats shorter than float32."""
     return any(value is not None and value.dtype in _SHORT for value in (*node.inputs, *node.outputs))
 
 
 def in_float32(operator: Operator) -> Operator:
-    """An operator that takes its short inputs as float32, which holds them exactly, and rounds its results at the end.
+    """An operator that converts its short inputs to float32, which is exact, and rounds its results at the end.
 
-    So sums are in float32, whatever their length, and a result is the nearest short number to float32's.
+    So sums of any length are in float32, and a result is the short number nearest to float32's.
 
     Args:
-        operator: On float32.
+        operator: The operator on float32.
     """
 
     def make(site: Site) -> Call:

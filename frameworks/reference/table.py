@@ -1,4 +1,4 @@
-"""What the table of operators is made of: a node where it is compiled, the call that it becomes, ways to make one."""
+"""Parts of the table of operators: a node to compile, its call, and ways to create one."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A node where it is about to be compiled.
+    """A node to compile.
 
     Attributes:
         node: The node.
-        constants: Values that never change, known while compiling.
-        scratch: The buffer that convolutions of this network share.
-        outputs: How many outputs somebody reads.
-        nested: Makes a function of a graph inside the node, which takes the graph's inputs, then the values that
-            `captured` tells of the node, and returns a tuple.
-        ranks: What statistics are exchanged by; None: nobody has others to exchange with.
+        constants: Constant values, known while compiling.
+        scratch: The shared buffer of the network's convolutions.
+        outputs: The number of outputs that are read.
+        nested: Creates a function of a subgraph, which takes the graph's inputs, then the node's captured values, and
+            returns a tuple.
+        ranks: Exchanges statistics between ranks; None: there are no other ranks.
     """
 
     node: ir.Node
@@ -51,11 +51,11 @@ class Site:
     ranks: RankStatistics | None = None
 
     def given(self) -> tuple[int, ...]:
-        """Positions of the inputs that the node has."""
+        """Positions of the inputs that are not omitted."""
         return tuple(i for i, value in enumerate(self.node.inputs) if value is not None)
 
     def constant(self, position: int) -> Array | None:
-        """An input's value where it never changes, else None."""
+        """An input's value if it is constant, else None."""
         value = self.node.inputs[position] if position < len(self.node.inputs) else None
         return None if value is None else self.constants.get(value)
 
@@ -64,14 +64,14 @@ class Site:
         return attribute(self.node, name, default)
 
     def rank(self, position: int = 0) -> int:
-        """Number of axes of an input."""
+        """The rank of an input."""
         value = self.node.inputs[position]
         return 0 if value is None or value.shape is None else len(value.shape)
 
 
 class Call(NamedTuple):
-    """What the generated code calls for a node, which of the node's inputs it passes, and whether it passes what graphs
-    inside the node take from around it, too."""
+    """The function that the generated code calls for a node, the node's inputs to pass, and whether to pass the
+    captured values of its subgraphs, too."""
 
     function: Callable[..., Any]
     inputs: tuple[int, ...]
@@ -82,12 +82,12 @@ class Operator(NamedTuple):
     """How to run an operator.
 
     Attributes:
-        make: Turns a node into a call.
+        make: Converts a node to a call.
         view: The result may share memory with the first input.
         in_place: The call takes `out=`, which may be one of its inputs.
-        keeps: The results may share memory with any input, or with what is kept from call to call.
+        keeps: The results may share memory with any input, or with memory kept between calls.
         refusal: Why a node cannot run, or None.
-        exact: Short floating-point numbers come as they are, not as float32.
+        exact: Short floats are passed unchanged, not as float32.
     """
 
     make: Callable[[Site], Call]
@@ -99,7 +99,7 @@ class Operator(NamedTuple):
 
 
 def plain(function: Callable[..., Any], *, view: bool = False, in_place: bool = False) -> Operator:
-    """An operator without attributes: the function takes the inputs in their order."""
+    """An operator without attributes: the function takes the inputs in order."""
     return Operator(lambda site: Call(function, site.given()), view=view, in_place=in_place)
 
 
@@ -114,7 +114,7 @@ def configured(function: Callable[..., Any], **defaults: Any) -> Operator:
 
 
 def with_constants(site: Site, function: Callable[..., Any], *names: str) -> Call:
-    """Bind inputs behind the first that never change, as tuples of Python integers; pass the others."""
+    """Bind constant inputs after the first as tuples of Python integers; pass the others."""
     bound: dict[str, Any] = {}
     for position, name in enumerate(names, start=1):
         known = site.constant(position)
@@ -127,7 +127,7 @@ def with_constants(site: Site, function: Callable[..., Any], *names: str) -> Cal
 
 
 def by_position(function: Callable[..., Any], given: tuple[int, ...]) -> Callable[..., Any]:
-    """Fill the optional inputs that a node leaves out with None."""
+    """Pass None for omitted optional inputs."""
     if given == tuple(range(len(given))):
         return function
 
@@ -139,20 +139,20 @@ def by_position(function: Callable[..., Any], given: tuple[int, ...]) -> Callabl
 
 
 def first(function: Callable[..., tuple[Array, ...]], outputs: int) -> Callable[..., Any]:
-    """The function with as many of its results as somebody reads; one alone is no tuple."""
+    """The function with only the results that are read; a single one is not a tuple."""
     if outputs == 1:
         return lambda *values: function(*values)[0]
     return lambda *values: function(*values)[:outputs]
 
 
 def axes_refusal(node: ir.Node) -> str | None:
-    """Why an operator cannot run whose axes became an input in a later opset."""
+    """Why an operator whose axes became an input in a later opset cannot run."""
     found = "axes" in node.attributes
     return "got axes as an attribute, of an older opset; allowed: axes as an input" if found else None
 
 
 def chosen(**allowed: Sequence[str]) -> Callable[[ir.Node], str | None]:
-    """Why an operator cannot run of whose attributes these are texts, one of a few."""
+    """Why an operator cannot run whose string attributes must have one of these values."""
 
     def refusal(node: ir.Node) -> str | None:
         for name, texts in allowed.items():

@@ -1,7 +1,7 @@
-"""The sliding window of convolution and pooling, by its places: where a window may start.
+"""The sliding window of convolution and pooling, by the positions where a window may start.
 
 The gradient rules and the other back-ends compute sizes by formula (`deep5.networks.gradients.window`). Here the starts
-of a window are listed and counted, so that an error in one shows against the other.
+of a window are listed and counted, so an error in one differs from the other.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Window"]
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What ONNX's attributes say of a window; every tuple has one entry per spatial axis.
+    """The window attributes of an ONNX node; every tuple has one entry per spatial axis.
 
     Attributes:
-        kernel: Size; empty where the node leaves it to the shape of its weights.
+        kernel: Size; empty if the shape of the weights defines it.
         strides: Steps between windows.
         dilations: Steps between the elements of a window.
         begins: Padding before the input.
         ends: Padding after it.
-        auto_pad: ONNX's `auto_pad`; `begins` and `ends` apply only where it is `"NOTSET"`.
-        ceil: Whether a last window that is not full counts (pooling's `ceil_mode`).
+        auto_pad: ONNX's `auto_pad`; `begins` and `ends` apply only if it is `"NOTSET"`.
+        ceil: Whether a partial last window counts (pooling's `ceil_mode`).
     """
 
     kernel: tuple[int, ...]
@@ -40,7 +40,7 @@ class Window:
 
     @classmethod
     def of(cls, node: ir.Node, rank: int) -> Window:
-        """Read the attributes of a node with `rank` spatial axes; what is left out has ONNX's default."""
+        """Read the attributes of a node with `rank` spatial axes; omitted ones have ONNX's defaults."""
         ones = [1] * rank
         pads = list(attribute(node, "pads", [0] * (2 * rank)))
         return cls(
@@ -67,7 +67,7 @@ class Window:
     def fit(
         self, sizes: Sequence[int], kernel: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Where the window goes over an input.
+        """The positions of the window over an input.
 
         Args:
             sizes: Spatial sizes of the input.
@@ -97,13 +97,13 @@ class Window:
             begin, end = (smaller, larger) if self.auto_pad == "SAME_UPPER" else (larger, smaller)
             return count, begin, end
         begin, end = (0, 0) if self.auto_pad == "VALID" else (self.begins[axis], self.ends[axis])
-        # Places of a first element, in the padded input, whose last element is still inside.
+        # The last start in the padded input whose window still fits.
         last = begin + size + end - span
         ceil = self.ceil and self.auto_pad != "VALID"
-        # Full windows; below 1 where none fits, which the caller refuses. A partial one may follow.
+        # Full windows; below 1 if none fits, which the caller rejects. A partial one may follow.
         count = len(range(0, last + 1, stride)) if last >= 0 else last // stride + 1
         if ceil and last % stride:
             count += 1
         if ceil and (count - 1) * stride >= begin + size:
-            count -= 1  # it would start after the input
+            count -= 1  # the partial window would start after the input
         return count, begin, end

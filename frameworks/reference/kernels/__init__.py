@@ -1,1 +1,1 @@
-"""NumPy kernels with the exact semantics of ONNX's operators, one idea a module."""
+"""NumPy kernels with the exact semantics of ONNX operators, one idea per module."""

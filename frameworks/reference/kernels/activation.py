@@ -1,4 +1,4 @@
-"""Activations, each in few passes over memory; dtypes stay what they are."""
+"""Activations, each in few passes over memory; dtypes are preserved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def relu(x: Array, out: Array | None = None) -> Array:
-    """max(x, 0); a NaN stays one."""
+    """max(x, 0); NaN stays NaN."""
     y: Array = np.maximum(x, x.dtype.type(0), out=out)
     return y
 
@@ -47,13 +47,13 @@ def elu(x: Array, *, alpha: float) -> Array:
 
 
 def softplus(x: Array) -> Array:
-    """log(1 + exp(x)), which overflows nowhere."""
+    """log(1 + exp(x)), without overflow."""
     y: Array = np.logaddexp(x, x.dtype.type(0))
     return y
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), as (1 + tanh(x / 2)) / 2, which overflows nowhere."""
+    """1 / (1 + exp(-x)), as (1 + tanh(x / 2)) / 2, without overflow."""
     y: Array = np.tanh(x * x.dtype.type(0.5))
     y *= y.dtype.type(0.5)
     y += y.dtype.type(0.5)
@@ -73,7 +73,7 @@ def hard_swish(x: Array) -> Array:
 
 
 def clip(x: Array, low: Any = None, high: Any = None) -> Array:
-    """min(max(x, low), high), where the bounds may be left out; where low > high, high wins."""
+    """min(max(x, low), high), with optional bounds; if low > high, the result is high."""
     y: Array = x.copy(order="K") if low is None else np.maximum(x, low)
     return y if high is None else np.asarray(np.minimum(y, high))
 

@@ -22,13 +22,13 @@ _SIGNED = (ir.DataType.INT4, ir.DataType.INT2)
 
 
 def bit_shift(x: Array, by: Array, *, left: bool) -> Array:
-    """ONNX BitShift: the bits of x moved, those that leave it lost; a shift right of a negative number keeps its sign.
+    """ONNX BitShift: shift the bits of x; a right shift of a negative number keeps its sign.
 
     Args:
         x: Integers.
-        by: How far, the dtype of x, broadcast; where it is negative, or as many bits as x has or more, no bit stays
-            but copies of the sign.
-        left: Towards the higher bits.
+        by: The shift counts, of the dtype of x, broadcast; a count that is negative or at least the number of bits of x
+            leaves only copies of the sign.
+        left: Whether to shift towards the higher bits.
     """
     width = 8 * x.dtype.itemsize
     far = (by < 0) | (by >= width)
@@ -38,12 +38,12 @@ def bit_shift(x: Array, by: Array, *, left: bool) -> Array:
 
 
 def bit_cast(x: Array, *, kind: ir.DataType, was: ir.DataType) -> Array:
-    """ONNX BitCast: the bits of x read as another element type of the same width; the shape stays.
+    """ONNX BitCast: the bits of x read as another dtype of the same width; the shape is preserved.
 
     Args:
         x: Any shape.
-        kind: The element type to read them as.
-        was: That of x; NumPy keeps elements of 4 and of 2 bits in a byte each.
+        kind: The new dtype.
+        was: The dtype of x; NumPy stores 4-bit and 2-bit elements in one byte each.
     """
     if kind not in _NIBBLES:
         same: Array = np.ascontiguousarray(x).reshape(x.shape).view(kind.numpy())

@@ -1,4 +1,4 @@
-"""Blocks of pixels to channels and back, and what is cut off an image or set around it."""
+"""Blocks of pixels to channels and back, and center cropping and padding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["center_crop_pad", "depth_to_space", "space_to_depth"]
 def depth_to_space(x: Array, *, blocksize: int, mode: str) -> Array:
     """ONNX DepthToSpace: (N, C, H, W) -> (N, C / blocksize², H blocksize, W blocksize).
 
-    Channels count blocks first (`"DCR"`), or elements of a block first (`"CRD"`).
+    The position in the block is the outer part of a channel's index (`"DCR"`), or the inner part (`"CRD"`).
     """
     n, c, h, w = x.shape
     rest, left = divmod(c, blocksize**2)
@@ -29,7 +29,7 @@ def depth_to_space(x: Array, *, blocksize: int, mode: str) -> Array:
 
 
 def space_to_depth(x: Array, *, blocksize: int, mode: str) -> Array:
-    """ONNX SpaceToDepth: (N, C, H, W) -> (N, C blocksize², H / blocksize, W / blocksize), which undoes DepthToSpace."""
+    """ONNX SpaceToDepth, inverse of DepthToSpace: (N, C, H, W) -> (N, C blocksize², H / blocksize, W / blocksize)."""
     n, c, h, w = x.shape
     if h % blocksize or w % blocksize:
         raise ShapeError(f"SpaceToDepth: got an image of {h} x {w}; expected multiples of {blocksize}")
@@ -39,7 +39,7 @@ def space_to_depth(x: Array, *, blocksize: int, mode: str) -> Array:
 
 
 def center_crop_pad(x: Array, shape: Sequence[int], *, axes: Sequence[int] | None) -> Array:
-    """ONNX CenterCropPad: the middle of x, or x in the middle of zeros; `axes` are those that shape speaks of."""
+    """ONNX CenterCropPad: the center of x, or x centered in zeros; `axes` are the axes of `shape`."""
     goal = list(x.shape)
     source, target = [slice(None)] * x.ndim, [slice(None)] * x.ndim
     for axis, extent in zip(range(x.ndim) if axes is None else axes, map(int, shape), strict=True):

@@ -1,4 +1,4 @@
-"""Conversion between all element types."""
+"""Conversion between all dtypes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOAT8 = (
 )
 _BITS = {ir.DataType.INT4: 4, ir.DataType.UINT4: 4, ir.DataType.INT2: 2, ir.DataType.UINT2: 2}
 _SIGNED = (ir.DataType.INT4, ir.DataType.INT2)
-# Of float8e8m0: what is added to an exponent, the largest code of a number, and NaN's.
+# float8e8m0: the exponent bias, the largest code of a number, and the code of NaN.
 _BIAS, _LARGEST, _NAN = 127, 254, 255
 
 
@@ -29,17 +29,17 @@ def cast(x: Array, *, kind: ir.DataType, saturate: bool = True, round_mode: str 
     """ONNX Cast.
 
     Args:
-        x: Numbers, Booleans, or texts as objects.
-        kind: The element type of the result.
-        saturate: To a float8, whether what is too large becomes the largest number, else NaN, or infinity where the
-            type has one.
-        round_mode: To float8e8m0, which holds powers of two: `"up"`, `"down"` or `"nearest"`, ties up.
+        x: Numbers, booleans, or strings as objects.
+        kind: The dtype of the result.
+        saturate: For a float8, whether values that are too large become the largest number; otherwise NaN, or infinity
+            if the dtype has it.
+        round_mode: For float8e8m0, which holds powers of two: `"up"`, `"down"` or `"nearest"`, ties up.
 
     Returns:
-        x itself where it has the element type already. To 4 and 2 bits, and between integers, the lower bits stay.
+        x itself if it already has the dtype. Casts to 4 and 2 bits, and between integers, keep the lower bits.
 
     Raises:
-        NetworkError: A text that is no number.
+        NetworkError: A string is not a number.
     """
     target: Any = kind.numpy()
     if x.dtype == target or (x.dtype.kind == "O" and kind == ir.DataType.STRING):
@@ -47,7 +47,7 @@ def cast(x: Array, *, kind: ir.DataType, saturate: bool = True, round_mode: str 
     if x.dtype.kind == "O":
         x = _read(x, whole=kind.is_integer())
     elif x.dtype.kind not in "biufc" and x.dtype != ml_dtypes.bfloat16:
-        # ml_dtypes converts its own types to NumPy's alone without a detour.
+        # ml_dtypes converts its own dtypes directly only to those of NumPy.
         x = x.astype(np.int8 if "int" in x.dtype.name else np.float32)
     if kind == ir.DataType.STRING:
         return _written(x)
@@ -73,7 +73,7 @@ def _to_float8(x: Array, target: Any, *, saturate: bool) -> Array:
 
 
 def _to_power(x: Array, *, saturate: bool, round_mode: str) -> Array:
-    """The bytes of float8e8m0: exponents of two. Zero and less have none: they are the least, or NaN."""
+    """The bytes of float8e8m0, exponents of two. Zero and negative values become the smallest value, or NaN."""
     wide = x.astype(np.float64)
     mantissa, exponent = np.frexp(wide)  # in [0.5, 1)
     more = {"up": mantissa > 0.5, "down": np.zeros(x.shape, bool), "nearest": mantissa >= 0.75}[round_mode]
@@ -84,7 +84,7 @@ def _to_power(x: Array, *, saturate: bool, round_mode: str) -> Array:
 
 
 def _to_few_bits(x: Array, kind: ir.DataType) -> Array:
-    """The lower bits, with the sign that they have, as int8."""
+    """The lower bits, sign-extended, as int8."""
     bits = _BITS[kind]
     low = np.asarray(x.astype(np.int64) & ((1 << bits) - 1))
     if kind in _SIGNED:

@@ -1,4 +1,4 @@
-"""What runs the graphs inside a node: branches, loops, scans."""
+"""Operators with subgraphs: branches, loops, scans."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Body = Callable[..., tuple[Any, ...]]
 
 
 def branch(then: Body, other: Body, condition: np.ndarray, *around: Any) -> tuple[Any, ...]:
-    """The results of one of two graphs."""
+    """The results of one of two subgraphs."""
     return then(*around) if truth(condition) else other(*around)
 
 
 def truth(condition: np.ndarray) -> bool:
-    """A condition of one element as a bool.
+    """A one-element condition as a bool.
 
     Raises:
-        NetworkError: It has another number of elements.
+        NetworkError: It does not have one element.
     """
     if np.size(condition) != 1:
         raise NetworkError(f"a condition has the shape {np.shape(condition)}; allowed: one element")
@@ -31,27 +31,27 @@ def truth(condition: np.ndarray) -> bool:
 
 
 def placed(function: Callable[..., Any], places: Sequence[int | None], count: int, *values: Any) -> Any:
-    """Call a function with None for inputs that a node leaves out.
+    """Call a function with None for omitted inputs of a node.
 
     Args:
-        function: Takes every input, then what it captures.
-        places: Of every input the number among the values, None where it is left out.
-        count: How many values are inputs; the others are captured.
-        values: What the node was given.
+        function: Takes all inputs, then the captured values.
+        places: For every input its index among the values, None if omitted.
+        count: The number of inputs among the values; the others are captured.
+        values: The arguments of the node.
     """
     return function(*(None if place is None else values[place] for place in places), *values[count:])
 
 
 def loop(body: Body, trips: Any, condition: Any, *values: Any, state: int, empty: Sequence[np.ndarray]) -> list[Any]:
-    """ONNX's Loop: `body(step, condition, *state, *around)` gives the condition, the new state and what is stacked.
+    """ONNX's Loop: `body(step, condition, *state, *around)` returns the condition, the new state and values to stack.
 
     Args:
-        body: The graph inside.
-        trips: The most iterations; None: no limit.
-        condition: Whether it starts; None: it does.
-        values: The state, then what is around the loop.
-        state: How many values the state has.
-        empty: What no iterations are stacked to, an array an output.
+        body: The subgraph.
+        trips: The maximum number of iterations; None: no limit.
+        condition: Whether to run the first iteration; None: yes.
+        values: The state, then the captured values.
+        state: The number of state values.
+        empty: The stacked results of zero iterations, one array per output.
     """
     now, around = list(values[:state]), values[state:]
     stacked: list[list[Any]] = [[] for _ in empty]
@@ -76,20 +76,20 @@ def scan(
     reverse: Sequence[int],
     empty: Sequence[np.ndarray],
 ) -> list[Any]:
-    """ONNX's Scan (opset 9 and newer): `body(*state, *slices, *around)` gives the new state and what is stacked.
+    """ONNX's Scan (opset 9 and newer): `body(*state, *slices, *around)` returns the new state and values to stack.
 
     Args:
-        body: The graph inside.
-        values: The state, the arrays that are scanned, then what is around.
-        state: How many values the state has.
-        axes: The axis along which each array is scanned.
-        backward: 1 where it is scanned from its end.
-        into: The axis along which each result is stacked.
-        reverse: 1 where it is stacked from its end.
-        empty: What no steps are stacked to, with the axis of the steps in front.
+        body: The subgraph.
+        values: The state, the scanned arrays, then the captured values.
+        state: The number of state values.
+        axes: The scan axis of each array.
+        backward: 1 for arrays that are scanned from the end.
+        into: The stacking axis of each result.
+        reverse: 1 for results that are stacked from the end.
+        empty: The stacked results of zero steps, with the step axis first.
 
     Raises:
-        NetworkError: Arrays of different lengths.
+        NetworkError: The arrays have different lengths.
     """
     now, scanned = list(values[:state]), values[state : state + len(axes)]
     around = values[state + len(axes) :]
@@ -109,12 +109,12 @@ def scan(
 
 
 def over_lists(body: Body, count: int, *values: Any) -> list[list[Any]]:
-    """ONNX's SequenceMap: the body for every element of the first list, and of the others that are lists.
+    """ONNX's SequenceMap: the body applied to every element of the first list, and of the others that are lists.
 
     Args:
-        body: The graph inside.
-        count: How many values are inputs; the others are around the node.
-        values: The inputs and what is around.
+        body: The subgraph.
+        count: The number of inputs among the values; the others are captured.
+        values: The inputs and the captured values.
     """
     inputs, around = values[:count], values[count:]
     first = inputs[0]

@@ -25,8 +25,8 @@ def convolution(
         w: (M, C / group, *kernel), the dtype of x.
         bias: (M,), or None.
         window: Strides, dilations and padding.
-        group: Number of groups that channels fall into.
-        scratch: Holds the columns.
+        group: Number of channel groups.
+        scratch: The buffer for the columns.
 
     Returns:
         (N, M, *output), the dtype of x.
@@ -38,7 +38,7 @@ def convolution(
     output, begins, ends = window.fit(x.shape[2:], kernel)
     if min(output, default=0) < 0:
         raise ShapeError(f"Conv: a window of {kernel} does not fit into {x.shape[2:]}; expected padding, or more of it")
-    # The order of the columns is the one in which the copy into them has the longer contiguous runs.
+    # Choose the column order with the longer contiguous runs in the copy.
     run_batch = x.shape[0] * (output[-1] if window.strides[-1] == 1 else 1)
     run_channels = x.shape[1] * (kernel[-1] if window.dilations[-1] == 1 else 1)
     if group > 1 or run_batch >= run_channels:
@@ -57,7 +57,7 @@ def _by_batch(x: Array, w: Array, output: tuple[int, ...], window: Window, *, gr
     kernel, (channels, n) = w.shape[2:], (x.shape[0], x.shape[-1])
     rows, columns = channels * math.prod(kernel), math.prod(output) * n
     if rows == channels and output == x.shape[1:-1] and set(window.strides) == {1}:
-        cols = x.reshape(rows, columns)  # a kernel of one element needs no copy
+        cols = x.reshape(rows, columns)  # a one-element kernel needs no copy
     else:
         steps = x.strides
         windows = strided(
@@ -122,17 +122,18 @@ def transposed_convolution(
         w: (C, M / group, *kernel), the dtype of x.
         bias: (M,), or None.
         window: Strides, dilations and padding of the convolution that this is the adjoint of.
-        output_padding: Extents added behind, one a spatial axis.
-        output_shape: The result's spatial extents, which say the padding; None: the window says it, or `auto_pad`.
-        group: Number of groups that channels fall into.
-        scratch: Holds the columns.
+        output_padding: Sizes added at the end, one per spatial axis.
+        output_shape: The spatial sizes of the result, which define the padding; None: the window or `auto_pad` defines
+            it.
+        group: Number of channel groups.
+        scratch: The buffer for the columns.
 
     Returns:
         (N, M, *output), output = stride (space - 1) + span - padding + output_padding; the dtype of x.
 
     References:
-        ONNX, ConvTranspose-11: padding that the result's extents ask for. Where it is odd, the greater part is behind
-        with SAME_UPPER, and before otherwise.
+        ONNX, ConvTranspose-11: padding for given output sizes. If it is odd, the larger part is at the end with
+        SAME_UPPER, and at the beginning otherwise.
     """
     rank, kernel = x.ndim - 2, w.shape[2:]
     none = (0,) * rank
@@ -178,10 +179,10 @@ def column_to_image(cols: Array, window: Window, begins: tuple[int, ...], output
         cols: (C, *kernel, *windows, N).
         window: Strides and dilations.
         begins: Elements before the image that windows reach.
-        output: Extents of the image.
+        output: Sizes of the image.
 
     Returns:
-        (C, *output, N); what windows hold outside is left out.
+        (C, *output, N); elements outside the image are dropped.
     """
     rank = len(output)
     kernel, space = cols.shape[1 : 1 + rank], cols.shape[1 + rank : -1]

@@ -1,4 +1,4 @@
-"""Images from the bytes of a file, by Pillow, which is imported only here."""
+"""Decode image files with Pillow, which is imported only here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def decoded(stream: Array, *, pixel_format: str) -> Array:
         pixel_format: `"RGB"`, `"BGR"` or `"Grayscale"`.
 
     Returns:
-        uint8, (height, width, channels); (0, 0, channels) where the bytes are no image, as ONNX has it.
+        uint8, (height, width, channels); (0, 0, channels) if the bytes are not an image, as in ONNX.
     """
     from PIL import Image
 
@@ -29,7 +29,7 @@ def decoded(stream: Array, *, pixel_format: str) -> Array:
     try:
         with Image.open(io.BytesIO(stream.tobytes()), formats=_FORMATS) as image:
             pixels = np.array(image.convert("L" if grey else "RGB"))
-    except Exception:  # the readers' errors on a file that is cut off or is none have no other base
+    except Exception:  # errors on truncated or invalid files have no other common base
         return np.zeros((0, 0, 1 if grey else 3), np.uint8)
     if grey:
         return pixels[:, :, None]

@@ -1,4 +1,4 @@
-"""From floating-point numbers to the element type that an operator gives."""
+"""Convert floating-point results to an operator's output dtype."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = ["in_range"]
 
-# Sums of weights that are 1 but for rounding must not make 2 of 3: what is this near to a whole number is that number.
+# Weights may sum to slightly less than 1, which must not turn 3 into 2: values this close to an integer are rounded to
+# it.
 _DECIMALS = 6
 
 
 def in_range(x: Array, dtype: Any) -> Array:
-    """Numbers cut off to whole ones within what a whole type holds; as they are for a floating-point type."""
+    """Numbers truncated and clipped to the range of an integer dtype; unchanged for a floating-point dtype."""
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return np.not_equal(x, 0)
@@ -23,6 +24,6 @@ def in_range(x: Array, dtype: Any) -> Array:
         return x.astype(kind, copy=False)
     info = np.iinfo(kind)
     whole = np.trunc(np.round(np.nan_to_num(x), _DECIMALS))
-    # The largest of 64 bits are no float64: what is not below them is them.
+    # The largest 64-bit integers are not exact in float64: values that are not below them become the maximum.
     top = whole >= float(info.max)
     return np.where(top, info.max, np.where(top, 0, np.maximum(whole, float(info.min))).astype(kind))

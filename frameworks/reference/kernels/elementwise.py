@@ -1,4 +1,4 @@
-"""Elementwise arithmetic and products of matrices; dtypes stay what they are."""
+"""Elementwise arithmetic and matrix products; dtypes are preserved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["combine", "divide_integers", "gemm", "is_infinite", "mean", "modulo"
 
 
 def divide_integers(a: Array, b: Array) -> Array:
-    """The quotient rounded towards zero, as ONNX and C do; NumPy's own rounds down."""
+    """The quotient rounded towards zero, as in ONNX and C; NumPy rounds down."""
     quotient: Array = np.asarray(np.floor_divide(a, b))
     quotient += ((quotient < 0) & (quotient * b != a)).astype(quotient.dtype)
     return quotient
@@ -19,7 +19,7 @@ def divide_integers(a: Array, b: Array) -> Array:
 def gemm(
     a: Array, b: Array, c: Array | None = None, *, alpha: float, beta: float, trans_a: bool, trans_b: bool
 ) -> Array:
-    """ONNX Gemm: alpha A' B' + beta C, where ' transposes if asked; (M, K) and (K, N) -> (M, N), C broadcast."""
+    """ONNX Gemm: alpha A' B' + beta C, where ' is an optional transpose; (M, K) and (K, N) -> (M, N), C broadcast."""
     y: Array = np.matmul(a.T if trans_a else a, b.T if trans_b else b)
     if alpha != 1.0:
         y *= y.dtype.type(alpha)
@@ -40,13 +40,13 @@ def where(condition: Array, a: Array, b: Array) -> Array:
 
 
 def modulo(a: Array, b: Array, *, truncated: bool) -> Array:
-    """The remainder of a / b: with the sign of b, or with that of a where `truncated`, as in C."""
+    """The remainder of a / b: with the sign of b, or with that of a if `truncated`, as in C."""
     rest: Array = (np.fmod if truncated else np.mod)(a, b)
     return rest
 
 
 def power(x: Array, exponent: Array) -> Array:
-    """x to the power of the exponent, in the dtype of x; squares and square roots as such, which are faster."""
+    """x to the power of the exponent, in the dtype of x; squares and square roots use faster functions."""
     if np.ndim(exponent) == 0 and exponent == 2:
         return np.asarray(np.square(x))
     if np.ndim(exponent) == 0 and exponent == 0.5:
@@ -56,7 +56,7 @@ def power(x: Array, exponent: Array) -> Array:
 
 
 def combine(*values: Array, ufunc: np.ufunc) -> Array:
-    """The values combined pair by pair, from the left, such as the sum of them all."""
+    """The values combined pairwise from the left, e.g. their sum."""
     if len(values) == 1:
         return values[0].copy(order="K")
     total: Array = np.asarray(ufunc(values[0], values[1]))
@@ -66,7 +66,7 @@ def combine(*values: Array, ufunc: np.ufunc) -> Array:
 
 
 def mean(*values: Array) -> Array:
-    """ONNX Mean: of the values, element by element."""
+    """ONNX Mean: the elementwise mean of the values."""
     total = combine(*values, ufunc=np.add)
     total /= total.dtype.type(len(values))
     return total

@@ -1,4 +1,4 @@
-"""Features of tables, as ai.onnx.ml takes and maps them."""
+"""Feature operators of ai.onnx.ml for tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["binarize", "encode_labels", "extract_features"]
 
 
 def extract_features(x: Array, places: Array) -> Array:
-    """ai.onnx.ml ArrayFeatureExtractor: elements of the last axis; one row of them where x has that axis alone.
+    """ai.onnx.ml ArrayFeatureExtractor: elements of the last axis; one row if x has rank 1.
 
     Raises:
-        NetworkError: A place outside the axis.
+        NetworkError: An index is out of range.
     """
     rows = x.reshape(1, -1) if x.ndim < 2 else x
     index, extent = places.reshape(-1), rows.shape[-1]
@@ -32,13 +32,13 @@ def binarize(x: Array, *, threshold: float) -> Array:
 
 
 def encode_labels(x: Array, *, keys: Array, values: Array, default: Any) -> Array:
-    """ai.onnx.ml LabelEncoder: each element's value, or the default where it is no key.
+    """ai.onnx.ml LabelEncoder: each element's value, or the default if it is not a key.
 
     Args:
         x: Any shape.
-        keys: One axis; of equal keys the last one counts, and NaN is NaN.
-        values: One for each key; their element type is the result's.
-        default: A value.
+        keys: 1-D; of equal keys the last one counts, and NaN equals NaN.
+        values: One per key; their dtype is the result's.
+        default: The value of other elements.
     """
     table = dict(zip(map(_key, keys.tolist()), range(len(keys)), strict=True))
     distinct, places = np.unique(x, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Operators that pick elements by their index, and store them by it."""
+"""Operators that gather and scatter elements by index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def gather(x: Array, indices: Array, *, axis: int) -> Array:
     """ONNX Gather: slices of x along an axis; negative indices count from the end.
 
     Raises:
-        NetworkError: An index outside the axis.
+        NetworkError: An index is out of range.
     """
     try:
         picked: Array = np.take(x, indices, axis=axis)
@@ -26,10 +26,10 @@ def gather(x: Array, indices: Array, *, axis: int) -> Array:
 
 
 def gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
-    """ONNX GatherElements: one element of x for every index, which speaks of one axis.
+    """ONNX GatherElements: one element of x for every index along one axis.
 
     Raises:
-        NetworkError: An index outside the axis.
+        NetworkError: An index is out of range.
     """
     try:
         return x[_places(indices, axis)]  # type: ignore[no-any-return]
@@ -38,7 +38,7 @@ def gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
 
 
 def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    """ONNX GatherND: the last axis of indices holds indices into the leading axes of x, behind the batch axes."""
+    """ONNX GatherND: the last axis of indices holds indices into the leading axes of x after the batch axes."""
     batch = x.shape[:batch_dims]
     lead = tuple(np.ix_(*map(np.arange, batch))) if batch else ()
     rest = indices.ndim - 1 - batch_dims
@@ -53,17 +53,17 @@ _REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.m
 
 
 def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> Array:
-    """ONNX ScatterElements: a copy of data where updates are stored, or combined by the reduction.
+    """ONNX ScatterElements: a copy of data with updates stored, or combined by the reduction.
 
     Args:
         data: Any shape.
         indices: Positions along `axis`, the rank of data; negative ones count from the end.
         updates: Values, the shape of indices.
-        axis: The axis that indices speak of.
+        axis: The indexed axis.
         reduction: `"none"`, `"add"`, `"mul"`, `"min"` or `"max"`.
 
     Raises:
-        NetworkError: An index outside the axis.
+        NetworkError: An index is out of range.
     """
     if indices.shape != updates.shape:
         raise ShapeError(f"ScatterElements: updates have shape {updates.shape}, expected {indices.shape}, as indices")
@@ -80,7 +80,7 @@ def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int, 
 
 
 def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str) -> Array:
-    """ONNX ScatterND: a copy of data where updates are stored, or combined by the reduction.
+    """ONNX ScatterND: a copy of data with updates stored, or combined by the reduction.
 
     Args:
         data: Any shape.
@@ -89,7 +89,7 @@ def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str) -
         reduction: `"none"`, `"add"`, `"mul"`, `"min"` or `"max"`.
 
     Raises:
-        NetworkError: An index outside its axis.
+        NetworkError: An index is out of range.
     """
     result = np.array(data, order="C")
     place = tuple(np.moveaxis(indices, -1, 0))
@@ -104,7 +104,7 @@ def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str) -
 
 
 def _places(indices: Array, axis: int) -> Any:
-    """What NumPy indexes by, where the indices speak of one axis and stand at their own place along the others."""
+    """NumPy's index for indices along one axis that keep their position along the others."""
     if indices.ndim == 1:
         return indices
     grid: list[Any] = list(np.ix_(*map(np.arange, indices.shape)))

@@ -13,10 +13,10 @@ __all__ = ["along_rows", "determinant", "einsum", "integer_convolution", "intege
 
 
 def einsum(*values: Array, equation: str) -> Array:
-    """ONNX Einsum: the sum over indices that the result does not name.
+    """ONNX Einsum: the sum over indices that are not in the result.
 
     Raises:
-        ShapeError: An equation that is none, or that does not fit the shapes.
+        ShapeError: The equation is invalid, or does not fit the shapes.
     """
     try:
         total: Array = np.asarray(np.einsum(equation, *values, optimize=len(values) > 1))
@@ -27,7 +27,7 @@ def einsum(*values: Array, equation: str) -> Array:
 
 
 def determinant(x: Array) -> Array:
-    """ONNX Det: of the matrices in the last two axes.
+    """ONNX Det: the determinants of the matrices in the last two axes.
 
     Raises:
         ShapeError: They are not square.
@@ -38,20 +38,20 @@ def determinant(x: Array) -> Array:
 
 
 def along_rows(value: Array) -> Array:
-    """One number a row as a column, which broadcasts to a matrix; other shapes as they are."""
+    """One value per row as a column, which broadcasts to a matrix; other shapes are unchanged."""
     return value[:, None] if value.ndim == 1 and value.size > 1 else value
 
 
 def integer_product(a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
     """ONNX MatMulInteger: (a - a_zero) (b - b_zero), in int32.
 
-    In float64, in which BLAS multiplies and which holds sums of 2^37 such products exactly.
+    Computed in float64 by BLAS, which is exact for sums of 2^37 such products.
 
     Args:
-        a: (…, M, K), integers of 8 bits.
-        b: (…, K, N), as a.
-        a_zero: What counts as zero in a: a number, one a row (M,), or (…, M, 1).
-        b_zero: In b: a number, one a column (N,), or (…, 1, N).
+        a: (…, M, K), 8-bit integers.
+        b: (…, K, N), like a.
+        a_zero: The zero point of a: a number, one per row (M,), or (…, M, 1).
+        b_zero: The zero point of b: a number, one per column (N,), or (…, 1, N).
     """
     left, right = a.astype(np.float64), b.astype(np.float64)
     if a_zero is not None:
@@ -74,13 +74,13 @@ def integer_convolution(
     """ONNX ConvInteger: the convolution of x - x_zero with w - w_zero, in int32; padding counts as zero.
 
     Args:
-        x: (N, C, *space), integers of 8 bits.
-        w: (M, C / group, *kernel), as x.
-        x_zero: What counts as zero in x, a number.
-        w_zero: In w: a number, or one a channel of the result, (M,).
+        x: (N, C, *space), 8-bit integers.
+        w: (M, C / group, *kernel), like x.
+        x_zero: The zero point of x, a number.
+        w_zero: The zero point of w: a number, or one per output channel, (M,).
         window: Strides, dilations and padding.
-        group: Number of groups that channels fall into.
-        scratch: Holds the columns.
+        group: Number of channel groups.
+        scratch: The buffer for the columns.
     """
     left, right = x.astype(np.float64), w.astype(np.float64)
     if x_zero is not None:

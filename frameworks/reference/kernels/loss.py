@@ -13,13 +13,13 @@ __all__ = ["negative_log_likelihood", "softmax_cross_entropy"]
 def softmax_cross_entropy(
     x: Array, label: Array, weights: Array | None = None, *, reduction: str, ignore_index: int | None = None
 ) -> tuple[Array, Array]:
-    """ONNX SoftmaxCrossEntropyLoss: the negative log likelihood of log softmax(x), the classes along axis 1.
+    """ONNX SoftmaxCrossEntropyLoss: the negative log likelihood of log softmax(x), with classes along axis 1.
 
     Returns:
         The loss, and log softmax(x), both of the dtype of x.
 
     Raises:
-        NetworkError: A label that is no class.
+        NetworkError: A label is not a class.
     """
     log_prob = x - x.max(axis=1, keepdims=True)
     log_prob -= np.log(np.exp(log_prob).sum(axis=1, keepdims=True))
@@ -29,20 +29,20 @@ def softmax_cross_entropy(
 def negative_log_likelihood(
     x: Array, label: Array, weights: Array | None = None, *, reduction: str, ignore_index: int | None = None
 ) -> Array:
-    """ONNX NegativeLogLikelihoodLoss: -weights[label] x[label], the classes along axis 1.
+    """ONNX NegativeLogLikelihoodLoss: -weights[label] x[label], with classes along axis 1.
 
     Args:
-        x: (N, C, *space), logarithms of probabilities.
+        x: (N, C, *space), log probabilities.
         label: (N, *space), integers from 0 to C - 1, or `ignore_index`.
         weights: (C,), or None.
-        reduction: `"none"`, `"sum"`, or `"mean"`: the sum over the sum of the weights that were used.
-        ignore_index: A label that counts for nothing.
+        reduction: `"none"`, `"sum"`, or `"mean"`: the sum divided by the sum of the used weights.
+        ignore_index: A label to ignore.
 
     Returns:
         The loss, a scalar or (N, *space), of the dtype of x.
 
     Raises:
-        NetworkError: A label that is no class.
+        NetworkError: A label is not a class.
     """
     classes = x.shape[1]
     index = label.astype(np.int64, copy=False)

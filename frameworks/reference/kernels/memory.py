@@ -1,4 +1,4 @@
-"""Where arrays live: aligned parameters, scratch space, and the batch-last order that the kernels prefer.
+"""Memory of arrays: aligned parameters, scratch space, and the batch-last order that the kernels prefer.
 
 Arrays keep ONNX's logical shape (N, C, *space); only their strides differ. With the batch innermost in memory a
 sliding window is a copy of long contiguous runs, and every convolution is one large matrix product without transposes.
@@ -16,7 +16,7 @@ __all__ = ["Array", "Scratch", "batch_last", "channels_last", "strided"]
 
 Array = np.ndarray[Any, Any]
 
-# What DLPack consumers (JAX) need to share memory without a copy.
+# The alignment that DLPack consumers (JAX) require to share memory without a copy.
 _ALIGNMENT_BYTES = 64
 
 
@@ -29,7 +29,7 @@ def _aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 class Scratch(threading.local):
-    """One buffer a thread that every convolution of a network takes its columns from; it grows to the largest request.
+    """One buffer per thread for the columns of all convolutions of a network; it grows to the largest request.
 
     What `take` returns is overwritten by the thread's next `take`: a kernel must not return it.
     """
@@ -38,7 +38,7 @@ class Scratch(threading.local):
         self._buffer: Array = np.empty(0, dtype=np.uint8)
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An uninitialised C-contiguous array."""
+        """An uninitialized C-contiguous array."""
         size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         if self._buffer.nbytes < size_bytes:
             self._buffer = _aligned_empty((size_bytes,), np.uint8)
@@ -46,7 +46,7 @@ class Scratch(threading.local):
 
 
 def _padded(x: Array, begins: tuple[int, ...], ends: tuple[int, ...], first: int) -> Array:
-    """Zeros around the axes from `first` on, one entry of `begins` and `ends` each; C-contiguous."""
+    """Zero-pad the axes from `first`, with one entry of `begins` and `ends` per axis; C-contiguous."""
     if not any(begins) and not any(ends):
         return np.ascontiguousarray(x)
     rank = len(begins)
@@ -59,12 +59,12 @@ def _padded(x: Array, begins: tuple[int, ...], ends: tuple[int, ...], first: int
 
 
 def batch_last(x: Array, begins: tuple[int, ...], ends: tuple[int, ...]) -> Array:
-    """(N, C, *space) as (C, *space, N), zero-padded, C-contiguous; no copy where it lies so already."""
+    """(N, C, *space) as (C, *space, N), zero-padded, C-contiguous; no copy if it already has this layout."""
     return _padded(x.transpose(*range(1, x.ndim), 0), begins, ends, 1)
 
 
 def channels_last(x: Array, begins: tuple[int, ...], ends: tuple[int, ...]) -> Array:
-    """(N, C, *space) as (N, *space, C), zero-padded, C-contiguous; no copy where it lies so already."""
+    """(N, C, *space) as (N, *space, C), zero-padded, C-contiguous; no copy if it already has this layout."""
     return _padded(x.transpose(0, *range(2, x.ndim), 1), begins, ends, 1)
 
 

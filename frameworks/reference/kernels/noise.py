@@ -14,12 +14,12 @@ __all__ = ["bernoulli", "multinomial", "normal", "normal_like", "uniform", "unif
 
 
 def uniform(*, shape: tuple[int, ...], seed: str, low: float, high: float, dtype: Any) -> Array:
-    """ONNX RandomUniform: evenly from [low, high)."""
+    """ONNX RandomUniform: uniform in [low, high)."""
     return np.asarray(generator(0, "uniform", seed).uniform(low, high, shape)).astype(dtype)
 
 
 def normal(*, shape: tuple[int, ...], seed: str, mean: float, scale: float, dtype: Any) -> Array:
-    """ONNX RandomNormal: of the normal distribution with this mean and standard deviation."""
+    """ONNX RandomNormal: normally distributed with this mean and standard deviation."""
     return np.asarray(generator(0, "normal", seed).normal(mean, scale, shape)).astype(dtype)
 
 
@@ -34,10 +34,10 @@ def normal_like(x: Array, *, seed: str, mean: float, scale: float, dtype: Any) -
 
 
 def bernoulli(x: Array, *, seed: str, dtype: Any) -> Array:
-    """ONNX Bernoulli: 1 with the probability x, else 0.
+    """ONNX Bernoulli: 1 with probability x, else 0.
 
     Raises:
-        NetworkError: A probability outside of [0, 1].
+        NetworkError: A probability is outside [0, 1].
     """
     if x.size and not (x.min() >= 0 and x.max() <= 1):
         raise NetworkError("Bernoulli: a probability is outside of its range; allowed: 0 to 1")
@@ -45,19 +45,19 @@ def bernoulli(x: Array, *, seed: str, dtype: Any) -> Array:
 
 
 def multinomial(x: Array, *, seed: str, count: int, dtype: Any) -> Array:
-    """ONNX Multinomial: classes, drawn with replacement.
+    """ONNX Multinomial: classes drawn with replacement.
 
     Args:
-        x: Logarithms of the classes' probabilities, up to a number the same for all, (batch, classes).
-        seed: Of the numbers.
-        count: How often to draw for each row.
-        dtype: Of the result.
+        x: Log probabilities of the classes, up to a common constant, (batch, classes).
+        seed: The seed of the draws.
+        count: The number of draws per row.
+        dtype: The dtype of the result.
 
     Returns:
         (batch, count).
 
     Raises:
-        ShapeError: Not two axes, or no class.
+        ShapeError: The rank is not 2, or there is no class.
     """
     if x.ndim != 2 or not x.shape[1]:
         raise ShapeError(f"Multinomial: got shape {x.shape}; allowed: (batch, classes)")

@@ -1,4 +1,4 @@
-"""Normalisation by a mean and a variance."""
+"""Normalization by a mean and a variance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def batch_normalization(x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
-    """Evaluation: scale (x - mean) / sqrt(variance + epsilon) + bias, a value a channel (axis 1).
+    """Evaluation mode: scale (x - mean) / sqrt(variance + epsilon) + bias, per channel (axis 1).
 
     References:
         Ioffe and Szegedy, Batch normalization, ICML 2015, algorithm 2.
@@ -34,7 +34,7 @@ def batch_normalization(x: Array, scale: Array, bias: Array, mean: Array, varian
 def batch_normalization_in_training(
     x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float, momentum: float
 ) -> tuple[Array, Array, Array]:
-    """Normalise by the batch's own statistics, a value a channel (axis 1).
+    """Normalize by the statistics of the batch, per channel (axis 1).
 
     Args:
         x: (N, C, *space).
@@ -43,11 +43,11 @@ def batch_normalization_in_training(
         mean: The running mean, (C,).
         variance: The running variance, (C,).
         epsilon: Added to the variance.
-        momentum: What stays of the running statistics.
+        momentum: Weight of the previous running statistics.
 
     Returns:
-        y, and the new running mean and variance, running momentum + batch (1 - momentum); the variance is the
-        population's.
+        y, and the new running mean and variance, running momentum + batch (1 - momentum); the variance is that of the
+        population.
 
     References:
         Ioffe and Szegedy, Batch normalization, ICML 2015, algorithm 1.
@@ -72,14 +72,14 @@ def layer_normalization(
 
     Args:
         x: Any shape.
-        scale: Broadcasts to the normalised axes.
+        scale: Broadcasts to the normalized axes.
         bias: The same, or None.
-        axis: The first normalised axis.
+        axis: The first normalized axis.
         epsilon: Added to the variance.
 
     Returns:
-        y, the mean and 1 / sqrt(variance + epsilon), computed in the dtype of x; the two statistics in float32, as
-        ONNX types them.
+        y, the mean and 1 / sqrt(variance + epsilon), computed in the dtype of x; the two statistics are float32, as in
+        ONNX.
 
     References:
         Ba, Kiros and Hinton, Layer normalization, arXiv:1607.06450, equation 4.
@@ -101,10 +101,10 @@ def local_response_normalization(x: Array, *, size: int, alpha: float, beta: flo
 
     Args:
         x: (N, C, *space).
-        size: Channels of a sum, (size - 1) // 2 of them before each.
-        alpha: Of the mean of the squares.
+        size: Channels per sum, (size - 1) // 2 of them before the center.
+        alpha: Factor of the mean of the squares.
         beta: The exponent.
-        bias: Added to that.
+        bias: Added to the scaled mean.
 
     References:
         Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks, NeurIPS 2012,
@@ -113,7 +113,7 @@ def local_response_normalization(x: Array, *, size: int, alpha: float, beta: flo
     before, channels = (size - 1) // 2, x.shape[1]
     squares = np.square(x)
     total = np.zeros_like(x)
-    # Beyond all channels there is nothing to add.
+    # Shifts beyond all channels add nothing.
     for shift in range(max(-before, -x.shape[1]), min(size - before, x.shape[1] + 1)):
         here, there = slice(max(0, -shift), channels - max(0, shift)), slice(max(0, shift), channels + min(0, shift))
         if here.start < here.stop:
@@ -125,19 +125,19 @@ def local_response_normalization(x: Array, *, size: int, alpha: float, beta: flo
 
 
 def group_normalization(x: Array, scale: Array, bias: Array, *, groups: int, epsilon: float) -> Array:
-    """ONNX GroupNormalization: scale (x - mean) / sqrt(variance + epsilon) + bias, statistics a sample and a group.
+    """ONNX GroupNormalization: scale (x - mean) / sqrt(variance + epsilon) + bias, by sample and group.
 
-    With as many groups as channels it is ONNX InstanceNormalization.
+    With as many groups as channels this is ONNX InstanceNormalization.
 
     Args:
         x: (N, C, *space).
-        scale: A value a channel, or a group as before opset 21.
+        scale: One value per channel, or per group as before opset 21.
         bias: The same shape.
-        groups: Groups of neighbouring channels; as many as channels where 0.
+        groups: Groups of adjacent channels; 0: as many as channels.
         epsilon: Added to the variance.
 
     Raises:
-        ShapeError: Channels that do not fall into the groups, or another number of scales.
+        ShapeError: The channels are not divisible into the groups, or the number of scales differs.
 
     References:
         Wu and He, Group normalization, ECCV 2018, section 3.1.
@@ -170,7 +170,7 @@ def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> A
 
 
 def lp_normalization(x: Array, *, axis: int, order: int) -> Array:
-    """ONNX LpNormalization: x over its norm along an axis, the sum of |x| or the root of that of x^2; 0 over 0 is 0."""
+    """ONNX LpNormalization: x over its norm along an axis, sum |x| or sqrt(sum x^2); 0 over 0 is 0."""
     if order == 1:
         norm = np.abs(x).sum(axis=axis, keepdims=True, dtype=x.dtype)
     else:

@@ -1,4 +1,4 @@
-"""Operators that compare elements along an axis: extremes, the largest few, distinct ones, sums so far."""
+"""Operators along an axis: extremes, top-k, unique elements, cumulative sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["axis_of", "cumulative", "extreme_index", "hardmax", "top_k", "unique
 
 
 def axis_of(operator: str, axis: Any, rank: int) -> int:
-    """An axis counted from the first.
+    """A non-negative axis.
 
     Raises:
         ShapeError: There is no such axis.
@@ -25,20 +25,20 @@ def axis_of(operator: str, axis: Any, rank: int) -> int:
 
 
 def extreme_index(x: Array, *, largest: bool, axis: int, keepdims: bool, select_last_index: bool) -> Array:
-    """ONNX ArgMax and ArgMin: where along an axis the extreme is, a NaN before all else.
+    """ONNX ArgMax and ArgMin: the index of the extreme along an axis; NaN takes precedence.
 
     Args:
         x: At least one element along the axis.
-        largest: Whether the greatest is looked for, else the least.
+        largest: Whether to find the largest, else the smallest.
         axis: The axis.
-        keepdims: Whether it stays, with extent 1.
-        select_last_index: Of equal extremes, the last instead of the first.
+        keepdims: Whether it stays, with size 1.
+        select_last_index: Whether to select the last of equal extremes instead of the first.
 
     Returns:
         int64.
 
     Raises:
-        ShapeError: An axis without elements.
+        ShapeError: The axis has no elements.
     """
     name = "ArgMax" if largest else "ArgMin"
     at = axis_of(name, axis, x.ndim)
@@ -50,7 +50,7 @@ def extreme_index(x: Array, *, largest: bool, axis: int, keepdims: bool, select_
 
 
 def hardmax(x: Array, *, axis: int) -> Array:
-    """ONNX Hardmax: 1 at the first of the greatest along an axis, 0 elsewhere."""
+    """ONNX Hardmax: 1 at the first maximum along an axis, 0 elsewhere."""
     y = np.zeros_like(x)
     if x.size:
         place = extreme_index(x, largest=True, axis=axis, keepdims=True, select_last_index=False)
@@ -59,25 +59,26 @@ def hardmax(x: Array, *, axis: int) -> Array:
 
 
 def top_k(x: Array, count: Array, *, axis: int, largest: bool) -> tuple[Array, Array]:
-    """ONNX TopK: the greatest or least elements along an axis, in order; of equal ones, the one of lower index first.
+    """ONNX TopK: the largest or smallest elements along an axis, sorted; of equal ones, the lower index comes first.
 
     Args:
-        x: Any shape; a NaN is greater than all else.
-        count: How many.
+        x: Any shape; NaN is larger than all numbers.
+        count: The number of elements.
         axis: The axis.
-        largest: Whether the greatest are looked for, else the least.
+        largest: Whether to find the largest, else the smallest.
 
     Returns:
         The values, and their indices along the axis, int64.
 
     Raises:
-        ShapeError: More than there are, or fewer than none.
+        ShapeError: `count` is negative or exceeds the size of the axis.
     """
     at, k = axis_of("TopK", axis, x.ndim), int(np.asarray(count).reshape(()))
     if not 0 <= k <= x.shape[at]:
         raise ShapeError(f"TopK: got k {k} for an axis of {x.shape[at]} elements; allowed: 0 to {x.shape[at]}")
     if largest:
-        # Sorting upwards from behind puts equal elements of higher index first, so that they come last once turned.
+        # A stable ascending sort of the reversed axis puts equal elements of higher index first, so they come last
+        # after the flip.
         order = np.flip(x.shape[at] - 1 - np.argsort(np.flip(x, at), axis=at, stable=True), at)
     else:
         order = np.argsort(x, axis=at, stable=True)
@@ -86,18 +87,18 @@ def top_k(x: Array, count: Array, *, axis: int, largest: bool) -> tuple[Array, A
 
 
 def unique(x: Array, *, axis: int | None, in_order: bool) -> tuple[Array, Array, Array, Array]:
-    """ONNX Unique: the distinct elements, or the distinct parts along an axis.
+    """ONNX Unique: the unique elements, or the unique slices along an axis.
 
     Args:
         x: Any shape.
-        axis: The axis; where None, x is flattened.
-        in_order: Whether they ascend, else they stand as they are met first.
+        axis: The axis; None: x is flattened.
+        in_order: Whether to sort them, else they are in order of first occurrence.
 
     Returns:
-        The distinct ones; where each is met first; for every element of x, which of them it is; how often each is met.
-        Three times int64, one axis.
+        The unique elements; the index of each one's first occurrence; the index into them for every element of x; and
+        their counts. The last three are int64, 1-D.
     """
-    if axis is not None and x.dtype.kind == "O":  # NumPy compares parts of numbers alone: their ranks do
+    if axis is not None and x.dtype.kind == "O":  # NumPy compares slices of numbers only: use their ranks
         words, ranks = np.unique(x, return_inverse=True)
         y, *rest = unique(ranks.reshape(x.shape), axis=axis, in_order=in_order)
         return (words[y], *rest)  # type: ignore[return-value]
@@ -113,14 +114,14 @@ def unique(x: Array, *, axis: int | None, in_order: bool) -> tuple[Array, Array,
 
 
 def cumulative(x: Array, axis: Any, *, ufunc: np.ufunc, exclusive: bool, reverse: bool) -> Array:
-    """ONNX CumSum and CumProd: at each place, what the elements up to there come to.
+    """ONNX CumSum and CumProd: the cumulative sum or product along an axis.
 
     Args:
         x: Any shape.
         axis: The axis.
-        ufunc: What combines two elements, `numpy.add` or `numpy.multiply`.
-        exclusive: Whether the element itself does not count.
-        reverse: Whether the elements from there on count instead.
+        ufunc: Combines two elements, `numpy.add` or `numpy.multiply`.
+        exclusive: Whether to exclude the element itself.
+        reverse: Whether to accumulate from the end.
     """
     at = axis_of("CumSum" if ufunc is np.add else "CumProd", axis, x.ndim)
     turned = np.flip(x, at) if reverse else x

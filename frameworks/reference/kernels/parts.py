@@ -1,4 +1,4 @@
-"""Operators that keep, turn and write parts of an array: Compress, ReverseSequence, TensorScatter, EyeLike."""
+"""Operators that select, reverse and write parts of an array: Compress, ReverseSequence, TensorScatter, EyeLike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["compress", "eye_like", "reverse_sequence", "tensor_scatter"]
 
 
 def compress(x: Array, condition: Array, *, axis: int | None) -> Array:
-    """ONNX Compress: the parts along an axis where the condition holds; elements of x flattened where axis is None.
+    """ONNX Compress: the slices along an axis where the condition holds; elements of the flattened x if axis is None.
 
     Raises:
         ShapeError: The condition holds beyond the axis.
@@ -28,16 +28,16 @@ def compress(x: Array, condition: Array, *, axis: int | None) -> Array:
 
 
 def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> Array:
-    """ONNX ReverseSequence: of each sequence in the batch, its first elements turned round, the others left.
+    """ONNX ReverseSequence: reverses the first elements of each sequence in the batch, and keeps the others.
 
     Args:
-        x: At least two axes.
-        lengths: How many elements each sequence has, (batch,).
-        batch_axis: Where the sequences are counted, 0 or 1.
-        time_axis: Where their elements are, the other of the two.
+        x: Rank 2 or more.
+        lengths: The length of each sequence, (batch,).
+        batch_axis: The batch axis, 0 or 1.
+        time_axis: The time axis, the other of the two.
 
     Raises:
-        ShapeError: Another number of lengths than of sequences; a length below 0, or beyond the axis of time.
+        ShapeError: The numbers of lengths and sequences differ, or a length is negative or exceeds the time axis.
     """
     steps, batch = x.shape[time_axis], x.shape[batch_axis]
     if {batch_axis, time_axis} != {0, 1}:
@@ -52,18 +52,18 @@ def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: in
 
 
 def tensor_scatter(past: Array, update: Array, places: Array | None = None, *, axis: int, circular: bool) -> Array:
-    """ONNX TensorScatter: a cache with new elements written to it along the axis of the sequence.
+    """ONNX TensorScatter: a copy of a cache with new elements written along the sequence axis.
 
     Args:
-        past: (batch, …); not changed.
+        past: (batch, …); it is not changed.
         update: The same shape, shorter along the axis.
-        places: Where each sample's new elements begin, (batch,); 0 where None.
-        axis: The sequence's; not the first.
-        circular: Whether places beyond the end go on at the beginning.
+        places: Start of each sample's new elements, (batch,); None: 0.
+        axis: The sequence axis; not the first.
+        circular: Whether positions wrap around at the end.
 
     Raises:
-        ShapeError: Shapes that do not go together.
-        NetworkError: A place outside of the cache.
+        ShapeError: The shapes do not match.
+        NetworkError: A position is outside the cache.
     """
     at = axis_of("TensorScatter", axis, past.ndim)
     extent, count = past.shape[at], update.shape[at] if update.ndim == past.ndim else -1
@@ -83,7 +83,7 @@ def tensor_scatter(past: Array, update: Array, places: Array | None = None, *, a
 
 
 def eye_like(x: Array, *, dtype: Any, diagonal: int) -> Array:
-    """ONNX EyeLike: ones on a diagonal, zeros elsewhere, in the shape of x, which has two axes."""
+    """ONNX EyeLike: ones on a diagonal, zeros elsewhere, in the shape of x, which has rank 2."""
     if x.ndim != 2:
         raise ShapeError(f"EyeLike: got shape {x.shape}; allowed: two axes")
     return np.eye(x.shape[0], x.shape[1], k=diagonal, dtype=dtype or x.dtype)

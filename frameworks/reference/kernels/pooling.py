@@ -1,4 +1,4 @@
-"""Average and maximum over sliding windows, one vectorised pass for every element of the kernel."""
+"""Average and maximum over sliding windows, one vectorized pass per kernel element."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
 
 
 def _least(x: Array) -> float:
-    """What is less than everything, or the least, of the elements' type."""
+    """Minus infinity, or the smallest value of an integer dtype."""
     return -math.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
 
 
 def _prepared(x: Array, window: Window, fill: float) -> tuple[Array, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The input extended by `fill` to all that the windows touch; output extents, padding before and behind."""
+    """The input padded with `fill` to all that the windows touch; output sizes, padding before and after."""
     space = x.shape[2:]
     output, begins, ends = window.fit(space, window.kernel)
     if min(output, default=0) < 0:
@@ -41,7 +41,7 @@ def _prepared(x: Array, window: Window, fill: float) -> tuple[Array, tuple[int, 
         for o, t, span, begin, s in zip(output, window.strides, spans, begins, space, strict=True)
     )
     if any(begins) or need != space:
-        # zeros_like and its family keep the memory order of x, so that the passes below run along memory
+        # zeros_like and similar functions keep the memory order of x, so the passes below run along memory
         extended = np.full_like(x, fill, shape=(*x.shape[:2], *need), subok=False)
         inner: tuple[Any, ...] = tuple(slice(begin, begin + s) for begin, s in zip(begins, space, strict=True))
         extended[(..., *inner)] = x
@@ -50,7 +50,7 @@ def _prepared(x: Array, window: Window, fill: float) -> tuple[Array, tuple[int, 
 
 
 def _shifts(x: Array, window: Window, output: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Each position in the kernel with the elements that all windows have there."""
+    """Each kernel position with the elements of all windows there."""
     for position in np.ndindex(*window.kernel):
         starts = [d * k for d, k in zip(window.dilations, position, strict=True)]
         axes = zip(starts, output, window.strides, strict=True)
@@ -64,7 +64,7 @@ def average_pool(x: Array, *, window: Window, count_include_pad: bool) -> Array:
     Args:
         x: (N, C, *space).
         window: Kernel, strides, dilations, padding, ceil mode.
-        count_include_pad: Whether padding counts as elements of value 0; what lies beyond it never counts.
+        count_include_pad: Whether padding counts as elements of value 0; elements beyond it never count.
 
     Returns:
         (N, C, *output), the dtype of x.
@@ -101,7 +101,7 @@ def global_average_pool(x: Array) -> Array:
 
 
 def max_pool(x: Array, *, window: Window) -> Array:
-    """ONNX MaxPool (opset 12) without indices: (N, C, *space) -> (N, C, *output); a NaN in a window is its maximum."""
+    """ONNX MaxPool (opset 12) without indices: (N, C, *space) -> (N, C, *output); NaN in a window is its maximum."""
     extended, output, _, _ = _prepared(x, window, _least(x))
     best: Array | None = None
     for _, elements in _shifts(extended, window, output):
@@ -118,11 +118,11 @@ def max_pool_with_indices(x: Array, *, window: Window, column_major: bool = Fals
     Args:
         x: (N, C, *space).
         window: Kernel, strides, dilations, padding, ceil mode.
-        column_major: Whether the first axis of space is the innermost one where places are counted.
+        column_major: Whether indices count the first spatial axis as the innermost.
 
     Returns:
-        The maxima, (N, C, *output), and where each stands in the flattened x, int64; the first where several tie. A
-        NaN is the maximum, and its place the last NaN's.
+        The maxima, (N, C, *output), and their indices in the flattened x, int64; the first of ties. NaN is the maximum,
+        with the index of the last NaN.
     """
     space = x.shape[2:]
     extended, output, begins, _ = _prepared(x, window, _least(x))
@@ -134,7 +134,7 @@ def max_pool_with_indices(x: Array, *, window: Window, column_major: bool = Fals
         flat = np.zeros((1,) * len(space), dtype=np.int64)
         for axis, k in enumerate(position):
             at = np.arange(output[axis]) * window.strides[axis] + k * window.dilations[axis] - begins[axis]
-            # Only a window of nothing but -inf keeps a position in the padding: its nearest element stands for it.
+            # Only a window of all -inf keeps a position in the padding: use the nearest element.
             at = at.clip(0, space[axis] - 1) * steps[axis]
             flat = flat + at.reshape(-1, *[1] * (len(space) - axis - 1))
         if best is None or place is None:
@@ -156,16 +156,16 @@ def max_pool_with_indices(x: Array, *, window: Window, column_major: bool = Fals
 
 
 def max_unpool(x: Array, indices: Array, shape: Array | None = None, *, window: Window) -> Array:
-    """ONNX MaxUnpool (opset 11): each element at its place in the flattened result, zeros elsewhere.
+    """ONNX MaxUnpool (opset 11): each element at its index in the flattened result, zeros elsewhere.
 
     Args:
         x: (N, C, *output).
-        indices: Places as MaxPool gives them for an input of the result's shape, the shape of x.
-        shape: Of the result; where None, that of the smallest input from which the windows make an x.
+        indices: Indices as from MaxPool on an input of the result's shape; the shape of x.
+        shape: The shape of the result; None: the smallest input from which the windows give x.
         window: Kernel, strides and padding.
 
     Raises:
-        NetworkError: A place outside the result.
+        NetworkError: An index is outside the result.
     """
     if shape is None:
         axes = zip(x.shape[2:], window.strides, window.kernel, window.begins, window.ends, strict=True)

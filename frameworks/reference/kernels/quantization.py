@@ -1,4 +1,4 @@
-"""Numbers of few bits and what they stand for: a scale times their distance from a zero point."""
+"""Quantized numbers: a scale times the distance from a zero point."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def quantize(
     block: int,
     saturate: bool,
 ) -> Array:
-    """ONNX QuantizeLinear: x / scale, rounded to the nearest and even, plus the zero point, held within the range.
+    """ONNX QuantizeLinear: x / scale, rounded half to even, plus the zero point, clipped to the range.
 
     Args:
         x: Numbers, any shape.
-        scale: A number; one for each place along the axis; or one a block along it.
-        zero: The zero point, the shape of scale; 0 where None.
-        kind: The element type of the result.
-        precision: In which to divide; that of scale where None.
-        axis: Of scales and blocks.
-        block: How many elements along the axis a scale is for; 0: no blocks.
-        saturate: Whether what a float8 does not hold becomes the largest that it does.
+        scale: A number, one per index along the axis, or one per block along it.
+        zero: The zero point, the shape of scale; None: 0.
+        kind: The dtype of the result.
+        precision: The dtype of the division; None: that of scale.
+        axis: The axis of scales and blocks.
+        block: The number of elements along the axis per scale; 0: no blocks.
+        saturate: Whether values out of a float8's range become its largest number.
     """
     dtype = precision or scale.dtype
     ratio = x.astype(dtype) / _spread("QuantizeLinear", scale, x, axis, block).astype(dtype)
@@ -53,30 +53,30 @@ def dequantize(x: Array, scale: Array, zero: Array | None = None, *, dtype: Any,
     """ONNX DequantizeLinear: (x - zero) scale.
 
     Args:
-        x: Quantised, any shape.
-        scale: As for `quantize`.
-        zero: The zero point, the shape of scale and the element type of x; 0 where None.
-        dtype: Of the result, in which it is computed; that of scale where None.
-        axis: Of scales and blocks.
-        block: As for `quantize`.
+        x: Quantized values, any shape.
+        scale: As in `quantize`.
+        zero: The zero point, with the shape of scale and the dtype of x; None: 0.
+        dtype: The dtype of the computation and the result; None: that of scale.
+        axis: The axis of scales and blocks.
+        block: As in `quantize`.
     """
     dtype = dtype or scale.dtype
     factor = _spread("DequantizeLinear", scale, x, axis, block).astype(dtype)
     if zero is None:
         return np.asarray(x.astype(dtype) * factor)
     offset = _spread("DequantizeLinear", zero, x, axis, block)
-    wide = np.int64 if _is_whole(x.dtype) else dtype  # a float32 does not hold every int32
+    wide = np.int64 if _is_whole(x.dtype) else dtype  # float32 is not exact for every int32
     return np.asarray((x.astype(wide) - offset.astype(wide)).astype(dtype) * factor)
 
 
 def dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
-    """ONNX DynamicQuantizeLinear: x in 8 bits without a sign, by the range that it has, 0 included.
+    """ONNX DynamicQuantizeLinear: x as uint8, scaled by its range, including 0.
 
     Args:
         x: float32, any shape.
 
     Returns:
-        The quantised, the scale and the zero point. Zeros alone, or no element, have the scale 0 and the zero point 0.
+        The quantized values, the scale and the zero point. For all zeros or no elements, scale and zero point are 0.
     """
     low, high = x.min(initial=0.0), x.max(initial=0.0)
     scale = (high - low) / x.dtype.type(255)
@@ -90,7 +90,7 @@ def dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
 def quantized_product(
     a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array, y_scale: Array, y_zero: Array
 ) -> Array:
-    """ONNX QLinearMatMul: the product of two quantised matrices, quantised; shapes as for `integer_product`."""
+    """ONNX QLinearMatMul: the quantized product of two quantized matrices; shapes as in `integer_product`."""
     factor = along_rows(a_scale) * b_scale / along_rows(y_scale)
     product = integer_product(a, b, a_zero, b_zero).astype(np.result_type(factor.dtype, np.float32))
     return _held(np.rint(product * factor), along_rows(y_zero), y_zero.dtype)
@@ -111,21 +111,21 @@ def quantized_convolution(
     group: int,
     scratch: Scratch,
 ) -> Array:
-    """ONNX QLinearConv: the convolution of a quantised image with quantised weights, quantised.
+    """ONNX QLinearConv: the quantized convolution of a quantized image with quantized weights.
 
     Args:
         x: (N, C, *space).
         x_scale: A number.
-        x_zero: A number; padding counts as it.
+        x_zero: A number, also the value of padding.
         w: (M, C / group, *kernel).
-        w_scale: A number, or one a channel of the result, (M,).
+        w_scale: A number, or one per output channel, (M,).
         w_zero: The same shape.
         y_scale: A number.
-        y_zero: A number; its element type is the result's.
+        y_zero: A number; its dtype is the result's.
         bias: (M,), int32, of the scale x_scale w_scale; or None.
         window: Strides, dilations and padding.
-        group: Number of groups that channels fall into.
-        scratch: Holds the columns.
+        group: Number of channel groups.
+        scratch: The buffer for the columns.
     """
     total = integer_convolution(x, w, x_zero, w_zero, window=window, group=group, scratch=scratch)
     wide = (-1, *[1] * (x.ndim - 2))
@@ -139,7 +139,7 @@ def _spread(operator: str, value: Array, x: Array, axis: int, block: int) -> Arr
     """Scales or zero points in a shape that broadcasts to that of x.
 
     Raises:
-        ShapeError: They are neither one, nor one for each place along the axis, nor one a block.
+        ShapeError: They are neither one, nor one per index along the axis, nor one per block.
     """
     if value.size == 1 and value.ndim < 2 and not block:
         return value.reshape(())
@@ -153,7 +153,7 @@ def _spread(operator: str, value: Array, x: Array, axis: int, block: int) -> Arr
 
 
 def _held(whole: Array, offset: Array | None, dtype: Any) -> Array:
-    """Whole floating-point numbers and the zero point, in a type of few bits; beyond its range, at the end of it."""
+    """Integer-valued floats plus the zero point, clipped to the range of a narrow dtype."""
     range_ = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     if offset is not None:
         whole = whole + offset.astype(whole.dtype)

@@ -14,10 +14,10 @@ __all__ = ["ACTIVATIONS", "Activation", "Cell", "gru_cell", "lstm_cell", "recurr
 
 Activation = Callable[[Array], Array]
 Cell = Callable[[Sequence[Activation], Array, Array, Array, Array | None, Array | None], tuple[Array, Array]]
-"""Activations, the step's product with the input, hidden and cell state (2, batch, hidden), weights of the state
-(hidden, gates hidden), the bias of its product, peepholes -> the new states."""
+"""Activations, the input product of the step, hidden and cell state (2, batch, hidden), recurrent weights (hidden,
+gates hidden), their bias, peepholes -> the new states."""
 
-# By name: the function of x, alpha and beta, and the defaults of those that it reads.
+# By name: the function of x, alpha and beta, and the defaults of the parameters that it reads.
 ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Array], float | None, float | None]] = {
     "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
     "elu": (lambda x, a, b: activation.elu(x, alpha=a), 1.0, None),
@@ -48,27 +48,27 @@ def recurrent(
     reverse: bool,
     batch_first: bool,
 ) -> tuple[Array, Array, Array]:
-    """Run a layer, in one direction or in two.
+    """Run a layer in one or two directions.
 
     Args:
-        x: (steps, batch, features); (batch, steps, features) where `batch_first`.
-        w: Weights of the input, (directions, gates hidden, features).
-        r: Weights of the state, (directions, gates hidden, hidden).
-        bias: Of the input's product, then of the state's, (directions, 2 gates hidden); zeros where None.
-        lengths: Steps of each sequence, (batch,); behind them outputs are zero. All steps where None.
-        h: Hidden states before, (directions, batch, hidden), or with the batch in front; zeros where None.
-        c: Cell states before, as h.
+        x: (steps, batch, features); (batch, steps, features) if `batch_first`.
+        w: Input weights, (directions, gates hidden, features).
+        r: Recurrent weights, (directions, gates hidden, hidden).
+        bias: Of the input product, then of the recurrent one, (directions, 2 gates hidden); None: zeros.
+        lengths: Steps of each sequence, (batch,); later outputs are zero. None: all steps.
+        h: Initial hidden states, (directions, batch, hidden), or batch first; None: zeros.
+        c: Initial cell states, like h.
         peepholes: (directions, 3 hidden).
-        cell: What a step computes.
-        activations: For each direction.
-        reverse: Whether the first direction goes backwards; the second one does.
-        batch_first: Whether the batch stands in front, of outputs too.
+        cell: The function of a step.
+        activations: The activations of each direction.
+        reverse: Whether the first direction is backward; the second always is.
+        batch_first: Whether the batch is the first axis, also of outputs.
 
     Returns:
-        The hidden states, (steps, directions, batch, hidden); the last hidden and cell states, as h.
+        The hidden states, (steps, directions, batch, hidden); the final hidden and cell states, like h.
 
     Raises:
-        ShapeError: Shapes that do not go together.
+        ShapeError: The shapes do not match.
     """
     if batch_first:
         x = x.swapaxes(0, 1)
@@ -136,7 +136,7 @@ def gru_cell(after: bool) -> Cell:
     """h' = (1 - z) * n + z * h; the gates are in the order z, r, n.
 
     Args:
-        after: Whether r multiplies the product with the state, instead of the state.
+        after: Whether r multiplies the recurrent product instead of the state.
 
     References:
         Cho et al., Learning phrase representations using RNN encoder-decoder, EMNLP 2014.

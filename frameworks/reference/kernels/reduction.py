@@ -1,4 +1,4 @@
-"""Reductions along axes; dtypes stay what they are."""
+"""Reductions along axes; dtypes are preserved."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ __all__ = ["mean", "reduce", "root_of_squares", "sum_of_squares"]
 
 
 def reduce(x: Array, axes: Any = None, *, ufunc: np.ufunc, keepdims: bool, noop_with_empty_axes: bool) -> Array:
-    """ONNX ReduceSum and its family over the given axes; over all where there are none, unless that means nothing.
+    """ONNX ReduceSum and similar operators over the given axes; without axes over all, unless `noop_with_empty_axes`.
 
     Args:
         x: Any shape.
         axes: Integers, or None.
-        ufunc: What combines two elements, such as `numpy.add`.
-        keepdims: Whether reduced axes stay, with extent 1.
-        noop_with_empty_axes: Whether no axes means x itself.
+        ufunc: Combines two elements, e.g. `numpy.add`.
+        keepdims: Whether reduced axes stay, with size 1.
+        noop_with_empty_axes: Whether an empty list of axes returns x unchanged.
     """
     over = None if axes is None else tuple(int(axis) for axis in axes)
     if not over:
         if noop_with_empty_axes:
             return x.copy(order="K")
         over = None
-    # Of no element, the extreme is what every other would replace.
+    # The extreme of no elements is the identity of the reduction.
     start = {"initial": _last(ufunc, x.dtype)} if not x.size and ufunc in (np.maximum, np.minimum) else {}
     result: Array = ufunc.reduce(x, axis=over, dtype=x.dtype, keepdims=keepdims, **start)
     return result
 
 
 def _last(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
-    """What is greater than all numbers, or for the greatest, less than all; the end of the range of whole ones."""
+    """The identity of minimum or maximum: an infinity, or the end of an integer dtype's range."""
     least = ufunc is np.minimum
     if dtype.kind == "b":
         return least
@@ -43,18 +43,18 @@ def _last(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
 
 
 def mean(x: Array, axes: Any = None, *, keepdims: bool, noop_with_empty_axes: bool) -> Array:
-    """ONNX ReduceMean; arguments as for `reduce`."""
+    """ONNX ReduceMean; arguments as in `reduce`."""
     total = reduce(x, axes, ufunc=np.add, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
     count = x.size // max(total.size, 1)
     return np.asarray(total / x.dtype.type(count)).astype(x.dtype, copy=False)
 
 
 def sum_of_squares(x: Array, axes: Any = None, *, keepdims: bool, noop_with_empty_axes: bool) -> Array:
-    """ONNX ReduceSumSquare; arguments as for `reduce`."""
+    """ONNX ReduceSumSquare; arguments as in `reduce`."""
     return reduce(x * x, axes, ufunc=np.add, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
 
 
 def root_of_squares(x: Array, axes: Any = None, *, keepdims: bool, noop_with_empty_axes: bool) -> Array:
-    """ONNX ReduceL2, the Euclidean norm; arguments as for `reduce`."""
+    """ONNX ReduceL2, the Euclidean norm; arguments as in `reduce`."""
     root: Array = np.sqrt(sum_of_squares(x, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes))
     return root

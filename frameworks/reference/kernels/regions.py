@@ -1,4 +1,4 @@
-"""Regions of interest: what pools a box of an image into a grid of bins, and which boxes to keep."""
+"""Regions of interest: pooling of image boxes into a grid of bins, and selection of boxes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ def roi_align(
     spatial_scale: float,
     shifted: bool,
 ) -> Array:
-    """ONNX RoiAlign (opset 16): the mean of bilinear samples in every bin, or a maximum.
+    """ONNX RoiAlign (opset 16): the mean or maximum of bilinear samples in every bin.
 
-    The maximum is, as in ONNX's own vectors and in ONNX Runtime, that of the terms whose sums the samples are.
+    As in ONNX's test vectors and in ONNX Runtime, the maximum is over the weighted terms of the samples, not over their
+    sums.
 
     Args:
         x: (N, C, H, W).
         rois: (R, 4): x1, y1, x2, y2.
-        batch_indices: (R,): the image of each.
+        batch_indices: (R,): the image index of each.
         mode: `"avg"` or `"max"`.
         output: Rows and columns of bins.
-        sampling_ratio: Samples along each side of a bin; 0: as many as it has pixels, rounded up.
-        spatial_scale: From the coordinates of rois to pixels of x.
-        shifted: Whether the middle of the first pixel is at one half.
+        sampling_ratio: Samples along each side of a bin; 0: its size in pixels, rounded up.
+        spatial_scale: Scale from the coordinates of rois to pixels of x.
+        shifted: Whether the center of the first pixel is at 0.5.
 
     Returns:
         (R, C, *output), the dtype of x.
 
     Raises:
-        NetworkError: An image that is not there.
+        NetworkError: An image index is out of range.
 
     References:
         He, Gkioxari, Dollár and Girshick, Mask R-CNN, ICCV 2017, section 3.
@@ -79,19 +80,19 @@ def roi_align(
 
 
 def max_roi_pool(x: Array, rois: Array, *, pooled_shape: tuple[int, int], spatial_scale: float) -> Array:
-    """ONNX MaxRoiPool: the maximum of all pixels that a bin touches, 0 of none.
+    """ONNX MaxRoiPool: the maximum of all pixels that a bin touches, 0 for an empty bin.
 
     Args:
         x: (N, C, H, W).
-        rois: (R, 5): the image, then x1, y1, x2, y2; both corners lie in the box.
+        rois: (R, 5): the image, then x1, y1, x2, y2; both corners are inside the box.
         pooled_shape: Rows and columns of bins.
-        spatial_scale: From the coordinates of rois to pixels of x; they are rounded to whole ones.
+        spatial_scale: Scale from the coordinates of rois to pixels of x, which are rounded to integers.
 
     Returns:
         (R, C, *pooled_shape), the dtype of x.
 
     Raises:
-        NetworkError: An image that is not there.
+        NetworkError: An image index is out of range.
 
     References:
         Girshick, Fast R-CNN, ICCV 2015, section 2.1.
@@ -113,7 +114,7 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: tuple[int, int], spatia
 
 
 def _bins(low: float, high: float, count: int, extent: int) -> list[tuple[int, int]]:
-    """Where each bin begins and ends, within the image."""
+    """Start and end of each bin, clipped to the image."""
     size = max(high - low + 1, 1) / count
     bounds = [(low + math.floor(i * size), low + math.ceil((i + 1) * size)) for i in range(count)]
     return [(int(min(max(a, 0), extent)), int(min(max(b, 0), extent))) for a, b in bounds]
@@ -133,18 +134,18 @@ def non_max_suppression(
     *,
     center_point_box: bool,
 ) -> Array:
-    """ONNX NonMaxSuppression: of boxes that overlap too much, the one with the highest score.
+    """ONNX NonMaxSuppression: of boxes that overlap too much, keep the one with the highest score.
 
     Args:
-        boxes: (N, B, 4): two corners, or the middle and both extents where `center_point_box`.
-        scores: (N, classes, B); where several tie, the first box comes first.
-        max_output_boxes_per_class: How many to keep of an image and class; none where left out.
-        iou_threshold: The share of their union that two boxes may have in common.
-        score_threshold: Boxes with a lower score are left out.
-        center_point_box: What boxes hold.
+        boxes: (N, B, 4): two corners, or the center and both sizes if `center_point_box`.
+        scores: (N, classes, B); of ties, the first box comes first.
+        max_output_boxes_per_class: The maximum number of boxes per image and class; None: none.
+        iou_threshold: The maximum intersection over union of two boxes.
+        score_threshold: Boxes with a lower score are dropped.
+        center_point_box: The format of boxes.
 
     Returns:
-        (kept, 3), int64: image, class and box, by falling score within a class.
+        (kept, 3), int64: image, class and box, by decreasing score within a class.
     """
     most = 0 if max_output_boxes_per_class is None else int(np.reshape(max_output_boxes_per_class, -1)[0])
     limit = np.float32(0) if iou_threshold is None else np.reshape(iou_threshold, -1)[0]
@@ -170,10 +171,10 @@ def non_max_suppression(
 
 
 def _overlap(corners: Array) -> Array:
-    """The area that the first box has in common with each other one, as a share of their union; 0 of no area.
+    """The intersection over union of the first box with each other one; 0 without area.
 
     Args:
-        corners: (4, boxes): the lower ones along both axes, then the upper ones.
+        corners: (4, boxes): the lower bounds along both axes, then the upper ones.
     """
     top, left, bottom, right = corners
     high = np.minimum(bottom[0], bottom[1:]) - np.maximum(top[0], top[1:])

@@ -1,4 +1,4 @@
-"""Resizing along axes: where each output element lies in the input, and what it takes of its neighbours there."""
+"""Resizing along axes: the input position of each output element, and the weights of its neighbors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from deep5.frameworks.reference.kernels.shape import repeat_elements
 
 __all__ = ["Interpolation", "resize"]
 
-# Up to here a sum over neighbours, one pass for each, is faster than a product with a matrix of all weights.
+# Up to this number of neighbors, one pass per neighbor is faster than a product with a matrix of all weights.
 _FEW_NEIGHBOURS = 4
 _FLOAT32_STEP = 2.0**-23
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interpolation:
-    """The attributes of ONNX Resize, by their names there."""
+    """The attributes of ONNX Resize, under their ONNX names."""
 
     mode: str
     coordinate_transformation_mode: str
@@ -35,7 +35,7 @@ class Interpolation:
 
 
 class _Axis(NamedTuple):
-    """How one axis is resized: from a length to another, by a factor, over a part of it (0, 1: all)."""
+    """The resizing of one axis: from a length to another, by a factor, over a part of it (0, 1: all)."""
 
     length: int
     goal: int
@@ -55,20 +55,20 @@ def resize(
     policy: str,
     extrapolation_value: float,
 ) -> Array:
-    """ONNX Resize (opset 19), one axis after the other.
+    """ONNX Resize (opset 19), axis by axis.
 
     Args:
-        x: Any shape; whole numbers are computed with as float64, and cut off.
-        roi: For `"tf_crop_and_resize"`: starts, then ends, one an axis, in parts of the input.
-        scales: Factors, one an axis; None or empty where there are sizes.
-        sizes: Extents of the result.
-        interpolation: Where elements come from, and with which weights.
-        axes: What scales, sizes and roi speak of; all where None.
+        x: Any shape; integers are computed in float64 and truncated.
+        roi: For `"tf_crop_and_resize"`: starts, then ends, one per axis, as fractions of the input.
+        scales: Factors, one per axis; None or empty if there are sizes.
+        sizes: Sizes of the result.
+        interpolation: Coordinates and weights of elements.
+        axes: The axes of scales, sizes and roi; None: all.
         policy: ONNX's `keep_aspect_ratio_policy`.
-        extrapolation_value: What an element is that lies outside x, in `"tf_crop_and_resize"`.
+        extrapolation_value: The value of elements outside x, in `"tf_crop_and_resize"`.
 
     Raises:
-        ShapeError: Factors or sizes that are not one an axis, or not above 0, or elements asked of an empty axis.
+        ShapeError: Factors or sizes are not one per axis or not above 0, or an empty axis is enlarged.
 
     References:
         Keys, Cubic convolution interpolation for digital image processing, 1981, equation 4.
@@ -85,7 +85,7 @@ def resize(
         result = _nearest(x, steps, interpolation)
     else:
         result = x if x.dtype.kind == "f" else x.astype(np.float64)
-        # What shrinks comes first: fewer elements are left for the others.
+        # Shrink first: it leaves fewer elements for the other axes.
         for axis in sorted(steps, key=lambda axis: steps[axis].goal / max(steps[axis].length, 1)):
             result = _blended(result, axis, *_weights(steps[axis], interpolation))
         result = in_range(result if steps else x.copy(), x.dtype)
@@ -123,7 +123,7 @@ def _plan(
             goals = [math.floor(common * length + 0.5) for length in lengths]
             factors = [common] * len(over)
     else:
-        # In float32, as ONNX infers the shape: 10 · 0.7 is 7 there, and less in float64.
+        # In float32, as in ONNX's shape inference: there 10 · 0.7 is 7, in float64 it is less.
         spans = [
             np.float32(length) * np.float32(end - start) for length, (start, end) in zip(lengths, bounds, strict=True)
         ]
@@ -138,7 +138,7 @@ def _plan(
 
 
 def _coordinates(axis: _Axis, mode: str) -> Array:
-    """Where the elements of the result lie in the input, in its elements; float64, (goal,)."""
+    """The positions of the result's elements in the input, in input elements; float64, (goal,)."""
     length, goal, scale, start, end = axis
     at = np.arange(goal, dtype=np.float64)
     if mode == "asymmetric":
@@ -160,7 +160,7 @@ def _coordinates(axis: _Axis, mode: str) -> Array:
 
 def _rounded(at: Array, mode: str) -> Array:
     halves = np.rint(2 * at) / 2
-    # Scales are float32, of which 3 · (1 / 3) is 1; an element, or the middle between two, is meant by what is as near.
+    # Scales are float32, where 3 · (1 / 3) is 1: snap positions this close to an element or a midpoint.
     at = np.where(np.abs(at - halves) <= _FLOAT32_STEP * np.maximum(np.abs(at), 1), halves, at)
     if mode == "round_prefer_floor":
         return np.ceil(at - 0.5)
@@ -192,7 +192,7 @@ def _places(axis: _Axis, interpolation: Interpolation) -> Array:
 
 @lru_cache(maxsize=256)
 def _weights(axis: _Axis, interpolation: Interpolation) -> tuple[Array, Array]:
-    """For each element of the result its neighbours in the input, and what it takes of each, (goal, neighbours)."""
+    """For each element of the result its neighbors in the input, and their weights, (goal, neighbors)."""
     at = _coordinates(axis, interpolation.coordinate_transformation_mode)
     squeeze = min(axis.scale, 1.0) if interpolation.antialias else 1.0
     cubic = interpolation.mode == "cubic"
@@ -210,7 +210,7 @@ def _weights(axis: _Axis, interpolation: Interpolation) -> tuple[Array, Array]:
 
 
 def _cubic(distance: Array, a: float) -> Array:
-    """Keys's kernel: its two pieces, and 0 from a distance of 2 on."""
+    """Keys's kernel: its two pieces, and 0 from distance 2."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((distance - 5) * distance + 8) * a * distance - 4 * a
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

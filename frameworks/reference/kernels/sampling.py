@@ -1,4 +1,4 @@
-"""Images at places between their pixels: grids of places, and interpolation over any number of spatial axes."""
+"""Sampling of images between pixels: sampling grids, and interpolation over any number of spatial axes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = ["affine_grid", "border", "grid_sample", "interpolated", "pixels", "zeros"]
 
-# Which pixel stands at a whole number, given as floating-point numbers and the extent, and where there is none.
+# Map integer positions (as floats) and the size of the axis to pixel indices, and a mask of missing pixels.
 Padding = Callable[[Array, int], tuple[Array, Array | None]]
 
-# PyTorch's number, whose networks have this operator; ONNX names none.
+# PyTorch's value, whose networks use this operator; ONNX does not define it.
 _CUBIC_A = -0.75
 
 
 def pixels(x: Array) -> Array:
-    """(N, C, *space) as rows of channels, (N * pixels, C), contiguous: a pixel is one read, whatever its channels."""
+    """(N, C, *space) as rows of channels, (N * pixels, C), contiguous: a pixel is one read for all channels."""
     return np.ascontiguousarray(np.moveaxis(x, 1, -1)).reshape(-1, x.shape[1])
 
 
@@ -32,12 +32,12 @@ def zeros(place: Array, extent: int) -> tuple[Array, Array | None]:
 
 
 def border(place: Array, extent: int) -> tuple[Array, Array | None]:
-    """The nearest pixel outside."""
+    """The nearest pixel."""
     return place, None
 
 
 def _reflected(place: Array, extent: int, *, align_corners: bool) -> tuple[Array, Array | None]:
-    """What a mirror shows outside: one in the last pixel where corners are aligned, else behind it."""
+    """Reflection, at the center of the last pixel if corners are aligned, else at its outer edge."""
     if align_corners:
         period = max(2 * (extent - 1), 1)
         within = np.mod(place, period)
@@ -58,13 +58,13 @@ def interpolated(
     """Interpolation between the nearest pixels of each axis.
 
     Args:
-        rows: All pixels, as `pixels` gives them.
-        images: The image that each place is in, int64, (places,).
-        places: One a spatial axis, in pixels, (places,) each; NaN gives NaN.
-        space: The spatial extents.
-        padding: What is outside.
+        rows: All pixels, from `pixels`.
+        images: The image index of each position, int64, (places,).
+        places: Positions in pixels, one array (places,) per spatial axis; NaN gives NaN.
+        space: The spatial sizes.
+        padding: Handles positions outside the image.
         mode: `"linear"`, `"cubic"` or `"nearest"`.
-        sums: What puts the weighted pixels together.
+        sums: Combines the weighted pixels.
 
     Returns:
         (places, C), the dtype of rows.
@@ -104,7 +104,7 @@ def _linear_taps(place: Array) -> list[tuple[Array, Array | None]]:
 
 
 def _cubic_taps(place: Array) -> list[tuple[Array, Array | None]]:
-    """Keys's kernel, from the pixel before the last one before the place on."""
+    """Keys's kernel, from the second pixel before the position."""
     low, a = np.floor(place), _CUBIC_A
     part = place - low
     near = [((a + 2) * d - (a + 3)) * d**2 + 1 for d in (part, 1 - part)]
@@ -123,11 +123,11 @@ def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_co
     """ONNX GridSample (opset 22).
 
     Args:
-        x: (N, C, *space); whole numbers are interpolated in float64, and cut off.
-        grid: (N, *output, axes of space), the innermost axis first; -1 to 1 is all of an axis.
+        x: (N, C, *space); integers are interpolated in float64 and truncated.
+        grid: (N, *output, axes of space), the innermost axis first; -1 to 1 spans an axis.
         mode: `"linear"`, `"cubic"` or `"nearest"`.
         padding_mode: `"zeros"`, `"border"` or `"reflection"`.
-        align_corners: Whether -1 and 1 are the middles of the outermost pixels, not their outer edges.
+        align_corners: Whether -1 and 1 are the centers of the outermost pixels, not their outer edges.
 
     Returns:
         (N, C, *output), the dtype of x.
@@ -148,11 +148,11 @@ def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_co
     for point, extent in zip(points, space, strict=True):
         place = (point + 1) * ((extent - 1) / 2) if align_corners else ((point + 1) * extent - 1) / 2
         if padding_mode == "reflection":
-            # As far as the mirrors' period goes; beyond it everything comes again.
+            # Reflections are periodic: reduce to one period.
             period = max(2 * (extent - 1), 1) if align_corners else 2 * extent
             place = np.mod(place, period)
         else:
-            place = place.clip(-4, extent + 3)  # no tap of what is further out reaches a pixel
+            place = place.clip(-4, extent + 3)  # no tap of positions further out reaches a pixel
         places.append(place)
     images = np.arange(len(x), dtype=np.int64).repeat(len(points[0]) // max(len(x), 1))
     rows = pixels(x)
@@ -163,12 +163,12 @@ def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_co
 
 
 def affine_grid(theta: Array, size: Array, *, align_corners: bool) -> Array:
-    """ONNX AffineGrid: the places that matrices map the middles of the pixels to, all of an axis being -1 to 1.
+    """ONNX AffineGrid: the positions to which matrices map the pixel centers, with -1 to 1 spanning an axis.
 
     Args:
         theta: (N, axes of space, axes of space + 1).
-        size: N, C and the spatial extents.
-        align_corners: Whether -1 and 1 are the middles of the outermost pixels, not their outer edges.
+        size: N, C and the spatial sizes.
+        align_corners: Whether -1 and 1 are the centers of the outermost pixels, not their outer edges.
 
     Returns:
         (N, *space, axes of space), the innermost axis first; the dtype of theta.

@@ -12,27 +12,27 @@ __all__ = ["concatenate", "element", "erase", "held", "insert", "split"]
 
 
 def element(values: list[Any], position: np.ndarray) -> Any:
-    """The element at a position, which counts from the end where it is negative."""
+    """The element at a position; negative positions count from the end."""
     return values[_place(position, len(values), 0)]
 
 
 def insert(values: list[Any], value: Any, position: np.ndarray | None = None) -> list[Any]:
-    """A list with one element more, in front of a position; at the end where none is told."""
+    """A copy of a list with an element inserted before a position; None: at the end."""
     place = len(values) if position is None else _place(position, len(values), 1)
     return [*values[:place], value, *values[place:]]
 
 
 def erase(values: list[Any], position: np.ndarray | None = None) -> list[Any]:
-    """A list without the element at a position; without the last where none is told."""
+    """A copy of a list without the element at a position; None: without the last."""
     place = _place(np.array(-1) if position is None else position, len(values), 0)
     return [*values[:place], *values[place + 1 :]]
 
 
 def concatenate(values: list[Any], *, axis: int, new_axis: int) -> np.ndarray:
-    """The elements along an axis that they have, or along a new one.
+    """The elements concatenated along an existing axis, or stacked along a new one.
 
     Raises:
-        NetworkError: An empty list, which has no shape.
+        NetworkError: The list is empty, so it has no shape.
     """
     if not values:
         raise NetworkError("ConcatFromSequence of an empty sequence; allowed: at least one element")
@@ -41,16 +41,16 @@ def concatenate(values: list[Any], *, axis: int, new_axis: int) -> np.ndarray:
 
 
 def split(x: np.ndarray, sizes: np.ndarray | None = None, *, axis: int, keepdims: bool) -> list[np.ndarray]:
-    """Parts of these sizes, of this size but for the last, or of one slice each.
+    """Split into parts of these sizes, of one size except for the last, or of one slice each.
 
     Args:
         x: The array.
-        sizes: One size for all, or one a part; None: slices, which lose the axis where `keepdims` is false.
-        axis: Along which.
-        keepdims: As told; it counts where no sizes are given.
+        sizes: One size for all, or one per part; None: slices, which lose the axis if `keepdims` is false.
+        axis: The axis to split.
+        keepdims: See `sizes`; only used without sizes.
 
     Raises:
-        NetworkError: Sizes that are not those of the axis.
+        NetworkError: The sizes do not add up to that of the axis.
     """
     extent = x.shape[axis]
     if sizes is None:
@@ -71,10 +71,10 @@ def split(x: np.ndarray, sizes: np.ndarray | None = None, *, axis: int, keepdims
 
 
 def held(value: Any) -> Any:
-    """What an optional value holds.
+    """The content of an optional value.
 
     Raises:
-        NetworkError: Nothing.
+        NetworkError: It is empty.
     """
     if value is None:
         raise NetworkError(

@@ -31,9 +31,9 @@ __all__ = [
 
 
 def reshape(x: Array, shape: Sequence[int], *, allow_zero: bool = False) -> Array:
-    """ONNX Reshape: 0 copies an extent of x, -1 stands for what is left.
+    """ONNX Reshape: 0 copies a size of x, -1 is inferred.
 
-    A batch that lies innermost in memory stays there, so that no elements move where none have to.
+    A batch that is innermost in memory stays there, to avoid moving elements.
     """
     goal = [int(extent) for extent in shape]
     if not allow_zero:
@@ -43,7 +43,7 @@ def reshape(x: Array, shape: Sequence[int], *, allow_zero: bool = False) -> Arra
         goal[goal.index(-1)] = x.size // rest if rest else 0
     if x.ndim > 2 and len(goal) > 1 and goal[0] == x.shape[0] > 1 and not x.flags.c_contiguous:
         moved = x.transpose(*range(1, x.ndim), 0)
-        # A broadcast value (strides 0) is copied in any case: batch-last is what convolutions read without a copy.
+        # A broadcast value (strides 0) is copied anyway: convolutions read batch-last without a copy.
         if moved.flags.c_contiguous or 0 in x.strides:
             moved = moved.reshape(*goal[1:], goal[0])
             return moved.transpose(moved.ndim - 1, *range(moved.ndim - 1))
@@ -51,9 +51,9 @@ def reshape(x: Array, shape: Sequence[int], *, allow_zero: bool = False) -> Arra
 
 
 def first_to_last(x: Array) -> Array:
-    """The first axis becomes the last, in memory too: what follows then copies in long runs.
+    """Move the first axis to the end, also in memory, so later copies have long runs.
 
-    Activations, whose batch is innermost in memory, lie so already.
+    Activations, whose batch is innermost in memory, already have this layout.
     """
     return np.ascontiguousarray(x.transpose(*range(1, x.ndim), 0))
 
@@ -65,19 +65,19 @@ def flatten(x: Array, *, axis: int) -> Array:
 
 
 def unsqueeze(x: Array, axes: Sequence[int]) -> Array:
-    """ONNX Unsqueeze: axes of extent 1 at these positions of the result."""
+    """ONNX Unsqueeze: axes of size 1 at these positions of the result."""
     rank = x.ndim + len(axes)
     new = {int(axis) % rank for axis in axes}
     return x[tuple(None if axis in new else slice(None) for axis in range(rank))]
 
 
 def squeeze(x: Array, axes: Sequence[int] | None = None) -> Array:
-    """ONNX Squeeze: these axes of extent 1, or all of them, disappear."""
+    """ONNX Squeeze: remove these axes of size 1, or all of them."""
     return np.squeeze(x, axis=None if axes is None else tuple(int(axis) for axis in axes))
 
 
 def expand(x: Array, shape: Sequence[int]) -> Array:
-    """ONNX Expand: broadcast in both directions; a read-only view where nothing but strides changes."""
+    """ONNX Expand: broadcast in both directions; a read-only view if only strides change."""
     goal = tuple(int(extent) for extent in shape)
     return np.broadcast_to(x, np.broadcast_shapes(np.shape(x), goal))
 
@@ -93,13 +93,13 @@ def slices(x: Array, starts: Any, ends: Any, axes: Any = None, steps: Any = None
 
 
 def pad(x: Array, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Array:
-    """ONNX Pad with a constant, the edge, a reflection or a wrap; negative pads cut off.
+    """ONNX Pad with a constant, the edge, a reflection or a wrap; negative pads crop.
 
     Args:
         x: Any shape.
-        pads: Extents before for every axis, then extents behind.
-        value: The constant; 0 where None.
-        axes: The axes that pads speak of; all where None.
+        pads: Padding before each axis, then padding after each.
+        value: The constant; None: 0.
+        axes: The axes of pads; None: all.
         mode: `"constant"`, `"edge"`, `"reflect"` or `"wrap"`.
     """
     over = range(x.ndim) if axes is None else [int(axis) % x.ndim for axis in axes]
@@ -133,7 +133,7 @@ def pad(x: Array, pads: Any, value: Any = None, axes: Any = None, *, mode: str) 
 
 
 def _repeated(extent: int, before: int, behind: int, mode: str) -> Array:
-    """Which elements of an axis stand where it is extended by its edges, its reflection, or itself."""
+    """The element indices of an axis extended by its edges, its reflection, or a wrap."""
     at = np.arange(-before, extent + behind)
     if mode == "edge" or extent == 1:
         return at.clip(0, extent - 1)
@@ -144,9 +144,9 @@ def _repeated(extent: int, before: int, behind: int, mode: str) -> Array:
 
 
 def one_hot(indices: Array, depth: Any, values: Array, *, axis: int) -> Array:
-    """ONNX OneHot: a new axis of extent `depth` that holds values[1] at the index and values[0] elsewhere.
+    """ONNX OneHot: a new axis of size `depth` with values[1] at the index and values[0] elsewhere.
 
-    A negative index counts from the end; one outside [-depth, depth) marks nothing.
+    A negative index counts from the end; one outside [-depth, depth) gives only values[0].
     """
     size = int(np.asarray(depth).reshape(()))
     index = indices.astype(np.int64, copy=False)
@@ -159,11 +159,11 @@ def one_hot(indices: Array, depth: Any, values: Array, *, axis: int) -> Array:
 
 
 def split(x: Array, sizes: Sequence[int] | None = None, *, axis: int, parts: int) -> tuple[Array, ...]:
-    """ONNX Split: views of x, side by side along an axis.
+    """ONNX Split: adjacent views of x along an axis.
 
     Args:
         x: Any shape.
-        sizes: Extents of the parts; where None, equal ones, the last one smaller if need be.
+        sizes: Sizes of the parts; None: equal ones, the last one possibly smaller.
         axis: The axis.
         parts: Number of parts.
     """
@@ -182,7 +182,7 @@ def tile(x: Array, repeats: Sequence[int]) -> Array:
 
 
 def repeat_elements(x: Array, factors: Sequence[int]) -> Array:
-    """Every element repeated along each axis, by as many as its factor says."""
+    """Every element repeated along each axis by its factor."""
     result = np.empty_like(x, shape=tuple(extent * factor for extent, factor in zip(x.shape, factors, strict=True)))
     for position in np.ndindex(*factors):
         result[tuple(slice(first, None, factor) for first, factor in zip(position, factors, strict=True))] = x

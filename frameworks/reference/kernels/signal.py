@@ -1,4 +1,4 @@
-"""Fourier transforms of signals, and the weights of the mel scale."""
+"""Fourier transforms of signals, and weights of the mel scale."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ def dft(x: Array, length: Any = None, axis: Any = None, *, inverse: bool, onesid
 
     Args:
         x: (*signal, 1) of real numbers, or (*signal, 2) of complex ones.
-        length: N; x is cut off or goes on with zeros. Where None, the extent of the axis.
-        axis: Of the signal; the last one where None.
-        inverse: Whether to go back.
-        onesided: Whether the spectrum of a real signal is told by its first N // 2 + 1 numbers.
+        length: N; x is truncated or zero-padded. None: the size of the axis.
+        axis: The axis of the signal; None: the last one.
+        inverse: Whether to compute the inverse.
+        onesided: Whether the spectrum of a real signal has only its first N // 2 + 1 values.
 
     Returns:
-        The signal's shape with another extent along the axis, and a last axis of 2; of 1 for an inverse by one side.
+        The signal's shape with another size along the axis, and a last axis of size 2; of size 1 for a one-sided
+        inverse.
 
     Raises:
-        ShapeError: No such axis or length; complex numbers to transform to one side, or real ones from it.
+        ShapeError: The axis or length is invalid; or the input is complex for a one-sided transform, or real for its
+            inverse.
     """
     _check_parts("DFT", x)
     at = -2 if axis is None else int(np.asarray(axis).reshape(()))
@@ -53,17 +55,17 @@ def stft(x: Array, step: Any, window: Array | None = None, length: Any = None, *
 
     Args:
         x: (batch, samples, 1) of real numbers, or (batch, samples, 2) of complex ones.
-        step: Samples from the beginning of a frame to that of the next.
-        window: What a frame is multiplied by, (length,); ones where None.
-        length: Samples of a frame; as many as the window has, or as the signal.
-        onesided: Whether a frame's first length // 2 + 1 numbers are told alone.
+        step: Samples between the starts of consecutive frames.
+        window: Factors of a frame, (length,); None: ones.
+        length: Samples per frame; None: the length of the window, or of the signal.
+        onesided: Whether to return only the first length // 2 + 1 values of a frame.
 
     Returns:
         (batch, frames, numbers, 2).
 
     Raises:
-        ShapeError: Shapes that do not go together, frames that the signal does not hold, or complex numbers to
-            transform to one side.
+        ShapeError: The shapes do not match, a frame is longer than the signal, or the input is complex for a one-sided
+            transform.
     """
     if x.ndim != 3:
         raise ShapeError(f"STFT: got shape {x.shape}; allowed: (batch, samples, 1 or 2)")
@@ -83,21 +85,21 @@ def stft(x: Array, step: Any, window: Array | None = None, length: Any = None, *
 
 
 def mel_weights(bins: Any, length: Any, rate: Any, lowest: Any, highest: Any, *, dtype: Any) -> Array:
-    """ONNX MelWeightMatrix: triangles over the numbers of a spectrum, evenly apart on the mel scale.
+    """ONNX MelWeightMatrix: triangles over the bins of a spectrum, evenly spaced on the mel scale.
 
     Args:
-        bins: How many triangles.
-        length: Of the transform that the spectrum is of.
-        rate: Samples a second.
-        lowest: Where the first triangle begins, in hertz.
-        highest: What the mel scale is divided up to, in hertz.
-        dtype: Of the result.
+        bins: The number of triangles.
+        length: The length of the Fourier transform.
+        rate: Samples per second.
+        lowest: Start of the first triangle, in hertz.
+        highest: Upper end of the mel scale, in hertz.
+        dtype: The dtype of the result.
 
     Returns:
         (length // 2 + 1, bins): each triangle is 1 at its peak.
 
     Raises:
-        ShapeError: A triangle beyond the spectrum.
+        ShapeError: A triangle is outside the spectrum.
     """
     count, size = int(np.asarray(bins).reshape(())), int(np.asarray(length).reshape(()))
     low, high = (2595 * np.log10(1 + float(np.asarray(edge).reshape(())) / 700) for edge in (lowest, highest))

@@ -1,4 +1,4 @@
-"""Operators on texts, which are Python's own in arrays of objects."""
+"""Operators on strings, which are Python strings in object arrays."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ __all__ = ["Grams", "concatenate", "count_grams", "decoded", "full_match", "norm
 
 
 def decoded(texts: Any) -> Any:
-    """Texts as a file holds them, in bytes, as Python's own; what else there is, lists and None too, as it is."""
+    """Decode an array of bytes from a file to Python strings; other values, lists and None are unchanged."""
     if not isinstance(texts, np.ndarray) or texts.dtype.kind not in "OSU":
         return texts
     return _mapped(lambda text: text.decode() if isinstance(text, bytes) else str(text), texts, object)
 
 
 def concatenate(a: Array, b: Array) -> Array:
-    """ONNX StringConcat: a text of a, and behind it that of b, broadcast."""
+    """ONNX StringConcat: the strings of a followed by those of b, broadcast."""
     return np.asarray(np.add(a, b), dtype=object)
 
 
 def full_match(texts: Array, *, pattern: re.Pattern[str]) -> Array:
-    """ONNX RegexFullMatch: whether all of a text is as the pattern says."""
+    """ONNX RegexFullMatch: whether the pattern matches the whole string."""
     return _mapped(lambda text: pattern.fullmatch(text) is not None, texts, bool)
 
 
 def split_texts(texts: Array, *, delimiter: str, most: int | None) -> tuple[Array, Array]:
-    """ONNX StringSplit: each text in parts.
+    """ONNX StringSplit: split each string into parts.
 
     Args:
         texts: Any shape.
-        delimiter: What stands between two parts; where it is empty, white space, also around a text.
-        most: How often to split; as often as can be where None.
+        delimiter: The separator of parts; if empty, white space, which is also stripped.
+        most: The maximum number of splits; None: no limit.
 
     Returns:
-        The parts, filled up with empty ones, (*shape, the most parts of any); and how many each has, int64.
+        The parts, padded with empty strings, (*shape, maximum number of parts); and the number of parts of each, int64.
     """
     times = -1 if most is None else most
     flat = texts.reshape(-1).tolist()
@@ -55,19 +55,19 @@ def split_texts(texts: Array, *, delimiter: str, most: int | None) -> tuple[Arra
 
 
 def normalize(texts: Array, *, stopwords: Sequence[str], case_sensitive: bool, change: str) -> Array:
-    """ONNX StringNormalizer: without the stop words, and in small or capital letters where asked.
+    """ONNX StringNormalizer: without stop words, and optionally in lower or upper case.
 
     Args:
         texts: (C,) or (1, C).
-        stopwords: What to leave out.
-        case_sensitive: Whether a stop word is one in its own letters alone.
+        stopwords: The strings to remove.
+        case_sensitive: Whether stop words are case-sensitive.
         change: `"LOWER"`, `"UPPER"` or `"NONE"`.
 
     Returns:
-        (K,) or (1, K), the K texts that stay; one empty text where none does.
+        (K,) or (1, K), the K remaining strings; one empty string if there are none.
 
     Raises:
-        ShapeError: Another shape.
+        ShapeError: `x` has another shape.
     """
     if texts.ndim not in (1, 2) or (texts.ndim == 2 and len(texts) != 1):
         raise ShapeError(f"StringNormalizer: got shape {texts.shape}; allowed: (C,) or (1, C)")
@@ -81,14 +81,14 @@ def normalize(texts: Array, *, stopwords: Sequence[str], case_sensitive: bool, c
 
 @dataclass(frozen=True, kw_only=True)
 class Grams:
-    """The n-grams that are counted.
+    """The n-grams to count.
 
     Attributes:
-        places: By n-gram, where its count stands in the result.
-        weights: By place, what the count is multiplied by; all ones where the mode is `"TF"`.
-        lengths: The lengths n to look for.
-        skips: At most how many elements to leave out between two of an n-gram.
-        once: Whether an n-gram counts once, however often it stands there.
+        places: The position of each n-gram's count in the result.
+        weights: The factor of the count by position; all ones if the mode is `"TF"`.
+        lengths: The lengths n to count.
+        skips: The maximum number of elements to skip between two of an n-gram.
+        once: Whether an n-gram counts only once.
     """
 
     places: Mapping[tuple[Any, ...], int]
@@ -99,17 +99,17 @@ class Grams:
 
 
 def count_grams(x: Array, *, grams: Grams) -> Array:
-    """ONNX TfIdfVectorizer: how often each n-gram stands in a row, its elements as far apart as the skips allow.
+    """ONNX TfIdfVectorizer: the count of each n-gram in a row, with up to `skips` elements between two of it.
 
     Args:
-        x: Integers or texts, (C,) or (N, C).
+        x: Integers or strings, (C,) or (N, C).
         grams: The n-grams.
 
     Returns:
         float32, (places,) or (N, places).
 
     Raises:
-        ShapeError: Another shape.
+        ShapeError: `x` has another shape.
     """
     if x.ndim not in (1, 2):
         raise ShapeError(f"TfIdfVectorizer: got shape {x.shape}; allowed: (C,) or (N, C)")
@@ -117,7 +117,7 @@ def count_grams(x: Array, *, grams: Grams) -> Array:
     for row, elements in zip(y, x.reshape(len(y), -1).tolist(), strict=True):
         found: Counter[int] = Counter()
         for length in grams.lengths:
-            # One element has nothing between.
+            # A single element has no gaps.
             for step in range(1, 2 if length == 1 else grams.skips + 2):
                 reach = (length - 1) * step
                 for start in range(len(elements) - reach):

@@ -22,25 +22,25 @@ _COMPARE: tuple[Callable[[Any, Any], Any], ...] = (
     np.not_equal,
 )
 MEMBER = len(_COMPARE)
-"""The mode of a node that asks whether the feature is in a set."""
+"""The mode of a node that tests set membership of the feature."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trees:
-    """Nodes and leaves of all trees; nodes are one axis, leaves another.
+    """Nodes and leaves of all trees, each as flat arrays.
 
     Attributes:
         roots: The first node of each tree.
-        features: Which feature a node looks at.
-        modes: How it compares: 0 <=, 1 <, 2 >=, 3 >, 4 ==, 5 !=, 6 is a member.
-        splits: What it compares with.
-        members: By node with mode 6, its set.
-        next_node: Where to go on where it does not hold, and where it does, (2, nodes): a node, or a leaf.
-        ends: Whether that is a leaf.
-        missing: Whether a NaN goes where it holds.
-        targets: Which result a leaf counts for.
-        weights: What a leaf counts.
-        results: How many results there are.
+        features: The feature index of each node.
+        modes: The comparison of each node: 0 <=, 1 <, 2 >=, 3 >, 4 ==, 5 !=, 6 set membership.
+        splits: The value to compare with.
+        members: The sets of nodes with mode 6.
+        next_node: The next node or leaf if the comparison is false, and if it is true, (2, nodes).
+        ends: Whether the next one is a leaf.
+        missing: Whether NaN follows the true branch.
+        targets: The result index of each leaf.
+        weights: The value of each leaf.
+        results: The number of results.
     """
 
     roots: Array
@@ -57,13 +57,13 @@ class Trees:
 
 
 def tree_ensemble(x: Array, *, trees: Trees, aggregate: int, transform: int) -> Array:
-    """ai.onnx.ml TreeEnsemble: what the leaves come to that a row of features ends in.
+    """ai.onnx.ml TreeEnsemble: the aggregated values of the leaves that each row of features reaches.
 
     Args:
         x: (rows, features).
         trees: The trees.
-        aggregate: 0 average over trees, 1 sum, 2 least, 3 greatest.
-        transform: 0 none, 1 softmax, 2 logistic function, 3 softmax of what is not zero.
+        aggregate: 0 average over trees, 1 sum, 2 minimum, 3 maximum.
+        transform: 0 none, 1 softmax, 2 logistic function, 3 softmax of nonzero values.
 
     Returns:
         (rows, results), the dtype of x.
@@ -92,7 +92,7 @@ def tree_ensemble(x: Array, *, trees: Trees, aggregate: int, transform: int) -> 
 
 
 def _leaves(x: Array, trees: Trees) -> Array:
-    """Which leaf every row ends in, in every tree: all of them go down a node at a time."""
+    """The leaf that every row reaches in every tree; all descend together, one level at a time."""
     at = np.tile(trees.roots, (len(x), 1))
     done = np.zeros(at.shape, bool)
     row = np.arange(len(x))[:, None]

@@ -23,8 +23,8 @@ def adagrad(
         rate: The learning rate, a number.
         count: Updates so far, a number.
         tensors: All x, then their gradients, then their h.
-        norm_coefficient: Of the penalty's gradient.
-        decay_factor: How fast the rate falls.
+        norm_coefficient: Factor of the penalty's gradient.
+        decay_factor: Decay of the learning rate.
         epsilon: Added to the root.
 
     Returns:
@@ -60,10 +60,10 @@ def adam(
         rate: The learning rate, a number.
         count: Updates so far, a number.
         tensors: All x, then their gradients, their v, their h.
-        norm_coefficient: Of the penalty's gradient.
-        norm_coefficient_post: What part of x is taken off behind the update.
-        alpha: What stays of v.
-        beta: What stays of h.
+        norm_coefficient: Factor of the penalty's gradient.
+        norm_coefficient_post: Fraction of x to subtract after the update.
+        alpha: Weight of the previous v.
+        beta: Weight of the previous h.
         epsilon: Added to the root.
 
     Returns:
@@ -86,16 +86,16 @@ def adam(
 def momentum(
     rate: Array, count: Array, *tensors: Array, norm_coefficient: float, alpha: float, beta: float, nesterov: bool
 ) -> tuple[Array, ...]:
-    """v = alpha v + beta g; x -= rate v, or with Nesterov's, rate (g + alpha v). In the first update beta is 1.
+    """v = alpha v + beta g; x -= rate v, or with Nesterov, rate (g + alpha v). In the first update beta is 1.
 
     Args:
         rate: The learning rate, a number.
         count: Updates so far, a number.
         tensors: All x, then their gradients, then their v.
-        norm_coefficient: Of the penalty's gradient.
-        alpha: What stays of v.
-        beta: What is added of g.
-        nesterov: Whether the step looks ahead.
+        norm_coefficient: Factor of the penalty's gradient.
+        alpha: Weight of the previous v.
+        beta: Weight of g.
+        nesterov: Whether to use Nesterov's momentum.
 
     Returns:
         All x, then all v.
@@ -110,7 +110,7 @@ def momentum(
 
 
 def _together(tensors: tuple[Array, ...], kinds: int) -> Iterator[tuple[Array, ...]]:
-    """What belongs to one parameter after the other."""
+    """The tensors of each parameter, in turn."""
     many = len(tensors) // kinds
     return zip(*(tensors[kind * many : (kind + 1) * many] for kind in range(kinds)), strict=True)
 

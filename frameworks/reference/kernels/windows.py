@@ -1,4 +1,4 @@
-"""Windows that are no convolution: columns back to an image, and windows whose elements move."""
+"""Other window operators: columns back to an image, and deformable convolution."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["col2im", "deformable_convolution"]
 
 
 def col2im(x: Array, image_shape: Array, block_shape: Array, *, window: Window) -> Array:
-    """ONNX Col2Im: each block back to its place in the image, where it adds to the others.
+    """ONNX Col2Im: add each block at its position in the image.
 
     Args:
         x: (N, C * block, blocks).
-        image_shape: Spatial extents of the image.
-        block_shape: Extents of a block, before it is dilated.
-        window: How blocks move over the image, with its padding.
+        image_shape: Spatial sizes of the image.
+        block_shape: Sizes of a block before dilation.
+        window: Strides, dilations and padding of the blocks.
 
     Returns:
         (N, C, *image_shape), the dtype of x.
 
     Raises:
-        ShapeError: Not the number of blocks that fit into the image.
+        ShapeError: The number of blocks does not fit the image.
     """
     image, block = tuple(int(extent) for extent in image_shape), tuple(int(extent) for extent in block_shape)
     padded = zip(image, window.begins, window.ends, window.spans(block), window.strides, strict=True)
@@ -54,17 +54,17 @@ def deformable_convolution(
     group: int,
     offset_group: int,
 ) -> Array:
-    """ONNX DeformConv (opset 19): a convolution each of whose elements is read a little beside its place.
+    """ONNX DeformConv (opset 19): a convolution with an offset for each sampled element.
 
     Args:
         x: (N, C, *space).
         w: (M, C / group, *kernel), the dtype of x.
-        offset: (N, offset_group * kernel * axes, *output), in pixels, an axis of space innermost.
+        offset: (N, offset_group * kernel * axes, *output), in pixels, with the spatial axis innermost.
         bias: (M,), or None.
-        mask: (N, offset_group * kernel, *output): what each element is multiplied by; None: 1.
+        mask: (N, offset_group * kernel, *output): the factor of each element; None: 1.
         window: Strides, dilations and padding.
-        group: Number of groups that channels fall into.
-        offset_group: Number of groups of channels that move together.
+        group: Number of channel groups.
+        offset_group: Number of channel groups that share offsets.
 
     Returns:
         (N, M, *output), the dtype of x.
@@ -81,7 +81,7 @@ def deformable_convolution(
     if offset.shape != expected:
         raise ShapeError(f"DeformConv: got offsets of shape {offset.shape}; expected {expected}")
     offset = offset.reshape(n, offset_group, count, rank, *output)
-    # What follows has the groups of offsets as images of their own, (N * offset_group, …).
+    # From here on, offset groups are separate images, (N * offset_group, …).
     images = np.arange(n * offset_group).repeat(count * elements)
     rows = pixels(x.reshape(n * offset_group, channels // offset_group, *space))
     places = []
