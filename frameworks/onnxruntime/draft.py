@@ -35,8 +35,7 @@ class Draft:
         return self.op("Constant", value=ir.tensor(np.array(numbers, kind)))
 
     def setting(self, value: ir.Value | None) -> Any:
-        """An input with settings of the node, for use by another operator; a constant, so it does not become a
-        parameter."""
+        """An input with settings of the node, as a constant if known, so it does not become a parameter."""
         known = constant_value(value)
         return value if known is None else self.constant(known, known.dtype)
 

@@ -196,8 +196,7 @@ class Program:
             self._binding.bind_ortvalue_input(name, value)
 
     def _bind_input(self, number: int, value: np.ndarray) -> None:
-        """Bind an array in place, or a copy of a small one, which is faster unless the same array comes twice in a
-        row."""
+        """Bind an array in place, or a copy of a small one: faster unless it comes twice in a row."""
         name, usable = self._inputs[number], value.flags.c_contiguous and value.flags.aligned
         again, self._last[number] = value is self._last[number], None  # in case this fails
         self._bound[number], self._places[number] = None, None

@@ -261,7 +261,7 @@ def _tried(node: ir.Node) -> Support:
 
 
 def _told(node: ir.Node, kind: str, reason: str) -> str:
-    """The reason with a remedy: what is missing, where ONNX Runtime reports the whole operator as missing."""
+    """Why a node does not run, with a remedy if ONNX Runtime has no operator or kernel for it."""
     if "is not a registered function/op" in reason:
         return (
             f"ONNX Runtime has no operator {kind}; allowed: ONNX's, its own, and registered ones; remedy: "

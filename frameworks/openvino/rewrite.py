@@ -12,8 +12,7 @@ __all__ = ["without_unpooling"]
 
 
 def without_unpooling(network: Network) -> Network:
-    """The network with each MaxUnpool replaced by a scatter into zeros, which is equivalent if windows do not
-    overlap."""
+    """The network with each MaxUnpool replaced by a scatter into zeros, equivalent if windows do not overlap."""
     if all(node.op_type != "MaxUnpool" for node in network.nodes):
         return network
     model = network.model.clone()

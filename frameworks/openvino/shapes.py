@@ -1,5 +1,4 @@
-"""Whether a network accepts the shapes of its inputs, which a model that OpenVINO compiled for dynamic shapes does not
-check.
+"""Whether a network accepts its inputs' shapes, which OpenVINO does not check for dynamic shapes.
 
 The CPU plugin detects only some mismatches at run time; after one it may reject valid inputs, or crash. So new input
 shapes first go through OpenVINO's shape inference.

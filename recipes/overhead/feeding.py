@@ -1,5 +1,4 @@
-"""The two sides of the sampling recipes: the batches of an epoch from deep5's sampler, and gathered with plain
-NumPy."""
+"""The sides of the sampling recipes: the batches of an epoch from deep5's sampler, and by plain NumPy."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ def imagenet(
     test_limit: int | None = None,
     workers: int | None = None,
 ) -> Splits:
-    """ImageNet (ILSVRC2012): 1.28 million photographs in 1000 classes, from folders or TFRecord files, decoded on
-    access.
+    """ImageNet (ILSVRC2012): 1.28 million photographs in 1000 classes, in folders or TFRecord files, decoded on access.
 
     Folders: `train/<WordNet ID>/*.JPEG`, and `val/<WordNet ID>/*.JPEG` or `val/*.JPEG` with a list `val.txt` of `file
     label` lines (a number from 0, or a WordNet ID). The class is the index of its WordNet ID in sorted order. TFRecord

@@ -136,7 +136,7 @@ class Plan:
         first, after = firsts[epoch], firsts[epoch + 1]
         if info.step <= first:
             return float(epoch)
-        # In an interrupted and restarted epoch, the step count exceeds the epoch's steps.
+        # If an epoch was interrupted and restarted, the step may exceed its steps.
         return epoch + (info.step - first) / (after - first) if info.step < after else epoch + 1.0
 
     @cached_property
@@ -171,8 +171,7 @@ class Plan:
 
     @cached_property
     def kept(self) -> dict[int, Any]:
-        """A cache of values that schedules compute for this plan, keyed by id; entries hold a reference to their
-        schedule."""
+        """A cache of values that schedules compute for this plan, by their id; entries keep their schedule alive."""
         return {}
 
 

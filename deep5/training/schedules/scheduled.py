@@ -140,8 +140,7 @@ def batches_a_step(trainer: Any) -> int:
 
 
 def epoch_batches(sampler: Any, epoch: int) -> int | None:
-    """Batches of an epoch, or None if unknown; a sampler with a length and no `steps` has the same number in every
-    epoch."""
+    """Batches of an epoch, or None if unknown; a length without `steps` holds for every epoch."""
     if hasattr(sampler, "steps"):
         found: int | None = sampler.steps(epoch)
         return found

@@ -46,8 +46,7 @@ def _nearest(old: int, new: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _taps(old: int, new: int, antialias: bool) -> tuple[np.ndarray, np.ndarray]:
-    """For each new pixel, the indices of the contributing old pixels and their weights, both of shape (taps, new),
-    float64.
+    """For each new pixel, indices and float64 weights of the contributing old pixels, both of shape (taps, new).
 
     The triangle peaks at the new pixel's center. Weights of pixels outside the image are dropped, and the rest is
     scaled to a sum of one.
