@@ -61,7 +61,7 @@ class _Repeatability(Observer):
         for info, loss in self._seen:
             ids, inputs = _gathered(batches, info.batch_size, trainer.accumulate)
             if info.sample_ids is not None and not np.array_equal(ids, info.sample_ids):
-                # In another order it is a different run, which no number can compare with the first.
+                # Another order is a different run, which is not comparable with the first.
                 self._samples.append(Sample(math.inf, info.step, info.epoch))
                 return
             self._steer(trainer, info)

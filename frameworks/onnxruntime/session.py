@@ -215,7 +215,7 @@ def _short(node: ir.Node) -> bool:
 
 
 def _refused_inside(node: ir.Node) -> str | None:
-    """Why a node does not run in a subgraph; None if it does, or if only the whole graph can be tested."""
+    """Why a node does not run in a subgraph; None if it does, or if only its graph can be tested."""
     if is_custom(node):
         return "a registered operator, which is compiled for nodes of the network itself alone"
     if subgraphs(node):

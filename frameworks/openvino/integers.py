@@ -101,7 +101,7 @@ def _whole(value: ir.Value | None) -> bool:
 
 def _most(value: ir.Value) -> int:
     """The largest value of an integer dtype."""
-    return int(np.iinfo(value.dtype.numpy()).max)  # type: ignore[union-attr]  # it is whole
+    return int(np.iinfo(value.dtype.numpy()).max)  # type: ignore[union-attr]  # it is an integer dtype
 
 
 def _constant_bound(value: ir.Value | None) -> int | None:

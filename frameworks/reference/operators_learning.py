@@ -133,4 +133,4 @@ OPERATORS: dict[str, dict[str, Operator]] = {
         "Momentum": Operator(_momentum, refusal=_momentum_refusal),
     },
 }
-"""By domain."""
+"""Operators by domain."""

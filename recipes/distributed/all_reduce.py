@@ -1,6 +1,6 @@
 """LeNet on the digits by synchronous decentralized SGD: the mean gradient of all ranks, by all-reduce.
 
-To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_all_reduce --ranks 2`.
+Goal: 95 % test accuracy with 2 and with 4 ranks: `deep5 run distributed_all_reduce --ranks 2`.
 """
 
 import deep5 as d5

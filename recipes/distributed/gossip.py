@@ -1,6 +1,6 @@
 """LeNet on the digits by gossip: each rank averages with a random partner at every step.
 
-To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_gossip --ranks 2`.
+Goal: 95 % test accuracy with 2 and with 4 ranks: `deep5 run distributed_gossip --ranks 2`.
 """
 
 import deep5 as d5

@@ -1,6 +1,6 @@
 """LeNet on the digits by local steps, and the mean of all ranks' parameters after every eighth.
 
-To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_local_sgd --ranks 2`.
+Goal: 95 % test accuracy with 2 and with 4 ranks: `deep5 run distributed_local_sgd --ranks 2`.
 """
 
 import deep5 as d5

@@ -1,6 +1,6 @@
 """LeNet on the digits by averaging the parameters of ring neighbors at every step (D-PSGD).
 
-To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_neighbourhood --ranks 2`.
+Goal: 95 % test accuracy with 2 and with 4 ranks: `deep5 run distributed_neighbourhood --ranks 2`.
 """
 
 import deep5 as d5

@@ -1,6 +1,6 @@
 """LeNet on the digits by a synchronous parameter server: gradients to the first rank, parameters back.
 
-To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_parameter_server --ranks 2`.
+Goal: 95 % test accuracy with 2 and with 4 ranks: `deep5 run distributed_parameter_server --ranks 2`.
 """
 
 import deep5 as d5

@@ -1,6 +1,6 @@
 """LeNet on the digits by all-reduce of the largest 5 % of the gradients, merged as sparse streams.
 
-To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_sparse --ranks 2`.
+Goal: 95 % test accuracy with 2 and with 4 ranks: `deep5 run distributed_sparse --ranks 2`.
 """
 
 import deep5 as d5

@@ -1,6 +1,6 @@
 """LeNet on the digits by a parameter server on which no rank is more than three steps ahead of the slowest.
 
-To 95 % test accuracy at 2 and at 4 ranks: `deep5 run distributed_stale_synchronous --ranks 2`.
+Goal: 95 % test accuracy with 2 and with 4 ranks: `deep5 run distributed_stale_synchronous --ranks 2`.
 """
 
 import deep5 as d5
