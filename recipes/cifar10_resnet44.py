@@ -4,7 +4,7 @@ The hyperparameters are those of He et al., Deep residual learning for image rec
 batches of 128, momentum 0.9, a weight decay of 0.0001, and a learning rate of 0.1 that is divided by ten at 32 000 and
 again at 48 000 of 64 000 steps: here after one half and three quarters of the 180 epochs, i.e. 70 380 steps at 391 per
 epoch. Each image is normalized, padded by 4 zero pixels, cropped at random, and mirrored with probability 1/2. The
-paper reports an error of 7.17 % for this depth (table 6), so the goal is slightly above it.
+paper reports an error of 7.17 % for this depth (table 6), so the goal is slightly stricter.
 
 The optimizer is an update rule instead of the tutorial's `d5fw.MomentumOptimizer`: the native one takes deep5's
 arguments for momentum, which do not include weight decay.
