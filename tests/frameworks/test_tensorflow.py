@@ -312,9 +312,6 @@ import os, sys
 from pathlib import Path
 import numpy as np
 import deep5 as d5
-from backends import BACKENDS
-from executor_cases import RNG, SMALL, batch, info, normal, passing
-from executor_cases import executor as shared_executor
 framework = d5.framework("tensorflow")
 framework.set_threads(int(sys.argv[1]))
 executor = framework.executor(d5.networks.mlp(features=784, hidden=800))
@@ -340,9 +337,9 @@ print(executor.settings()["threads"], len(workers))
 def test_one_thread_is_one_thread() -> None:
     # The environment of the tests asks for one thread; what set_threads asks for must count alone.
     done = python(CPU_TIME, "1", TF_NUM_INTRAOP_THREADS=None, TF_NUM_INTEROP_THREADS=None)
-    assert done.stdout.split() == ["1", "1"]
+    assert done.stdout.split() == ["1", "1"], done.stderr
     done = python(CPU_TIME, "2", TF_NUM_INTRAOP_THREADS=None, TF_NUM_INTEROP_THREADS=None)
-    assert done.stdout.split()[0] == "2"
+    assert done.stdout.split()[:1] == ["2"], done.stderr
 
 
 def test_errors_at_start_up_are_let_through(capfd: pytest.CaptureFixture[str]) -> None:
@@ -364,9 +361,6 @@ def test_errors_at_start_up_are_let_through(capfd: pytest.CaptureFixture[str]) -
 PLACEMENT = """
 import numpy as np
 import deep5 as d5
-from backends import BACKENDS
-from executor_cases import RNG, SMALL, batch, info, normal, passing
-from executor_cases import executor as shared_executor
 from deep5.core.errors import NetworkError, Unsupported
 
 framework = d5.framework("tensorflow")
@@ -403,7 +397,9 @@ def test_on_the_host_soft_placement_is_left_as_it_was() -> None:
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="test_devices.py does it there")
 def test_without_soft_placement_nothing_falls_back_to_the_host() -> None:
     """What the back-end switches off for a graphics processor, seen without one."""
-    said = python(PLACEMENT).stdout.splitlines()
+    done = python(PLACEMENT)
+    assert not done.returncode, done.stderr
+    said = done.stdout.splitlines()
     assert said[0] == (
         "False tensorflow has no kernel for /GPU:0 of MatMul of int64; allowed: operators that run there; "
         "remedy: run the network on the host, or on 'tensorflow:xla'"
