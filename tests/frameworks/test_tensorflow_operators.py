@@ -14,12 +14,13 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from test_tensorflow import SMALL, TF, XLA, arrays, batch, executor, normal
+from test_tensorflow import TF, XLA, executor
 
 import deep5 as d5
 from deep5.core.errors import Unsupported
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet
 from deep5.networks.edit.builder import ones, zeros
+from executor_cases import SMALL, arrays, batch, normal
 from operator_cases import CONVOLUTIONS, I7, RNG, cases, named, runtime, single, with_loss
 
 from deep5.frameworks.tensorflow.probe import runs  # isort: skip

@@ -21,7 +21,7 @@ from backend_operators import DOMAIN, THIRTEEN, Broken, CppPow, PyPow
 from deep5.core.errors import OperatorError, ShapeError, Unsupported
 from deep5.frameworks.pytorch.compiled import Compiler
 from deep5.frameworks.pytorch.framework import PyTorch
-from deep5.frameworks.pytorch.operator_cpp import PASSES
+from deep5.frameworks.pytorch.operator_pass import PASSES
 from deep5.networks import NetworkBuilder
 from deep5.operators.cpp import CppOperator
 from deep5.operators.registry import register_operator
