@@ -86,7 +86,17 @@ CASES = [
 MANY = {
     *("AveragePool", "Conv", "Gelu", "LayerNormalization", "LogSoftmax", "MaxPool", "Mod", "NegativeLogLikelihoodLoss"),
     *("Softmax", "SoftmaxCrossEntropyLoss", "ConvTranspose", "GatherElements", "GatherND", "GridSample", "LpPool"),
-    *("MaxUnpool", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RoiAlign", "ScatterElements", "ScatterND"),
+    *(
+        "ConvInteger",
+        "EyeLike",
+        "MaxUnpool",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QuantizeLinear",
+        "RoiAlign",
+        "ScatterElements",
+        "ScatterND",
+    ),
 }
 
 
