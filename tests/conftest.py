@@ -85,12 +85,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             families[item.nodeid.partition("[")[0]].append(item)
     for name, cases in families.items():
         if len(cases) >= _FAMILY or name in long:
-            numbers = {item.nodeid: zlib.crc32(f"{_SEED} {item.nodeid}".encode()) for item in cases}
+            numbers = {item.nodeid: zlib.crc32(f"{_SEED} {_name(item)}".encode()) for item in cases}
             drawn = sorted(number for number in numbers.values() if number % 4 == 0)
             daily = set(drawn[: max(1, int(_DAILY_S / long[name])) if name in long else None])
             for item in cases:
                 if numbers[item.nodeid] not in daily:
                     item.add_marker(pytest.mark.slow)
+
+
+def _name(item: pytest.Item) -> str:
+    """The name of a test without the folder of its file: a file that moves keeps its sample and its random numbers."""
+    file, _, rest = item.nodeid.partition("::")
+    return f"tests/{Path(file).name}::{rest}"
 
 
 def _long_tests() -> dict[str, float]:
@@ -104,7 +110,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for module in (getattr(item, "module", None), *map(sys.modules.get, _DRAWING)):
         own = getattr(module, "RNG", None)
         if isinstance(own, np.random.Generator):
-            own.bit_generator.state = np.random.default_rng(zlib.crc32(item.nodeid.encode())).bit_generator.state
+            own.bit_generator.state = np.random.default_rng(zlib.crc32(_name(item).encode())).bit_generator.state
     if item.get_closest_marker("gpu") and not processors.any_listed():
         pytest.skip("no framework finds a graphics processor on this machine")
 
