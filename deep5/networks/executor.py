@@ -124,11 +124,7 @@ class NetworkExecutor(GraphExecutor, ABC):
         return nullcontext()
 
     def _runnable(self, make: Callable[..., _Made], *given: Any, **options: Any) -> _Made:
-        """Call a function that makes the network runnable, and report exceptions of tables or engines as an error.
-
-        Raises:
-            NetworkError: The function raised an exception that is not one of deep5's errors.
-        """
+        """Call a function that makes the network runnable; its foreign exceptions become a `NetworkError`."""
         try:
             return make(*given, **options)
         except Exception as error:
