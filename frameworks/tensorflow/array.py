@@ -1,7 +1,7 @@
-"""`TensorFlowArray`: a tensor that behaves as an array of the standard, for operators that are written in Python.
+"""`TensorFlowArray`: a tensor that behaves as an array of the standard, for operators written in Python.
 
-A tensor of TensorFlow's has neither `.T` nor `.size`, and the extents of its shape are None where a batch is symbolic.
-Nothing of these arrays is left in a graph: they are there while it is traced.
+A TensorFlow tensor has neither `.T` nor `.size`, and a symbolic batch dimension is None in its shape. The arrays exist
+only during tracing: the graph contains none of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _swapped(function: str) -> Callable[..., Any]:
 
 
 def _held(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A question about what the array holds, which has an answer in eager calls alone."""
+    """A query of the array's values, which only eager calls can answer."""
 
     def ask(self: TensorFlowArray, *args: Any, **settings: Any) -> Any:
         if not isinstance(self.tensor, tf.__internal__.EagerTensor):
@@ -50,22 +50,22 @@ def _held(function: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 class TensorFlowArray:
-    """A tensor as an array of the standard, eagerly and while a graph is traced.
+    """A tensor as an array of the standard, in eager calls and during tracing.
 
-    Functions of TensorFlow's take it for its tensor.
+    TensorFlow functions accept it as its tensor.
 
     Args:
         tensor: The tensor.
-        namespace: The functions that take it.
+        namespace: The functions that accept it.
 
     Raises:
-        Unsupported: Somebody decides by what it holds, or by an extent that is not known, while it is traced.
+        Unsupported: Code branches on its values, or on an unknown dimension, during tracing.
     """
 
-    # NumPy's arrays and numbers leave an operation with one of these to it, and so do tensors.
+    # NumPy arrays, numbers and tensors defer binary operations to this class.
     __array_ufunc__ = None
     __array_priority__ = 1000
-    # Equality is element by element.
+    # Equality is element-wise.
     __hash__ = None  # type: ignore[assignment]
     __slots__ = ("_namespace", "_shape", "tensor")
 
@@ -74,24 +74,25 @@ class TensorFlowArray:
         self._shape: tuple[int | TracedExtent, ...] | None = None
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """The functions that take it."""
+        """The functions that accept the array."""
         return self._namespace
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
-        """The tensor, to functions of TensorFlow's."""
+        """The tensor, for TensorFlow functions."""
         return tf.convert_to_tensor(self.tensor, dtype=dtype, name=name)
 
     @property
     def dtype(self) -> Any:
-        """TensorFlow's."""
+        """The TensorFlow dtype."""
         return self.tensor.dtype
 
     @property
     def shape(self) -> tuple[int | TracedExtent, ...]:
-        """Extents; those that are not known before the graph runs may be computed with, and not decided by.
+        """The dimensions. Code can compute with dimensions that are unknown before the graph runs, but cannot branch on
+        them.
 
         Raises:
-            Unsupported: The rank is not known.
+            Unsupported: The rank is unknown.
         """
         if self._shape is None:
             self._shape = self._extents()
@@ -99,7 +100,7 @@ class TensorFlowArray:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """Number of dimensions."""
         rank = self.tensor.shape.rank
         return len(self.shape) if rank is None else int(rank)
 
@@ -110,11 +111,11 @@ class TensorFlowArray:
 
     @property
     def device(self) -> str:
-        """Where it is, as TensorFlow names it; empty where the graph decides that."""
+        """The device, as TensorFlow names it; empty if the graph decides."""
         return self.tensor.device or ""
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> TensorFlowArray:
-        """Itself: whoever calls the operator decides where."""
+        """The array itself: the caller of the operator chooses the device."""
         return self
 
     @property
@@ -124,10 +125,10 @@ class TensorFlowArray:
 
     @property
     def T(self) -> TensorFlowArray:  # noqa: N802 - the standard's name
-        """A matrix transposed.
+        """The transposed matrix.
 
         Raises:
-            Unsupported: It is no matrix.
+            Unsupported: The array is not a matrix.
         """
         if self.ndim != 2:
             raise Unsupported(f".T of {_said(self.tensor)}; allowed: two axes; remedy: .mT, or xp.permute_dims")
@@ -183,7 +184,7 @@ class TensorFlowArray:
                 "remedy: an input_signature that says it"
             )
         listed = self.tensor.shape.as_list()
-        shapes: dict[Any, Any] = {}  # of one array once in a graph, by element type
+        shapes: dict[Any, Any] = {}  # one shape tensor per array, graph and dtype
 
         def extent(axis: int) -> Callable[[Any], Any]:
             def calculate(dtype: Any) -> Any:
@@ -193,7 +194,8 @@ class TensorFlowArray:
 
             return calculate
 
-        # A name stands for one extent: two of one name count as equal. A captured tensor may be of another graph.
+        # A name stands for one dimension: two with the same name count as equal. A captured tensor may belong to
+        # another graph.
         here = self.tensor.graph is tf.compat.v1.get_default_graph() if None in listed else True
         name = f"{self.tensor.name}" + ("" if here else f"@{id(self.tensor.graph)}") if None in listed else ""
         return tuple(
@@ -202,11 +204,11 @@ class TensorFlowArray:
         )
 
     def _keys(self, keys: tuple[Any, ...]) -> list[Any]:
-        """Indices as TensorFlow takes them.
+        """Indices in the form that TensorFlow accepts.
 
         Raises:
-            Unsupported: An array, or something else that the standard's basic indexing has not.
-            ShapeError: Too many, or one beyond the axis.
+            Unsupported: An array, or another index outside the standard's basic indexing.
+            ShapeError: Too many indices, or one out of range.
         """
         taken = sum(each is not None and each is not Ellipsis for each in keys)
         if taken > self.ndim or sum(each is Ellipsis for each in keys) > 1:
@@ -244,7 +246,7 @@ class TensorFlowArray:
 
 
 def as_tensors(value: Any) -> Any:
-    """The arrays in it as tensors, and extents as tensors of int32, which is TensorFlow's own choice for shapes."""
+    """Replaces arrays by their tensors, and dimensions by int32 tensors, TensorFlow's default for shapes."""
     if isinstance(value, TensorFlowArray):
         return value.tensor
     if isinstance(value, TracedExtent):
@@ -253,11 +255,11 @@ def as_tensors(value: Any) -> Any:
 
 
 def extent_tensor(extent: int | TracedExtent, dtype: Any) -> Any:
-    """The operations that compute an extent, as a tensor with no axis.
+    """The operations that compute a dimension, as a scalar tensor.
 
     Args:
-        extent: Of arrays of the graph that is traced.
-        dtype: `tf.int32` or `tf.int64`; the product of extents may need the latter.
+        extent: A dimension of an array of the graph being traced.
+        dtype: `tf.int32` or `tf.int64`; a product of dimensions may need the latter.
     """
     if not isinstance(extent, TracedExtent):
         return tf.constant(extent, dtype)
@@ -269,7 +271,7 @@ def extent_tensor(extent: int | TracedExtent, dtype: Any) -> Any:
 
 
 def _whole(key: Any) -> bool:
-    """Whether it can stand for a place on an axis."""
+    """Whether the key is valid as an integer index."""
     if isinstance(key, TensorFlowArray):
         return bool(key.tensor.shape.rank == 0 and key.dtype in (tf.int16, tf.int32, tf.int64))
     return isinstance(key, (int, np.integer, TracedExtent)) and not isinstance(key, bool)

@@ -1,7 +1,7 @@
 """The functions of deep5's array namespace for TensorFlow on `TensorFlowArray`, with the standard's promotion.
 
-Each is the function that `namespace.py` has for tensors, between taking the tensors out of the arrays and making arrays
-of what it gives. Shapes may hold extents that are not known before the graph runs.
+Each function unwraps the tensors, calls the function of the same name in `namespace.py`, and wraps the results. Shapes
+may contain dimensions that are unknown before the graph runs.
 
 References:
     Python array API standard, 2024.12, https://data-apis.org/array-api.
@@ -25,21 +25,21 @@ from deep5.networks.tracing.promotion import kind_of
 
 __all__ = ["ARRAYS", "ArrayNamespace", "as_arrays"]
 
-# Functions whose arguments, all of them arrays and numbers, become arrays of one element type.
+# Functions whose arguments are all arrays and numbers that are promoted to one dtype.
 _MEETING = (
     *("add", "atan2", "copysign", "divide", "equal", "floor_divide", "greater", "greater_equal", "hypot", "less"),
     *("less_equal", "logaddexp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "multiply"),
     *("nextafter", "not_equal", "pow", "remainder", "subtract"),
     *("bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor"),
 )
-# Those whose first two arguments do, and others only say how.
+# Functions that promote only their first two arguments; the others are options.
 _PRODUCTS = ("matmul", "outer", "solve", "tensordot", "vecdot")
-# On whole numbers these change nothing; TensorFlow has them for others alone.
+# These do not change integers; TensorFlow has them for other dtypes only.
 _ROUNDING = ("ceil", "floor", "round")
 
 
 def as_arrays(value: Any) -> Any:
-    """The tensors in it, which may be a tuple or a list, as arrays; anything else as it is."""
+    """Wraps tensors as arrays, also in a tuple or list; returns anything else unchanged."""
     if isinstance(value, tf.Tensor):
         return _array(value)
     return type(value)(map(as_arrays, value)) if type(value) in (tuple, list) else value
@@ -50,7 +50,7 @@ def _array(tensor: Any) -> TensorFlowArray:
 
 
 def _on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors as one of arrays."""
+    """Converts a function of tensors to a function of arrays."""
 
     def call(*args: Any, **settings: Any) -> Any:
         given = {name: as_tensors(value) for name, value in settings.items()}
@@ -60,7 +60,7 @@ def _on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _meeting(name: str, function: Callable[..., Any], count: int | None = None) -> Callable[..., Any]:
-    """The same of a function whose first arguments become arrays of one element type; of all where no count is told."""
+    """Same as `_on_tensors`, and promotes the first `count` arguments to one dtype; all if `count` is None."""
     kinds = ("float",) if name == "divide" else ()
 
     def call(*values: Any, **settings: Any) -> Any:
@@ -71,7 +71,7 @@ def _meeting(name: str, function: Callable[..., Any], count: int | None = None) 
 
 
 def _listed(name: str) -> Callable[..., Any]:
-    """The same of a function of a list of arrays."""
+    """Same as `_on_tensors`, for a function of a list of arrays."""
 
     def call(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
         return as_arrays(getattr(NAMESPACE, name)(operands(name, list(arrays)), axis=axis))
@@ -92,7 +92,7 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
     if isinstance(obj, TracedExtent):
         value = extent_tensor(obj, tf.int64)
     elif dtype is None and not hasattr(obj, "dtype") and _kind(obj) == "i":
-        value = tf.convert_to_tensor(obj, dtype=tf.int64)  # as NumPy and the standard's arange have it
+        value = tf.convert_to_tensor(obj, dtype=tf.int64)  # the default of NumPy and of the standard's arange
     else:
         value = NAMESPACE.asarray(as_tensors(obj), dtype=dtype)
     value = value if dtype is None else tf.cast(value, dtype)
@@ -100,7 +100,7 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
 
 
 def _kind(obj: Any) -> str:
-    """Of numbers, in lists or not: `b`, `i` or `f`; `O` of anything with arrays in it."""
+    """The kind of numbers, nested in lists or not: `b`, `i` or `f`; `O` for anything that contains arrays."""
     if isinstance(obj, (list, tuple)):
         kinds = {_kind(each) for each in obj}
         return kinds.pop() if len(kinds) == 1 else "O" if not kinds or "O" in kinds else "f"
@@ -183,7 +183,7 @@ def _unstack(x: Any, /, *, axis: int = 0) -> Any:
 
 
 def _test(name: str, answer: bool) -> Callable[..., Any]:
-    """Of one element; whole numbers all have one answer, and TensorFlow asks only others."""
+    """An element-wise test. All integers have the same answer; TensorFlow supports the test for other dtypes only."""
 
     def call(x: Any, /) -> Any:
         if x.dtype.is_integer:
@@ -230,11 +230,11 @@ _OWN: dict[str, Callable[..., Any]] = {
 
 
 class ArrayNamespace:
-    """The functions, constants and element types by the standard's names.
+    """The functions, constants and dtypes under the standard's names.
 
     Args:
-        tensors: The same for tensors.
-        own: Functions that are other than those.
+        tensors: The functions, constants and dtypes for tensors.
+        own: Functions that replace those.
     """
 
     __name__ = "deep5.frameworks.tensorflow.array_namespace"
@@ -246,7 +246,7 @@ class ArrayNamespace:
         made = self._own.get(name)
         if made is None:
             made = self._made(name, getattr(self._tensors, name))
-        setattr(self, name, made)  # looked up once
+        setattr(self, name, made)  # cached
         return made
 
     def __dir__(self) -> list[str]:

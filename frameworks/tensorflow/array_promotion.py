@@ -1,4 +1,4 @@
-"""What arrays of TensorFlow's and numbers that meet become, by the standard's table of element types."""
+"""Promotion of TensorFlow arrays and numbers by the standard's type promotion table."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["operands"]
 
 
 def operands(function: str, values: Sequence[Any], *kinds: str) -> list[Any]:
-    """Arrays, numbers and extents as tensors of one element type, by the standard's table.
+    """Converts arrays, numbers and dimensions to tensors of one dtype, by the standard's promotion table.
 
-    A number takes the element type of the arrays.
+    A number takes the dtype of the arrays.
 
     Args:
-        function: What messages call the function.
-        values: Arrays, numbers, and extents.
-        kinds: Those that the function takes, of `KINDS`; all where none is given.
+        function: Name of the function for messages.
+        values: Arrays, numbers and dimensions.
+        kinds: The kinds, out of `KINDS`, that the function accepts; all if none is given.
 
     Raises:
-        Unsupported: No array among them, of kinds that it does not take, or a pair that the standard leaves open.
+        Unsupported: There is no array, a kind is not accepted, or the standard does not define the promotion.
     """
     numbers = [isinstance(value, (bool, int, float, TracedExtent)) for value in values]
     arrays = [_tensor(value) for value, number in zip(values, numbers, strict=True) if not number]
@@ -41,7 +41,7 @@ def operands(function: str, values: Sequence[Any], *kinds: str) -> list[Any]:
         raise Unsupported(f"{function} of {dtype.name}; allowed: {allowed}; remedy: xp.astype")
     left = iter(arrays)
     return [
-        _number(function, value, dtype) if number else tf.cast(next(left), dtype)  # as it is, where it has that type
+        _number(function, value, dtype) if number else tf.cast(next(left), dtype)  # unchanged if it has that dtype
         for value, number in zip(values, numbers, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""`TracedExecutor`: what holds for everything that TensorFlow traces and differentiates, a network or a model."""
+"""`TracedExecutor`: the common base for everything that TensorFlow traces and differentiates, a network or a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TracedExecutor(TracedNetwork):
 
     @property
     def compilations(self) -> int:
-        """How often XLA has compiled for inference and gradients: once a function and batch size; 0 without XLA."""
+        """Number of XLA compilations for inference and gradients: one per function and batch size; 0 without XLA."""
         return sum(function.compilations for function in self._functions.values())
 
     @override
@@ -77,10 +77,10 @@ class TracedExecutor(TracedNetwork):
         key = ("gradients", loss, wrt)
         try:
             function = self._functions.get(key)
-        except TypeError:  # something in it is no name
+        except TypeError:  # some item is not a name
             function = None
         if function is None:
-            self._feed(inputs)  # what is wrong with the inputs is said first
+            self._feed(inputs)  # report invalid inputs first
             self._check_loss(loss)
             names = self._check_wrt(wrt)
             function = self._functions[key] = self.traced_gradients(loss, names)
@@ -89,18 +89,18 @@ class TracedExecutor(TracedNetwork):
         return self.run_backprop(function, inputs, info, scale, added=added, on_gradient=on_gradient)
 
     def parameters(self) -> Arrays:
-        """The live parameters: variables, or views of those that lie in another order; change them by `assign`."""
+        """The live parameters: variables, or views of variables with another axis order; change them with `assign`."""
         return {name: self.live[name].native() for name in self.network.parameter_specs}
 
     def buffers(self) -> Arrays:
-        """The live running statistics, variables."""
+        """The live running statistics, as variables."""
         return {name: self.live[name].native() for name in self.network.buffer_specs}
 
     def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> TensorFlowStep:
         return TensorFlowStep(self, rule, loss=loss, **options)
 
     def synchronize(self) -> None:
-        """Wait for the device; on the host a call that returns has finished, unless TensorFlow was told otherwise."""
+        """Wait for the device; on the host, calls finish before they return, unless TensorFlow is set otherwise."""
         tf.test.experimental.sync_devices()
 
     @override
@@ -119,6 +119,6 @@ class TracedExecutor(TracedNetwork):
 
 
 def _place(name: str) -> str:
-    """TensorFlow's name of a device as deep5 has it."""
+    """TensorFlow's name of a deep5 device."""
     kind, index = name.rpartition("device:")[2].split(":")
     return "cpu" if kind == "CPU" else f"cuda:{index}"

@@ -1,6 +1,6 @@
-"""Operators in C++ as an operation of TensorFlow's own: no copy, no Python, in eager calls and in graphs.
+"""C++ operators as one TensorFlow operation: no copy, no Python, in eager calls and in graphs.
 
-`shim.c` registers the one operation, "Deep5Operator"; an attribute of it says which kernel runs.
+`shim.c` registers the operation, "Deep5Operator"; one of its attributes selects the kernel.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from deep5.operators.plan import INCLUDE
 __all__ = ["OPERATION", "Compiled", "CompiledBackward", "failure"]
 
 OPERATION = "Deep5Operator"
-"""The one operation that runs every kernel."""
+"""The operation that runs every kernel."""
 _KEPT = "deep5_kernels"
 _LOCK = threading.Lock()
 _LOADED: list[tuple[Any, Any]] = []
-# Begins anywhere, so that a graph that was saved in another process finds no kernel here.
+# Starts at a random number, so that a graph saved in another process finds no kernel here.
 _NUMBERS = itertools.count(secrets.randbits(62))
 _BOUND: weakref.WeakValueDictionary[int, _Bound] = weakref.WeakValueDictionary()
 
 
 class Compiled:
-    """A `CppOperator` on tensors of the host; TensorFlow differentiates it by the gradient of the operation.
+    """A `CppOperator` on host tensors; TensorFlow differentiates it by the operation's registered gradient.
 
     Args:
         operator: The operator.
@@ -57,16 +57,16 @@ class Compiled:
         """The outputs.
 
         Raises:
-            ShapeError: Inputs that the operator does not take.
-            OperatorError: It does not compile, or failed.
-            Unsupported: Inputs that lie on a graphics processor.
+            ShapeError: The operator does not accept the inputs.
+            OperatorError: The operator does not compile, or failed.
+            Unsupported: The inputs are on a GPU.
         """
         bound, known = self._bound(inputs)
         expected = known(inputs)
         if not (tf.executing_eagerly() and could_possibly_record()):
             return bound(inputs, expected)
 
-        # A tape that outlives this object: it keeps the kernel by the closure, as a graph does by `_keep`.
+        # For a tape that outlives this object: the closure keeps the kernel alive, as `_keep` does for a graph.
         @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
         def recorded(*inputs: Any) -> Any:
             outputs = bound(inputs, expected)
@@ -76,17 +76,17 @@ class Compiled:
         return tuple(recorded(*inputs))
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        """The outputs, for one who asks `backward` for the gradients; raises as a call."""
+        """The outputs, for callers that use `backward` for the gradients; raises the same errors as a call."""
         bound, expected = self._bound(inputs)
         return bound(inputs, expected(inputs))
 
     def backward(
         self, output_grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], needs: Sequence[bool]
     ) -> tuple[Any, ...]:
-        """The gradients by the inputs, None by those that need none; see `Operator.backward`.
+        """The gradients with respect to the inputs, None where not needed; see `Operator.backward`.
 
         Raises:
-            Unsupported: The operator has none.
+            Unsupported: The operator has no gradient.
         """
         return self._bound(inputs)[0].gradients(output_grads, inputs, outputs, tuple(map(bool, needs)))
 
@@ -101,19 +101,19 @@ class Compiled:
 
 
 class CompiledBackward:
-    """The backward pass of a `CppOperator` on tensors, as `Backward` has it; without a gradient of its own.
+    """The backward pass of a `CppOperator` on tensors, the equivalent of `Backward`; it has no gradient itself.
 
     Args:
         operator: The operator.
-        needs: Which of its inputs want a gradient.
-        floating: Which of its outputs are floating-point numbers.
+        needs: Which of its inputs need a gradient.
+        floating: Which of its outputs are floating-point.
     """
 
     def __init__(self, operator: CppOperator, needs: Sequence[bool], floating: Sequence[bool]) -> None:
         self._forward, self._needs, self._floating = Compiled(operator), tuple(needs), tuple(floating)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        """The gradients by the inputs that need one; raises as `Compiled`."""
+        """The gradients of the inputs that need one; raises the same errors as `Compiled`."""
         lead, count = sum(self._floating), len(self._needs)
         left = iter(inputs[:lead])
         grads = [next(left) if floating else None for floating in self._floating]
@@ -132,18 +132,18 @@ class _Bound:
         self._number = next(_NUMBERS)
         if library.deep5_enter(self._number, kernel.pointer, kernel.name.encode()):
             raise OperatorError(f"{kernel.name}: no memory")
-        # Before the kernel goes, which this object keeps alive.
+        # Runs before the kernel is freed, which this object keeps alive.
         weakref.finalize(self, library.deep5_forget, self._number)
         _BOUND[self._number] = self
 
     def specs(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Of the outputs; some extents of the inputs may not be known."""
+        """The specs of the outputs; some input dimensions may be unknown."""
         if all(isinstance(extent, int) for spec in inputs for extent in spec.shape):
             return self.kernel.plan(inputs).outputs
         return specs_of(self._operator, inputs)
 
     def __call__(self, inputs: Sequence[Any], expected: Sequence[TensorSpec] | None) -> tuple[Any, ...]:
-        """The outputs, which have the shapes that are expected."""
+        """The outputs, which have the expected shapes."""
         eager = tf.executing_eagerly()
         if eager:
             _on_host(self.kernel.name, inputs)
@@ -163,7 +163,7 @@ class _Bound:
     def gradients(
         self, output_grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], needs: tuple[bool, ...]
     ) -> tuple[Any, ...]:
-        """One an input; None where none is needed."""
+        """One gradient per input; None where none is needed."""
         if not any(needs):
             return (None,) * len(needs)
         if not self._operator.differentiable:
@@ -184,10 +184,10 @@ class _Bound:
 
 
 def failure(error: Exception) -> Deep5Error | None:
-    """What a compiled operator said when TensorFlow raised this; None where it was none.
+    """The error of a compiled operator that caused this TensorFlow exception; None if no operator caused it.
 
     Args:
-        error: One of `tf.errors`.
+        error: An exception of `tf.errors`.
     """
     said = re.search(r"deep5: (.*?) \[deep5\]", str(error), re.DOTALL)
     if said is None:
@@ -202,14 +202,14 @@ def failure(error: Exception) -> Deep5Error | None:
 
 @tf.RegisterGradient(OPERATION)  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
 def _gradient(op: Any, *output_grads: Any) -> Any:
-    """The gradient of the operation, as TensorFlow asks for it."""
+    """The gradient of the operation, in the form that TensorFlow expects."""
     bound = _BOUND.get(op.get_attr("kernel"))
     if bound is None:
         raise OperatorError("a compiled operator is gone whose gradient is asked for; remedy: keep what was made of it")
     if bound.is_backward:
         raise Unsupported(f"{bound.kernel.name} has no gradient of its own")
     inputs = tuple(op.inputs)
-    # Known where a tape asks: there it is the inputs that nobody watches.
+    # Set when a tape requests the gradient: the inputs that the tape does not watch.
     unwanted = getattr(op, "skip_input_indices", None) or ()
     needs = tuple(value.dtype.is_floating and at not in unwanted for at, value in enumerate(inputs))
     return bound.gradients(output_grads, inputs, tuple(op.outputs), needs)
@@ -219,7 +219,7 @@ def _operation() -> tuple[Any, Any]:
     """The shim, and the function that applies the operation.
 
     Raises:
-        Unsupported: TensorFlow does not take the operation.
+        Unsupported: TensorFlow rejects the operation.
     """
     with _LOCK:
         if not _LOADED:
@@ -228,7 +228,7 @@ def _operation() -> tuple[Any, Any]:
 
 
 def _load() -> tuple[Any, Any]:
-    # Where tf.load_op_library has them from; the operation is none of a library that TensorFlow opened.
+    # tf.load_op_library uses the same source; here the operation belongs to no library that TensorFlow opened.
     from tensorflow.core.framework.op_def_pb2 import OpList
     from tensorflow.python.framework import op_def_registry
     from tensorflow.python.framework._pywrap_python_op_gen import GetPythonWrappers
@@ -248,7 +248,7 @@ def _load() -> tuple[Any, Any]:
 
 
 def _keep(bound: _Bound) -> None:
-    """Have the graph that is traced, and those around it, keep a kernel alive."""
+    """Keep a kernel alive as long as the graph being traced and its outer graphs."""
     graph = tf.compat.v1.get_default_graph()
     while True:
         kept = getattr(graph, _KEPT, None)

@@ -1,4 +1,4 @@
-"""What operators are held to while TensorFlow traces them, where an extent or a whole shape may not be known yet."""
+"""Checks of operators while TensorFlow traces them, when a dimension or a whole shape may be unknown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Specs = tuple[TensorSpec, ...]
 
 
 def described(value: Any) -> TensorSpec | None:
-    """Shape and element type of a tensor, `?` for an extent that is not known; None where the rank is not known."""
+    """Shape and dtype of a tensor, `?` for an unknown dimension; None if the rank is unknown."""
     if value.shape.rank is None:
         return None
     shape = tuple(_UNKNOWN if extent is None else extent for extent in value.shape.as_list())
@@ -30,7 +30,7 @@ def described(value: Any) -> TensorSpec | None:
 
 
 def known_extents(spec: TensorSpec) -> list[int | None]:
-    """A shape as TensorFlow takes it: None for an extent that is not known."""
+    """A shape in TensorFlow's form: None for an unknown dimension."""
     return [extent if isinstance(extent, int) else None for extent in spec.shape]
 
 
@@ -38,7 +38,7 @@ def tensors(operator: Operator, values: Sequence[Any]) -> list[Any]:
     """The inputs of an operator as tensors.
 
     Raises:
-        ShapeError: A value that TensorFlow makes no tensor of.
+        ShapeError: TensorFlow cannot convert a value to a tensor.
     """
     made = []
     for number, value in enumerate(values):
@@ -56,11 +56,11 @@ def tensors(operator: Operator, values: Sequence[Any]) -> list[Any]:
 
 
 class Expected:
-    """What an operator's outputs are to be, by the shapes and element types of its inputs, which are looked up.
+    """The expected outputs of an operator, looked up by the shapes and dtypes of its inputs.
 
     Args:
         operator: The operator.
-        ask: Gives the specifications of the outputs for those of the inputs.
+        ask: Returns the output specs for given input specs.
     """
 
     def __init__(self, operator: Operator, ask: Callable[[Sequence[TensorSpec]], Specs] | None = None) -> None:
@@ -69,10 +69,10 @@ class Expected:
         self._known: dict[Any, Specs | None] = {}
 
     def __call__(self, inputs: Sequence[Any]) -> Specs | None:
-        """The specifications; None where they do not follow from what is known of the inputs.
+        """The specs; None if the known parts of the inputs do not determine them.
 
         Raises:
-            ShapeError: Inputs that the operator does not take.
+            ShapeError: The operator does not accept the inputs.
             OperatorError: `specs` failed.
         """
         key = tuple([(value.shape, value.dtype) for value in inputs])
@@ -92,17 +92,17 @@ class Expected:
             return self._ask(given)
         try:
             return self._ask(given)
-        except Deep5Error:  # it may only be that it compares an extent that nobody knows yet
+        except Deep5Error:  # the cause may be just a comparison with an unknown dimension
             return None
 
 
 def checked_outputs(operator: Operator, made: Any, expected: Specs | None) -> tuple[Any, ...]:
-    """What `forward` returned, as a tuple of tensors, held against what `specs` said.
+    """The outputs of `forward` as a tuple of tensors, compared with the result of `specs`.
 
-    Where a trace lost an extent that `specs` says, it is looked at when the graph runs.
+    If the trace lost a dimension that `specs` gives, the dimension is checked when the graph runs.
 
     Raises:
-        OperatorError: Something else than tensors, or another number, shape or element type.
+        OperatorError: An output is not a tensor, or the number, shape or dtype differs.
     """
     name, outputs = name_of(operator), several(made)
     if expected is not None and len(outputs) != len(expected):
@@ -123,12 +123,12 @@ def checked_outputs(operator: Operator, made: Any, expected: Specs | None) -> tu
 def checked_gradients(
     operator: Operator, gradients: Any, inputs: Sequence[Any], needs: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """Hold what `backward` returned against the inputs; one gradient an input, None where none was needed.
+    """Compare the result of `backward` with the inputs; returns one gradient per input, None where none was needed.
 
     Raises:
-        OperatorError: Another number of gradients, none where one is needed, or one of another shape or element type.
+        OperatorError: The number of gradients differs, a needed one is None, or a shape or dtype differs.
     """
-    check_gradients(operator, gradients, inputs, (False,) * len(inputs))  # their number
+    check_gradients(operator, gradients, inputs, (False,) * len(inputs))  # checks the count
     name, found = name_of(operator), []
     for number, (gradient, value, needed) in enumerate(zip(gradients, inputs, needs, strict=True)):
         if needed and not isinstance(gradient, tf.Tensor):
@@ -154,7 +154,7 @@ def _held(what: str, value: Any, spec: TensorSpec) -> Any:
 
 
 def _ensured(value: Any, shape: Any) -> Any:
-    """The tensor with what is known of its shape; checked when the graph runs, where the tensor itself knew less."""
+    """The tensor with its known shape; where the tensor itself had less information, checked when the graph runs."""
     if value.shape.is_fully_defined() or shape.rank is None or value.shape == value.shape.merge_with(shape):
         return value
     return tf.ensure_shape(value, shape)

@@ -45,11 +45,11 @@ class Route(Protocol):
         ...
 
     def forward(self, *inputs: Any) -> Outputs:
-        """The outputs, where nobody will differentiate them."""
+        """The outputs, for callers that do not differentiate them."""
         ...
 
     def with_gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any], needs: Sequence[bool]) -> Any:
-        """The outputs, and a gradient an input, None where none is needed."""
+        """The outputs, and one gradient per input, None where none is needed."""
         ...
 
 
@@ -57,15 +57,17 @@ def native_operator(operator: Operator, framework: Framework) -> Callable[..., A
     """An operator as a function of tensors, for eager calls, `tf.function` and, in Python, XLA.
 
     Args:
-        operator: Of any kind. The methods of one in Python get `TensorFlowArray`s, arrays of the standard; every
-            floating-point input counts as one that needs a gradient, because TensorFlow does not say which are wanted.
-        framework: The back-end, whose mode says whether XLA will compile what it is called in.
+        operator: An operator of any kind. Methods of a Python operator receive `TensorFlowArray`s, arrays of the
+            standard; every floating-point input counts as needing a gradient, because TensorFlow does not report which
+            are needed.
+        framework: The back-end, whose mode determines whether XLA compiles the calling function.
 
     Returns:
-        A function of tensors, and of what TensorFlow makes tensors of; gives one tensor, or a tuple of several.
+        A function of tensors, or of values that TensorFlow converts to tensors; returns one tensor, or a tuple of
+        several.
 
     Raises:
-        Unsupported: TensorFlow cannot run it, with the reason.
+        Unsupported: TensorFlow cannot run it; the message gives the reason.
     """
     run = route(operator, framework)
 
@@ -73,7 +75,7 @@ def native_operator(operator: Operator, framework: Framework) -> Callable[..., A
         try:
             outputs = run(*tensors(operator, inputs))
         except Deep5Error as error:
-            error.ag_pass_through = True  # type: ignore[attr-defined]  # AutoGraph would make it another class's
+            error.ag_pass_through = True  # type: ignore[attr-defined]  # AutoGraph would change its class
             raise
         except tf.errors.OpError as error:
             if (said := failure(error)) is not None:
@@ -81,7 +83,7 @@ def native_operator(operator: Operator, framework: Framework) -> Callable[..., A
             raise
         return outputs[0] if len(outputs) == 1 else outputs
 
-    # What an operator does must not depend on whether its caller was rewritten.
+    # The operator must behave the same whether or not AutoGraph rewrote its caller.
     made: Callable[..., Any] = tf.autograph.experimental.do_not_convert(call)
     return made
 
@@ -90,12 +92,12 @@ def route(operator: Operator, framework: Framework, *, device: str = "/CPU:0") -
     """How TensorFlow runs an operator.
 
     Args:
-        operator: Of any kind.
-        framework: The back-end, whose mode says whether XLA will compile what it is called in.
-        device: Where it will run, as TensorFlow names it.
+        operator: An operator of any kind.
+        framework: The back-end, whose mode determines whether XLA compiles the calling function.
+        device: The device to run on, as TensorFlow names it.
 
     Raises:
-        Unsupported: It does not, with the reason.
+        Unsupported: TensorFlow cannot run it; the message gives the reason.
     """
     if reason := refusal(operator, xla=framework.mode == "xla", on_host="GPU" not in device):
         raise Unsupported(reason)
@@ -112,7 +114,7 @@ def route(operator: Operator, framework: Framework, *, device: str = "/CPU:0") -
 
 
 class _Own:
-    """An operator with a backward pass of its own, which is called with the needs as they are told."""
+    """An operator with its own backward pass, which receives the actual needs."""
 
     def __init__(self, operator: Operator, run: _InPython | Compiled) -> None:
         self._operator, self._run = operator, run
@@ -133,7 +135,7 @@ class _Own:
 
 
 class _InPython:
-    """An operator in Python, whose methods get arrays of the standard in place of tensors."""
+    """A Python operator, whose methods receive arrays of the standard instead of tensors."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator, self._expected = operator, Expected(operator)
@@ -186,7 +188,7 @@ class _InPython:
 
 @contextmanager
 def _named(method: str) -> Iterator[None]:
-    """Have a refusal say whose code it is about."""
+    """Add to an `Unsupported` error which method raised it."""
     try:
         yield
     except Unsupported as error:
@@ -194,7 +196,7 @@ def _named(method: str) -> Iterator[None]:
 
 
 class _Taped:
-    """A function that TensorFlow differentiates by itself."""
+    """A function that TensorFlow differentiates automatically."""
 
     def __init__(self, run: Callable[..., Outputs], forward: Callable[..., Outputs] | None = None) -> None:
         self._run, self._forward = run, forward or run
@@ -224,13 +226,13 @@ class _Taped:
             )
         except LookupError as error:
             raise Unsupported(f"tensorflow has no gradient for this operator: {error}") from error
-        # The gradient of a gather lists rows.
+        # The gradient of a gather is a list of rows (IndexedSlices).
         left = iter([tf.convert_to_tensor(gradient) for gradient in found])
         return outputs, tuple(next(left) if needed else None for needed in needs)
 
 
 class _Function:
-    """A function of TensorFlow's, or a layer of Keras's."""
+    """A TensorFlow function or a Keras layer."""
 
     def __init__(self, operator: NativeOperator) -> None:
         self._operator = operator
@@ -248,7 +250,7 @@ class _Function:
 
 
 class _Standard:
-    """An operator of ONNX's, as a network of one node."""
+    """An ONNX operator, as a network of one node."""
 
     def __init__(self, operator: ONNXOperator, framework: Framework, *, device: str, gradients: bool) -> None:
         self._operator, self._framework, self._device, self._gradients = operator, framework, device, gradients
@@ -260,7 +262,7 @@ class _Standard:
             spec = described(value)
             if spec is None:
                 raise ShapeError(f"{name_of(self._operator)}: the rank of input {number} is not known; remedy: set it")
-            # Two extents that nobody knows need not be the same.
+            # Two unknown dimensions need not be equal.
             shape = [each if isinstance(each, int) else f"D{number}_{axis}" for axis, each in enumerate(spec.shape)]
             specs.append(TensorSpec(shape=tuple(shape), dtype=spec.dtype))
         key = tuple(map(str, specs))
@@ -281,7 +283,7 @@ class _Standard:
 
 
 def _backward(operator: Backward) -> Callable[..., Outputs]:
-    """An operator's backward pass, which a network holds as a node."""
+    """An operator's backward pass, which a network contains as a node."""
     if isinstance(operator.operator, CppOperator):
         return CompiledBackward(operator.operator, operator.needs, operator.floating)
     own = _InPython(operator.operator)

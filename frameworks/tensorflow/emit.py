@@ -1,4 +1,4 @@
-"""A network as Python source that TensorFlow traces: one straight line of calls."""
+"""A network as Python source that TensorFlow traces: straight-line code of calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Program(NamedTuple):
     """A network as a pure function.
 
     Attributes:
-        call: Takes the inputs in the network's order, then the live values in the order of `live`; gives a tuple of
+        call: Takes the inputs in the network's order, then the live values in the order of `live`; returns a tuple of
             the outputs.
         live: Names of the parameters and buffers that it takes.
         source: Its generated source.
@@ -41,7 +41,7 @@ class Program(NamedTuple):
 
 
 def preferred_orders(network: Network) -> dict[str, Order]:
-    """The order in which each parameter and buffer should lie, by name: ONNX's, but for the weights of convolutions."""
+    """The preferred axis order of each parameter and buffer, by name: ONNX's, except for convolution weights."""
     orders = {
         name: onnx_order(len(spec.shape)) for name, spec in {**network.parameter_specs, **network.buffer_specs}.items()
     }
@@ -73,7 +73,7 @@ class _Writer(Emitter):
         return target
 
     def program(self, scopes: Scopes | None) -> Program:
-        """The whole function, compiled; operations are named after layers where there are scopes."""
+        """The whole function, compiled; with scopes, operations are named after layers."""
         network = self._network
         for node in network.nodes:
             before = len(self._lines)
@@ -83,8 +83,8 @@ class _Writer(Emitter):
         results = ", ".join(self.name(value) for value in network.model.graph.outputs)
         arguments = ", ".join(self._names[value, self._home[value]] for value in (*self._inputs, *self._live))
         source = "\n    ".join([f"def forward({arguments}):", *self._lines, f"return ({results},)"])
-        # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
-        # model file's own text is in it.
+        # The source consists of the fixed strings of the operator table, generated identifiers and numbers; it contains
+        # nothing from the model file.
         names = {value: name for (value, _), name in self._names.items()}
         exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), self.bound)  # noqa: S102
         self.bound |= places_of(source, names)
@@ -98,7 +98,7 @@ class _Writer(Emitter):
             OPERATORS[node.op_type](self, node)
 
     def _enclose(self, start: int, scope: str | None) -> None:
-        """Put the lines from a number on into a scope."""
+        """Put the lines from `start` on into a scope."""
         if scope is not None and len(self._lines) > start:
             self.bound["scope"] = tf.name_scope
             self._lines[start:] = [f"with scope({scope!r}):", *(f"    {line}" for line in self._lines[start:])]
@@ -118,28 +118,28 @@ def compile_forward(
     """Generate and compile the forward function.
 
     Args:
-        network: The network, of operators of the table.
-        live: The order in which each parameter and buffer lies, by name.
-        device: Where it will run, as TensorFlow names it.
+        network: The network; all its operators are in the table.
+        live: The axis order of each parameter and buffer, by name.
+        device: The device to run on, as TensorFlow names it.
         xla: Whether XLA will compile it.
-        gradients: Whether gradients will be taken.
-        route: As for `Emitter`.
-        batch_norm: As for `Emitter`.
-        scopes: Names operations after layers; None: nothing does.
+        gradients: Whether gradients will be computed.
+        route: Same as for `Emitter`.
+        batch_norm: Same as for `Emitter`.
+        scopes: Names operations after layers; None: operations keep their names.
     """
     writer = _Writer(network, live, device=device, xla=xla, gradients=gradients, route=route, batch_norm=batch_norm)
     return writer.program(scopes)
 
 
 def _reporting(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with errors of deep5's for values that do not fit while it is traced or run."""
+    """The function, raising deep5 errors for values that do not fit during tracing or execution."""
 
     def reporting(*given: Any) -> Any:
         try:
             return forward(*given)
-        except tf.errors.OpError:  # who calls knows what TensorFlow means
+        except tf.errors.OpError:  # the caller handles TensorFlow's own errors
             raise
-        except Exception as error:  # whatever else TensorFlow raises of values that do not fit
+        except Exception as error:  # TensorFlow raises various types for values that do not fit
             if is_own(error):
                 raise
             raise failed(error, "tensorflow", None if isinstance(error, MemoryError) else cause(error)) from error

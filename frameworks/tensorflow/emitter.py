@@ -1,7 +1,7 @@
-"""`Emitter`: what the table of operators writes a network's source with.
+"""`Emitter`: the writer through which the operator table generates a network's source.
 
-Every value has a home, the order of axes in which it was computed. Images are computed with channels last; whoever
-needs another order gets a transposed copy, made once. So transposes stand only where images begin and end.
+Every value has a home, the axis order in which it was computed. Images are computed channels last; a reader that needs
+another order gets a transposed copy, created once. So transposes occur only where image layers begin and end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["Emitter"]
 
 
 class Emitter(ABC):
-    """Collects the source. Names of the model file never enter it: every value gets a generated identifier.
+    """Collects the source, which contains no names of the model file: every value gets a generated identifier.
 
     Args:
-        network: What is written.
-        live: The order in which each parameter and buffer lies, by name.
-        device: Where the network runs, as TensorFlow names it.
+        network: The network to write.
+        live: The axis order of each parameter and buffer, by name.
+        device: The device to run on, as TensorFlow names it.
         xla: Whether XLA compiles it.
-        gradients: Whether gradients will be taken.
-        batch_norm: What stands for batch normalisation in training; None: TensorFlow's own.
-        route: From a registered operator to how TensorFlow runs it there.
+        gradients: Whether gradients will be computed.
+        batch_norm: Replaces batch normalization in training; None: TensorFlow's own.
+        route: From a registered operator to the function that runs it on TensorFlow.
 
     Attributes:
         device: As given.
@@ -41,8 +41,8 @@ class Emitter(ABC):
         gradients: As given.
         batch_norm: As given.
         route: As given.
-        forward_only: Whether something was written that would be slow to differentiate.
-        bound: What the source refers to by name: constants, functions, element types.
+        forward_only: Whether the source contains code that is slow to differentiate.
+        bound: The objects that the source refers to by name: constants, functions, dtypes.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Emitter(ABC):
             self._settle(value, live[str(value.name)])
 
     def name(self, value: ir.Value | None) -> str:
-        """The identifier of a value in ONNX's order; `None` for an input left out."""
+        """The identifier of a value in ONNX's axis order; `None` for an omitted input."""
         if value is None:
             return "None"
         return self.ordered(value, onnx_order(len(self._home.get(value, ())) or len(extents(value))))
 
     def ordered(self, value: ir.Value | None, order: Order) -> str:
-        """The identifier of a value in an order; written as a transpose where it does not lie so already."""
-        assert value is not None  # noqa: S101 - told by the operator's definition
+        """The identifier of a value in an axis order; writes a transpose if the value has another order."""
+        assert value is not None  # noqa: S101 - required by the operator's definition
         if value not in self._home:
             self._constant(value)
         if (value, order) not in self._names:
@@ -89,22 +89,22 @@ class Emitter(ABC):
         return self._names[value, order]
 
     def order(self, value: ir.Value | None) -> Order:
-        """The order in which a value lies."""
+        """The axis order of a value."""
         return onnx_order(len(extents(value))) if value not in self._home else self._home[value]
 
     def common_order(self, values: Sequence[ir.Value | None]) -> Order:
-        """The order in which to compute something element by element."""
+        """The axis order in which to compute an element-wise operation."""
         present = [value for value in values if value is not None]
         most = max(len(extents(value)) for value in present)
         found = {self.order(value) for value in present if len(extents(value)) == most}
         if any(value.shape is None for value in present):
-            return onnx_order(0)  # nobody knows how many axes there will be: as ONNX has them
+            return onnx_order(0)  # unknown rank: ONNX's order
         if most > 2 and channels_last(most) in found:
             return channels_last(most)
         return found.pop() if len(found) == 1 else onnx_order(most)
 
     def aligned(self, value: ir.Value | None, order: Order) -> str:
-        """The identifier of a value as it is combined, by broadcasting, with others that lie in an order."""
+        """The identifier of a value prepared for broadcasting with values in the given axis order."""
         axes = 0 if value is None else len(extents(value))
         if axes == len(order):
             return self.ordered(value, order)
@@ -114,7 +114,7 @@ class Emitter(ABC):
         return f"{self.function(_broadcastable)}({text}, {order})"
 
     def setting(self, node: ir.Node, position: int) -> str:
-        """The source of whole numbers that must be known where the operator is called: a list, or a reading."""
+        """The source of integers that must be known when the operator is called: a list, or a read of the tensor."""
         value = node.inputs[position] if position < len(node.inputs) else None
         if value is None:
             return "None"
@@ -125,7 +125,7 @@ class Emitter(ABC):
 
     @abstractmethod
     def nested(self, graph: ir.Graph) -> str:
-        """Write a graph inside a node as a function of its inputs, which gives a tuple of its outputs."""
+        """Write a subgraph as a function of its inputs that returns a tuple of its outputs."""
 
     def function(self, function: Callable[..., Any]) -> str:
         """The identifier of a function."""
@@ -135,34 +135,34 @@ class Emitter(ABC):
         return name
 
     def product(self, node: ir.Node, function: Callable[..., Any]) -> str:
-        """The identifier of a function that computes a node's product, in float32 where a kernel sums in less."""
+        """The identifier of a function that computes a node's product, in float32 if a kernel sums in a short type."""
         kind = node.outputs[0].dtype
         wide = kind is not None and through_float32(str(kind.numpy()), self.device, xla=self.xla)
         return self.function(in_float32(function) if wide else function)
 
     def bind(self, value: Any) -> str:
-        """An identifier for something that a function takes as it is."""
+        """An identifier for an object that a function takes unchanged."""
         name = f"a{len(self.bound)}"
         self.bound[name] = value
         return name
 
     def dtype(self, value: ir.Value | None) -> str:
-        """The identifier of a value's element type."""
+        """The identifier of a value's dtype."""
         name = str(value.dtype.numpy())  # type: ignore[union-attr]  # types were inferred
         self.bound[f"t_{name}"] = tf.as_dtype(name)
         return f"t_{name}"
 
     def assign(self, node: ir.Node, text: str, order: Order | None = None) -> None:
-        """Append the line that computes a node's first output, which lies in an order, ONNX's where none is told."""
+        """Append the line that computes a node's first output, which has the given axis order, by default ONNX's."""
         self.line(f"{self.output(node, 0, order)} = {text}")
 
     def output(self, node: ir.Node, position: int, order: Order | None = None) -> str:
-        """The identifier that an output is assigned to; the line follows at once."""
+        """The identifier to assign an output to; the caller must write that line next."""
         value = node.outputs[position]
         return self._settle(value, order or onnx_order(len(extents(value))))
 
     def alias(self, node: ir.Node, permutation: Order) -> None:
-        """Make a node's output its input with the axes permuted: nothing is computed, only the order is another."""
+        """Define a node's output as its input with permuted axes: computes nothing, only the axis order changes."""
         source, result = node.inputs[0], node.outputs[0]
         if source is None or source.shape is None or result.shape is None:
             self.assign(node, self.name(source))
@@ -174,7 +174,7 @@ class Emitter(ABC):
         self._names[result, self._home[result]] = self._names[source, home]
 
     def assign_all(self, node: ir.Node, text: str, *orders: Order | None) -> None:
-        """Append the line that computes all outputs that a node has, of the tuple that a source text is."""
+        """Append the line that assigns all outputs of a node from the tuple that the source text evaluates to."""
         targets = [
             self.output(node, index, orders[index] if index < len(orders) else None) if value.name else "_"
             for index, value in enumerate(node.outputs)
@@ -182,7 +182,7 @@ class Emitter(ABC):
         self.line(f"{', '.join(targets)}, *_ = {text}")
 
     def line(self, text: str) -> None:
-        """Append a line of the body."""
+        """Append a line to the body."""
         self._lines.append(text)
 
     def _fresh(self) -> str:
@@ -195,22 +195,22 @@ class Emitter(ABC):
         return name
 
     def _constant(self, value: ir.Value | None) -> None:
-        """Bind a constant and write the line that makes a tensor of it, so that TensorFlow may fold what it enters."""
+        """Bind a constant and write the line that converts it to a tensor, so that TensorFlow can fold constants."""
         array = constant_value(value)
-        if array is None:  # a number in a graph inside a node, which nobody trains
-            array = constant_tensor(value).numpy()  # type: ignore[arg-type,union-attr]  # or it would have a home
+        if array is None:  # a number in a subgraph, which is not trained
+            array = constant_tensor(value).numpy()  # type: ignore[arg-type,union-attr]  # otherwise it has a home
         name = self._settle(value, onnx_order(len(extents(value))))  # type: ignore[arg-type]
         self.bound[f"c_{name}"] = array
         self.line(f"{name} = {self.function(tf.constant)}(c_{name})")
 
 
 def _read(x: Any) -> Any:
-    """What a tensor holds, where the network runs operator by operator."""
+    """The values of a tensor, when the network runs operator by operator."""
     return x.numpy().reshape(-1).tolist()
 
 
 def _permuted(x: Any, permutation: Order) -> Any:
-    """The axes in another order; a change of shape where nothing has to be moved."""
+    """Permutes the axes; by a reshape if no data has to move."""
     shape = x.shape.as_list()
     if keeps_memory(shape, permutation) and shape.count(None) <= 1:
         return tf.reshape(x, [-1 if shape[axis] is None else shape[axis] for axis in permutation])
@@ -218,7 +218,7 @@ def _permuted(x: Any, permutation: Order) -> Any:
 
 
 def _broadcastable(x: Any, order: Order) -> Any:
-    """A value of fewer axes, with leading axes of extent 1 and in an order."""
+    """A value of lower rank, with leading dimensions of 1, in the given axis order."""
     for _ in range(len(order) - x.shape.rank):
         x = tf.expand_dims(x, 0)
     return tf.transpose(x, order)

@@ -1,4 +1,4 @@
-"""`TensorFlowExecutor`: a network on TensorFlow, as generated source that is traced over variables."""
+"""`TensorFlowExecutor`: a network on TensorFlow, as generated source traced over variables."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ __all__ = ["TensorFlowExecutor"]
 
 
 class TensorFlowExecutor(TracedExecutor):
-    """A network on TensorFlow; made by `TensorFlow.executor`. Implements `GraphExecutor`.
+    """A network on TensorFlow; created by `TensorFlow.executor`. Implements `GraphExecutor`.
 
-    It is traced as a whole. A network that has control flow, lists, axes that it computes, or values of a rank that is
-    not known, runs eagerly instead, operator by operator; under XLA such nodes are refused.
+    It is traced as a whole. A network with control flow, lists, computed axes or values of unknown rank runs eagerly
+    instead, operator by operator; with XLA such nodes are rejected.
 
     Args:
         network: The network; it is not changed.
-        framework: The back-end, which says what can run.
-        device: Where it runs.
-        seed: Of noise alone.
-        xla: Whether XLA compiles what is traced.
-        scopes: Names operations after layers; None: nothing does.
+        framework: The back-end, which determines which nodes can run.
+        device: The device to run on.
+        seed: The seed of noise only.
+        xla: Whether XLA compiles the traced functions.
+        scopes: Names operations after layers; None: operations keep their names.
 
     Raises:
-        Unsupported: Nodes that TensorFlow cannot run, each with its reason.
+        Unsupported: TensorFlow cannot run some nodes; the message gives the reason for each.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class TensorFlowExecutor(TracedExecutor):
                 )
                 for i, name in enumerate((*network.parameter_specs, *network.buffer_specs))
             }
-        # One rule: a network is traced unless something in it must be known on the host before it can be computed.
+        # A network is traced unless some value must be known on the host before it can be computed.
         eager = any(needs_host(node) is not None for node in self._forms.evaluation.nodes)
         super().__init__(network, live, device=device, seed=seed, xla=xla, eager=eager)
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
-        """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on.
+        """Use batch normalization statistics of the batch of all ranks, starting with the next training pass.
 
         Raises:
-            Unsupported: XLA compiles the pass, in which nothing can then be exchanged.
+            Unsupported: XLA compiles the pass, in which ranks cannot exchange data.
         """
         if self._xla:
             raise Unsupported(
@@ -122,5 +122,5 @@ class TensorFlowExecutor(TracedExecutor):
         )
 
     def traced_graph(self, kind: str) -> Any:
-        """The `tf.Graph` of a function that has run: `"forward"` or `"gradients"`."""
+        """The `tf.Graph` of a function that has already run: `"forward"` or `"gradients"`."""
         return next(function.graph for key, function in self._functions.items() if key[0] == kind)

@@ -1,4 +1,4 @@
-"""`TensorFlow`: the back-end's entry point. TensorFlow itself loads with the first object of this class."""
+"""`TensorFlow`: the entry point of the back-end. Creating the first instance imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class TensorFlow(Framework):
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
-        # At level 2 reports and warnings are silent, errors are not.
+        # Level 2 hides info messages and warnings, but shows errors.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        # Asked for here, so that a missing TensorFlow is named before anything else is made.
+        # Imported here, so a missing TensorFlow is reported first.
         with nullcontext() if "tensorflow" in sys.modules else without_reports():
             import tensorflow
 
@@ -53,10 +53,9 @@ class TensorFlow(Framework):
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on TensorFlow; see `Framework.executor`.
 
-        On a graphics processor nothing falls back to the host unsaid: TensorFlow's soft placement, which would run an
-        operator without a kernel there on the host, is switched off for the whole process
-        (`tf.config.set_soft_device_placement`), and such an operator is refused at its first call. On the host the
-        process's setting is left as it is.
+        On a GPU nothing silently falls back to the host: this disables TensorFlow's soft placement, which would run
+        operators without a GPU kernel on the host, for the whole process (`tf.config.set_soft_device_placement`); such
+        an operator raises an error at its first call. On the host the process's setting does not change.
         """
         from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
         from deep5.frameworks.tensorflow.operators_custom import refuse_compiled
@@ -80,7 +79,7 @@ class TensorFlow(Framework):
         return TensorFlowLayerClock(as_network(network), self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
-        """Whether the table of operators has this one, with these attributes."""
+        """Whether the operator table supports the node with these attributes."""
         from deep5.frameworks.tensorflow.operators import of_data, supports
         from deep5.frameworks.tensorflow.operators_custom import supports_custom
         from deep5.frameworks.tensorflow.table import needs_host
@@ -100,7 +99,7 @@ class TensorFlow(Framework):
     def operator(self, operator: Operator) -> Callable[..., Any]:
         """The operator as a function of tensors that TensorFlow can differentiate; see `Framework.operator`.
 
-        One in C++ becomes an operation of TensorFlow's own, on the host; XLA compiles none of those.
+        A C++ operator becomes a TensorFlow operation on the host; XLA cannot compile it.
         """
         from deep5.frameworks.tensorflow.custom import native_operator
 
@@ -113,16 +112,16 @@ class TensorFlow(Framework):
         return TensorFlowOperator(operator, self, device=self._place(device))
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
-        """Keras's own, compiled into the step."""
+        """Keras's optimizers, compiled into the step."""
         from deep5.frameworks.tensorflow.optimizers import NATIVE
 
         return NATIVE
 
     def set_threads(self, threads: int) -> None:
-        """Threads within an operator; operators run one after the other.
+        """Set the threads within an operator; operators run one after another.
 
         Raises:
-            UsageError: As for `Framework.set_threads`, or TensorFlow has started with another one.
+            UsageError: Same as for `Framework.set_threads`, or TensorFlow has started with another number.
         """
         from deep5.frameworks.tensorflow.threads import set_threads
 
@@ -152,7 +151,7 @@ class TensorFlow(Framework):
 
 @cache
 def _processors() -> int:
-    """How many graphics processors TensorFlow finds; its first look is the one that it reports."""
+    """Number of GPUs that TensorFlow finds; TensorFlow writes its reports when it first looks for them."""
     import tensorflow
 
     with without_reports():
@@ -160,7 +159,7 @@ def _processors() -> int:
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
-    """The executor of a network on TensorFlow, as the tutorial's recipes name it."""
+    """The executor of a network on TensorFlow, under the name in the tutorial's recipes."""
     return TensorFlow().executor(network, device=device, seed=seed)
 
 

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 __all__ = ["TracedNetwork", "Values", "placed"]
 
 Values = dict[str, Any]
-"""Tensors that lie as the variables do, by the names of parameters and buffers."""
+"""Tensors in the axis order of the variables, by the names of parameters and buffers."""
 
 
 class TracedNetwork(TrainingExecutor):
-    """What TensorFlow's executors, steps and optimizers are made of: live values, and functions over them.
+    """The base of TensorFlow's executors, steps and optimizers: live values, and functions over them.
 
     Args:
         network: The network, or its description.
         live: Parameters and buffers by name, parameters first, on the device.
-        device: Where it runs.
-        seed: Of noise alone.
-        xla: Whether XLA compiles what is traced.
+        device: The device to run on.
+        seed: The seed of noise only.
+        xla: Whether XLA compiles the traced functions.
         eager: Whether nothing is traced, and operators run one by one.
 
     Attributes:
         live: As given.
         place: The device as TensorFlow names it.
-        waits: Whether a call has finished when it returns.
+        waits: Whether calls finish before they return.
     """
 
     def __init__(
@@ -57,25 +57,25 @@ class TracedNetwork(TrainingExecutor):
         self._scale: tuple[Any, Any] = (None, None)
         self._gradients: Values | None = None
         self._without = "nothing has run backward yet"
-        # What batch normalisation exchanges by while a pass runs; None: nobody has others to exchange with.
+        # Exchanges batch normalization statistics during a pass; None: there are no other ranks.
         self._ranks: RankStatistics | None = None
 
-    # Asked for at the first call that needs them.
+    # Created on the first call that needs them.
 
     @property
     @abstractmethod
     def _evaluation(self) -> Program:
-        """Outputs in evaluation: a pure function of the inputs and of what is live."""
+        """Outputs in evaluation: a pure function of the inputs and the live values."""
 
     @property
     @abstractmethod
     def _training(self) -> Program:
-        """Outputs in training and new running statistics: of the inputs, the masks and what is live."""
+        """Outputs in training and new running statistics: a function of the inputs, the masks and the live values."""
 
     @property
     @abstractmethod
     def _form(self) -> TrainingForm:
-        """The masks that `_training` takes, and the statistics that it gives."""
+        """The masks that `_training` takes, and the statistics that it returns."""
 
     def _dtype(self, name: str) -> Any:
         return tf.as_dtype(name)
@@ -102,36 +102,36 @@ class TracedNetwork(TrainingExecutor):
         self.live[name].assign(value)
 
     def tensor(self, array: np.ndarray) -> Any:
-        """A tensor where the network runs; it may share the array's memory where a call that returns has finished."""
-        # One that NumPy does not know itself, such as float8_e5m2 of kind f, goes another way.
+        """A tensor on the network's device; it may share the array's memory if calls finish before they return."""
+        # Dtypes unknown to NumPy itself, such as float8_e5m2 of kind f, take another path.
         if self.waits and array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1 and array.size:
             return shared(array)
         with tf.device(self.place):
             return tf.constant(array)
 
     def scale(self, loss: str, number: float = 1.0) -> Any:
-        """What a loss is multiplied by, as a tensor; the one of the call before is kept."""
+        """The factor of a loss, as a tensor; the tensor of the previous call is cached."""
         if self._scale[0] != (loss, number):
             self._scale = (loss, number), self.tensor(np.array(number, self.network.outputs[loss].dtype))
         return self._scale[1]
 
     def values(self) -> Values:
-        """The variables' values; to be called where something is traced, or eagerly."""
+        """The variables' values; call this during tracing, or eagerly."""
         return {name: live.variable.value() for name, live in self.live.items()}
 
     def traced_gradients(
         self, loss: str, names: Sequence[str], points: Callable[[Values, Any], Values] | None = None, width: int = 0
     ) -> Traced:
-        """A function from inputs, masks, the scale of the loss and, where `points` is given, a float64 vector.
+        """A function of inputs, masks, the loss scale and, if `points` is given, a float64 vector.
 
         Args:
             loss: Name of the scalar output to differentiate.
-            names: Parameters and inputs to differentiate by.
-            points: From the parameters and the vector to the points at which the gradients are taken.
-            width: Of the vector.
+            names: Parameters and inputs to differentiate with respect to.
+            points: From the parameters and the vector to the points at which gradients are evaluated.
+            width: Size of the vector.
 
         Returns:
-            A function that gives the network's outputs and the gradients by name, as the variables lie.
+            A function that returns the network's outputs and the gradients by name, in the variables' axis order.
         """
 
         def body(*tensors: Any) -> Any:
@@ -156,18 +156,18 @@ class TracedNetwork(TrainingExecutor):
         width: int,
         scale: Callable[[Any], Any] | None = None,
     ) -> Traced:
-        """A function from inputs, masks and a float64 vector: forward, backward, update.
+        """A function of inputs, masks and a float64 vector: forward, backward, update.
 
         Args:
             loss: Name of the scalar output to differentiate.
-            names: Parameters to differentiate by.
-            update: Assigns to the variables; gets the gradients, the values before the step, and the vector.
-            points: From the parameters and the vector to the points at which the gradients are taken.
-            width: Of the vector.
-            scale: From the vector to what the loss is multiplied by before the gradient is taken.
+            names: Parameters to differentiate with respect to.
+            update: Assigns to the variables; takes the gradients, the values before the step, and the vector.
+            points: From the parameters and the vector to the points at which gradients are evaluated.
+            width: Size of the vector.
+            scale: From the vector to the factor of the loss before differentiation.
 
         Returns:
-            A function that gives the network's outputs.
+            A function that returns the network's outputs.
         """
 
         def body(*tensors: Any) -> Any:
@@ -182,8 +182,8 @@ class TracedNetwork(TrainingExecutor):
         return self.traced(body, [*self._signature(training=True), tf.TensorSpec([width], tf.float64)])
 
     def traced(self, body: Callable[..., Any], signature: Sequence[Any]) -> Traced:
-        """A function that runs where, and as, the network does."""
-        # Ranks that are threads share TensorFlow's threads, and those that wait for others would take them all.
+        """A function that runs on the network's device and in its mode."""
+        # Ranks that are threads share TensorFlow's thread pool; ranks that wait for others could block all its threads.
         eager = self._eager or (self._ranks is not None and self._ranks.in_threads)
         return Traced(body, signature, device=self.place, xla=self._xla, eager=eager)
 
@@ -196,15 +196,16 @@ class TracedNetwork(TrainingExecutor):
         added: Collection[str] | None = None,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
-        """Call a function of `traced_gradients` and keep what it gives.
+        """Call a function of `traced_gradients` and keep its gradients.
 
         Args:
             function: The function.
-            inputs: As for `inference`.
-            info: As for `inference`.
+            inputs: Same as for `inference`.
+            info: Same as for `inference`.
             further: Its further arguments, tensors.
-            added: Whose gradients are added to those of the call before, which are kept; None: they are not.
-            on_gradient: Called with each.
+            added: Names whose gradients are added to those of the previous call, which are kept; None: nothing is
+                added.
+            on_gradient: Called with each gradient.
 
         Returns:
             The network's outputs.
@@ -213,7 +214,7 @@ class TracedNetwork(TrainingExecutor):
             check_callable("on_gradient", on_gradient, "(name, gradient)")
         feed, extents = self._feed(inputs)
         before = {} if added is None or self._gradients is None else self._gradients
-        self._gradients, self._without = None, "the last call failed"  # none, should what follows fail
+        self._gradients, self._without = None, "the last call failed"  # no gradients if the code below fails
         for position, (name, _) in enumerate(self._inputs if before else ()):
             if name in before and added is not None and name in added:
                 self._check_sum(name, before[name].shape, feed[position].shape)
@@ -231,7 +232,7 @@ class TracedNetwork(TrainingExecutor):
         return dict(zip(self._outputs, results, strict=True))
 
     def run_step(self, function: Traced, inputs: Arrays, info: StepInfo, *further: Any) -> Arrays:
-        """Call a function of `traced_step`; arguments as for `run_backprop`."""
+        """Call a function of `traced_step`; same arguments as `run_backprop`."""
         feed, extents = self._feed(inputs)
         self._gradients, self._without = None, "a whole compiled step ran last"
         if self._form.masks:
@@ -244,7 +245,8 @@ class TracedNetwork(TrainingExecutor):
         """Gradients of the last `inference_and_backprop`, in ONNX's order; see `GraphExecutor.gradients`.
 
         Raises:
-            Unsupported: There are none: nothing ran backward, the call failed, or a whole compiled step ran last.
+            Unsupported: There are no gradients: no backward pass ran, the call failed, or the last call was a whole
+                compiled step.
         """
         if self._gradients is None:
             self._refuse_gradients()
@@ -259,14 +261,14 @@ class TracedNetwork(TrainingExecutor):
         key = ("forward", training and program is not self._evaluation)
         if key not in self._functions:
             self._functions[key] = self.traced(body, self._signature(training))
-        # One function serves both where training makes no difference.
+        # One function serves both modes if they are identical.
         function = self._functions["forward", training] = self._functions[key]
         return function
 
     def _trained(
         self, loss: str, names: Sequence[str], feed: Sequence[Any], values: Values, scale: Any = None
     ) -> tuple[tuple[Any, ...], Values]:
-        """Outputs and gradients, while something is traced; new running statistics go into their buffers."""
+        """Outputs and gradients, during tracing; assigns new running statistics to their buffers."""
         inputs = {name: feed[index] for index, (name, _) in enumerate(self._inputs)}
         targets = {name: values[name] if name in values else inputs[name] for name in names}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -276,7 +278,7 @@ class TracedNetwork(TrainingExecutor):
         gradients = tape.gradient(
             root, targets, output_gradients=scale, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        # The gradient of a gather lists rows; what is added to it or sent is a whole array.
+        # The gradient of a gather is a list of rows; adding or sending it requires a whole array.
         gradients = {name: tf.convert_to_tensor(value) for name, value in gradients.items()}
         return self._settled(results, feed), gradients
 
@@ -284,16 +286,17 @@ class TracedNetwork(TrainingExecutor):
         return program.call(*feed, *(values[name] for name in program.live))
 
     def _settled(self, results: tuple[Any, ...], feed: Sequence[Any]) -> tuple[Any, ...]:
-        """The network's own outputs, none of them in an input's memory; new running statistics go into their buffers.
+        """The network's outputs, none of them sharing an input's memory; assigns new running statistics to their
+        buffers.
 
-        Outputs come first: a label that a loss refuses leaves the statistics as they are.
+        Outputs come first: if a loss rejects a label, the statistics do not change.
         """
         outputs, statistics = results[: len(self._outputs)], results[len(self._outputs) :]
         if statistics:
             with tf.control_dependencies(outputs):
                 for name, value in zip(self._form.statistics, statistics, strict=True):
                     self.live[name].variable.assign(value, read_value=False)
-        # What is fed may be a caller's own memory, which may change when the call is over; XLA gives away its own.
+        # Fed tensors may be the caller's memory, which may change after the call; XLA returns its own memory.
         return apart_from(outputs, feed) if self.waits and not self._xla else outputs
 
     def _signature(self, training: bool) -> list[Any]:

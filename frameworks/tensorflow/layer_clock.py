@@ -1,4 +1,4 @@
-"""`TensorFlowLayerClock`: layers timed by TensorFlow's own profiler, in the traced function."""
+"""`TensorFlowLayerClock`: layers timed by TensorFlow's profiler, in the traced function."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from deep5.networks.network import Network
 
 __all__ = ["TensorFlowLayerClock"]
 
-# How the profiler calls the run of a kernel: name of the operation, type.
+# The profiler's name for a kernel run: name of the operation, type.
 _KERNEL = re.compile(r"([^:\s]+):(_?[A-Z]\w*)")
-# What calls functions, whose own operations are counted.
+# These call functions, whose operations are counted themselves.
 _CALLS = re.compile("(Stateful)?PartitionedCall|(Stateless)?(While|If|Case)")
-# What runs several layers as one; on processors with AVX-512 oneDNN does.
+# Kernels that run several layers at once; oneDNN does so on CPUs with AVX-512.
 _FUSED = re.compile("_(MklNative|Mkl)?Fused")
-# What only moves numbers, as a layer may that runs within another's kernel.
+# These only move data; a layer of this kind may run inside another layer's kernel.
 _MOVES = ("Pad", "Reshape", "Transpose")
-# What others are put together with.
+# Other operations are fused with these.
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _PICOSECONDS = 1e12
 
 
 class TensorFlowLayerClock:
-    """Times layers by the profiler of the process, which runs for one pass at a time. Implements `LayerClock`.
+    """Times layers with the profiler of the process, which runs for one pass at a time. Implements `LayerClock`.
 
     Args:
         network: The network; it is not changed.
         framework: The back-end.
-        device: The host processor.
-        seed: Of noise alone.
+        device: The host CPU.
+        seed: The seed of noise only.
 
     Raises:
-        Unsupported: As for `TensorFlowExecutor`; another device, whose kernels the profiler does not name after layers.
+        Unsupported: Same as for `TensorFlowExecutor`; or another device, whose kernels the profiler does not name after
+            layers.
     """
 
     def __init__(self, network: Network, framework: Framework, *, device: Device, seed: int = 0) -> None:
@@ -66,18 +67,18 @@ class TensorFlowLayerClock:
         self._steps.append(self._pass(kernels, "gradients"))
 
     def passes(self) -> tuple[Sequence[Pass], Sequence[Pass]]:
-        """What was measured."""
+        """The measurements."""
         return self._forward, self._steps
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: the clock holds no resources."""
 
     def _pass(self, kernels: list[tuple[str, str, float]], kind: str) -> Pass:
         traced = self._scopes.groups(self._executor.traced_graph(kind))
         found: dict[Group, float] = {}
         fused, computed = set[Group](), set[Group]()
         for name, operator, seconds in kernels:
-            # What was written anew has a name of its own around that of a scope.
+            # A rewritten operation has a new name around that of a scope.
             group = traced.get(name) or self._scopes.group(name)
             if group is not None:
                 found[group] = found.get(group, 0.0) + seconds
@@ -125,10 +126,10 @@ def _kernels(planes: object) -> Iterator[tuple[str, str, float]]:
 
 
 def _with_producers(found: Mapping[Group, float], fused: set[Group], computed: set[Group], network: Network) -> Pass:
-    """The times, where those of kernels that run several layers as one are those of all of them.
+    """The times, with the time of each fused kernel assigned to all layers that it runs.
 
-    Such a kernel has the name of its last layer. The others are those before it that compute nothing themselves, back
-    to the product.
+    Such a kernel has the name of its last layer. The others are the preceding layers without separate times, back to
+    the product.
     """
     nodes = {str(node.name): node for node in network.nodes}
     joined: dict[Group, float] = {}

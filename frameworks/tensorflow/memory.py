@@ -1,7 +1,6 @@
-"""NumPy's memory as TensorFlow's, on the host.
+"""NumPy memory shared with TensorFlow, on the host.
 
-A fresh `tf.constant` costs a step ten times what it costs alone: 5 us, and 30 to 40 us in the function that is called
-next.
+A fresh `tf.constant` costs a step ten times what it costs by itself: 5 us, plus 30 to 40 us in the next function call.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from deep5.core.tensors import aligned_empty
 __all__ = ["HostVector", "apart_from", "shared"]
 
 _ALIGNMENT = 64
-# Operations that may give away the memory of what they are given, or a part of it: as it is, under another shape, or
-# where there is nothing to do for them (a transpose of axes of extent 1, a sum over none, a slice of all).
+# Operations that may return the memory of their input, or a part of it: unchanged, reshaped, or if there is nothing to
+# compute (a transpose of dimensions of size 1, a sum over no axes, a full slice).
 _PASSING = {
     *("Bitcast", "CheckNumerics", "EnsureShape", "Identity", "IdentityN", "Snapshot"),
     *("PreventGradient", "StopGradient"),
@@ -30,35 +29,34 @@ _PASSING = {
     *("If", "StatelessIf", "While", "StatelessWhile", "Select", "SelectV2"),
     *("PartitionedCall", "StatefulPartitionedCall"),
 }
-# Two of one after the other are left out when TensorFlow rewrites a graph.
+# TensorFlow's graph rewriting removes two of these in a row.
 _INVOLUTIONS = ("Conj", "LogicalNot", "Neg", "Reciprocal")
 
 
 def shared(array: np.ndarray) -> tf.Tensor:
-    """An array of numbers, not empty, as a tensor.
+    """A non-empty array of numbers as a tensor.
 
     Args:
-        array: Shared where it is contiguous, writable and aligned as TensorFlow's kernels want it; otherwise copied.
+        array: Shared if it is contiguous, writable and aligned for TensorFlow's kernels; otherwise copied.
     """
     if not array.flags.carray or _address(array) % _ALIGNMENT:
-        # Not aligned_empty, which asks ctypes: between two steps, that takes as long as three copies of an image.
+        # Not aligned_empty, which uses ctypes: between two steps, that takes as long as three copies of an image.
         raw = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
         start = -_address(raw) % _ALIGNMENT
         copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
         copy[...] = array
         array = copy
-    if array.dtype.name == "bfloat16":  # which NumPy's exchange does not know
+    if array.dtype.name == "bfloat16":  # which NumPy's buffer exchange does not support
         return tf.bitcast(tf.experimental.dlpack.from_dlpack(array.view(np.uint16).__dlpack__()), tf.bfloat16)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 def apart_from(outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of a function that is traced, with a copy of each that might lie in the memory of an input; copies of
-    all where nothing is traced, and nobody knows."""
+    """The outputs of a traced function, copying each that might share an input's memory; eagerly, copies of all."""
     if tf.executing_eagerly():
         return tuple([tf.raw_ops.DeepCopy(x=value) for value in outputs])
     fed = {value.ref() for value in inputs}
-    # TensorFlow's rewriting leaves this operation alone, as it would not a sum with zero.
+    # TensorFlow's graph rewriting keeps this operation, but would remove a sum with zero.
     return tuple([tf.raw_ops.DeepCopy(x=value) if _passed(value, fed) else value for value in outputs])
 
 
@@ -83,12 +81,12 @@ def _address(array: np.ndarray) -> int:
 
 
 class HostVector:
-    """One float64 vector as an argument of a function that is called again and again, each time with other numbers.
+    """A float64 vector as an argument of a function that is called repeatedly with different numbers.
 
-    To be used where a function has finished when its call returns: then the memory may be written to.
+    Only for functions that finish before the call returns: then the memory can be overwritten.
 
     Args:
-        size: How many numbers, at least one.
+        size: Number of elements, at least 1.
     """
 
     def __init__(self, size: int) -> None:
@@ -96,6 +94,6 @@ class HostVector:
         self._tensor = shared(self._memory)
 
     def __call__(self, numbers: np.ndarray) -> tf.Tensor:
-        """The tensor with these numbers, until the next call."""
+        """The tensor with these numbers, valid until the next call."""
         self._memory[:] = numbers
         return self._tensor

@@ -1,7 +1,7 @@
-"""deep5's own array namespace for TensorFlow, whose tensors have none: the functions that rules and operators use.
+"""deep5's array namespace for TensorFlow, whose tensors have none: the functions that rules and operators use.
 
-They take tensors and variables, in eager calls and while a `tf.function` is traced. A Python number takes the element
-type of the array that it meets, as the standard has it; TensorFlow alone would do so only where the array comes first.
+They take tensors and variables, in eager calls and in a `tf.function` being traced. A Python number takes the dtype of
+the array that it is combined with, as in the standard; TensorFlow does so only if the array comes first.
 
 References:
     Python array API standard, 2024.12, https://data-apis.org/array-api.
@@ -70,7 +70,7 @@ def _sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = Fa
 
 
 def _check_floating(x: Any) -> None:
-    """The standard has means of floating-point numbers alone, and TensorFlow would round those of others."""
+    """Check for floating-point: the standard defines means for no other dtype, and TensorFlow would round them."""
     if not x.dtype.is_floating and not x.dtype.is_complex:
         raise Unsupported(
             f"a mean, or a spread around it, of {x.dtype.name}; allowed: floating-point numbers; remedy: "
@@ -135,7 +135,7 @@ def _arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None
 
 
 _FUNCTIONS: dict[str, Any] = {
-    # By two or more arrays and numbers.
+    # Two or more arrays and numbers.
     "add": _combining(tf.add),
     "atan2": _combining(tf.atan2),
     "divide": _combining(tf.divide),
@@ -156,7 +156,7 @@ _FUNCTIONS: dict[str, Any] = {
     "remainder": _combining(tf.math.floormod),
     "subtract": _combining(tf.subtract),
     "where": lambda condition, x1, x2: tf.where(condition, *matched(x1, x2)),
-    # Element by element.
+    # Element-wise.
     "abs": tf.abs,
     "acos": tf.acos,
     "asin": tf.asin,
@@ -185,7 +185,7 @@ _FUNCTIONS: dict[str, Any] = {
     "square": tf.square,
     "tan": tf.tan,
     "tanh": tf.tanh,
-    # Over axes.
+    # Reductions.
     "all": _reducing(tf.reduce_all),
     "any": _reducing(tf.reduce_any),
     "argmax": _place_of(tf.argmax),
@@ -201,7 +201,7 @@ _FUNCTIONS: dict[str, Any] = {
     "matmul": _matmul,
     "matrix_transpose": tf.linalg.matrix_transpose,
     "tensordot": lambda x1, x2, /, *, axes=2: tf.tensordot(x1, x2, axes),
-    # Shapes and places.
+    # Shapes and indexing.
     "broadcast_to": tf.broadcast_to,
     "concat": _concat,
     "expand_dims": _expand_dims,
@@ -215,7 +215,7 @@ _FUNCTIONS: dict[str, Any] = {
     "take": _take,
     "tril": lambda x, /, *, k=0: _band(x, k, lower=True),
     "triu": lambda x, /, *, k=0: _band(x, k, lower=False),
-    # Making arrays.
+    # Array creation.
     "arange": _arange,
     "asarray": _asarray,
     "astype": lambda x, dtype, /, *, copy=True, device=None: tf.cast(x, dtype),
@@ -225,7 +225,7 @@ _FUNCTIONS: dict[str, Any] = {
     "ones_like": _like(1.0),
     "zeros": _filled(0.0),
     "zeros_like": _like(0.0),
-    # Constants and element types.
+    # Constants and dtypes.
     "bool": tf.bool,
     "e": math.e,
     "float32": tf.float32,
@@ -248,7 +248,7 @@ def _band(x: Any, k: int, *, lower: bool) -> Any:
 
 
 class Namespace:
-    """The functions, constants and element types by the standard's names."""
+    """The functions, constants and dtypes under the standard's names."""
 
     __name__ = "deep5.frameworks.tensorflow.namespace"
 

@@ -1,4 +1,4 @@
-"""`from_keras`: a built Keras model and a loss function as an executor, without a graph of ONNX's operators."""
+"""`from_keras`: a built Keras model and a loss function as an executor, without a graph of ONNX operators."""
 
 from __future__ import annotations
 
@@ -50,29 +50,29 @@ def from_keras(
 ) -> GraphExecutor:
     """An executor of a Keras model on TensorFlow, for `Trainer`, update rules and native optimizers.
 
-    Parameters are the model's trainable variables, buffers the others, shared and not copied; a name is the position
-    in `model.variables` and Keras's name, such as `0.kernel`. They and the inputs lie as Keras has them. Forward,
-    backward and update are one `tf.function`. Layers that draw random numbers keep their place in the stream in a
-    buffer, so that a restored run goes on as the first one did; where it starts is Keras's
-    (`keras.utils.set_random_seed`). There is no graph to `export`.
+    Parameters are the model's trainable variables, buffers the others, shared and not copied; a name is the position in
+    `model.variables` and Keras's name, such as `0.kernel`. They and the inputs have Keras's axis order. Forward,
+    backward and update are one `tf.function`. Layers that draw random numbers store their generator's state in a
+    buffer, so that a restored run resumes identically; Keras sets the initial state (`keras.utils.set_random_seed`).
+    There is no graph to `export`.
 
-    What is minimised is the loss alone: penalties that layers add (`add_loss`, regularizers) are left out.
+    Training minimizes the loss only: penalties that layers add (`add_loss`, regularizers) are ignored.
 
-    Without a `Trainer`, a native optimizer, `deep5.framework("tensorflow").optimizer("adam")(lr=0.01)`, is bound by
-    `bind(executor)` and makes a whole step by `step(inputs, info)`.
+    Without a `Trainer`, a native optimizer, `deep5.framework("tensorflow").optimizer("adam")(lr=0.01)`, is bound with
+    `bind(executor)` and runs a whole step with `step(inputs, info)`.
 
     Args:
         model: A built `keras.Model`.
-        loss: Called as `loss(label, output)`, the label first, as Keras calls its own losses, such as
-            `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`; gives a scalar.
-        inputs: What a caller feeds, a `TensorSpec` each: all but the last go to the model, in this order and not by
-            name, the last is the label.
+        loss: Called as `loss(label, output)`, the label first, the convention of Keras losses, such as
+            `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`; returns a scalar.
+        inputs: A `TensorSpec` for each input that a caller feeds: all but the last go to the model, by position and not
+            by name; the last is the label.
         outputs: Names of the model's output and of the loss.
-        seed: Of noise, where a call is given no `StepInfo`.
+        seed: The seed of noise for calls without a `StepInfo`.
 
     Raises:
-        UsageError: No built model of Keras on TensorFlow, or what else is given is of another kind, or the model or the
-            loss does not run on such inputs, or gives something else than one tensor, and a scalar.
+        UsageError: `model` is not a built Keras model on TensorFlow, another argument has the wrong type, the model or
+            the loss does not run on such inputs, the model does not return one tensor, or the loss no scalar.
     """
     import keras
 
@@ -91,10 +91,10 @@ def from_keras(
 
 
 class KerasExecutor(TracedExecutor):
-    """A Keras model on TensorFlow; made by `from_keras`. Implements `GraphExecutor`.
+    """A Keras model on TensorFlow; created by `from_keras`. Implements `GraphExecutor`.
 
     Attributes:
-        model: The model, whose variables are trained.
+        model: The model with the trained variables.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class KerasExecutor(TracedExecutor):
         self.model, self._loss = model, loss
         self._said = f"the model {model.name!r}", f"the loss {said_of(loss)}"
         self._fed, self._made = tuple(inputs), outputs[0]
-        # Keras numbers paths anew from model to model; a position in the model is the same in every run.
+        # Keras renumbers paths from model to model; a position in the model is the same in every run.
         own = {f"{index}.{variable.name}": variable for index, variable in enumerate(model.variables)}
         trainable = {id(variable) for variable in model.trainable_variables}
         parameters = [name for name, variable in own.items() if id(variable) in trainable]
@@ -151,7 +151,7 @@ class KerasExecutor(TracedExecutor):
             *given, label = tensors[: len(self._fed)]
             mapping = list(zip(variables, tensors[len(self._fed) :], strict=True))
             try:
-                # As Keras calls it: `stateless_call` hands `training` to models that do not take it.
+                # Calls the model as Keras does: `stateless_call` passes `training` to models that do not accept it.
                 with keras.StatelessScope(state_mapping=mapping) as scope:
                     output = self.model(*given, training=training)
             except UNFIT as error:
@@ -165,7 +165,7 @@ class KerasExecutor(TracedExecutor):
         return call
 
     def _tried(self, feed: list[np.ndarray]) -> list[tuple[tuple[int, ...], str]]:
-        """Shapes and element types of the outputs in evaluation mode."""
+        """Shapes and dtypes of the outputs in evaluation mode."""
         *given, label = (tf.constant(array) for array in feed)
         with tried(self._said[0], dict(zip(self._fed, given, strict=False))):
             output = one_tensor(self._said[0], self.model(*given, training=False), tf.Tensor)
@@ -175,7 +175,7 @@ class KerasExecutor(TracedExecutor):
 
 
 def _shared(variable: Any) -> Live:
-    """A live value that is Keras's own variable."""
+    """A live value that shares a Keras variable."""
     live = Live(tf.zeros(()), onnx_order(0), trainable=False, name="shared")
     live.order, live.variable = onnx_order(len(variable.shape)), variable
     return live
@@ -186,7 +186,7 @@ def _spec(variable: Any) -> TensorSpec:
 
 
 def _structure(model: Any, loss: Loss) -> str:
-    """The model's layers as Keras writes them, or its source where Keras cannot."""
+    """The model's layers as Keras serializes them, or its source if Keras cannot serialize it."""
     parts = [str(getattr(loss, "name", None) or getattr(loss, "__qualname__", type(loss).__name__))]
     try:
         parts.append(json.dumps(_unnumbered(json.loads(model.to_json()), {}), sort_keys=True))
@@ -198,7 +198,7 @@ def _structure(model: Any, loss: Loss) -> str:
 
 
 def _unnumbered(value: Any, names: dict[str, str]) -> Any:
-    """What Keras writes, each name in it by its order: Keras numbers names from model to model."""
+    """A serialized Keras value with each name replaced by its order: Keras renumbers names from model to model."""
     if isinstance(value, dict):
         if isinstance(value.get("name"), str):
             names.setdefault(value["name"], f"name {len(names)}")

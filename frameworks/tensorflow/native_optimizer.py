@@ -1,4 +1,4 @@
-"""`KerasOptimizer`: an optimizer of Keras that owns its step; what it needs loads when it is bound."""
+"""`KerasOptimizer`: a Keras optimizer that runs the whole step; Keras is imported on binding."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["KerasOptimizer"]
 
 
 class KerasOptimizer(NativeOptimizer):
-    """An optimizer of Keras that owns its step, one traced function.
+    """A Keras optimizer that runs the whole step, one traced function.
 
-    Keras has its learning rate as a variable, in float32, and makes constants of all other hyperparameters.
+    Keras stores its learning rate as a float32 variable, and compiles all other hyperparameters as constants.
     """
 
     framework, library = "tensorflow", "keras"
@@ -35,17 +35,17 @@ class KerasOptimizer(NativeOptimizer):
 
     @abstractmethod
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """Keras's arguments for deep5's hyperparameters, but for the learning rate."""
+        """Keras arguments for deep5's hyperparameters, without the learning rate."""
 
     def native(self, optimizers: Any) -> Any:
-        """Keras's optimizer, out of `keras.optimizers`."""
+        """The Keras optimizer from `keras.optimizers`."""
         return getattr(optimizers, self.made)(learning_rate=self.hyper["lr"], **self.arguments(self.hyper))
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Make Keras's optimizer over the executor's variables.
+        """Create the Keras optimizer over the executor's variables.
 
         Raises:
-            UsageError: The executor is another framework's, Keras runs on another framework, or Keras refuses a
+            UsageError: The executor belongs to another framework, Keras runs on another framework, or Keras rejects a
                 hyperparameter.
         """
         live = getattr(executor, "live", None)
@@ -73,22 +73,22 @@ class KerasOptimizer(NativeOptimizer):
         signature = [tf.TensorSpec(specs[name].shape, live[name].variable.dtype) for name in names]
         self._other_half = self._executor.traced(other_half, signature)
         self._nothing = self._executor.tensor(np.empty(0))
-        # Keras names a variable of its own after the parameter's, "…_momentum", and has those of one kind in the order
-        # of the parameters, whose names need not differ.
+        # Keras names a state variable after the parameter's variable, "…_momentum", and keeps those of one kind in the
+        # order of the parameters, whose names need not be unique.
         waiting: dict[str, Iterator[str]] = collections.defaultdict(lambda: iter(names))
         self._slots: dict[str, tuple[Any, str]] = {}
         for variable in optimizer.variables:
             if variable.name == "iteration":
                 self._slots["iteration"] = (variable, "")
             elif variable is getattr(optimizer, "_u_product", None):
-                self._slots["product"] = (variable, "")  # of Nadam, for all parameters; it has no name
-            elif variable.name != "learning_rate":  # a hyperparameter, not a state
+                self._slots["product"] = (variable, "")  # Nadam's, shared by all parameters; it has no name
+            elif variable.name != "learning_rate":  # a hyperparameter, not state
                 kind = variable.name.rpartition("_")[2]
                 owner = next(waiting[kind])
                 self._slots[f"{kind}/{owner}"] = (variable, owner)
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """Forward, backward and Keras's `apply_gradients`, one function."""
+        """Forward, backward and Keras's `apply_gradients` in one function."""
         outputs: Arrays = self._executor.run_step(self._step, inputs, info, self._nothing)
         return outputs
 
@@ -97,24 +97,24 @@ class KerasOptimizer(NativeOptimizer):
 
     @property
     def changeable(self) -> tuple[str, ...]:
-        """The learning rate alone."""
+        """The learning rate only."""
         return ("lr",)
 
     def _change(self, hyper: Mapping[str, Any]) -> None:
         self._optimizer.learning_rate.assign(hyper["lr"])
 
     def _state(self) -> dict[str, Any]:
-        """Keras's state as NumPy arrays in ONNX's order, `"<state>/<parameter>"`, and the number of its step."""
+        """The Keras state as NumPy arrays in ONNX's axis order, `"<state>/<parameter>"`, and its step counter."""
         return {
             key: self._executor.live[owner].numpy(variable.value) if owner else variable.value.numpy()
             for key, (variable, owner) in self._bound_slots().items()
         }
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `_state`, bit for bit.
+        """Restore `_state` bit-identically.
 
         Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+            ShapeError: An entry is missing, unknown, or has another shape or dtype.
         """
         slots = self._bound_slots()
         arrays = checked_state(state, {key: (value.shape, str(value.dtype)) for key, value in self._state().items()})
@@ -122,7 +122,7 @@ class KerasOptimizer(NativeOptimizer):
             variable.assign(self._executor.live[owner].packed(arrays[key]) if owner else arrays[key])
 
     def _bound_slots(self) -> dict[str, tuple[Any, str]]:
-        _ = self._optimizer.variables  # says so where there are none yet
+        _ = self._optimizer.variables  # raises if there are none yet
         return self._slots
 
 

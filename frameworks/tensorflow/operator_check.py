@@ -1,4 +1,4 @@
-"""Which operators TensorFlow runs, whatever they are called from."""
+"""Which operators TensorFlow runs, in networks and by themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["refusal"]
 
 
 def refusal(operator: Operator, *, xla: bool, on_host: bool) -> str:
-    """Why TensorFlow does not run an operator; empty where it does."""
+    """Why TensorFlow cannot run an operator; empty if it can."""
     name = name_of(operator)
     if reason := foreign(operator, "tensorflow"):
         return reason

@@ -1,4 +1,4 @@
-"""`TensorFlowOperator`: one operator on TensorFlow, a traced function for every combination of shapes."""
+"""`TensorFlowOperator`: one operator on TensorFlow, traced once for every combination of shapes."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ __all__ = ["TensorFlowOperator"]
 
 
 class TensorFlowOperator(OperatorExecutor):
-    """One operator on TensorFlow; made by `TensorFlow.operator_executor`. Implements `OperatorExecutor`.
+    """One operator on TensorFlow; created by `TensorFlow.operator_executor`. Implements `OperatorExecutor`.
 
-    Forward, and forward with backward, are each one function, traced for every combination of shapes and element types;
-    what a trace can tell is checked there. One of few operations is then run as calls of those (`straight_line`).
+    Forward, and forward with backward, are one function each, traced for every combination of shapes and dtypes; static
+    properties are checked during the trace. A function of few operations then runs as direct calls of these operations
+    (`straight_line`).
 
     Args:
-        operator: Of any kind.
-        framework: The back-end, whose mode says whether XLA compiles what is traced.
-        device: Where it runs.
+        operator: An operator of any kind.
+        framework: The back-end, whose mode determines whether XLA compiles the traced functions.
+        device: The device to run on.
 
     Raises:
-        Unsupported: TensorFlow cannot run it, with the reason.
+        Unsupported: TensorFlow cannot run it; the message gives the reason.
     """
 
     def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
@@ -53,7 +54,7 @@ class TensorFlowOperator(OperatorExecutor):
         self._both: dict[Any, Any] = {}
 
     def arrays(self, *values: Array) -> tuple[Array, ...]:
-        """Values as tensors on the device, copied; see `OperatorExecutor.arrays`."""
+        """The values as tensors on the device, copied; see `OperatorExecutor.arrays`."""
         return tuple([self._array(number, value) for number, value in enumerate(values)])
 
     @override
@@ -80,7 +81,7 @@ class TensorFlowOperator(OperatorExecutor):
         return tuple(outputs), tuple(gradients)
 
     def graph(self, *inputs: Array) -> Any:
-        """The traced `tf.Graph` of the forward pass, for inputs of these shapes."""
+        """The traced `tf.Graph` of the forward pass for these input shapes."""
         return self._traced_forward(inputs).graph
 
     def synchronize(self) -> None:
@@ -138,11 +139,11 @@ class TensorFlowOperator(OperatorExecutor):
         return function
 
     def _fastest(self, function: Any) -> Any:
-        """A traced function, or the same as calls of its few operations."""
+        """A traced function, or the same as direct calls of its few operations."""
         line = None if self._xla else straight_line(function, self._place)
         if line is None:
             return function
-        line.graph = function.graph  # type: ignore[attr-defined]  # it keeps compiled operators alive
+        line.graph = function.graph  # type: ignore[attr-defined]  # keeps compiled operators alive
         return line
 
     def _check(self, values: Sequence[Any], what: str) -> None:
@@ -179,16 +180,16 @@ class TensorFlowOperator(OperatorExecutor):
             return function.get_concrete_function()
         except Deep5Error:
             raise
-        except Exception as error:  # whatever the operator's own code raises
+        except Exception as error:  # the operator's code may raise anything
             raise OperatorError(f"{self._name} failed on tensorflow: {type(error).__name__}: {cause(error)}") from error
 
     def _build(self, values: Sequence[Any]) -> None:
-        """Have a layer of Keras's make its weights, which it cannot do while it is traced."""
+        """Let a Keras layer create its weights, which it cannot do during tracing."""
         if isinstance(self.operator, NativeOperator) and not getattr(self.operator.function, "built", True):
             try:
                 with tf.device(self._place):
                     self.operator.forward(*values)
-            except Exception as error:  # as above
+            except Exception as error:  # same as above
                 raise OperatorError(f"{self._name} failed on tensorflow: {type(error).__name__}: {error}") from error
 
     def _called(self, function: Any, tensors: Sequence[Any]) -> Any:

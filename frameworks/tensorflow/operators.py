@@ -1,4 +1,4 @@
-"""Which nodes TensorFlow runs: the table of operators, filled by the modules beside this one."""
+"""Which nodes TensorFlow runs: the operator table, filled by the sibling modules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DTYPES = {
         *("FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE"),
     )
 }
-# Named, so that nobody takes the imports away: they fill the table.
+# Listed to keep the imports, which fill the table.
 _FILLED_BY = (
     *(operators_bits, operators_control, operators_generate, operators_index, operators_layers, operators_loss),
     *(operators_math, operators_pad, operators_quantized, operators_reduce, operators_search, operators_shape),
@@ -48,7 +48,7 @@ _FILLED_BY = (
     operators_windows,
 )
 _FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceLogSumExp", "ReduceMean"}
-# Inputs that say how an operator works, of which XLA must know what they hold.
+# Inputs that configure an operator; XLA must know their values.
 _SETTINGS = {
     "OneHot": (1,),
     "Pad": (1,),
@@ -58,12 +58,12 @@ _SETTINGS = {
     "Tile": (1,),
     "TopK": (1,),
 }
-# The shape of what these give depends on what a tensor holds.
+# The output shape of these depends on the values of a tensor.
 _DATA_SHAPED = {"Compress", "NonMaxSuppression", "NonZero", "Range", "Unique"}
 
 
 def supports(node: ir.Node) -> Support:
-    """Whether this node can run, and if not, why."""
+    """Whether the node can run, and if not, why."""
     answer = supported(
         node, "TensorFlow", OPERATORS, CHECKS, _DTYPES, _FLOATING, lambda inner: inner.op_type in RANKLESS
     )
@@ -75,7 +75,7 @@ def supports(node: ir.Node) -> Support:
 
 
 def of_data(node: ir.Node) -> str | None:
-    """Why a node cannot be compiled before the network runs; None where it can be."""
+    """Why a node cannot be compiled before the network runs; None if it can be."""
     if node.op_type in _DATA_SHAPED:
         return "a shape that depends on data"
     for position in _SETTINGS.get(node.op_type, ()):

@@ -1,4 +1,4 @@
-"""Operators on the bits of numbers."""
+"""Bitwise operators, shifts and casts of bits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _bitwise("BitwiseXor", tf.bitwise.bitwise_xor)
 
 
 def _shifted(x: Any, count: Any, left: bool) -> Any:
-    """All bits are gone, but for the sign, where as many are asked for; the kernels leave that to the processor."""
+    """Shifts; a count of the bit width or more leaves only the sign. The kernels' own result depends on the CPU."""
     most = tf.constant(8 * x.dtype.size - 1, x.dtype)
     beyond = (count > most) if x.dtype.is_unsigned else (count > most) | (count < 0)
     y = (tf.bitwise.left_shift if left else tf.bitwise.right_shift)(x, tf.where(beyond, most, count))
@@ -48,7 +48,7 @@ def _check_bit_cast(node: ir.Node) -> str | None:
 
 
 def _same_bits(x: Any, dtype: Any) -> Any:
-    """Truth values are bytes of 0 and 1, and of what is not 0."""
+    """Bitcast; booleans are bytes of 0 and 1, and are True where the byte is not 0."""
     if tf.bool in (x.dtype, dtype):
         return (
             tf.cast(tf.bitcast(x, tf.uint8), dtype) if x.dtype != tf.bool else tf.bitcast(tf.cast(x, tf.uint8), dtype)

@@ -1,4 +1,4 @@
-"""Control flow, lists and optional values: Python's own, where a network runs operator by operator."""
+"""Control flow, sequences and optional values: in Python, when a network runs operator by operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _control(op_type: str) -> Callable[..., Any]:
 
 
 def _given(emitter: Emitter, node: ir.Node, count: int) -> str:
-    """The identifiers of so many inputs; `None` for those left out."""
+    """The identifiers of `count` inputs; `None` for omitted ones."""
     return ", ".join(emitter.name(value) for value in (*node.inputs, *[None] * count)[:count])
 
 
@@ -41,7 +41,7 @@ def _if(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _stacked(kept: Sequence[Any], empty: tuple[list[int], Any], along: int) -> Any:
-    """Results of the steps along an axis; of no steps, with extents of 0 where they are not known."""
+    """The results of the iterations, stacked along an axis; with no iterations, unknown dimensions are 0."""
     if kept:
         return tf.stack(kept, along)
     shape, dtype = empty
@@ -50,7 +50,7 @@ def _stacked(kept: Sequence[Any], empty: tuple[list[int], Any], along: int) -> A
 
 
 def _empty(emitter: Emitter, values: Sequence[ir.Value]) -> str:
-    """What `_stacked` must know of results."""
+    """The arguments of `_stacked` that describe the results."""
     shapes = [[extent if isinstance(extent, int) else 0 for extent in value.shape or ()] for value in values]
     return f"[{', '.join(f'({shape}, {emitter.dtype(v)})' for shape, v in zip(shapes, values, strict=True))}]"
 
@@ -134,7 +134,7 @@ def _sequence_map(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign_all(node, f"{emitter.function(_over_lists)}({body}, {len(node.outputs)}, {inputs})")
 
 
-# Lists
+# Sequences
 
 
 def _place(position: Any, count: int, beyond: int) -> int:
@@ -183,7 +183,7 @@ def _itself(value: Any) -> Any:
 
 
 def _entry(op_type: str, function: Callable[..., Any], count: int | None) -> None:
-    """A function of so many inputs, `None` for those left out; of all that there are."""
+    """Register a function of `count` inputs, `None` for omitted ones; of all inputs if `count` is None."""
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         inputs = _given(emitter, node, len(node.inputs) if count is None else count)

@@ -1,4 +1,4 @@
-"""Nodes of registered operators: any operator that a user wrote, in a network."""
+"""Nodes of registered operators: user-written operators in a network."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def supports_custom(node: ir.Node, *, xla: bool) -> Support:
 
 
 def refuse_compiled(network: Network) -> None:
-    """Refuse compiled operators on a graphics processor.
+    """Reject compiled operators on a GPU.
 
     Raises:
-        Unsupported: The network has some.
+        Unsupported: The network contains compiled operators.
     """
     found = [
         f"{node.name or node.op_type} ({node.op_type}): {refusal(_operator(node), xla=False, on_host=False)}"
@@ -60,7 +60,7 @@ def refuse_compiled(network: Network) -> None:
 
 
 def emit_custom(emitter: Emitter, node: ir.Node) -> None:
-    """Emit the call of a registered operator, on values in ONNX's order of axes."""
+    """Emit the call of a registered operator, on values in ONNX's axis order."""
     run = emitter.route(_operator(node))
     shapes = [
         [extent if isinstance(extent, int) else None for extent in extents(value)] if value.name else None
@@ -70,14 +70,14 @@ def emit_custom(emitter: Emitter, node: ir.Node) -> None:
     def call(*inputs: Any) -> tuple[Any, ...]:
         return _known(run(*inputs), shapes, node.op_type)
 
-    # Their names first: a line that brings an input into ONNX's order stands before the call.
+    # Names first: lines that transpose an input to ONNX's order must precede the call.
     inputs = ", ".join(emitter.name(value) for value in node.inputs)
     names = [emitter.output(node, at) if value.name else "_" for at, value in enumerate(node.outputs)]
     emitter.line(f"{', '.join(names)}, = {emitter.bind(call)}({inputs})")
 
 
 def _known(outputs: tuple[Any, ...], shapes: Sequence[list[int | None] | None], name: str) -> tuple[Any, ...]:
-    """As many outputs as the node has, with what the network knows of their shapes."""
+    """Keeps as many outputs as the node has, with the shapes that the network knows."""
     if len(outputs) < len(shapes):
         raise OperatorError(f"{name}.forward returned {len(outputs)} outputs; allowed: {len(shapes)}, as the node has")
     for value, shape in zip(outputs, shapes, strict=False):

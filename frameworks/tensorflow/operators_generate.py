@@ -1,4 +1,4 @@
-"""Operators that make values: ranges, triangles, random numbers."""
+"""Operators that create values: ranges, triangular masks, random numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 
 def _triangle(x: Any, k: Any, upper: bool) -> Any:
-    """What is on and above the k-th diagonal, or on and below it; zeros elsewhere."""
+    """The elements on and above the k-th diagonal, or on and below it; zeros elsewhere."""
     extents = tf.shape(x, tf.int64)
     rows, columns = tf.range(extents[-2])[:, tf.newaxis], tf.range(extents[-1])
     k = tf.clip_by_value(tf.reshape(tf.cast(0 if k is None else k, tf.int64), []), -(1 << 32), 1 << 32)
@@ -43,7 +43,7 @@ def _eye_like(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _steps(start: Any, limit: Any, delta: Any) -> Any:
-    """From start in steps of delta up to, not including, limit."""
+    """Values from start, exclusive of limit, in steps of delta."""
     if start.dtype in (tf.int32, tf.int64):
         return tf.range(start, limit, delta)
     if start.dtype.is_integer:
@@ -67,7 +67,7 @@ def _size(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _mel_weights(bands: Any, length: Any, rate: Any, low: Any, high: Any, dtype: Any) -> Any:
-    """Triangles of equal width on the mel scale, over the places of a spectrum: (places, bands)."""
+    """Triangles of equal width on the mel scale, over the bins of a spectrum: (bins, bands)."""
     bands, length, rate = (tf.cast(_scalar(value), tf.float64) for value in (bands, length, rate))
     low, high = (2595 * tf.math.log(1 + tf.cast(_scalar(value), tf.float64) / 700) / _LN10 for value in (low, high))
     step = (high - low) / (bands + 2)
@@ -99,8 +99,8 @@ def _mel_weight_matrix(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(_mel_weights)}({inputs}, {emitter.dtype(node.outputs[0])})")
 
 
-# Random numbers. A seed gives the same numbers at every call, as a stateless function of it; without one they are other
-# ones at every call.
+# Random numbers. With a seed, a stateless function gives the same numbers at every call; without one, they differ from
+# call to call.
 
 
 def _seeded(seed: float | None) -> Any:

@@ -1,4 +1,4 @@
-"""Operators that take and put elements by indices."""
+"""Operators that gather and scatter elements by index."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["REFUSING"]
 
 REFUSING = frozenset({"GatherElements", "GatherND", "ScatterElements", "ScatterND", "TensorScatter"})
-"""Operators whose indices only TensorFlow's own kernels for the processor refuse where they are outside."""
+"""Operators whose out-of-range indices only TensorFlow's CPU kernels reject."""
 
 
 def _indexing(op_type: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Enter a function that gives the source of an operator of `REFUSING`."""
+    """Register a function that generates the source of an operator in `REFUSING`."""
 
     def register(text: Callable[..., str]) -> Callable[..., str]:
         @wraps(text)
@@ -41,12 +41,12 @@ def _indexing(op_type: str) -> Callable[[Callable[..., str]], Callable[..., str]
 
 
 def _from_start(indices: Any, extent: Any) -> Any:
-    """Indices that may count from the end, counted from the start."""
+    """Converts negative indices, which count from the end."""
     return tf.where(indices < 0, indices + tf.cast(extent, indices.dtype), indices)
 
 
 def _coordinates(x: Any, indices: Any, along: int) -> Any:
-    """Where each element of the indices is in x, one row of coordinates each."""
+    """The coordinates in x of each element of the indices, one row per element."""
     indices = tf.cast(indices, tf.int64)
     places = tf.meshgrid(*(tf.range(extent) for extent in tf.unstack(tf.shape(indices, tf.int64))), indexing="ij")
     places[along] = _from_start(indices, tf.shape(x)[along])
@@ -63,7 +63,7 @@ def _gather_elements(emitter: Emitter, node: ir.Node, x: str, indices: str) -> s
 
 
 def _gathered_rows(x: Any, indices: Any, batch: int) -> Any:
-    if indices.shape.rank == 1:  # of one element alone the gradient of gather_nd fails
+    if indices.shape.rank == 1:  # for a single element the gradient of gather_nd fails
         return _gathered_rows(x, indices[tf.newaxis], batch)[0]
     extents = tf.shape(x, indices.dtype)[batch : batch + indices.shape[-1]]
     return tf.gather_nd(x, _from_start(indices, extents), batch_dims=batch)
@@ -75,7 +75,7 @@ def _gather_nd(emitter: Emitter, node: ir.Node, x: str, indices: str) -> str:
 
 
 def _multiplied(x: Any, places: Any, updates: Any) -> Any:
-    """Each element, or slice, times all the updates of its place."""
+    """Each element, or slice, times all updates at its index."""
     depth = places.shape[-1]
     shape, extents = tf.shape(x), tf.shape(x, tf.int64)
     rows = tf.reduce_prod(shape[:depth])
@@ -119,7 +119,7 @@ def _scatter_nd(emitter: Emitter, node: ir.Node, x: str, indices: str, updates: 
 
 
 def _written(x: Any, update: Any, begins: Any, along: int, circular: bool) -> Any:
-    """Each sample's update written along an axis, from where the sample says; around the end where it is circular."""
+    """Writes each sample's update along an axis, at the sample's offset; wraps around the end if circular."""
     turn = [0, along, *(other for other in range(1, x.shape.rank) if other != along)]
     x, update = tf.transpose(x, turn), tf.transpose(update, turn)
     batch, steps, length = tf.shape(x, tf.int64)[0], tf.shape(update, tf.int64)[1], tf.shape(x, tf.int64)[1]

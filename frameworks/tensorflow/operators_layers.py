@@ -1,4 +1,4 @@
-"""Normalisation: operators with statistics, channels last."""
+"""Normalization: operators with statistics, channels last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _check_batch_norm(node: ir.Node) -> str | None:
 
 
 def _fused(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float, training: bool) -> Any:
-    """The fused kernel, for float32: it takes images, which anything becomes by a change of shape."""
+    """The fused kernel, for float32: it takes images, so other ranks are reshaped."""
     flat = tf.reshape(x, [-1, 1, 1, x.shape[-1]]) if x.shape.rank != 4 else x
     found = tf.raw_ops.FusedBatchNormV3(
         x=flat, scale=scale, offset=bias, mean=mean, variance=variance, epsilon=epsilon, is_training=training
@@ -41,12 +41,12 @@ def _batch_norm(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon
 def _batch_norm_in_training(
     x: Any, scale: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
 ) -> Any:
-    """Output and new running statistics: the variance is the population's, momentum is the old value's share."""
+    """The output and new running statistics: population variance; momentum is the weight of the old value."""
     if x.dtype == scale.dtype == mean.dtype == tf.float32:
         none = tf.zeros([0], tf.float32)
         y, now, corrected = _fused(x, scale, bias, none, none, epsilon, training=True)
         count = tf.cast(tf.size(x) // x.shape[-1], tf.float32)
-        spread = corrected * ((count - 1) / count)  # the kernel gives the sample's variance
+        spread = corrected * ((count - 1) / count)  # the kernel returns the sample variance
     else:
         axes = list(range(x.shape.rank - 1))
         now = tf.reduce_mean(x, axes)
@@ -90,7 +90,7 @@ def _lrn(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _instance_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
-    """Each channel of each image with mean 0 and variance 1, channels last."""
+    """Normalizes each channel of each image to mean 0 and variance 1, channels last."""
     axes = list(range(1, x.shape.rank - 1))
     centred = x - tf.reduce_mean(x, axes, keepdims=True)
     variance = tf.reduce_mean(centred * centred, axes, keepdims=True)
@@ -106,7 +106,7 @@ def _instance_normalization(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _lp_norm(x: Any, along: int, p: int) -> Any:
-    """x over its norm along an axis; zeros stay zeros."""
+    """x divided by its norm along an axis; zeros stay zero."""
     sums = tf.reduce_sum(tf.abs(x) if p == 1 else x * x, along, keepdims=True)
     sums = tf.where(tf.equal(sums, 0), tf.ones_like(sums), sums)
     return x / (sums if p == 1 else tf.sqrt(sums))
@@ -145,7 +145,7 @@ def _group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> A
     centred = values - tf.reduce_mean(values, [1, 3], keepdims=True)
     variance = tf.reduce_mean(centred * centred, [1, 3], keepdims=True)
     normal = centred * tf.math.rsqrt(variance + tf.cast(epsilon, variance.dtype))
-    # Rounded to the input's type in between, as ONNX's function has it.
+    # Rounded to the input's dtype in between, as in ONNX's function definition.
     return tf.reshape(tf.cast(normal, x.dtype), shape) * scale + bias
 
 
@@ -178,7 +178,7 @@ def _rms_normalization(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _standardized(x: Any, axes: list[int]) -> Any:
-    """As ONNX's function has it: the epsilon stands beside the deviation, whose gradient at 0 is 0 here."""
+    """As in ONNX's function definition: the epsilon is added to the deviation, whose gradient at 0 is 0 here."""
     centred = x - tf.reduce_mean(x, axes, keepdims=True)
     variance = tf.reduce_mean(centred * centred, axes, keepdims=True)
     some = variance > 0

@@ -1,4 +1,4 @@
-"""The losses: cross entropy from logits, and the negative logarithm of the probability."""
+"""The losses: cross entropy of logits, and negative log-likelihood."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def _reduced(losses: Any, label: Any, classes: Any, weight: Any, ignore: int | None, reduction: str) -> Any:
-    """Weighted losses, as the reduction has them; the mean is over the weights that count."""
+    """Weighted losses, reduced; the mean is over the weights of the labels that count."""
     if weight is None and ignore is None:
         return tf.reduce_mean(losses) if reduction == "mean" else _all(losses, reduction)
     factors = tf.ones_like(losses) if weight is None else tf.gather(weight, classes)
@@ -33,7 +33,7 @@ def _all(losses: Any, reduction: str) -> Any:
 
 
 def _classes(label: Any, ignore: int | None) -> Any:
-    """The labels; for those that do not count, which may be out of range, a class that is there."""
+    """The labels; ignored ones, which may be out of range, are replaced by a valid class."""
     return label if ignore is None else tf.where(tf.equal(label, ignore), tf.zeros((), label.dtype), label)
 
 
@@ -45,16 +45,16 @@ def _cross_entropy(logits: Any, label: Any, weight: Any, ignore: int | None, red
 
 
 def _negative_log_likelihood(x: Any, label: Any, weight: Any, ignore: int | None, reduction: str) -> Any:
-    """The negative of each label's entry; x (N, …, C), labels (N, …)."""
+    """The negative of the entry at each label; x (N, …, C), labels (N, …)."""
     classes = _classes(label, ignore)
     losses = -tf.gather(x, classes, axis=-1, batch_dims=classes.shape.rank)
     return _reduced(losses, label, classes, weight, ignore, reduction)
 
 
 def _poisoned_likelihood(x: Any, label: Any, weight: Any, ignore: int | None, reduction: str) -> Any:
-    """The same where the kernel refuses no label: one that is no class is another one, its sample times NaN.
+    """Same as `_negative_log_likelihood`, for kernels that do not reject invalid labels: the sample becomes NaN.
 
-    So the gradient is NaN as well, and nothing is trained on.
+    So the gradient is NaN as well, and no update uses it.
     """
     classes = _classes(label, ignore)
     inside = (classes >= 0) & (classes < tf.cast(tf.shape(x)[-1], classes.dtype))

@@ -1,4 +1,4 @@
-"""Operators that compute element by element, and products of matrices."""
+"""Element-wise operators and matrix products."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__: list[str] = []
 
 
 def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
-    """The function takes what ONNX's operator takes; attributes follow the inputs, in this order."""
+    """Register a function with the same inputs as ONNX's operator; attributes follow the inputs, in this order."""
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         elementwise(emitter, node, function, *(number(attribute(node, key, value)) for key, value in defaults.items()))
@@ -97,10 +97,10 @@ def _negative(x: Any) -> Any:
 
 
 def _added(a: Any, b: Any) -> Any:
-    """`tf.add`, where a row has one axis.
+    """`tf.add`, with a bias row as a vector.
 
-    TensorFlow runs a product of a transposed matrix and a sum as one kernel of oneDNN's where the processor has
-    AVX-512, and that kernel refuses a row of two axes.
+    On CPUs with AVX-512, TensorFlow fuses a product of a transposed matrix and a sum into one oneDNN kernel, which
+    rejects a row of rank 2.
     """
     if a.shape.rank == b.shape.rank == 2 and (a.shape[0] == 1) != (b.shape[0] == 1):
         return tf.add(a[0], b) if a.shape[0] == 1 else tf.add(a, b[0])
@@ -184,7 +184,7 @@ def _div(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _in_32_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of whole numbers that has kernels for int32 and int64 alone: the last bits are those of others."""
+    """Extends an integer function with kernels for int32 and int64 only: other types use their lowest bits."""
 
     @wraps(function)
     def longer(x: Any, y: Any) -> Any:
@@ -204,9 +204,9 @@ def _truncated_whole(x: Any, y: Any) -> Any:
 def _truncated_remainder(x: Any, y: Any) -> Any:
     if not x.dtype.is_floating:
         return (tf.math.floormod if x.dtype.is_unsigned else _truncated_whole)(x, y)
-    wide = tf.float32 if x.dtype.size < 4 else x.dtype  # which holds the remainder of shorter ones as it is
+    wide = tf.float32 if x.dtype.size < 4 else x.dtype  # holds the remainder of shorter types exactly
     remainder = tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
-    # The kernel has no gradient: x - n y with a whole n has the same. What is added is zero.
+    # The kernel has no gradient: x - n y with an integer n has the same one. The added term is zero.
     fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
     return fixed + (x - held_x) - tf.round((held_x - fixed) / held_y) * (y - held_y)
 
@@ -217,7 +217,7 @@ def _mod(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _cast_pow(x: Any, y: Any) -> Any:
-    """The result has the base's element type, whatever the exponent's; a whole base has its root taken in float64."""
+    """The result has the base's dtype, whatever the exponent's; integers with float exponents go through float64."""
     if x.dtype == y.dtype:
         return _in_32_bits(tf.pow)(x, y)
     if x.dtype.is_integer and y.dtype.is_floating:
@@ -229,7 +229,7 @@ _as_it_is("Pow", _cast_pow)
 
 
 def _fold(op_type: str, function: Callable[..., Any]) -> None:
-    """An operator of any number of inputs, by a function of two."""
+    """An operator of any number of inputs, folded from a function of two."""
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         order = emitter.common_order(node.inputs)
@@ -273,7 +273,7 @@ def _check_gelu(node: ir.Node) -> str | None:
 
 
 def _gelu_exact(x: Any) -> Any:
-    # tf.nn.gelu rounds the root to float32 in float64, too.
+    # tf.nn.gelu rounds the root to float32 even in float64.
     return 0.5 * x * (1.0 + tf.math.erf(x * tf.constant(math.sqrt(0.5), x.dtype)))
 
 
@@ -289,7 +289,7 @@ def _gelu(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _along(op_type: str, function: Callable[..., Any]) -> None:
-    """A function along one axis that changes no shape."""
+    """A function along one axis that keeps the shape."""
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         order = emitter.order(node.inputs[0])
@@ -305,7 +305,7 @@ _along("Softmax", tf.nn.softmax)
 
 @_in_32_bits
 def _product(x: Any, y: Any) -> Any:
-    """ONNX's MatMul, which is NumPy's."""
+    """ONNX's MatMul, which equals NumPy's."""
     if x.shape.rank == 1 and y.shape.rank == 1:
         return tf.tensordot(x, y, 1)
     if x.shape.rank == 1:
@@ -313,14 +313,14 @@ def _product(x: Any, y: Any) -> Any:
     if y.shape.rank == 1:
         return tf.linalg.matvec(x, y)
     if x.shape.rank > 2 and y.shape.rank == 2:
-        # One matrix for a whole batch: as one product, so that its gradient is one product too.
+        # One matrix for a whole batch: computed as one product, so that its gradient is one product too.
         rows = tf.matmul(tf.reshape(x, (-1, x.shape[-1] or tf.shape(x)[-1])), y)
         return tf.reshape(rows, _extents(x)[:-1] + _extents(y)[-1:])
     return tf.matmul(x, y)
 
 
 def _extents(x: Any) -> list[Any]:
-    """The shape; where it is not known before anything runs, as tensors."""
+    """The shape; dimensions unknown before execution are tensors."""
     sizes: Any = tf.shape(x) if x.shape.as_list().count(None) else None
     return [sizes[index] if extent is None else extent for index, extent in enumerate(x.shape.as_list())]
 
@@ -332,10 +332,10 @@ def _matmul(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _contracted(*operands_and_equation: Any) -> Any:
-    """Einstein's sum; whole numbers that have no kernel in int32 or int64, of which theirs are the last bits."""
+    """Einsum; integers without a kernel are computed in int32 or int64 and keep the lowest bits."""
     *operands, equation = operands_and_equation
     terms, arrow, result = equation.partition("->")
-    if arrow and "..." in terms and "..." not in result:  # TensorFlow keeps such axes, and sums over letters alone
+    if arrow and "..." in terms and "..." not in result:  # TensorFlow keeps such axes, and sums over letters only
         y = _contracted(*operands, f"{terms}->...{result}")
         return tf.reduce_sum(y, list(range(y.shape.rank - len(result))))
     kind = operands[0].dtype
@@ -354,7 +354,7 @@ def _einsum(emitter: Emitter, node: ir.Node) -> None:
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
 def _determinant(x: Any) -> Any:
-    """The determinant; its gradient, the cofactors, is there for singular matrices, too, which have no inverse."""
+    """The determinant; its gradient, the cofactors, also exists for singular matrices, which have no inverse."""
 
     def gradient(dy: Any) -> Any:
         s, u, v = tf.linalg.svd(x, full_matrices=True)
@@ -378,7 +378,7 @@ def _affine(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool, alpha: float, 
     if c is None:
         return y
     c = c if beta == 1.0 else beta * c
-    # The gradient of bias_add is a kernel of its own, several times faster than that of a broadcast sum.
+    # The gradient of bias_add is a separate kernel, several times faster than that of a broadcast sum.
     return with_bias(y, c) if c.shape.rank == 1 and c.shape[0] == y.shape[1] else _added(y, c)
 
 

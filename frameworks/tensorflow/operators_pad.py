@@ -1,4 +1,4 @@
-"""Padding: by a constant, by the edge, by reflection, and around the end."""
+"""Padding: constant, edge, reflect and wrap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _check_pad(node: ir.Node) -> str | None:
 
 
 def _padded(x: Any, pads: list[tuple[int, int]], fill: Any) -> Any:
-    """Padding by a constant; a negative extent takes elements away."""
+    """Padding by a constant; negative padding crops."""
     x = _filled(x, [(max(a, 0), max(b, 0)) for a, b in pads], fill)
     if pads and min(min(pair) for pair in pads) < 0:
         x = x[tuple(slice(max(-a, 0), b if b < 0 else None) for a, b in pads)]
@@ -32,7 +32,7 @@ def _padded(x: Any, pads: list[tuple[int, int]], fill: Any) -> Any:
 
 
 def _filled(x: Any, pads: Any, fill: Any) -> Any:
-    """Padding by a number, or by a tensor, of which the kernel has no gradient."""
+    """Padding by a number or a tensor; the kernel has no gradient with respect to the tensor."""
     if tf.is_tensor(fill) and x.dtype.is_floating:
         inside = tf.pad(tf.ones(tf.shape(x), tf.bool), pads, constant_values=False)
         return tf.where(inside, tf.pad(x, pads), tf.reshape(fill, []))
@@ -40,7 +40,7 @@ def _filled(x: Any, pads: Any, fill: Any) -> Any:
 
 
 def _place(index: Any, extent: Any, mode: str) -> Any:
-    """Of the extended axis's places, the element that each shows."""
+    """The source index of each index of the padded axis."""
     if mode == "edge":
         return tf.clip_by_value(index, 0, extent - 1)
     if mode == "wrap":
@@ -51,7 +51,7 @@ def _place(index: Any, extent: Any, mode: str) -> Any:
 
 
 def _repeated(x: Any, pads: list[tuple[Any, Any]], mode: str) -> Any:
-    """Padding by elements of the axis itself; a negative extent takes elements away."""
+    """Padding by elements of the axis itself; negative padding crops."""
     for along, (before, behind) in enumerate(pads):
         if isinstance(before, int) and isinstance(behind, int) and before == behind == 0:
             continue
@@ -61,7 +61,7 @@ def _repeated(x: Any, pads: list[tuple[Any, Any]], mode: str) -> Any:
 
 
 def _padded_as_computed(x: Any, pads: Any, fill: Any, axes: list[int] | None, mode: str) -> Any:
-    """The same where the extents are tensors."""
+    """Same as above, with the padding given as tensors."""
     axes = list(range(x.shape.rank)) if axes is None else axes
     pads = tf.cast(pads, tf.int32)
     both: list[tuple[Any, Any]] = [(0, 0)] * x.shape.rank
@@ -76,7 +76,7 @@ def _padded_as_computed(x: Any, pads: Any, fill: Any, axes: list[int] | None, mo
 
 @operator("Pad", _check_pad, host=(3,))
 def _pad(emitter: Emitter, node: ir.Node) -> None:
-    mode = repr(attribute(node, "mode", "constant"))  # one of four words
+    mode = repr(attribute(node, "mode", "constant"))  # one of four strings
     fill, value = fixed(node, 2), node.inputs[2] if len(node.inputs) > 2 else None
     text = "0.0" if value is None else emitter.name(value)
     if fill is not None:

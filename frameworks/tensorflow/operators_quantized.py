@@ -1,4 +1,4 @@
-"""Quantised numbers, and products of them: sums in whole numbers, scaled and rounded once."""
+"""Quantized numbers and their products: integer sums, scaled and rounded once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 
 def _along(setting: Any, x: Any, place: int, block: int) -> Any:
-    """A scale or a zero point as it is combined with x: one for all, one for every slice, or one for every block."""
+    """A scale or a zero point, broadcast to x: one for all, one per slice, or one per block."""
     if setting.shape.rank == 0 or setting.shape == (1,):
         return tf.reshape(setting, [])
     if block:
@@ -29,7 +29,7 @@ def _along(setting: Any, x: Any, place: int, block: int) -> Any:
 
 
 def _rounded(x: Any, zero: Any, dtype: Any) -> Any:
-    """The nearest whole numbers, the even one of two, moved by the zero point, within what the type holds."""
+    """Rounds to the nearest integer, half to even, adds the zero point, and saturates to the dtype."""
     x = tf.round(tf.cast(x, tf.float32))
     x = x if zero is None else x + tf.cast(zero, tf.float32)
     return tf.cast(tf.clip_by_value(x, float(dtype.min), float(dtype.max)), dtype)
@@ -50,7 +50,7 @@ def _quantize_linear(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _unquantised(x: Any, scale: Any, zero: Any, place: int, block: int, dtype: Any) -> Any:
-    wide = tf.float64 if x.dtype == tf.int32 else tf.float32  # in which differences of whole numbers are exact
+    wide = tf.float64 if x.dtype == tf.int32 else tf.float32  # exact for differences of integers
     y = tf.cast(x, wide)
     y = y if zero is None else y - tf.cast(_along(zero, x, place, block), wide)
     factor = tf.cast(_along(scale, x, place, block), wide)
@@ -65,7 +65,7 @@ def _dequantize_linear(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _centred(x: Any, zero: Any, rows: bool) -> Any:
-    """Whole numbers less their zero point, as int32; of a matrix, one for each row or each column."""
+    """Integers minus their zero point, as int32; for a matrix, one zero point per row or per column."""
     x = tf.cast(x, tf.int32)
     if zero is None:
         return x
@@ -103,7 +103,7 @@ def _q_linear_mat_mul(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _integer_convolution(x: Any, weight: Any, zero_x: Any, zero_w: Any, *how: Any) -> Any:
-    """In float64, in which the sums are whole numbers as in int32; padding is the zero point."""
+    """Computed in float64, in which the integer sums are as exact as in int32; padded with the zero point."""
     x, weight = (
         tf.cast(value, tf.float64) if zero is None else tf.cast(value, tf.float64) - tf.cast(zero, tf.float64)
         for value, zero in ((x, zero_x), (weight, zero_w))

@@ -1,4 +1,4 @@
-"""Reductions over axes, and what runs along one axis: cumulative sums and products, the places of extremes."""
+"""Reductions, and operators along one axis: cumulative sums and products, argmax and argmin."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _place_of("ArgMin", tf.argmin)
 
 
 def _hard_max(x: Any, along: int) -> Any:
-    """1 where the first of the largest is along an axis, else 0."""
+    """1 at the first maximum along an axis, else 0."""
     extent = x.shape[along] if x.shape[along] is not None else tf.shape(x)[along]
     return tf.one_hot(tf.argmax(x, along), extent, axis=along, dtype=x.dtype)
 
@@ -84,10 +84,10 @@ def _hardmax(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _cumulative_product(x: Any, along: Any, exclusive: bool, reverse: bool) -> Any:
-    """`tf.math.cumprod`, with a gradient that does not divide by what may be zero.
+    """`tf.math.cumprod`, with a gradient that does not divide by possible zeros.
 
-    The gradient by an element is the product of those before it times a sum over those behind, which is a recurrence:
-    s[i] = dy[i] + x[i + 1] s[i + 1].
+    The gradient of an element is the product of the preceding elements times a sum over the following ones, a
+    recurrence: s[i] = dy[i] + x[i + 1] s[i + 1].
     """
     if not x.dtype.is_floating:
         return tf.math.cumprod(x, along, exclusive, reverse)
@@ -97,7 +97,7 @@ def _cumulative_product(x: Any, along: Any, exclusive: bool, reverse: bool) -> A
         def gradient(dy: Any) -> Any:
             place = along % x.shape.rank
             turn = [place, *(other for other in range(x.shape.rank) if other != place)]
-            if x.shape[place] == 0:  # tf.scan wants a first element
+            if x.shape[place] == 0:  # tf.scan requires a first element
                 return dy
             factors, slopes = tf.transpose(x, turn), tf.transpose(dy, turn)
             if reverse:

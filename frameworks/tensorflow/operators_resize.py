@@ -1,4 +1,4 @@
-"""Resize: along one axis after the other, a sum of a few elements by the weights of the interpolation."""
+"""Resize: one axis after another, as a weighted sum of a few elements with the interpolation weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["cubic_weights"]
 
 
 class _Rule(NamedTuple):
-    """How places are found and weighed; as ONNX's attributes of these names."""
+    """How coordinates and weights are computed; fields are ONNX's attributes of these names."""
 
     mode: str
     coordinates: str
@@ -30,15 +30,15 @@ class _Rule(NamedTuple):
 
 
 def _source(i: Any, extent: Any, length: Any, scale: Any, begin: Any, end: Any, how: str) -> Any:
-    """Where in the input the place i of the output is, all in float64.
+    """The input coordinate of the output index i, all in float64.
 
     Args:
-        i: Places of the output.
-        extent: Of the input.
-        length: Of the output, not rounded.
-        scale: Output over input.
-        begin: Of the region of interest, as a share of the input.
-        end: The same.
+        i: Indices of the output.
+        extent: Size of the input.
+        length: Size of the output, not rounded.
+        scale: Output size over input size.
+        begin: Start of the region of interest, as a fraction of the input.
+        end: End of the region of interest, as a fraction of the input.
         how: ONNX's coordinate_transformation_mode.
     """
     if how == "asymmetric":
@@ -78,7 +78,7 @@ def cubic_weights(distance: Any, a: float) -> Any:
 
 
 def _taps(place: Any, scale: Any, rule: _Rule) -> tuple[Any, Any]:
-    """The elements that each place is a sum of, and their weights, both (places, taps)."""
+    """The indices of the elements that contribute to each coordinate, and their weights, both (coordinates, taps)."""
     if rule.mode == "nearest":
         found = _nearest(place, rule.nearest)[:, tf.newaxis]
         return found, tf.ones_like(found)
@@ -123,7 +123,7 @@ def _along(x: Any, axis: int, size: Any, length: Any, scale: Any, region: tuple[
 
 
 def _resized(x: Any, roi: Any, scales: Any, sizes: Any, places: list[int], kept: list[bool], rule: _Rule) -> Any:
-    """The axes at some places resized, in the order in which scales and sizes tell them."""
+    """Resizes the given axes, in the order of scales and sizes."""
     kind = x.dtype
     y = tf.cast(x, tf.float32) if kind.is_integer and rule.mode != "nearest" else x
     own = tf.cast(tf.gather(tf.shape(x), places), tf.float64)
@@ -186,7 +186,7 @@ def _resize(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _stays(node: ir.Node, index: int, axis: int, rule: _Rule) -> bool:
-    """Whether an axis is known to stay as it is."""
+    """Whether an axis is known to keep its size and values."""
     if rule.coordinates == "tf_crop_and_resize" or rule.policy != "stretch":
         return False
     scales, sizes = fixed(node, 2), fixed(node, 3)

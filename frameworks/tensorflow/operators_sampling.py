@@ -1,4 +1,4 @@
-"""Images read at places between their elements: GridSample, RoiAlign; and which of overlapping boxes are kept."""
+"""Images read at fractional coordinates: GridSample, RoiAlign; and non-maximum suppression of boxes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__: list[str] = []
 
 
 def _mirrored(place: Any, low: float, high: Any) -> Any:
-    """Places beyond either end, thrown back as often as it takes."""
+    """Reflects coordinates outside the range, as often as needed."""
     span = tf.maximum(high - low, 1e-30)
     there = tf.math.floormod(place - low, 2 * span)
     return low + tf.minimum(there, 2 * span - there)
 
 
 def _read(x: Any, places: list[Any], padding: str, align: bool) -> Any:
-    """Elements (N, *out, C) of an image (N, *space, C) at whole places along its axes, each (N, *out)."""
+    """Elements (N, *out, C) of an image (N, *space, C) at integer coordinates along its axes, each (N, *out)."""
     inside = None
     found = []
     for axis, place in enumerate(places):
@@ -43,7 +43,7 @@ def _read(x: Any, places: list[Any], padding: str, align: bool) -> Any:
 
 
 def _sampled(x: Any, grid: Any, mode: str, padding: str, align: bool) -> Any:
-    """The image (N, *space, C) at the places of a grid (N, *out, axes), from -1 to 1, the last axis's first."""
+    """The image (N, *space, C) sampled at a grid (N, *out, axes) of coordinates in -1 to 1, the last axis's first."""
     places = []
     for axis in range(grid.shape[-1]):
         extent = tf.cast(tf.shape(x)[axis + 1], grid.dtype)
@@ -100,7 +100,7 @@ def _grid_sample(emitter: Emitter, node: ir.Node) -> None:
 def _aligned(
     x: Any, rois: Any, images: Any, height: int, width: int, ratio: int, scale: float, half: bool, largest: bool
 ) -> Any:
-    """Each region (rois, height, width, C) of images (N, H, W, C): the mean, or the largest, of bilinear samples."""
+    """Each region (rois, height, width, C) of images (N, H, W, C): the mean or the maximum of bilinear samples."""
     shift = tf.cast(0.5 if half else 0.0, rois.dtype)
     corners = rois * tf.cast(scale, rois.dtype) - shift
     (left, top, right, bottom), least = tf.unstack(corners, axis=1), 0.0 if half else 1.0
@@ -141,7 +141,7 @@ def _aligned(
             factor = factor * (place - low if offset else 1 - (place - low))
         parts.append(tf.gather_nd(x, tf.stack(found, -1)) * tf.cast(factor, x.dtype)[..., tf.newaxis])
     if largest:
-        # The largest of all weighted corners, as ONNX defines it.
+        # The maximum of all weighted corners, as ONNX defines it.
         inside = (counted & within)[..., tf.newaxis]
         values = tf.where(inside, tf.reduce_max(tf.stack(parts), 0), tf.zeros((), x.dtype))
         values = tf.where(counted[..., tf.newaxis], values, tf.constant(x.dtype.min, x.dtype))
@@ -170,7 +170,7 @@ def _check_boxes(node: ir.Node) -> str | None:
 
 
 def _kept_boxes(boxes: Any, scores: Any, most: Any, overlap: Any, least: Any, centres: bool) -> Any:
-    """Rows of image, class and box: the boxes that stay when those that overlap a better one are gone."""
+    """Rows of image, class and box: the boxes that remain after suppressing overlaps with better ones."""
     if most is None:
         return tf.zeros([0, 3], tf.int64)
     if centres:

@@ -1,4 +1,4 @@
-"""Operators that look for elements: the largest, those that differ, those that are not zero."""
+"""Operators that search for elements: the largest, the unique, the nonzero."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__: list[str] = []
 
 
 def _scalar(x: Any) -> Any:
-    """The one element of a tensor of no axis, or of one."""
+    """The single element of a tensor of rank 0 or 1."""
     return tf.reshape(x, [])
 
 
 def _swapped(x: Any, along: int) -> Any:
-    """An axis put last, or put back."""
+    """Swaps an axis with the last one."""
     axes = list(range(x.shape.rank))
     axes[along], axes[-1] = axes[-1], axes[along]
     return x if along == x.shape.rank - 1 else tf.transpose(x, axes)
 
 
 def _top(x: Any, k: Any, along: int, largest: bool) -> tuple[Any, Any]:
-    """The k largest, or smallest, and their places; of equal ones the first. Whole numbers are turned by their bits."""
+    """The k largest or smallest and their indices; ties take the first. Integers are reversed by bitwise complement."""
     x, count = _swapped(x, along), tf.cast(_scalar(k), tf.int32)
     turned = x if largest else -x if x.dtype.is_floating else tf.bitwise.invert(x)
-    values, places = tf.math.top_k(turned, count)  # places of int64 have no gradient
+    values, places = tf.math.top_k(turned, count)  # int64 indices have no gradient
     values = values if largest else -values if x.dtype.is_floating else tf.bitwise.invert(values)
     return _swapped(values, along), _swapped(tf.cast(places, tf.int64), along)
 
@@ -69,7 +69,7 @@ def _one_hot_rows(indices: Any, depth: Any, values: Any, along: int) -> Any:
     places = tf.cast(indices, tf.int64)
     places = tf.where(places < 0, places + depth, places)
     hot = tf.one_hot(places, tf.cast(depth, tf.int32), True, False, axis=along)
-    return tf.where(hot, values[1], values[0])  # by which it has a gradient, that of one_hot has none
+    return tf.where(hot, values[1], values[0])  # this has a gradient, that of one_hot has none
 
 
 @operator("OneHot")
@@ -89,7 +89,7 @@ def _check_unique(node: ir.Node) -> str | None:
 
 
 def _unique_slices(x: Any, along: int | None, ordered: bool) -> tuple[Any, Any, Any, Any]:
-    """The slices that differ, where each is first, which of them each slice is, and how many are equal to each."""
+    """The unique slices, the index of each one's first occurrence, the inverse index of each slice, and the counts."""
     kind = x.dtype
     x = tf.cast(x, tf.uint8) if kind == tf.bool else x
     rows = tf.reshape(x, [-1]) if along is None else x
@@ -109,12 +109,12 @@ def _unique_slices(x: Any, along: int | None, ordered: bool) -> tuple[Any, Any, 
             width *= extent
         flat = tf.reshape(flat, [kinds, width])
         places = tf.range(kinds)
-        for column in range(width)[::-1]:  # sorted by the last first: those before it then count more
+        for column in range(width)[::-1]:  # least significant column first
             key = tf.gather(flat[:, column], places)
             places = tf.gather(places, tf.argsort(key, stable=True))
         first, counts = tf.gather(first, places), tf.gather(counts, places)
         inverse = tf.gather(tf.math.invert_permutation(places), inverse)
-    # Taken anew, for UniqueWithCountsV2 has no gradient.
+    # Gathered again, because UniqueWithCountsV2 has no gradient.
     return tf.ensure_shape(tf.cast(tf.gather(rows, first, axis=along), kind), shape), first, inverse, counts
 
 

@@ -1,4 +1,4 @@
-"""Operators that move elements, and those that tell or make shapes."""
+"""Operators that move elements, and those that read or compute shapes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _check_constant(node: ir.Node) -> str | None:
 
 @operator("Constant", _check_constant)
 def _constant(emitter: Emitter, node: ir.Node) -> None:
-    """Nothing: whoever reads it binds it."""
+    """Emits nothing: each reader binds the constant."""
 
 
 @operator("Identity", rankless=True)
@@ -65,7 +65,7 @@ def _concat(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _parts(x: Any, count: int, along: int) -> Any:
-    """Equal parts; where that is not possible, the last is smaller."""
+    """Equal parts; if the size is not divisible, the last is smaller."""
     extent = x.shape[along] if x.shape[along] is not None else tf.shape(x)[along]
     size = -(-extent // count)
     return tf.split(x, [size] * (count - 1) + [extent - size * (count - 1)], along)
@@ -106,7 +106,7 @@ def _flatten(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _reshaped(x: Any, shape: list[int], copies: bool) -> Any:
-    """ONNX's Reshape: an extent of 0 is the input's, -1 what is left."""
+    """ONNX's Reshape: 0 copies the input's dimension, -1 is inferred."""
     own = x.shape.as_list()
     goal = [own[index] if extent == 0 and copies else extent for index, extent in enumerate(shape)]
     if None not in goal:
@@ -115,7 +115,7 @@ def _reshaped(x: Any, shape: list[int], copies: bool) -> Any:
     given: list[int] = [extent for extent in goal if extent is not None and extent != -1]
     size, taken = math.prod(known), math.prod(given)
     if len(known) == len(own) - 1 and goal.count(None) == 1 and taken:
-        # One extent is not known, and stays as it is: what is left is, then.
+        # One unknown dimension is kept: then the remaining size is known.
         left = size // taken
         return tf.reshape(x, [-1 if extent is None else left if extent == -1 else extent for extent in goal])
     sizes = tf.shape(x)
@@ -123,7 +123,7 @@ def _reshaped(x: Any, shape: list[int], copies: bool) -> Any:
 
 
 def _reshaped_as_computed(x: Any, shape: Any, copies: bool) -> Any:
-    """The same where the shape is a tensor."""
+    """Same as `_reshaped`, with the shape as a tensor."""
     shape = tf.cast(shape, tf.int32)
     if copies:
         own = tf.shape(x)[: shape.shape[0]]
@@ -150,7 +150,7 @@ def _squeezes_unknown(node: ir.Node) -> str | None:
 
 
 def _squeezed(x: Any, axes: Sequence[int] | None) -> Any:
-    """No axes, of a shape that is known by now: all of extent 1."""
+    """Without axes, removes all dimensions of size 1 of a shape known by now."""
     return x if axes is not None and not axes else tf.squeeze(x, axes)
 
 
@@ -183,7 +183,7 @@ def _expand(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _tiled(x: Any, counts: Any) -> Any:
-    if x.dtype == tf.uint16:  # of which there is no kernel
+    if x.dtype == tf.uint16:  # which has no kernel
         return tf.bitcast(tf.tile(tf.bitcast(x, tf.int16), counts), x.dtype)
     return tf.tile(x, counts)
 
@@ -222,17 +222,17 @@ def _check_slice(node: ir.Node) -> str | None:
     return None if count and isinstance(count[0], int) else "how many axes are sliced is not known"
 
 
-# What TensorFlow takes as a bound; ONNX's may be as large as int64, and mean "to the end".
+# TensorFlow's largest bound; ONNX's bounds may be as large as int64, meaning "to the end".
 _LARGEST = np.iinfo(np.int32).max
 
 
 def _sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
-    """Bounds and steps that are computed, as tensors."""
+    """ONNX's Slice with computed bounds and steps, as tensors."""
     starts, ends = (tf.clip_by_value(tf.cast(value, tf.int64), -_LARGEST, _LARGEST) for value in (starts, ends))
     steps = tf.ones_like(starts) if steps is None else tf.clip_by_value(tf.cast(steps, tf.int64), -_LARGEST, _LARGEST)
     parts, extents = [slice(None)] * x.shape.rank, tf.shape(x, tf.int64)
     for index, along in enumerate(range(starts.shape[0]) if axes is None else axes):
-        # As `slice_of` has it: backwards from before the first element is from the first element.
+        # Same as in `slice_of`: going backwards, a start before the first element means the first element.
         first = tf.maximum(starts[index], tf.where(steps[index] < 0, -extents[along], -_LARGEST))
         parts[along] = slice(*(tf.cast(bound, tf.int32) for bound in (first, ends[index], steps[index])))
     return x[tuple(parts)] if parts else x
@@ -241,7 +241,7 @@ def _sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
 @operator("Slice", _check_slice, host=(3,), rankless=True)
 def _slice(emitter: Emitter, node: ir.Node) -> None:
     steps = fixed(node, 4)
-    backwards = steps is not None and steps.min(initial=1) < 0  # then it goes by extents
+    backwards = steps is not None and steps.min(initial=1) < 0  # then bounds depend on dimensions
     if backwards or computed(node, 1, 2, 3, 4) is not None or node.inputs[0] is None or node.inputs[0].shape is None:
         x, first, last, _, by = (emitter.name(value) for value in (*node.inputs, None, None)[:5])
         how = f"{x}, {first}, {last}, {emitter.setting(node, 3)}, {by}"
@@ -263,11 +263,11 @@ def _gathered(x: Any, indices: Any, along: int, checked: bool) -> Any:
     """Elements along an axis; a negative index counts from the end.
 
     Args:
-        x: The table.
-        indices: Of any shape.
+        x: The data.
+        indices: Integers of any shape.
         along: The axis.
-        checked: Whether no index is outside the axis, or the kernel refuses it. Where the kernel would take another
-            element in its place, NaN stands for what such an index asks for.
+        checked: Whether all indices are in range, or the kernel rejects those that are not. If False, the kernel would
+            read another element, so an index out of range gives NaN.
     """
     extent = x.shape[along] if x.shape[along] is not None else tf.cast(tf.shape(x)[along], indices.dtype)
     places = tf.where(indices < 0, indices + extent, indices)
@@ -276,7 +276,7 @@ def _gathered(x: Any, indices: Any, along: int, checked: bool) -> Any:
     inside = (places >= 0) & (places < extent)
     picked = tf.gather(x, tf.where(inside, places, tf.zeros_like(places)), axis=along)
     inside = tf.reshape(inside, tf.concat([tf.shape(inside), tf.ones([x.shape.rank - 1 - along], tf.int32)], 0))
-    # Times NaN, so that the gradient of the table is NaN as well.
+    # Multiplied by NaN, so that the gradient of the data is NaN as well.
     return picked * tf.where(inside, tf.ones((), x.dtype), tf.constant(math.nan, x.dtype))
 
 
@@ -287,7 +287,7 @@ def _gather(emitter: Emitter, node: ir.Node) -> None:
     if indices is not None and not indices.shape:
         emitter.assign(node, f"{x}[{', '.join([*['slice(None)'] * along, str(indices.item())])}]")
         return
-    # Only TensorFlow's own kernel for the processor refuses what is outside.
+    # Only TensorFlow's CPU kernel rejects indices out of range.
     refuses = not emitter.xla and emitter.device.startswith("/CPU")
     if not refuses and (reason := poisonless(node)) is not None:
         raise Unsupported(f"tensorflow cannot run the node {node.name!r} (Gather) on {emitter.device}: {reason}")
@@ -297,8 +297,8 @@ def _gather(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _depth_to_space(x: Any, size: int, column_first: bool) -> Any:
-    """Channels, which are last, that are the pixels of blocks; of one block beside each other if columns come first."""
-    if size == 1:  # which TensorFlow refuses
+    """Rearranges channels, which are last, into pixel blocks; a block's channels are adjacent if columns come first."""
+    if size == 1:  # which TensorFlow rejects
         return tf.identity(x)
     return tf.nn.depth_to_space(_turned(x, size**2) if column_first else x, size)
 
@@ -312,7 +312,7 @@ def _space_to_depth(x: Any, size: int, column_first: bool) -> Any:
 
 
 def _turned(x: Any, last: int) -> Any:
-    """The channels, each number of rows and `last` columns, in the order of columns."""
+    """Transposes the channels of each block, a matrix with `last` columns, from row to column order."""
     shape, rows = tf.shape(x), x.shape[-1] // last
     by_row = tf.reshape(x, tf.concat([shape[:-1], [rows, last]], 0))
     return tf.reshape(tf.linalg.matrix_transpose(by_row), shape)

@@ -22,7 +22,7 @@ def _check_precision(node: ir.Node) -> str | None:
 
 
 def _complex(x: Any) -> Any:
-    """Pairs along the last axis as complex numbers; single ones are real."""
+    """Pairs along the last axis as complex numbers; single values are real."""
     return tf.complex(x[..., 0], x[..., 1] if x.shape[-1] == 2 else tf.zeros_like(x[..., 0]))
 
 
@@ -31,16 +31,16 @@ def _pairs(z: Any) -> Any:
 
 
 def _fitted(z: Any, length: Any) -> Any:
-    """The first elements along the last axis, with zeros behind them where there are fewer."""
+    """The first elements along the last axis, padded with zeros at the end if there are fewer."""
     z = z[..., :length]
     missing = length - tf.shape(z)[-1]
     return tf.pad(z, [*[(0, 0)] * (z.shape.rank - 1), (0, missing)])
 
 
 def _transformed(x: Any, length: Any, along: int, inverse: bool, onesided: bool, wide: bool) -> Any:
-    """The discrete Fourier transform; x holds single numbers or pairs along its last axis.
+    """The discrete Fourier transform; x has single values or pairs along its last axis.
 
-    Of real numbers, half of what the terms sum up to cancels: on the processor that is in float64, and rounded once.
+    For real numbers, half of the summed terms cancel: on the CPU they are computed in float64 and rounded once.
     """
     along += x.shape.rank if along < 0 else 0
     kind = x.dtype

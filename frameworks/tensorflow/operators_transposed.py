@@ -1,4 +1,4 @@
-"""The transposed convolution: the gradient of a convolution by its image, and what padding takes away of it."""
+"""The transposed convolution: the gradient of a convolution with respect to its image, cropped by the padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__: list[str] = []
 
 
 class _Form(NamedTuple):
-    """ONNX's attributes; `pads` None: they follow from `auto_pad` or `output_shape`."""
+    """ONNX's attributes; `pads` None: computed from `auto_pad` or `output_shape`."""
 
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -31,7 +31,7 @@ class _Form(NamedTuple):
     group: int
 
     def edges(self, axis: int, extent: Any, span: int) -> tuple[Any, Any]:
-        """How much of the whole result is taken away before, and how many elements stay."""
+        """How many elements of the full result are cropped at the start, and how many remain."""
         stride, more = self.strides[axis], self.more[axis]
         whole = (extent - 1) * stride + span
         if self.pads is not None:
@@ -39,13 +39,13 @@ class _Form(NamedTuple):
             return begin, whole + more - begin - end
         goal = self.shape[axis] if self.shape else extent * stride
         total = whole + more - goal
-        # A result that is too small gets its zeros behind.
+        # A result that is too small is padded with zeros at the end.
         half = total // 2 if self.auto_pad == "SAME_UPPER" else total - total // 2
         return (max(half, 0) if isinstance(half, int) else tf.maximum(half, 0)), goal
 
 
 def _whole_result(x: Any, weight: Any, strides: Sequence[int]) -> Any:
-    """Of an image (N, *space, C) and a weight (*kernel, M, C), nothing taken away."""
+    """The uncropped result for an image (N, *space, C) and a weight (*kernel, M, C)."""
     axes = len(strides)
     if axes == 1:
         return tf.squeeze(_whole_result(tf.expand_dims(x, 1), tf.expand_dims(weight, 0), (1, *strides)), 1)
@@ -62,7 +62,7 @@ def _whole_result(x: Any, weight: Any, strides: Sequence[int]) -> Any:
 
 
 def _transposed(x: Any, weight: Any, bias: Any, form: _Form) -> Any:
-    """Args: x (N, *space, C), weight (C, M / group, *kernel), bias (M,) or None; channels last."""
+    """ONNX's ConvTranspose: x (N, *space, C), weight (C, M / group, *kernel), bias (M,) or None; channels last."""
     axes = len(form.strides)
     weight = tf.transpose(weight, [*range(2, axes + 2), 1, 0])
     weight = spread(weight, form.dilations)

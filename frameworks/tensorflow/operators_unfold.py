@@ -1,4 +1,4 @@
-"""Windows as an axis of their own, for what the kernels of pooling do not do; and columns put back into images."""
+"""Windows as a separate axis, for features that pooling kernels lack; and columns folded back into images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["average_windows", "largest_in_windows"]
 
 
 def _places(space: Sequence[int], window: Window) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """For each axis, the elements (outputs, kernel) that windows reach, padding among them; and where padding ends."""
+    """For each axis, the indices (outputs, kernel) that windows read, with padding; and the padding's bounds."""
     outputs, begins, ends = window.fit(tuple(space), window.kernel)
     found, bounds = [], []
     for axis, extent in enumerate(space):
@@ -31,7 +31,7 @@ def _places(space: Sequence[int], window: Window) -> tuple[list[np.ndarray], lis
 
 
 def _unfolded(x: Any, places: Sequence[np.ndarray], fill: Any) -> Any:
-    """(N, C, *space) as (N, C, *outputs, kernel elements); `fill` stands in the padding."""
+    """(N, C, *space) as (N, C, *outputs, kernel elements); padding has the value `fill`."""
     axes = len(places)
     for axis, place in enumerate(places):
         extent = x.shape[2 + 2 * axis]
@@ -50,13 +50,13 @@ def _lowest(dtype: Any) -> Any:
 
 
 def largest_in_windows(x: Any, window: Window, columns_first: bool) -> tuple[Any, Any]:
-    """The largest element of each window of (N, C, *space), and its place among all elements of x."""
+    """The maximum of each window of (N, C, *space), and its flat index in x."""
     space = x.shape.as_list()[2:]
     places, _ = _places(space, window)
     windows = _unfolded(x, places, _lowest(x.dtype))
     chosen = tf.argmax(windows, -1)
     values = tf.gather(windows, chosen, batch_dims=chosen.shape.rank, axis=-1)
-    # Where each element of each window is in its image; the same for all images.
+    # The index of each window element in its image; the same for all images.
     steps = [math.prod(space[:axis]) if columns_first else math.prod(space[axis + 1 :]) for axis in range(len(space))]
     shape, flat = [len(place) for place in places], np.zeros((1,) * (2 * len(space)), np.int64)
     for axis, (place, step) in enumerate(zip(places, steps, strict=True)):
@@ -72,7 +72,7 @@ def largest_in_windows(x: Any, window: Window, columns_first: bool) -> tuple[Any
 
 
 def average_windows(x: Any, window: Window, include: bool) -> Any:
-    """The mean of each window of (N, C, *space); padding counts where it is included, what is beyond it never does."""
+    """The mean of each window of (N, C, *space); padding counts if included, elements beyond it never do."""
     places, bounds = _places(x.shape.as_list()[2:], window)
     total = tf.reduce_sum(_unfolded(x, places, 0), -1)
     counts = np.ones(())
@@ -83,7 +83,7 @@ def average_windows(x: Any, window: Window, include: bool) -> Any:
 
 
 def _power_mean(x: Any, window: Window, p: int) -> Any:
-    """The root of the sum of powers; with a gradient of 0, not NaN, where all is 0."""
+    """The root of the sum of powers; its gradient is 0, not NaN, where all elements are 0."""
     places, _ = _places(x.shape.as_list()[2:], window)
     sums = tf.reduce_sum(tf.pow(tf.abs(_unfolded(x, places, 0)), tf.cast(p, x.dtype)), -1)
     nothing = tf.equal(sums, 0)
@@ -104,7 +104,7 @@ def _lp_pool(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _put_back(x: Any, image: Sequence[int], window: Window) -> Any:
-    """Columns (N, C kernel, windows) added up where they are in images (N, C, *image)."""
+    """Adds columns (N, C kernel, windows) at their positions in images (N, C, *image)."""
     padded = [begin + extent + end for begin, extent, end in zip(window.begins, image, window.ends, strict=True)]
     places, _ = _places(image, window)
     flat = np.zeros((1,) * (2 * len(image)), np.int64)
@@ -144,14 +144,14 @@ def _col2im(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _unpooled(x: Any, places: Any, shape: Any, kernel: Sequence[int], strides: Sequence[int], pads: Any) -> Any:
-    """Elements put where a MaxPool found them, zeros elsewhere."""
+    """Scatters elements to the indices that a MaxPool returned, zeros elsewhere."""
     axes, sizes = len(kernel), tf.shape(x, tf.int64)
     own = [
         (sizes[2 + at] - 1) * strides[at] + kernel[at] - (pads[at] + pads[axes + at] if pads else 0)
         for at in range(axes)
     ]
     natural = tf.concat([sizes[:2], tf.stack(own)], 0)
-    # Places count in the image that the pooling had, which is the natural one; a larger output has it in its corner.
+    # Indices refer to the pooling's image, which has the natural size; a larger output contains it in its corner.
     flat = tf.scatter_nd(tf.reshape(places, [-1, 1]), tf.reshape(x, [-1]), [tf.reduce_prod(natural)])
     y = tf.reshape(flat, natural)
     if shape is None:

@@ -1,4 +1,4 @@
-"""Convolution and pooling, channels last. Padding is decided while a network is traced, by the shapes that it has."""
+"""Convolution and pooling, channels last. Padding is computed during tracing, from the actual shapes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Pads = Sequence[tuple[int, int]]
 
 
 def convolution_window(node: ir.Node, weight: int = 1) -> Window:
-    """The window, with the extents of its kernel; of a convolution, those of its weight, which is at a position."""
+    """The window, with the kernel's sizes; for a convolution, those of the weight, the input at position `weight`."""
     window = Window.of(node, rank(node) - 2)
     return window if window.kernel else replace(window, kernel=tuple(map(_whole, extents(node.inputs[weight])[2:])))
 
 
 def _whole(extent: int | str | None) -> int:
-    return extent if isinstance(extent, int) else 0  # refused where it is not
+    return extent if isinstance(extent, int) else 0  # rejected elsewhere
 
 
 def _check_window(node: ir.Node) -> str | None:
@@ -49,7 +49,7 @@ def _check_window(node: ir.Node) -> str | None:
 
 
 def _padding(x: Any, window: Window) -> tuple[Pads, Pads]:
-    """What padding is asked for on each axis, and what more the last windows reach over (`ceil_mode`)."""
+    """The requested padding of each axis, and the extra padding that the last windows reach (`ceil_mode`)."""
     space = x.shape.as_list()[1:-1]
     if None in space:
         none = (0,) * len(space)
@@ -64,7 +64,7 @@ def _padding(x: Any, window: Window) -> tuple[Pads, Pads]:
 
 
 def _called(x: Any, window: Window, pads: Pads) -> str | None:
-    """What TensorFlow calls this padding, `"VALID"` or `"SAME"`; None where it has no name for it."""
+    """TensorFlow's name for the padding, `"VALID"` or `"SAME"`; None if it has no name."""
     if not any(map(any, pads)):
         return "VALID"
     space = x.shape.as_list()[1:-1]
@@ -72,7 +72,7 @@ def _called(x: Any, window: Window, pads: Pads) -> str | None:
         extent, stride = space[index], window.strides[index]
         if extent is None and stride > 1:
             return None
-        # With stride 1 the extent does not matter.
+        # With stride 1 the size does not matter.
         total = span - 1 if extent is None else max((-(-extent // stride) - 1) * stride + span - extent, 0)
         if pads[index] != (total // 2, total - total // 2):
             return None
@@ -87,25 +87,25 @@ def _unnamed(window: Window) -> bool:
 
 
 def _padded(x: Any, pads: Pads, fill: float) -> Any:
-    """An image with padding around it."""
+    """An image with padding added."""
     return tf.pad(x, [(0, 0), *pads, (0, 0)], constant_values=tf.constant(fill, x.dtype))
 
 
 def _in_place(x: Any, window: Window, pads: Pads, fill: float) -> tuple[Any, str]:
-    """The image, padded where the kernels have no name for its padding, and what to call the padding that is left."""
+    """The image, padded if the kernels have no name for the padding, and the name of the remaining padding."""
     name = _called(x, window, pads)
     return (_padded(x, pads, fill), "VALID") if name is None else (x, name)
 
 
 # Convolution
 
-# With several threads, oneDNN's gradient of a strided 1 x 1 convolution writes past the end of its memory where there
-# are fewer channels than this (TensorFlow 2.21: 3 to 12 channels crash, 16 do not); so its pixels are picked first.
+# With several threads, oneDNN's gradient of a strided 1 x 1 convolution writes past the end of its memory if there are
+# fewer channels than this (TensorFlow 2.21: 3 to 12 channels crash, 16 do not); so its pixels are sliced first.
 _VECTOR = 16
 
 
 def spread(weight: Any, dilations: Sequence[int]) -> Any:
-    """A weight with zeros between its elements, for where the kernels know no dilation."""
+    """A weight with zeros between its elements, for kernels without dilation."""
     for index, dilation in enumerate(dilations):
         if dilation > 1:
             shape = weight.shape.as_list()
@@ -123,11 +123,11 @@ def convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, dire
         x: (N, *space, C).
         weight: (*kernel, C / group, M).
         bias: (M,) or None.
-        window: How the kernel moves.
-        group: How many groups.
-        direct: Whether the kernels know groups and dilation, with gradients.
-        explicit: Whether the kernel may be given any padding. It then need not be copied around the image, but
-            gradients take up to four times as long.
+        window: Strides, dilations and padding.
+        group: Number of groups.
+        direct: Whether the kernels support groups and dilation, with gradients.
+        explicit: Whether to pass explicit padding to the kernel. This avoids a padded copy of the image, but gradients
+            take up to four times as long.
     """
     asked = _padding(x, window)[0]
     if explicit and _called(x, window, asked) is None:
@@ -182,10 +182,10 @@ def _conv(emitter: Emitter, node: ir.Node) -> None:
 def _pooled(
     x: Any, kernel: Sequence[int], strides: Sequence[int], pads: str, dilations: Sequence[int], kind: str
 ) -> Any:
-    """Pooling with channels last over one to three spatial axes, by kernels for two.
+    """Pooling with channels last over one to three spatial axes, with kernels for two.
 
-    Over three axes it is one pooling over the last two and one over the first: there are no kernels for three in
-    float64, and windows are products of intervals.
+    Three axes take one pooling over the last two and one over the first: there are no float64 kernels for three, and
+    windows are products of intervals.
     """
     shape = [-1 if extent is None else extent for extent in x.shape.as_list()]
     if len(kernel) == 1:
@@ -197,7 +197,7 @@ def _pooled(
         rows = tf.reshape(slices, [-1, shape[1], inner[0] * inner[1], inner[2]])
         rows = _pooled(rows, (kernel[0], 1), (strides[0], 1), pads, (dilations[0], 1), kind)
         return tf.reshape(rows, [-1, rows.shape[1], *inner])
-    if max(dilations) > 1:  # with stride 1 alone
+    if max(dilations) > 1:  # with stride 1 only
         y = tf.nn.pool(x, kernel, kind, padding=pads, dilations=dilations)
         return y[:, :: strides[0], :: strides[1]]
     return (tf.nn.max_pool2d if kind == "MAX" else tf.nn.avg_pool2d)(x, kernel, strides, pads)
@@ -221,7 +221,7 @@ def _unknown_space(node: ir.Node) -> str | None:
 
 
 def _average(x: Any, window: Window, include: bool) -> Any:
-    """The average over padded windows; padding counts where it is included, what is beyond it never does."""
+    """The average over padded windows; padding counts if included, elements beyond it never do."""
     asked, beyond = _padding(x, window)
     both = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(asked, beyond, strict=True)]
 
@@ -233,7 +233,7 @@ def _average(x: Any, window: Window, include: bool) -> Any:
     y = average(_padded(x, both, 0.0))
     if include and not any(map(any, beyond)):
         return y
-    # The share of each window that counts.
+    # The fraction of each window that counts.
     space = x.shape.as_list()[1:-1]
     if None in space:
         sizes = tf.shape(x)
@@ -245,7 +245,7 @@ def _average(x: Any, window: Window, include: bool) -> Any:
 @operator("AveragePool", _check_average)
 def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     order, include = channels_last(rank(node)), bool(attribute(node, "count_include_pad", 0))
-    if max(attribute(node, "dilations", (1,))) > 1:  # of which the kernels have no gradient, or not over three axes
+    if max(attribute(node, "dilations", (1,))) > 1:  # whose kernels have no gradient, or none over three axes
         window = emitter.bind(convolution_window(node))
         x = emitter.name(node.inputs[0])
         emitter.assign(node, f"{emitter.function(average_windows)}({x}, {window}, {include})")

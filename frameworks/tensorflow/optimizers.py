@@ -1,4 +1,4 @@
-"""Keras's own optimizers under deep5's names; they load when one is bound, so that a recipe may name them."""
+"""Keras's optimizers under deep5's names. Keras is imported on binding, so recipes can name them without it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class GradientDescentOptimizer(KerasOptimizer, twin=SGD):
 
 
 class MomentumOptimizer(KerasOptimizer, twin=Momentum):
-    """`keras.optimizers.SGD` with momentum; the learning rate stands inside the velocity."""
+    """`keras.optimizers.SGD` with momentum; the velocity includes the learning rate."""
 
     made = "SGD"
 
@@ -63,7 +63,7 @@ class MomentumOptimizer(KerasOptimizer, twin=Momentum):
 
 
 class NesterovOptimizer(KerasOptimizer, twin=Nesterov):
-    """`keras.optimizers.SGD` with Nesterov's momentum; the learning rate stands inside the velocity."""
+    """`keras.optimizers.SGD` with Nesterov's momentum; the velocity includes the learning rate."""
 
     made = "SGD"
 
@@ -73,7 +73,7 @@ class NesterovOptimizer(KerasOptimizer, twin=Nesterov):
 
 
 class AdaGradOptimizer(KerasOptimizer, twin=AdaGrad):
-    """`keras.optimizers.Adagrad`; its epsilon stands inside the root."""
+    """`keras.optimizers.Adagrad`; its epsilon is added inside the root."""
 
     made = "Adagrad"
 
@@ -93,7 +93,7 @@ class AdaDeltaOptimizer(KerasOptimizer, twin=AdaDelta):
 
 
 class RMSPropOptimizer(KerasOptimizer, twin=RMSProp):
-    """`keras.optimizers.RMSprop`; its epsilon stands inside the root."""
+    """`keras.optimizers.RMSprop`; its epsilon is added inside the root."""
 
     made = "RMSprop"
 
@@ -107,7 +107,7 @@ def _adam(hyper: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class AdamOptimizer(KerasOptimizer, twin=Adam):
-    """`keras.optimizers.Adam`; its epsilon stands beside a root that is not corrected for bias."""
+    """`keras.optimizers.Adam`; its epsilon is added to a root without bias correction."""
 
     made = "Adam"
 
@@ -117,7 +117,7 @@ class AdamOptimizer(KerasOptimizer, twin=Adam):
 
 
 class AdamWOptimizer(KerasOptimizer, twin=AdamW):
-    """`keras.optimizers.AdamW`; its epsilon stands beside a root that is not corrected for bias."""
+    """`keras.optimizers.AdamW`; its epsilon is added to a root without bias correction."""
 
     made = "AdamW"
 
@@ -127,9 +127,9 @@ class AdamWOptimizer(KerasOptimizer, twin=AdamW):
 
 
 class AMSGradOptimizer(KerasOptimizer, twin=AMSGrad, lacks=("bias_correction",)):
-    """`keras.optimizers.Adam` with `amsgrad`; it corrects the bias, as deep5's does with `bias_correction=True`.
+    """`keras.optimizers.Adam` with `amsgrad`; it corrects the bias, the same as deep5's with `bias_correction=True`.
 
-    Its epsilon stands beside a root that is not corrected.
+    Its epsilon is added to a root without bias correction.
     """
 
     made = "Adam"
@@ -140,7 +140,7 @@ class AMSGradOptimizer(KerasOptimizer, twin=AMSGrad, lacks=("bias_correction",))
 
 
 class NadamOptimizer(KerasOptimizer, twin=Nadam, lacks=("momentum_decay",)):
-    """`keras.optimizers.Nadam`, whose momentum rises as deep5's does with `momentum_decay=1`."""
+    """`keras.optimizers.Nadam`, whose momentum increases the same way as deep5's with `momentum_decay=1`."""
 
     made = "Nadam"
 
@@ -150,7 +150,7 @@ class NadamOptimizer(KerasOptimizer, twin=Nadam, lacks=("momentum_decay",)):
 
 
 class LAMBOptimizer(KerasOptimizer, twin=LAMB, lacks=("weight_decay",)):
-    """`keras.optimizers.Lamb`; its weight decay is not the paper's, and left out."""
+    """`keras.optimizers.Lamb`; its weight decay differs from the paper's and is not supported."""
 
     made = "Lamb"
 

@@ -1,4 +1,4 @@
-"""In which order the axes of a value lie in memory, and the orders that TensorFlow's kernels like best.
+"""The axis order of a value in memory, and the orders that TensorFlow's kernels prefer.
 
 An order is a permutation of ONNX's axes: a value in the order (0, 2, 3, 1) has its channels last.
 """
@@ -13,12 +13,12 @@ Order = tuple[int, ...]
 
 
 def onnx_order(rank: int) -> Order:
-    """ONNX's own."""
+    """ONNX's axis order."""
     return tuple(range(rank))
 
 
 def channels_last(rank: int) -> Order:
-    """Batch, space, channels: of images.
+    """Batch, space, channels: the order of images.
 
     >>> channels_last(4)
     (0, 2, 3, 1)
@@ -27,7 +27,7 @@ def channels_last(rank: int) -> Order:
 
 
 def kernel_order(rank: int) -> Order:
-    """Space, channels in, channels out: of a convolution's weight.
+    """Space, input channels, output channels: the order of convolution weights.
 
     >>> kernel_order(4)
     (2, 3, 1, 0)
@@ -36,7 +36,7 @@ def kernel_order(rank: int) -> Order:
 
 
 def between(have: Order, want: Order) -> Order:
-    """The permutation that brings a value from one order into another.
+    """The permutation that converts a value from one order to another.
 
     >>> between((0, 2, 3, 1), (0, 1, 2, 3))
     (0, 3, 1, 2)
@@ -45,7 +45,7 @@ def between(have: Order, want: Order) -> Order:
 
 
 def without(order: Order, removed: Iterable[int]) -> Order:
-    """The order of what is left when some of ONNX's axes are gone.
+    """The order of the remaining axes when some of ONNX's axes are removed.
 
     >>> without((0, 2, 3, 1), [2, 3])
     (0, 1)
@@ -56,7 +56,7 @@ def without(order: Order, removed: Iterable[int]) -> Order:
 
 
 def keeps_memory(extents: Sequence[int | str | None], permutation: Order) -> bool:
-    """Whether a permutation moves only axes of extent 1: then it is a change of shape, and nothing is copied.
+    """Whether a permutation moves only dimensions of size 1: then it is a reshape without a copy.
 
     >>> keeps_memory(("N", 1, 28, 28), (0, 2, 3, 1))
     True

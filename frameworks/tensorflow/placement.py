@@ -1,4 +1,4 @@
-"""`without_kernel`: which operators of a traced graph cannot run on a graphics processor."""
+"""`without_kernel`: the operators of a traced graph that cannot run on a GPU."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["without_kernel"]
 
 
 def without_kernel(graph: Any) -> list[str]:
-    """Operators of a graph for which TensorFlow has kernels, but none for a graphics processor and their element types.
+    """The operators of a graph for which TensorFlow has kernels, but no GPU kernel for their dtypes.
 
     Args:
         graph: A traced `tf.Graph`.
 
     Returns:
-        Each once, such as `"MatMul of int64"`.
+        Each operator once, such as `"MatMul of int64"`.
     """
     listed = graph.as_graph_def()
     nodes = [*listed.node, *(node for function in listed.library.function for node in function.node_def)]
@@ -25,9 +25,9 @@ def without_kernel(graph: Any) -> list[str]:
 
 
 def _lacking(node: Any) -> str:
-    """The node's operator, if it lacks a kernel; else nothing."""
+    """The node's operator if it has no GPU kernel; else an empty string."""
     kernels = _kernels(node.op)
-    # Calls of functions have no kernel of their own anywhere.
+    # Function calls have no kernel on any device.
     if not kernels or any(kernel.device_type in {"GPU", "DEFAULT"} and _fits(kernel, node) for kernel in kernels):
         return ""
     types = dict.fromkeys(tf.as_dtype(value.type).name for value in node.attr.values() if value.type)

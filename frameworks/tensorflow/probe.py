@@ -1,4 +1,4 @@
-"""Asks TensorFlow's kernels what they can do: that depends on the processor, on oneDNN and on the element type."""
+"""Tests what TensorFlow's kernels support: that depends on the CPU, on oneDNN and on the dtype."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["runs"]
 
 @functools.cache
 def runs(dtype: str, axes: int, device: str) -> bool:
-    """Whether convolutions in groups and with dilation have gradients.
+    """Whether grouped and dilated convolutions have gradients.
 
     Args:
-        dtype: Element type.
-        axes: Spatial axes.
-        device: Where, as TensorFlow names it.
+        dtype: The dtype.
+        axes: Number of spatial axes.
+        device: The device, as TensorFlow names it.
     """
     if axes == 3:
-        return False  # dilation has no gradient in float64, groups have no kernel
-    # Even while something is traced the kernels run here: a graph alone does not tell.
+        return False  # dilation has no float64 gradient, groups have no kernel
+    # Runs the kernels eagerly even during a trace: a graph would not show the error.
     with tf.init_scope(), tf.device(device):
         x, w = tf.ones((1, 5, 5, 4), dtype), tf.ones((2, 2, 2, 4), dtype)
         how = {"strides": [1, 1, 1, 1], "padding": "VALID", "dilations": [1, 2, 2, 1]}

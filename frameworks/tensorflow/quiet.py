@@ -1,4 +1,4 @@
-"""TensorFlow's import and first look for devices without its start-up reports, and with everything else it says."""
+"""Imports TensorFlow and queries its devices without its start-up reports, but with all its other output."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pathlib import Path
 
 __all__ = ["without_reports"]
 
-# Levels I and W of the log, and what belongs to such a line; E and F are errors.
+# Levels I and W of the log, and the parts of such a line; E and F are errors.
 _REPORT = re.compile(
     r"[IW]\d{4} \d\d:\d\d:.*|WARNING: All log messages before absl::InitializeLog\(\) .*|To enable the following .*"
 )
-# An error only where there is a graphics processor, which then has a file of its own.
+# An error only if the machine has a GPU, which then has a device file.
 _NO_PROCESSOR = re.compile(r"E\d{4} \d\d:\d\d:.*failed call to cuInit.*")
 
 
 @contextmanager
 def without_reports() -> Iterator[None]:
-    """Hold standard error back while the block runs, then let through all lines that are no reports or warnings.
+    """Buffer stderr while the block runs, then write all lines except info messages and warnings.
 
-    That CUDA does not start on a machine without a graphics processor is a report, too.
+    A CUDA start-up failure on a machine without a GPU counts as an info message.
 
-    TF_CPP_MIN_LOG_LEVEL does not silence what is said before the log is set up; a process that crashes inside the block
-    loses what it said.
+    TF_CPP_MIN_LOG_LEVEL does not silence output before the log is set up; a process that crashes inside the block loses
+    its output.
     """
     sys.stderr.flush()
     kept = os.dup(2)
@@ -47,5 +47,5 @@ def without_reports() -> Iterator[None]:
 
 
 def _has_processor() -> bool:
-    """Whether the system has a graphics processor that CUDA would run on, working or not."""
+    """Whether the system has a GPU that CUDA would use, working or not."""
     return Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia[0-9]*"))

@@ -1,4 +1,4 @@
-"""`Scopes`: the layers of a network in the names of TensorFlow's operations."""
+"""`Scopes`: the layers of a network as the names of TensorFlow's operations."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from deep5.networks.network import Network
 __all__ = ["Scopes"]
 
 _SCOPE = re.compile(r"(?:^|[/-])deep5_layer_(\d+)/")
-# Where TensorFlow puts the gradient of what was computed in a scope.
+# The prefix that TensorFlow gives to the gradient of operations in a scope.
 _GRADIENT = "gradient_tape/"
 
 
 class Scopes:
-    """Name scopes, one a layer; TensorFlow names the operations of a gradient after that of the layer.
+    """Name scopes, one per layer; TensorFlow names the operations of a gradient after the layer's scope.
 
     Args:
-        network: Whose layers are meant.
+        network: The network with the layers.
     """
 
     def __init__(self, network: Network) -> None:
@@ -29,7 +29,7 @@ class Scopes:
         self._owners: tuple[Network, Owners] | None = None
 
     def scope(self, run: Network, node: Any) -> str | None:
-        """The scope of a node of what runs; None where it belongs to no layer."""
+        """The scope of a node of the network that runs; None if it belongs to no layer."""
         if self._owners is None or self._owners[0] is not run:
             self._owners = run, Owners(self.network, run)
         owners = self._owners[1]
@@ -37,7 +37,7 @@ class Scopes:
         return None if group is None else f"deep5_layer_{self._numbers.setdefault(group, len(self._numbers))}"
 
     def group(self, operation: str) -> Group | None:
-        """The layer of an operation, by its name."""
+        """The layer of an operation, from its name."""
         found = _SCOPE.search(operation)
         if found is None:
             return None
@@ -46,11 +46,11 @@ class Scopes:
     def groups(self, graph: Any) -> dict[str, Group | None]:
         """The layers of the operations of a graph, by name.
 
-        One without a scope belongs with what it reads: to the gradient of a layer, where it reads what that layer has
-        computed and gradients too, as a gradient of somebody's own does; else with the last, as a sum of gradients.
+        An operation without a scope belongs to the layer of its inputs: to the gradient of a layer if it reads both
+        that layer's results and gradients, as a custom gradient does; else to the last input's, as a sum of gradients.
         """
         found: dict[str, Group | None] = {}
-        for operation in graph.get_operations():  # in the order in which they were traced
+        for operation in graph.get_operations():  # in tracing order
             group = self.group(operation.name)
             if group is None:
                 sources = [each for value in operation.inputs if (each := found.get(value.op.name)) is not None]

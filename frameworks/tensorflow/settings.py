@@ -1,4 +1,4 @@
-"""What TensorFlow runs with, read back from it."""
+"""TensorFlow's settings, read back from it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["read_settings"]
 
 
 def read_settings(device: Device, *, xla: bool) -> dict[str, Any]:
-    """Threads, TF32 and determinism, of this process; see `GraphExecutor.settings`.
+    """The process's threads, TF32 and determinism; see `GraphExecutor.settings`.
 
     Args:
-        device: Where something runs.
-        xla: Whether XLA compiles it.
+        device: The device to run on.
+        xla: Whether XLA compiles.
     """
     on_host = device.kind == "cpu"
     return {

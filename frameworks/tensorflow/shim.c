@@ -1,8 +1,8 @@
-/* Compiled operators as one operation of TensorFlow's: "Deep5Operator", registered through TensorFlow's own C interface.
+/* Compiled operators as one TensorFlow operation: "Deep5Operator", registered through TensorFlow's C API.
  *
- * An attribute of the operation names the kernel: a number that means nothing in another process, or once the kernel is
- * gone. Memory is TensorFlow's own; nothing is copied. TensorFlow is loaded already, for Python alone: its functions are
- * looked up in its library, and its headers need not be installed.
+ * An attribute of the operation identifies the kernel by a number, which is invalid in another process, or once the
+ * kernel is freed. Memory is TensorFlow's; nothing is copied. TensorFlow is already loaded, but only for Python: this
+ * file looks its functions up in its library, so that its headers need not be installed.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -57,11 +57,11 @@ enum { OK = 0, UNKNOWN = 2, INVALID_ARGUMENT = 3, FAILED_PRECONDITION = 9 };
 #define DECLARE(result, name, arguments) static result(*name) arguments;
 FUNCTIONS(DECLARE)
 
-/* A kernel by its number. Entries stay for ever: what TensorFlow keeps of them may outlive the kernel. */
+/* A kernel by its number. Entries are never freed: TensorFlow's references to them may outlive the kernel. */
 typedef struct entry {
   struct entry *next;
   int64_t number;
-  deep5_kernel *kernel; /* NULL once it is gone */
+  deep5_kernel *kernel; /* NULL once it is freed */
   char *name;
 } entry;
 static entry *entries;
@@ -72,7 +72,7 @@ static entry *found(int64_t number) {
   return at;
 }
 
-/* Element types as TensorFlow numbers them, by deep5's number, and their sizes in bytes; 0 where there is none. */
+/* TensorFlow's dtype numbers, indexed by deep5's, and their sizes in bytes; 0 if TensorFlow has no such dtype. */
 static const struct {
   int dtype;
   size_t bytes;
@@ -83,7 +83,7 @@ static const struct {
     [DEEP5_BFLOAT16] = {14, 2},
 };
 
-/* What Python reads out of TensorFlow's message: it begins with "deep5: " and ends with " [deep5]". */
+/* The text that Python extracts from TensorFlow's message: it begins with "deep5: " and ends with " [deep5]". */
 static void say(TF_Status *status, int code, const char *name, const char *what, const char *why) {
   size_t room = strlen(name) + strlen(what) + strlen(why) + 24;
   char *text = malloc(room);
@@ -92,7 +92,7 @@ static void say(TF_Status *status, int code, const char *name, const char *what,
   free(text);
 }
 
-/* Whether an attribute that lists element types lists these. */
+/* Whether an attribute that lists dtypes equals this list. */
 static int agrees(TF_OpKernelConstruction *context, const char *name, int count, const int32_t *dtypes) {
   int types[DEEP5_MAX_TENSORS];
   int32_t listed = -1, total = 0;
@@ -125,7 +125,7 @@ static void *create(TF_OpKernelConstruction *context) {
   return own;
 }
 
-/* The deep5 view of a tensor; 0, or an error code. */
+/* The deep5 view of a tensor. Returns 0, or an error code. */
 static int viewed(const TF_Tensor *tensor, int32_t dtype, int64_t *shape, deep5_tensor *view) {
   int rank = TF_NumDims(tensor);
   if (rank > DEEP5_MAX_RANK) return 1;
@@ -137,7 +137,7 @@ static int viewed(const TF_Tensor *tensor, int32_t dtype, int64_t *shape, deep5_
 static TF_Tensor *allocated(TF_OpKernelContext *context, int index, deep5_tensor *output, TF_Status *status) {
   size_t bytes = TYPES[output->dtype].bytes;
   for (int axis = 0; axis < output->rank; ++axis) {
-    if (output->shape[axis] < 0) { /* which TensorFlow would end the process for */
+    if (output->shape[axis] < 0) { /* for which TensorFlow would abort the process */
       TF_SetStatus(status, INVALID_ARGUMENT, "deep5: an operator's specs says an extent below zero [deep5]");
       return NULL;
     }
@@ -192,10 +192,10 @@ static void compute(void *state, TF_OpKernelContext *context) {
 static void drop(void *state) { (void)state; }
 
 static void infer(TF_ShapeInferenceContext *context, TF_Status *status) {
-  TF_ShapeInferenceContextSetUnknownShape(context, status); /* Python knows them */
+  TF_ShapeInferenceContextSetUnknownShape(context, status); /* Python sets the shapes */
 }
 
-/* Look TensorFlow's functions up in its library, which is loaded, and register the operation. NULL, or what is wrong. */
+/* Look TensorFlow's functions up in its loaded library, and register the operation. Returns NULL, or an error text. */
 const char *deep5_register(const char *path) {
   static char wrong[256];
   void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
@@ -222,7 +222,7 @@ const char *deep5_register(const char *path) {
   return code == OK ? NULL : wrong;
 }
 
-/* Make a kernel known by a number, which no other has or had. 0, or 1 where there is no memory. */
+/* Register a kernel under a number that was never used before. Returns 0, or 1 if out of memory. */
 int deep5_enter(int64_t number, deep5_kernel *kernel, const char *name) {
   entry *made = malloc(sizeof *made);
   char *copy = strdup(name);
@@ -237,7 +237,7 @@ int deep5_enter(int64_t number, deep5_kernel *kernel, const char *name) {
   return 0;
 }
 
-/* Say that a kernel is gone. */
+/* Mark a kernel as freed. */
 void deep5_forget(int64_t number) {
   entry *own = found(number);
   if (own) __atomic_store_n(&own->kernel, NULL, __ATOMIC_RELEASE);

@@ -1,4 +1,4 @@
-"""Short floating-point types where TensorFlow's own kernels add up in them."""
+"""Short floating-point types in which TensorFlow's kernels accumulate."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["in_float32", "through_float32", "with_bias", "xla_kernels"]
 
 
 def through_float32(dtype: str, device: str, *, xla: bool) -> bool:
-    """Whether products of this type are computed in float32, of operands as they are, and rounded at the end.
+    """Whether products of this dtype are computed in float32, from unrounded operands, and rounded at the end.
 
-    TensorFlow's kernels in float16 on the host take seven times as long as float32's, and add the gradients of a
-    convolution up in float16. Those in bfloat16 do the latter on processors that have no instructions for it. XLA's do
+    On the host, TensorFlow's float16 kernels take seven times as long as float32's, and sum the gradients of a
+    convolution in float16. Its bfloat16 kernels sum in bfloat16 on CPUs without instructions for it. XLA's kernels do
     neither.
 
     Args:
-        dtype: Element type of the product.
-        device: As TensorFlow names it.
-        xla: Whether XLA compiles it.
+        dtype: The dtype of the product.
+        device: The device, as TensorFlow names it.
+        xla: Whether XLA compiles the product.
     """
     if "CPU" not in device.upper() or xla:
         return False
@@ -33,7 +33,7 @@ def through_float32(dtype: str, device: str, *, xla: bool) -> bool:
 
 @functools.cache
 def xla_kernels(dtype: str, device: str) -> str:
-    """The element type of XLA's kernels for products of one, as the program says that it makes of a small product."""
+    """The dtype of XLA's kernels for products of the given dtype, read from the compiled program of a small product."""
     with tf.init_scope(), tf.device(device):
         x = tf.ones((64, 64), dtype)
         product = tf.function(lambda a: tf.matmul(a, a), jit_compile=True)
@@ -44,7 +44,7 @@ def xla_kernels(dtype: str, device: str) -> str:
 
 @functools.cache
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A product of a short type's, computed in float32 and rounded once; its gradients likewise."""
+    """A product of a short type, computed in float32 and rounded once; the same for its gradients."""
 
     @functools.wraps(function)
     def product(*operands: Any) -> Any:
@@ -55,10 +55,10 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_bias(y: Any, bias: Any) -> Any:
-    """`tf.nn.bias_add`: a vector along the last axis.
+    """`tf.nn.bias_add`: adds a vector along the last axis.
 
-    The kernel of its gradient adds the batch up in bfloat16, in which nothing is added any more from 256 equal terms
-    on; here that sum is in float32, and rounded once.
+    The kernel of its gradient sums the batch in bfloat16, in which the sum of equal terms stops growing at 256 terms;
+    this function sums in float32 and rounds once.
     """
     return _with_bias(y, bias) if bias.dtype == tf.bfloat16 else tf.nn.bias_add(y, bias)
 

@@ -1,4 +1,4 @@
-"""Further functions of the array API standard for TensorFlow: sorting, scans, places, shapes, linear algebra, types.
+"""Further functions of the array API standard for TensorFlow: sorting, scans, indexing, shapes, linear algebra, dtypes.
 
 References:
     Python array API standard, 2024.12, https://data-apis.org/array-api.
@@ -31,7 +31,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def matched(*values: Any) -> list[Any]:
-    """The values as tensors; numbers in the element type of the first array."""
+    """The values as tensors; numbers take the dtype of the first array."""
     dtype = next((value.dtype for value in values if hasattr(value, "dtype")), None)
     return [value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value, dtype=dtype) for value in values]
 
@@ -40,16 +40,16 @@ def _tensor(x: Any) -> Any:
     return x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x)
 
 
-# Sorting. TensorFlow sorts no truth values, and orders descending ones by turning them round; ties stay as they stand
-# only in its sort of ascending order. Where NaN comes is left open by the standard, and by TensorFlow. Its argmax and
-# argmin pass NaN over, where other frameworks give the place of the first, and inf // 2 is inf, where theirs is NaN.
+# Sorting. TensorFlow cannot sort booleans, and implements descending order by negation; only its ascending sort is
+# stable. Neither the standard nor TensorFlow defines the position of NaN. TensorFlow's argmax and argmin skip NaN,
+# where other frameworks return the index of the first, and inf // 2 is inf, where others give NaN.
 
 
 def _argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
     x = _tensor(x)
     if not descending:
         return tf.cast(tf.argsort(_sortable(x), axis=axis, stable=True), tf.int64)
-    # Ascending from behind: among equals the last comes first, and is the first from the front.
+    # Ascending from the end: among equal elements the last comes first, and is the first when read from the front.
     length = tf.shape(x, out_type=tf.int64)[axis]
     behind = tf.argsort(_sortable(tf.reverse(x, [axis])), axis=axis, stable=True)
     return length - 1 - tf.reverse(tf.cast(behind, tf.int64), [axis])
@@ -74,7 +74,7 @@ def _gathered(x: Any, indices: Any, axis: int) -> Any:
     order = [*(each for each in range(rank) if each != axis % rank), axis % rank]
     back = [order.index(each) for each in range(rank)]
     x, indices = tf.transpose(x, order), tf.transpose(indices, order)
-    # Axes of extent 1 stand for any.
+    # Dimensions of size 1 broadcast.
     lead = tf.broadcast_dynamic_shape(tf.shape(x)[:-1], tf.shape(indices)[:-1])
     x = tf.broadcast_to(x, tf.concat([lead, tf.shape(x)[-1:]], 0))
     indices = tf.broadcast_to(indices, tf.concat([lead, tf.shape(indices)[-1:]], 0))
@@ -105,7 +105,7 @@ def _scan(function: Callable[..., Any], whole: Any) -> Callable[..., Any]:
 
 
 def _wide(dtype: Any) -> Any:
-    """The element type of a sum."""
+    """The dtype of a sum."""
     if dtype == tf.bool or (dtype.is_integer and not dtype.is_unsigned):
         return tf.int64
     return tf.uint64 if dtype.is_integer else dtype
@@ -125,14 +125,14 @@ def _diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append:
     return x
 
 
-# Element by element.
+# Element-wise functions.
 
 
 def _logaddexp(x1: Any, x2: Any, /) -> Any:
     x1, x2 = matched(x1, x2)
     larger = tf.maximum(x1, x2)
     distance = -tf.abs(x1 - x2)
-    # The difference of two equal infinities is no number.
+    # The difference of two equal infinities is NaN.
     return tf.where(x1 == x2, larger + math.log(2.0), larger + tf.math.log1p(tf.exp(distance)))
 
 
@@ -140,7 +140,7 @@ def _hypot(x1: Any, x2: Any, /) -> Any:
     x1, x2 = (tf.abs(each) for each in matched(x1, x2))
     larger, smaller = tf.maximum(x1, x2), tf.minimum(x1, x2)
     ratio = tf.math.divide_no_nan(smaller, larger)
-    exact = larger * tf.sqrt(1 + ratio * ratio)  # which squares nothing that is large
+    exact = larger * tf.sqrt(1 + ratio * ratio)  # avoids squaring large values
     infinite = tf.math.is_inf(x1) | tf.math.is_inf(x2)
     return tf.where(infinite, tf.constant(math.inf, larger.dtype), exact)
 
@@ -257,7 +257,7 @@ def _solve(x1: Any, x2: Any, /) -> Any:
     return tf.linalg.solve(x1, x2)
 
 
-# Making arrays, and element types.
+# Array creation and dtypes.
 
 
 def _eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Any:
@@ -269,7 +269,7 @@ def _eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = 
 def _linspace(
     start: float, stop: float, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
 ) -> Any:
-    # In float64, so that the ends are met.
+    # In float64, so that the end points are exact.
     made = np.linspace(start, stop, num, endpoint=endpoint)
     return tf.cast(tf.constant(made), tf.float32 if dtype is None else dtype)
 
@@ -294,14 +294,14 @@ def _isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def _result_type(*arrays_and_dtypes: Any) -> Any:
-    """The element type of a result; Python's numbers take the arrays' own, where those are of their kind."""
+    """The dtype of a result; Python numbers take the dtype of the arrays if they are of the same kind."""
     numbers = [each for each in arrays_and_dtypes if isinstance(each, (bool, int, float))]
     dtypes = [_dtype_of(each).as_numpy_dtype for each in arrays_and_dtypes if not isinstance(each, (bool, int, float))]
     return tf.as_dtype(np.result_type(*dtypes, *numbers))
 
 
 def _finfo(dtype: Any, /) -> Any:
-    """Of a floating-point type."""
+    """The limits of a floating-point dtype."""
     import ml_dtypes
 
     dtype = _dtype_of(dtype)

@@ -28,18 +28,18 @@ from deep5.training.rule_step import Modifier, RuleStep, check_gradient, refuse_
 
 __all__ = ["TensorFlowStep"]
 
-# Bytes of a parameter from which on what lies between the operations of its update counts.
+# Size in bytes of a parameter from which the intermediate results of its update matter.
 _LARGE = 1 << 20
 
 
 class _Functions:
-    """What `FunctionalRule` evaluates with; see `ArrayFunctions`."""
+    """The functions with which a `FunctionalRule` is evaluated; see `ArrayFunctions`."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what an earlier trace has rounded."""
+        """Clear the values rounded by an earlier trace."""
         self._rounded: dict[tuple[int, str], tuple[Array, Array]] = {}
 
     def function(self, name: str) -> Callable[..., Array]:
@@ -47,10 +47,10 @@ class _Functions:
         return function
 
     def cast(self, value: Array, dtype: str) -> Array:
-        # The rule's scalars are the same for all parameters: rounded once, and not once a parameter.
+        # All parameters share the rule's scalars: round once, not once per parameter.
         key = id(value), dtype
         if key not in self._rounded:
-            # Kept with the value itself, so that no other one gets its identity.
+            # Keeps a reference to the value, so that its id is not reused.
             self._rounded[key] = value, NAMESPACE.asarray(value, dtype=tf.as_dtype(dtype))
         return self._rounded[key][1]
 
@@ -70,11 +70,11 @@ class _Functions:
 class TensorFlowStep(RuleStep):
     """The whole training step of a `TracedNetwork`; implements `TrainStep`.
 
-    Hyperparameters and what else the rule computes on the host enter as one vector, so that nothing retraces when they
-    change. The rule works on values as they lie in memory: whatever it does element by element, or sums over a
-    parameter, does not depend on the order of the elements.
+    Hyperparameters and other host values of the rule enter as one vector, so that changing them does not retrace. The
+    rule works on values in their memory order: element-wise operations and sums over a parameter do not depend on the
+    order of the elements.
 
-    Arguments and errors are `RuleStep`'s; the modifier is traced into the step, and works in ONNX's order.
+    Arguments and errors are `RuleStep`'s; the modifier is traced into the step, and works in ONNX's axis order.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class TensorFlowStep(RuleStep):
 
     @property
     def traces(self) -> int:
-        """How often the step was traced, with the rule inside."""
+        """Number of traces of the step, including the rule."""
         return self._traced_before + max(self._rule.traces, self._whole.traces, self._other_half.traces)
 
     @property
     def compilations(self) -> int:
-        """How often XLA has compiled the whole step: once a batch size; 0 without XLA."""
+        """Number of XLA compilations of the whole step: one per batch size; 0 without XLA."""
         return self._whole.compilations
 
     @property
@@ -155,7 +155,7 @@ class TensorFlowStep(RuleStep):
         if self._inside:
             refuse_inside()
         check_info(info)
-        # Where the scale is dynamic it is read here, which waits for the last update.
+        # A dynamic scale is read here, which waits for the last update.
         number = loss_scale * self.loss_scale if self._scales else loss_scale
         scale = self._executor.scale(self._loss, number)
         added = self._rule.names if accumulate else None
@@ -175,7 +175,7 @@ class TensorFlowStep(RuleStep):
     @contextmanager
     def _evaluation_point(self) -> Iterator[None]:
         variables = {name: self._executor.live[name].variable for name in self._rule.names}
-        # Nothing is copied: an assignment puts another tensor into a variable, and leaves the one that was there.
+        # No copy: an assignment replaces a variable's tensor, and leaves the previous tensor unchanged.
         before = {name: variable.value() for name, variable in variables.items()}
         given = tf.unstack(tf.constant(self._rule.given(StepInfo(batch_size=1))))
         values = self._rule.evaluate(before, self._state_values(), given)
@@ -227,14 +227,14 @@ class TensorFlowStep(RuleStep):
     # Traced:
 
     def _numbers(self, vector: Any) -> Any:
-        """What the rule is given, out of what the step is given."""
+        """The rule's numbers, from the step's vector."""
         if self._scaling is None:
             return tf.unstack(vector)
         scaling = self._scaling.value()
         return self._rule.with_scale(tf.unstack(fitting(vector, scaling, self._rule.width, tf.where)), scaling[0])
 
     def _scale_of(self, vector: Any) -> Any:
-        """What the loss is multiplied by."""
+        """The factor of the loss."""
         return tf.cast(self._rule.scale(self._numbers(vector)), tf.as_dtype(self._loss_dtype))
 
     def _points(self, values: Values, vector: Any) -> Values:
@@ -246,7 +246,7 @@ class TensorFlowStep(RuleStep):
             self._assign_updated(gradients, values, vector)
             return
         scaling = self._scaling.value()
-        # Of the gradient itself, not of what is made of it.
+        # Checks the gradient itself, not values computed from it.
         finite = self._functions.all_finite([gradients[name] for name in self._rule.names])
 
         def update() -> Any:
@@ -274,8 +274,9 @@ class TensorFlowStep(RuleStep):
         done: list[Any] = []
         for name, evaluate in self._rule.updates(gradients, values, states, given):
             live = self._executor.live[name]
-            # One large parameter after the other: TensorFlow would begin with the first operation of every one of them,
-            # then come to the second, and hold whatever lies between for all at once. Small ones would only wait.
+            # One large parameter at a time: otherwise TensorFlow would run the first operation of every update, then
+            # the second, and hold the intermediate results of all of them at once. Serializing small ones would only
+            # add waiting.
             large = live.variable.shape.num_elements() * live.variable.dtype.size >= _LARGE
             with tf.control_dependencies(done if large else []):
                 value, own = evaluate()

@@ -1,7 +1,7 @@
-"""`straight_line`: a traced function of few operations as Python source that calls them one after the other.
+"""`straight_line`: a traced function of few operations as Python source that calls them one after another.
 
-A call of a traced function costs 60 to 130 us before its first operation, and an operation that is called by itself 5
-to 15: alone, a small operator in a function would be timed as TensorFlow's way into functions.
+A call of a traced function takes 60 to 130 us before its first operation, and a direct call of an operation 5 to 15 us:
+a benchmark of a small operator in a function would measure TensorFlow's function call overhead.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from deep5.frameworks.tensorflow.compiled import OPERATION
 
 __all__ = ["straight_line"]
 
-# More are left to the function: for thirteen small ones it takes as long.
+# Longer functions stay traced: for thirteen small operations both take the same time.
 _FEW = 8
-# So are those that pass more to each other than this: a function computes in place, and two operations at once, which
-# saves 16 us a MiB (HardSwish, Conv with a bias).
+# Functions that pass more data between operations stay traced too: a function computes in place, and runs two
+# operations at once, which saves 16 us per MiB (HardSwish, Conv with a bias).
 _PASSED_BYTES = 2 * 2**20
-# What costs nothing: a constant is made once, the others give their input away as it is.
+# Operations without cost: a constant is created once, the others return their input unchanged.
 _FREE = ("Const", "Identity", "StopGradient")
-# As TensorFlow's own functions hand attributes over.
+# Attributes in the form that TensorFlow's own functions pass them.
 _ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "bool": bool,
     "int": int,
@@ -36,19 +36,19 @@ _ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
 
 
 def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
-    """A function of the same tensors that gives the same; None where the traced one had better be called.
+    """A function of the same tensors with the same results; None if calling the traced function is better.
 
-    The last bits may differ where TensorFlow rewrites arithmetic in a function, such as a division by a constant.
+    The last bits may differ if TensorFlow rewrites arithmetic in a function, such as a division by a constant.
 
     Args:
-        function: A concrete function of tensors, whose outputs are tuples of tensors and of None.
-        device: Where it runs, as TensorFlow names it.
+        function: A concrete function of tensors, whose outputs are tuples of tensors and None.
+        device: The device to run on, as TensorFlow names it.
     """
     graph, needed = function.graph, _needed(function)
     operations = [operation for operation in needed if operation.type not in _FREE]
     passed = {value.ref() for operation in operations for value in operation.inputs if value.op in operations}
     sizes = [value.deref().shape.num_elements() for value in passed]
-    # Somebody's own function may place operations on other devices.
+    # A user-defined function may place operations on other devices.
     if len(operations) > _FEW or None in sizes or len({operation.device for operation in operations}) > 1:
         return None
     if sum(size * value.deref().dtype.size for size, value in zip(sizes, passed, strict=True)) > _PASSED_BYTES:
@@ -62,7 +62,7 @@ def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
     arguments = [name for name in names.values() if name not in bound]
     lines: list[str] = []
     for operation in graph.get_operations():
-        # What is called for more than its outputs, or after something else, stays in the graph.
+        # Operations with side effects or control dependencies stay in the graph.
         stateful = operation.op_def.is_stateful and operation.type not in ("Placeholder", OPERATION)
         if stateful or operation.control_inputs or "_gradient_op_type" in operation.node_def.attr:
             return None
@@ -70,7 +70,7 @@ def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
             continue
         if operation.type == "Const":
             name = names[operation.outputs[0].ref()] = f"c{len(bound)}"
-            with tf.init_scope(), tf.device(device):  # this may be called while somebody's own function is traced
+            with tf.init_scope(), tf.device(device):  # a user-defined function may be tracing now
                 bound[name] = tf.constant(tf.get_static_value(operation.outputs[0]), operation.outputs[0].dtype)
         elif operation.type in _FREE:
             names[operation.outputs[0].ref()] = names[operation.inputs[0].ref()]
@@ -83,12 +83,12 @@ def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
             lines.append(f"{''.join(f'{name}, ' for name in made)}= {text}")
     lines.append(f"return {_text(function.structured_outputs, names)}")
     source = "\n    ".join([f"def call({', '.join(arguments)}):", *lines])
-    exec(source, bound)  # noqa: S102 - names are made here, and attributes are bound
-    line: Callable[..., Any] = bound.pop("call")  # which refers to the names bound
+    exec(source, bound)  # noqa: S102 - the names are generated, and attributes are bound
+    line: Callable[..., Any] = bound.pop("call")  # refers to the bound names
     anywhere = not tf.config.list_logical_devices("GPU")
 
     def call(*tensors: Any) -> Any:
-        # No tape sees an operation that is called like this, and no graph takes it.
+        # A tape does not record an operation called this way, and a graph does not contain it.
         if could_possibly_record() or not tf.executing_eagerly():
             return function(*tensors)
         if anywhere:
@@ -100,7 +100,7 @@ def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
 
 
 def _needed(function: Any) -> set[Any]:
-    """The operations that compute something for the outputs."""
+    """The operations that the outputs depend on."""
     found: set[Any] = set()
     left = [value.op for value in function.outputs]
     while left:
@@ -112,7 +112,7 @@ def _needed(function: Any) -> set[Any]:
 
 
 def _call(operation: Any, names: Mapping[Any, str], bound: dict[str, Any]) -> str | None:
-    """The call of an operation; None where it has attributes that cannot be given to it."""
+    """The call of an operation; None if it has attributes that cannot be passed to it."""
     attributes: list[Any] = []
     for attribute in operation.op_def.attr:
         convert = _ATTRIBUTES.get(attribute.type.removeprefix("list(").removesuffix(")"))

@@ -1,4 +1,4 @@
-"""Batch normalisation over the parts of all ranks, in what TensorFlow traces, with calls to the host in it."""
+"""Batch normalization over the batch parts of all ranks, traced by TensorFlow, with calls to the host."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["batch_norm_over_ranks"]
 
 
 def batch_norm_over_ranks(ranks: RankStatistics) -> Callable[..., tuple[Any, Any, Any]]:
-    """ONNX's batch normalisation in training, channels last, by the statistics of the batch of all ranks.
+    """ONNX's batch normalization in training, channels last, with the statistics of the batch of all ranks.
 
-    What ranks exchange goes by way of the host. Such calls have an effect, so that TensorFlow makes them in the order
-    in which it traced them, which is that of all ranks.
+    Ranks exchange data through the host. Such calls have side effects, so TensorFlow runs them in tracing order, which
+    is the same on all ranks.
 
     Args:
-        ranks: What statistics and sums of gradients are exchanged by.
+        ranks: Exchanges statistics and sums of gradients.
 
     Returns:
-        A function of (x, scale, bias, running mean, running variance, momentum, epsilon), which gives the result and
+        A function of (x, scale, bias, running mean, running variance, momentum, epsilon), which returns the result and
         the new running statistics.
     """
 
@@ -45,7 +45,7 @@ def batch_norm_over_ranks(ranks: RankStatistics) -> Callable[..., tuple[Any, Any
         inverse = tf.math.rsqrt(variance + epsilon)
 
         def gradient(dy: Any, *statistics: Any) -> Any:
-            # Ioffe and Szegedy, Batch normalization, ICML 2015, section 3; sums over all ranks go into dx alone.
+            # Ioffe and Szegedy, Batch normalization, ICML 2015, section 3; only dx uses sums over all ranks.
             normal = (x - mean) * inverse
             dbias, dscale = tf.reduce_sum(dy, axes), tf.reduce_sum(dy * normal, axes)
             whole_bias, whole_scale = _on_host(sums, 2, [dbias, dscale])
@@ -65,7 +65,7 @@ def batch_norm_over_ranks(ranks: RankStatistics) -> Callable[..., tuple[Any, Any
 
 
 def _on_host(function: Callable[..., np.ndarray], count: int, rows: list[Any], *further: Any) -> list[Any]:
-    """Rows that a function gives of float64 rows, called on the host; here they have one length and one dtype."""
+    """The float64 rows that a function returns for float64 rows, called on the host; here of one length and dtype."""
     found = tf.numpy_function(function, [tf.cast(tf.stack(rows), tf.float64), *further], tf.float64, stateful=True)
     found = tf.ensure_shape(found, [count, *rows[0].shape])
     unstacked: list[Any] = tf.unstack(tf.cast(found, rows[0].dtype))

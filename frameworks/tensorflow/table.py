@@ -1,4 +1,4 @@
-"""The table of operators, ONNX's name -> a small function that emits a call of TensorFlow; what its entries share."""
+"""The operator table, from ONNX's name to a small function that emits a TensorFlow call; helpers of its entries."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Check = Callable[[ir.Node], str | None]
 
 OPERATORS: dict[str, Emit] = {}
 CHECKS: dict[str, Check] = {}
-"""Why a node cannot run, or None; operators without an entry always can."""
+"""Why a node cannot run, or None; operators without an entry always can run."""
 HOST: dict[str, Check] = {}
-"""What must be known where the operator is called, so that no tensor will do, and is not beforehand; or None."""
+"""The values that an operator needs on the host when it is called, but that are not known before; or None."""
 RANKLESS: set[str] = set()
-"""Operators that are written without asking how many axes their values have."""
+"""Operators whose source does not depend on the rank of their values."""
 CONTROL: set[str] = set()
-"""Operators of control flow, lists and optional values, which run as Python's own."""
+"""Operators of control flow, sequences and optional values, which run in Python."""
 
 
 def operator(
@@ -54,14 +54,14 @@ def operator(
     host: tuple[int, ...] | Check = (),
     rankless: bool = False,
 ) -> Callable[[Emit], Emit]:
-    """Enter a function into the table.
+    """Register a function in the table.
 
     Args:
         op_type: ONNX's name.
         check: Why a node cannot run, or None.
-        host: Positions of inputs that must be known where the operator is called; or what tells of a node what must be
-            and is not known before.
-        rankless: Whether it is written without asking how many axes its values have.
+        host: Positions of inputs that must be known on the host when the operator is called; or a function that returns
+            which values of a node must be known, but are not known before.
+        rankless: Whether its source does not depend on the rank of its values.
     """
 
     def register(emit: Emit) -> Emit:
@@ -78,7 +78,7 @@ def operator(
 
 
 def needs_host(node: ir.Node) -> str | None:
-    """Why a node cannot be traced, and runs where its network runs operator by operator; None where it can be."""
+    """Why a node cannot be traced and makes its network run operator by operator; None if it can be traced."""
     if node.op_type in CONTROL or subgraphs(node):
         return "control flow and lists"
     if node.op_type in HOST and (reason := HOST[node.op_type](node)) is not None:
@@ -89,13 +89,13 @@ def needs_host(node: ir.Node) -> str | None:
 
 
 def elementwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> None:
-    """Emit output = function(inputs …, further arguments), in whatever order the inputs lie."""
+    """Emit output = function(inputs …, further arguments), in the axis order of the inputs."""
     order = emitter.common_order(node.inputs)
     inputs = [emitter.aligned(value, order) for value in node.inputs]
     emitter.assign(node, f"{emitter.function(function)}({', '.join([*inputs, *arguments])})", order)
 
 
 def axes_of(node: ir.Node, position: int) -> list[int] | None:
-    """An input that lists axes of the first input, each counted from the first; None where it is left out."""
+    """An input that lists axes of the first input, converted to nonnegative values; None if it is omitted."""
     given = fixed(node, position)
     return None if given is None else [int(entry) % rank(node) for entry in given.reshape(-1)]

@@ -1,4 +1,4 @@
-"""How many threads TensorFlow uses: asked for before its runtime starts, and read back."""
+"""TensorFlow's thread counts: set before its runtime starts, and read back."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["inter_threads", "intra_threads", "set_threads"]
 
 
 def intra_threads() -> int:
-    """Threads within an operator."""
+    """Number of threads within an operator."""
     return _effective(tf.config.threading.get_intra_op_parallelism_threads(), "TF_NUM_INTRAOP_THREADS")
 
 
 def inter_threads() -> int:
-    """Operators that may run at the same time."""
+    """Number of operators that may run at the same time."""
     return _effective(tf.config.threading.get_inter_op_parallelism_threads(), "TF_NUM_INTEROP_THREADS")
 
 
 def set_threads(threads: int) -> None:
-    """Set the threads within an operator; operators then run one after the other, in the same order at every step.
+    """Set the threads within an operator; operators then run one after another, in the same order at every step.
 
     Args:
         threads: At least 1.
@@ -34,7 +34,7 @@ def set_threads(threads: int) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
     except RuntimeError as error:
-        # Once it runs, nothing changes it; what it has may be what is asked for.
+        # A started runtime cannot change it, but may already have the requested number.
         if intra_threads() != threads:
             raise UsageError(
                 f"got {threads} threads for tensorflow, which has started with {intra_threads()} and cannot change; "
@@ -44,7 +44,7 @@ def set_threads(threads: int) -> None:
 
 
 def _effective(configured: int, variable: str) -> int:
-    """What a configured number means: 0 is the environment's, or else one a core that the process may use."""
+    """The effective value of a setting: 0 means the environment's, or else one per available core."""
     if configured > 0:
         return int(configured)
     given = os.environ.get(variable, "")

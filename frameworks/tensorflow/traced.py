@@ -1,4 +1,4 @@
-"""`Traced`: a `tf.function` that is traced once and called by its concrete function."""
+"""`Traced`: a `tf.function` that is traced once and called through its concrete function."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from deep5.networks.diagnostics.failures import failed
 
 __all__ = ["Traced", "cause"]
 
-# What a call to the host raised; TensorFlow tells the class and the place, too.
+# An error raised by a call to the host; TensorFlow's message adds the class and the location.
 _RANKS = re.compile(r"CommunicationError: (.*)")
 
 
 class Traced:
-    """A function of tensors as one graph; traced at its first call, for every batch size at once.
+    """A function of tensors as one graph; traced at its first call, for all batch sizes at once.
 
-    The concrete function is called directly: choosing a trace by the arguments costs as much again as the call itself,
-    and there is but one.
+    The concrete function is called directly: selecting a trace by the arguments takes as long as the call itself, and
+    there is only one trace.
 
     Args:
-        body: Takes and returns tensors; assigns to variables.
-        signature: A `tf.TensorSpec` an argument; symbolic extents are None.
-        device: Where it runs, as TensorFlow names it.
+        body: Takes and returns tensors; may assign to variables.
+        signature: One `tf.TensorSpec` per argument; symbolic dimensions are None.
+        device: The device to run on, as TensorFlow names it.
         xla: Whether XLA compiles it.
-        eager: Whether it is not traced, and runs in the thread that calls it.
+        eager: Whether to run in the calling thread without tracing.
 
     Attributes:
-        traces: How often the body was traced.
+        traces: Number of traces of the body.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Traced:
 
     @property
     def compilations(self) -> int:
-        """How often XLA has compiled: once for every combination of shapes."""
+        """Number of XLA compilations: one for every combination of shapes."""
         return len(self._shapes)
 
     @property
@@ -62,11 +62,11 @@ class Traced:
         return (self._concrete or self._trace()).graph  # type: ignore[attr-defined]
 
     def __call__(self, *tensors: Any) -> Any:
-        """Run; the tensors are in the signature's order.
+        """Run with tensors in the signature's order.
 
         Raises:
-            CommunicationError: Another rank is lost, or did not come.
-            NetworkError: TensorFlow refuses what the tensors hold.
+            CommunicationError: Another rank is lost, or did not join.
+            NetworkError: TensorFlow rejects the tensors' values.
             OperatorError: A compiled operator failed.
             Unsupported: An operator has no gradient, or no kernel for the device.
         """
@@ -88,11 +88,11 @@ class Traced:
                     "there; remedy: run the network on the host, or on 'tensorflow:xla'"
                 ) from error
             raise failed(error, "tensorflow", cause(error)) from error
-        except (TypeError, ValueError) as error:  # of shapes, told while it is traced or called
+        except (TypeError, ValueError) as error:  # shape errors, raised during tracing or the call
             raise failed(error, "tensorflow", cause(error)) from error
 
     def _lacking(self) -> list[str]:
-        """What cannot run on this device; XLA has kernels of its own."""
+        """The operators that cannot run on this device; XLA has its own kernels."""
         return without_kernel(self.graph) if "GPU" in self._device and not self._xla else []
 
     def _trace(self) -> Callable[..., Any]:
@@ -113,7 +113,7 @@ class Traced:
 
 
 def cause(error: Exception) -> str:
-    """What TensorFlow means, without the places in its graph that it names around it."""
+    """The cause from TensorFlow's message, without locations in its graph."""
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if line and not line.startswith(("File", "Detected", "Graph execution", "[["))]
     return (telling or [type(error).__name__])[-1].partition("  Label values")[0].partition(" [Op:")[0]

@@ -1,4 +1,4 @@
-"""Live parameters: `tf.Variable`s whose axes lie as the kernels like them, and their views in ONNX's order."""
+"""Live parameters: `tf.Variable`s in the axis order that the kernels prefer, and their views in ONNX's order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Live", "View"]
 class Live:
     """A parameter or buffer.
 
-    The weight of a convolution lies transposed (space, in, out). Transposing it at every step instead doubles the time
-    of a convolution over 512 channels at batch 1, forward, and takes a third more at batch 16.
+    Convolution weights are stored transposed (space, in, out). Transposing at every step instead doubles the forward
+    time of a convolution over 512 channels at batch size 1, and adds a third at batch size 16.
 
     Args:
-        initial: Its value: an array in ONNX's order, or a tensor that lies as the variable will.
-        order: The order in which it lies.
+        initial: Its value: an array in ONNX's axis order, or a tensor in the variable's order.
+        order: The variable's axis order.
         trainable: Whether it is a parameter.
-        name: Of the variable.
+        name: Name of the variable.
 
     Attributes:
         variable: The `tf.Variable`.
@@ -38,35 +38,35 @@ class Live:
         self.variable: Any = tf.Variable(value, trainable=trainable, name=name)
 
     def packed(self, array: np.ndarray) -> np.ndarray:
-        """An array in ONNX's order, as the variable has it."""
+        """Converts an array from ONNX's axis order to the variable's."""
         return array if self._plain else np.ascontiguousarray(array.transpose(self._to))
 
     def to_variable(self, tensor: Any) -> Any:
-        """A tensor in ONNX's order, as the variable has it."""
+        """Converts a tensor from ONNX's axis order to the variable's."""
         return tensor if self._plain else tf.transpose(tensor, self._to)
 
     def to_onnx(self, tensor: Any) -> Any:
-        """A tensor that lies as the variable does, in ONNX's order."""
+        """Converts a tensor from the variable's axis order to ONNX's."""
         return tensor if self._plain else tf.transpose(tensor, self._from)
 
     def numpy(self, tensor: Any = None) -> np.ndarray:
-        """A tensor that lies as the variable does, or the variable's value, as a new array in ONNX's order."""
+        """A tensor in the variable's axis order, or the variable's value, as a new array in ONNX's order."""
         array: np.ndarray = (self.variable if tensor is None else tensor).numpy()
         return array if self._plain else np.ascontiguousarray(array.transpose(self._from))
 
     def assign(self, array: np.ndarray) -> None:
-        """Copy an array in ONNX's order into the variable."""
+        """Copy an array in ONNX's axis order to the variable."""
         self.variable.assign(self.packed(array), read_value=False)
 
     def native(self) -> Any:
-        """What `parameters` shows: the variable itself where it lies in ONNX's order, else a view of it."""
+        """The entry of `parameters`: the variable itself if it has ONNX's axis order, else a view of it."""
         return self.variable if self._plain else View(self)
 
 
 class View:
-    """A variable in ONNX's order, though it lies in another: reads and assignments are the variable's.
+    """A view in ONNX's axis order of a variable with another order: reads and assignments go to the variable.
 
-    A tensor wherever TensorFlow takes something for one.
+    TensorFlow accepts it wherever it accepts a tensor.
     """
 
     def __init__(self, live: Live) -> None:
@@ -74,12 +74,12 @@ class View:
 
     @property
     def dtype(self) -> Any:
-        """The element type, a `tf.DType`."""
+        """The dtype, a `tf.DType`."""
         return self._live.variable.dtype
 
     @property
     def shape(self) -> Any:
-        """The shape in ONNX's order, a `tf.TensorShape`."""
+        """The shape in ONNX's axis order, a `tf.TensorShape`."""
         lies = self._live.variable.shape
         return tf.TensorShape([lies[axis] for axis in between(self._live.order, onnx_order(len(lies)))])
 
@@ -88,7 +88,7 @@ class View:
         return self._live.to_onnx(self._live.variable.read_value())
 
     def assign(self, value: Any) -> None:
-        """Give the variable another value."""
+        """Assign a new value to the variable."""
         self._live.variable.assign(self._live.to_variable(tf.convert_to_tensor(value)), read_value=False)
 
     def assign_add(self, value: Any) -> None:
