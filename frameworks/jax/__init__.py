@@ -1,4 +1,4 @@
-"""The JAX back-end. Names load when they are first used: importing this does not import the framework."""
+"""The JAX back-end. Names are imported on first use: importing this module does not import the framework."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

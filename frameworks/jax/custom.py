@@ -25,7 +25,7 @@ __all__ = ["native_operator", "on_arrays", "types"]
 
 Outputs = tuple[Any, ...]
 _WIDE = ("float64", "int64", "uint64", "complex128")
-# In what JAX says where `jax.jvp`, or what is made of it, meets a gradient in reverse.
+# Occurs in JAX's error when `jax.jvp`, or a function built on it, meets a reverse-mode gradient.
 _FORWARD_MODE = "forward-mode"
 
 
@@ -33,14 +33,14 @@ def native_operator(operator: Operator, framework: Framework) -> Callable[..., A
     """An operator as a function of arrays.
 
     Args:
-        operator: Of any kind.
-        framework: The back-end, which says what can run.
+        operator: An operator of any kind.
+        framework: The back-end, which determines which operators can run.
 
     Returns:
-        A function that gives one array, or a tuple of several. It takes NumPy's arrays too, which it copies.
+        A function that returns one array, or a tuple of several. It also takes NumPy arrays, which it copies.
 
     Raises:
-        Unsupported: It is another framework's.
+        Unsupported: The operator belongs to another framework.
     """
     outputs_of = on_arrays(operator, framework)
 
@@ -52,7 +52,7 @@ def native_operator(operator: Operator, framework: Framework) -> Callable[..., A
 
 
 def on_arrays(operator: Operator, framework: Framework) -> Callable[..., Outputs]:
-    """As `native_operator`; gives a tuple in any case."""
+    """Same as `native_operator`, but always returns a tuple."""
     check_operator(operator)
     run = _route(operator, framework)
 
@@ -71,9 +71,9 @@ def on_arrays(operator: Operator, framework: Framework) -> Callable[..., Outputs
 
 
 def types(operator: Operator, inputs: Sequence[Any]) -> AbstractContextManager[Any]:
-    """The context in which an operator is traced, or runs: 64-bit types mean what they say.
+    """The context in which an operator is traced or runs: 64-bit types stay 64-bit.
 
-    A function of JAX's own is left the process's own setting, unless an input is of 64 bits.
+    A native JAX function keeps the process's own setting, unless an input is 64-bit.
     """
     if not isinstance(operator, NativeOperator) or any(value.dtype.name in _WIDE for value in inputs):
         wide: AbstractContextManager[Any] = jax.enable_x64(True)
@@ -92,7 +92,7 @@ def _route(operator: Operator, framework: Framework) -> Callable[..., Outputs]:
 
 
 def _native(operator: NativeOperator) -> Callable[..., Outputs]:
-    """A function of JAX's."""
+    """A native JAX function."""
     expectations = Expectations(operator) if operator.says_specs else None
 
     def outputs_of(*inputs: Any) -> Outputs:

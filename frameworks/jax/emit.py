@@ -1,4 +1,4 @@
-"""A network as Python source: one straight line of calls, which JAX traces."""
+"""A network as Python source: straight-line code of calls, which JAX traces."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from deep5.networks.network import Network
 __all__ = ["RunsOperator", "write"]
 
 RunsOperator = Callable[[Operator], Callable[..., tuple[Any, ...]]]
-"""From an operator to a function of arrays, which gives a tuple of them."""
+"""From an operator to a function of arrays that returns a tuple of arrays."""
 
 
 class _Writer(Emitter):
     """Writes the whole source of a network.
 
     Args:
-        operators: From a registered operator to what runs it on arrays.
-        stored: As for `Emitter`.
-        flat: As for `Emitter`.
-        batch_norm: As for `Emitter`.
-        host: What must be known while JAX traces.
+        operators: From a registered operator to the function that runs it on arrays.
+        stored: Same as for `Emitter`.
+        flat: Same as for `Emitter`.
+        batch_norm: Same as for `Emitter`.
+        host: The values that must be known while JAX traces.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class _Writer(Emitter):
         self._operators = operators
 
     def _custom(self, node: ir.Node) -> None:
-        """Append the line that runs a registered operator, all in ONNX's order of axes.
+        """Append the line that runs a registered operator, all in ONNX's axis order.
 
         Raises:
-            Unsupported: It is a framework's own, and another's than JAX.
+            Unsupported: It is a native operator of another framework.
         """
         operator = operator_of(node)
         if operator is None:
@@ -74,7 +74,7 @@ class _Writer(Emitter):
         self._nodes(graph)
         body = [*self._lines, f"return ({''.join(f'{self.plain(value)}, ' for value in graph.outputs)})"]
         self._lines = [*outer, f"def {name}({inputs}):", *(f"    {line}" for line in body)]
-        # What was computed inside is not there outside.
+        # Values computed inside the subgraph do not exist outside.
         self._weights, self._plain, self._last = kept
         return name
 
@@ -91,7 +91,7 @@ class _Writer(Emitter):
                 OPERATORS[node.op_type](self, node)
 
     def _is_known(self, node: ir.Node) -> bool:
-        """Whether a node is computed while JAX traces: settings depend on it, or it can be of all that it must know."""
+        """Whether a node is computed while JAX traces: settings depend on it, or it can be and its inputs are known."""
         if any(value.name in self._traced for value in node.outputs):
             return True
         if node.op_type not in HOST or any(True for _ in graphs_of(node)):
@@ -107,7 +107,7 @@ class _Writer(Emitter):
         self._lines = outer
 
     def source(self, network: Network, fresh: Mapping[str, str], names: tuple[Sequence[str], ...]) -> str:
-        """The whole function; arguments as `write` takes them."""
+        """The whole function; same arguments as `write`."""
         outputs = {str(value.name): value for value in network.model.graph.outputs}
         parameters, buffers, given = names
         fed = [str(value.name) for value in network.model.graph.inputs if value.name in network.inputs]
@@ -137,32 +137,32 @@ def write(
     """Generate and compile the function of a network.
 
     Args:
-        network: The network, of operators of the table.
+        network: The network; all its operators are in the table.
         fresh: The output that is a buffer's new value, by the buffer's name.
-        stored: Parameters that are not stored in ONNX's order of axes.
-        flat: Values that are images made vectors with their channels last.
-        names: Of parameters, buffers and outputs, each in the order of the function's tuples.
-        operators: From a registered operator to what runs it on arrays.
-        batch_norm: As for `Emitter`.
+        stored: Parameters that are not stored in ONNX's axis order.
+        flat: Values that are images flattened to vectors, channels last.
+        names: Names of parameters, buffers and outputs, each in the order of the function's tuples.
+        operators: From a registered operator to the function that runs it on arrays.
+        batch_norm: Same as for `Emitter`.
     """
     emitter = _Writer(operators, stored, flat, batch_norm, find_host_values(network))
     source = emitter.source(network, fresh, names)
     scope = {**emitter.bound, **places_of(source, emitter.names)}
-    # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
-    # model file's own text is in it.
+    # The source consists of the fixed strings of the operator table, generated identifiers and numbers; it contains
+    # nothing from the model file.
     exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), scope)  # noqa: S102
     return Function(_reporting(scope.pop("run")), source)
 
 
 def _reporting(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with deep5's errors for values that do not fit while it is traced or runs by operators."""
+    """The function, raising deep5 errors for values that do not fit while it is traced or runs by operators."""
 
     def reporting(*given: Any) -> Any:
         try:
             return run(*given)
-        except (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError):  # who calls knows what these mean
+        except (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError):  # the caller handles these
             raise
-        except Exception as error:  # whatever else JAX raises of values that do not fit
+        except Exception as error:  # JAX raises various types for values that do not fit
             if is_own(error):
                 raise
             raise failed(error, "jax") from error

@@ -1,8 +1,8 @@
-"""`Emitter`: what the table of operators writes a network's source with.
+"""`Emitter`: the writer through which the operator table generates a network's source.
 
-Images go through convolutions with their channels last, the order in which XLA is fastest on the processor: a value
-keeps that order from operator to operator until somebody needs ONNX's, and weights of layers are stored as XLA reads
-them. Who reads parameters sees ONNX's order of axes.
+Images pass through convolutions with channels last, the order in which XLA is fastest on the CPU: a value keeps that
+order from operator to operator until a reader needs ONNX's, and layer weights are stored in the order in which XLA
+reads them. Readers of parameters get ONNX's axis order.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["Emitter"]
 
 
 class Emitter(ABC):
-    """Collects the source. Names of the model file never enter it: every value gets a generated identifier.
+    """Collects the source, which contains no names of the model file: every value gets a generated identifier.
 
     Args:
-        stored: Parameters that are not stored in ONNX's order of axes.
-        flat: Values that are images made vectors with their channels last.
-        batch_norm: What stands for batch normalisation in training.
-        traced: Values that are computed while JAX traces, since settings depend on them.
+        stored: Parameters that are not stored in ONNX's axis order.
+        flat: Values that are images flattened to vectors, channels last.
+        batch_norm: Replaces batch normalization in training.
+        traced: Values that are computed while JAX traces, because settings depend on them.
         eager: Whether the network runs operator by operator, so that every value is known.
 
     Attributes:
@@ -57,17 +57,17 @@ class Emitter(ABC):
         self._count = 0
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
-        """What the source refers to by name: constants and functions."""
+        """The objects that the source refers to by name: constants and functions."""
         self.names: dict[ir.Value, str] = {}
-        """The identifiers of what nodes compute."""
+        """The identifiers of computed values."""
 
     def new(self) -> str:
-        """A fresh identifier."""
+        """A new identifier."""
         self._count += 1
         return f"v{self._count}"
 
     def plain(self, value: ir.Value | None) -> str:
-        """The identifier of a value in ONNX's order of axes; `None` for an input left out."""
+        """The identifier of a value in ONNX's axis order; `None` for an omitted input."""
         if value is None:
             return "None"
         key = str(value.name)
@@ -80,7 +80,7 @@ class Emitter(ABC):
         return self._plain[key]
 
     def setting(self, value: ir.Value | None) -> str:
-        """The text of a tuple of the numbers that a value holds, which must be known; `None` for one left out."""
+        """The source of a tuple of the numbers of a value, which must be known; `None` for an omitted input."""
         if value is None:
             return "None"
         known = constant_value(value)
@@ -89,7 +89,7 @@ class Emitter(ABC):
         return f"{self.bind(on_host)}({self.plain(value)})"
 
     def last(self, value: ir.Value | None, axes: int) -> str:
-        """The identifier of a value with its channels last, broadcast to this many axes."""
+        """The identifier of a value with its channels last, broadcast to `axes` dimensions."""
         if value is None:
             return "None"
         key = str(value.name)
@@ -102,7 +102,7 @@ class Emitter(ABC):
         return self._last[key]
 
     def is_last(self, value: ir.Value | None) -> bool:
-        """Whether a value is there with its channels last, and only so."""
+        """Whether a value exists only with its channels last."""
         return value is not None and value.name in self._last and value.name not in self._plain
 
     def is_traced(self, value: ir.Value | None) -> bool:
@@ -110,22 +110,22 @@ class Emitter(ABC):
         return value is not None and (value.name in self._traced or constant_value(value) is not None)
 
     def is_stored(self, value: ir.Value | None) -> bool:
-        """Whether a value is a layer's weight in the order in which parameters are stored."""
+        """Whether a value is a layer's weight in storage order."""
         return value is not None and value.name in self._weights
 
     def weight(self, value: ir.Value | None) -> tuple[str, bool]:
-        """The identifier of a layer's weight, and whether that is in the order in which parameters are stored."""
+        """The identifier of a layer's weight, and whether it is in storage order."""
         name = self._weights.get(str(value.name)) if value is not None else None
         return (self.plain(value), False) if name is None else (name, True)
 
     def assign_weight(self, value: ir.Value, text: str) -> None:
-        """Append the line that computes a layer's weight, in the order in which parameters are stored."""
+        """Append the line that computes a layer's weight in storage order."""
         self._weights[str(value.name)] = name = self.new()
         self.line(f"{name} = {text}")
 
     def bind(self, what: Any) -> str:
         """The identifier of a function or another object that the source refers to."""
-        # The type of an element type that is not NumPy's own is called dtype[bfloat16].
+        # The type of a non-NumPy dtype is named dtype[bfloat16], for example.
         own = re.sub(r"\W", "_", getattr(what, "__name__", type(what).__name__))
         name = f"f_{own.strip('_')}".lower()
         while self.bound.setdefault(name, what) is not what:
@@ -138,21 +138,21 @@ class Emitter(ABC):
         self.line(f"{name} = {text}")
 
     def key(self, seed: float | None) -> str:
-        """The text of a random key of a node's own; nodes of one seed draw the same numbers."""
+        """The source of a random key for one node; nodes with the same seed draw the same numbers."""
         self._draws += 1
         number = self._draws if seed is None else int(np.float32(seed).view(np.int32)) & 0x7FFFFFFF
         return f"{self.bind(jax.random.fold_in)}({self._key}, {number})"
 
     @abstractmethod
     def nested(self, graph: ir.Graph) -> str:
-        """Append a function of a nested graph's inputs, which gives a tuple of its outputs; its identifier."""
+        """Append a function of a subgraph's inputs that returns a tuple of its outputs; returns its identifier."""
 
     def line(self, text: str) -> None:
-        """Append a line of the body."""
+        """Append a line to the body."""
         self._lines.append(text)
 
     def arguments(self, names: Sequence[str]) -> str:
-        """Give identifiers to values that come in from outside; the text that unpacks them."""
+        """Assign identifiers to input values; returns the source that unpacks them."""
         made = []
         for name in names:
             made.append(self.new())
@@ -163,7 +163,7 @@ class Emitter(ABC):
 def _constant(value: ir.Value) -> np.ndarray:
     known = constant_value(value)
     if known is None and value.is_initializer() and (tensor := constant_tensor(value)) is not None:
-        return tensor.numpy()  # of a nested graph: the network's own are parameters
+        return tensor.numpy()  # of a subgraph: the network's own are parameters
     if known is None:
         raise UsageError(f"the value {value.name!r} is used before it is computed; allowed: nodes in topological order")
     return known

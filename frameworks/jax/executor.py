@@ -1,4 +1,4 @@
-"""`JAXExecutor`: a network on JAX, every call one compiled function where JAX can trace it."""
+"""`JAXExecutor`: a network on JAX, where every call is one compiled function if JAX can trace it."""
 
 from __future__ import annotations
 
@@ -31,34 +31,33 @@ __all__ = ["JAXExecutor"]
 class JAXExecutor(JAXNetwork):
     """A network on JAX; implements `GraphExecutor`.
 
-    JAX's arrays cannot be written to: `parameters()` and `buffers()` give those that are live now, and a step, `write`
-    or `load_state_dict` puts others in their place. A training step donates the memory of the old ones to the new:
-    arrays that `parameters()` gave before it are deleted by it, unless NumPy views of them are still held. Copies that
-    stay are `state_dict()`'s.
+    JAX arrays are immutable: `parameters()` and `buffers()` return the current live arrays, and a step, `write` or
+    `load_state_dict` replaces them. A training step donates the memory of the old arrays to the new ones: it deletes
+    arrays that an earlier `parameters()` returned, unless NumPy views of them still exist. `state_dict()` returns
+    permanent copies.
 
-    Calls return before the work is done, unless the network holds compiled operators: what they say when they fail is
-    raised by the call, which then changes nothing. `synchronize` waits. Inputs may be overwritten as soon as a call
-    returns.
+    Calls return before the work is done, unless the network contains compiled operators: the call then raises their
+    errors, and changes nothing on failure. `synchronize` waits. Inputs may be overwritten as soon as a call returns.
 
-    Where an operator must know a value that is computed or fed (a shape, axes, starts, pads, k, repeats, a loop's
-    condition; `host.find_host_values` says which), JAX cannot trace the network. It then runs operator by operator, and
-    such values are read on the host; no step is compiled as a whole. What is computed of extents and constants alone is
-    known while JAX traces.
+    If an operator must know a value that is computed or fed (a shape, axes, starts, pads, k, repeats, a loop condition;
+    see `host.find_host_values`), JAX cannot trace the network. It then runs operator by operator, and the host reads
+    such values; steps are not compiled as a whole. Values computed from dimensions and constants only are known while
+    JAX traces.
 
-    64-bit types are switched on for the length of a call only; the process's own setting is not touched.
+    64-bit types are enabled only for the duration of a call; the process's own setting does not change.
 
     Args:
         network: The network; it is not changed.
         program: The network as functions that JAX traces.
-        device: Where it runs.
-        seed: Of noise alone.
+        device: The device to run on.
+        seed: The seed of noise only.
 
     Raises:
-        Unsupported: A device that JAX does not see.
+        Unsupported: JAX does not find the device.
 
     Attributes:
         source: The generated Python source of the forward pass in evaluation.
-        capabilities: `"float64"`, and `"whole_step"` where JAX can trace the network.
+        capabilities: `"float64"`, and `"whole_step"` if JAX can trace the network.
     """
 
     capabilities = frozenset({"float64", "whole_step"})
@@ -73,10 +72,11 @@ class JAXExecutor(JAXNetwork):
         self._train = self.compiled(self._training)
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
-        """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on.
+        """Use batch normalization statistics of the batch of all ranks, starting with the next training pass.
 
         Raises:
-            Unsupported: Ranks that are threads share XLA's threads, and those that wait for others may take them all.
+            Unsupported: Ranks are threads. They share XLA's thread pool, and ranks that wait for others could block all
+                its threads.
         """
         if ranks.in_threads:
             raise Unsupported(
@@ -84,7 +84,7 @@ class JAXExecutor(JAXNetwork):
                 "synchronise_batch_norm with such ranks; allowed: ranks that are processes; remedy: --launcher mpiexec "
                 "or torchrun, or synchronise_batch_norm=False"
             )
-        program: Any = self.program  # a graph's, as a scheme has seen to
+        program: Any = self.program  # a graph's program, as the scheme has checked
         program.synchronise_batch_norm(ranks)
         self._train = self.compiled(self._training)
         self._backward.clear()
@@ -120,21 +120,21 @@ class JAXExecutor(JAXNetwork):
         )
 
     def parameters(self) -> Arrays:
-        """The parameters that are live now, as JAX arrays; the next training step deletes them."""
+        """The live parameters, as JAX arrays; the next training step deletes them."""
         return {name: self.present(name, value) for name, value in zip(self._names, self._values, strict=True)}
 
     def buffers(self) -> Arrays:
-        """The running statistics that are live now, as `parameters`."""
+        """The live running statistics, same as `parameters`."""
         return dict(zip(self._buffer_index, self._buffers, strict=True))
 
     def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> JAXStep:
         return JAXStep(self, rule, loss=loss, **options)
 
     def synchronize(self) -> None:
-        """Return when the results of this thread's last call are there; see `GraphExecutor.synchronize`.
+        """Wait until the results of this thread's last call exist; see `GraphExecutor.synchronize`.
 
         Raises:
-            OperatorError: A compiled operator failed meanwhile.
+            OperatorError: A compiled operator failed in the meantime.
         """
         with named_failures():
             jax.block_until_ready((self._pending.take(), self._values, self._buffers))

@@ -1,4 +1,4 @@
-"""What an operator did or says when it fails, out of what JAX makes of it."""
+"""Extracts the error of a failed operator from JAX's exception."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from deep5.networks.diagnostics.failures import failed
 
 __all__ = ["failure", "named_failures"]
 
-# As the shim writes it; what XLA adds stands around it.
+# The shim's format; XLA adds text around it.
 _OURS = re.compile(r"\[deep5: (.*)\]", re.DOTALL)
-# What a call to the host raised; JAX tells the class and the place, too.
+# An error raised by a call to the host; JAX's message adds the class and the location.
 _RANKS = re.compile(r"CommunicationError: (.*)")
 _ON_HOST_ALONE = "a compiled operator runs on the host alone"
 
 
 class _NamedFailures:
-    """A class, since contextlib's managers take a µs."""
+    """A class, because a contextlib context manager takes a µs."""
 
     def __enter__(self) -> None:
         pass
@@ -31,13 +31,11 @@ class _NamedFailures:
 
 
 named_failures = _NamedFailures
-"""A context; while inside, what a compiled operator says arrives as an `OperatorError`, and what XLA says, as an error
-of deep5's, too."""
+"""A context that converts errors of compiled operators to `OperatorError`, and errors of XLA to deep5 errors."""
 
 
 def failure(error: Exception) -> Deep5Error | None:
-    """What a compiled operator said, or one in Python did, or what went wrong between ranks, as an error of deep5's;
-    None where the error is not one of its own."""
+    """The error of a compiled or Python operator, or of communication between ranks, as a deep5 error; else None."""
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return OperatorError(
             "an array that JAX traces was kept beyond the call that it belongs to; allowed: nothing that is kept "

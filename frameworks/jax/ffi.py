@@ -1,4 +1,4 @@
-"""Compiled operators inside what JAX compiles: kernels behind calls of XLA's foreign function interface."""
+"""Compiled operators in JAX-compiled code: kernels called through XLA's foreign function interface."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from deep5.operators.plan import INCLUDE
 __all__ = ["TARGET", "call_kernel", "entered"]
 
 TARGET = "deep5_operator"
-"""What compiled programs call; the one name for all operators."""
+"""The call target in compiled programs; all operators share it."""
 
 _LOCK, _LOADING = threading.Lock(), threading.Lock()
 
 
 class _Number(np.int64):
-    """The number of a kernel in the shim's table: what a traced call holds, and the kernel with it."""
+    """The number of a kernel in the shim's table: traced calls hold it, and it keeps the kernel alive."""
 
     kernel: Kernel
 
 
-# Every kernel that is in the table. Who holds it there is, before anything is compiled, the number, which is part of
-# every traced call; then, the executables that XLA made, which the shim counts. It leaves when both are gone.
+# Every kernel in the table. Before compilation, the number holds it there, as a part of every traced call; after
+# compilation, the executables of XLA, which the shim counts. A kernel leaves the table when both are gone.
 _ENTERED: dict[int, tuple[Kernel, weakref.ref[_Number]]] = {}
 _NUMBERS: weakref.WeakKeyDictionary[Kernel, weakref.ref[_Number]] = weakref.WeakKeyDictionary()
 
 
 def call_kernel(kernel: Kernel, inputs: Sequence[Any], outputs: Sequence[TensorSpec]) -> tuple[Any, ...]:
-    """Call a kernel, within what JAX traces or outside.
+    """Call a kernel, in code that JAX traces or eagerly.
 
-    `jax.vmap` makes a loop of it.
+    `jax.vmap` converts the call to a loop.
 
     Args:
-        kernel: For the host.
-        inputs: JAX's arrays, of the kernel's element types.
-        outputs: Their shapes and element types.
+        kernel: A kernel for the host.
+        inputs: JAX arrays of the kernel's dtypes.
+        outputs: Shapes and dtypes of the outputs.
     """
     library = _shim()
     number = _number(kernel, library)
@@ -57,7 +57,7 @@ def call_kernel(kernel: Kernel, inputs: Sequence[Any], outputs: Sequence[TensorS
 
 
 def entered() -> int:
-    """How many kernels are held for traced calls and executables."""
+    """Number of kernels held for traced calls and executables."""
     _sweep(_shim())
     return len(_ENTERED)
 
@@ -79,15 +79,15 @@ def _number(kernel: Kernel, library: Any) -> _Number:
 
 
 def _sweep(library: Any) -> None:
-    """Let go of kernels that nothing traced or compiled calls any more."""
+    """Release kernels that no traced or compiled code calls any more."""
     with _LOCK:
         gone = [key for key, (_, number) in _ENTERED.items() if number() is None and library.deep5_leave(key)]
         kernels = [_ENTERED.pop(key) for key in gone]
-    del kernels  # without the lock: what dies with them may run any code
+    del kernels  # without the lock: destructors may run arbitrary code
 
 
 def _shim() -> Any:
-    with _LOADING:  # it registers itself, which can be done once
+    with _LOADING:  # it registers itself on import, which works only once
         return _loaded()
 
 
@@ -101,7 +101,7 @@ def _loaded() -> Any:
         "type_id": _capsule(ctypes.addressof(ctypes.c_char.in_dll(library, "deep5_state_type"))),
         "type_info": _capsule(ctypes.addressof(ctypes.c_char.in_dll(library, "deep5_state_info"))),
     }
-    jax.devices("cpu")  # who registers a type gets its number when the host's client is there
+    jax.devices("cpu")  # type registration requires the host's client
     jax.ffi.register_ffi_type("deep5_kernel", state, platform="cpu")
     handlers = {name: jax.ffi.pycapsule(library[f"deep5_{name}"]) for name in ("instantiate", "execute")}
     jax.ffi.register_ffi_target(TARGET, handlers, platform="cpu")

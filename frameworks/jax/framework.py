@@ -1,4 +1,4 @@
-"""`JAX`: the back-end's entry point. jax itself loads when this is constructed."""
+"""`JAX`: the entry point of the back-end. Creating an instance imports jax."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JAX(Framework):
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
-        # Asked for here, so that a missing jax is named before anything else is made.
+        # Imported here, so a missing jax is reported first.
         import jax
 
         self._jax = jax
@@ -54,14 +54,14 @@ class JAX(Framework):
         return JAXExecutor(graph, program, device=place, seed=seed)
 
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
-        """There is none; see `Framework.layer_clock`."""
+        """JAX has no layer clock; see `Framework.layer_clock`."""
         raise Unsupported(
             "jax compiles a pass as one function, in which layers are put together; no layer can be timed there; "
             "remedy: 'pytorch' or 'tensorflow', which run them one by one"
         )
 
     def supports(self, node: Any) -> Support:
-        """Whether the table of operators has this one, with these attributes."""
+        """Whether the operator table supports the node with these attributes."""
         from deep5.frameworks.jax.operators import supports
 
         return supports(node)
@@ -79,16 +79,16 @@ class JAX(Framework):
         return JAXOperatorExecutor(operator, self, device=read_device(device))
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
-        """Optax's."""
+        """Optax's optimizers."""
         from deep5.frameworks.jax.optimizers import NATIVE
 
         return NATIVE
 
     def set_threads(self, threads: int) -> None:
-        """Threads within an operator; fixed once a process, when JAX computes first.
+        """Set the threads within an operator; fixed for the process once JAX computes for the first time.
 
         Raises:
-            UsageError: As for `Framework.set_threads`, or JAX has started with another.
+            UsageError: Same as for `Framework.set_threads`, or JAX has started with another number.
         """
         from deep5.frameworks.jax.threads import start_with_threads
 
@@ -101,5 +101,5 @@ class JAX(Framework):
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:
-    """The executor of a network on JAX, as the tutorial's recipes name it."""
+    """The executor of a network on JAX, under the name in the tutorial's recipes."""
     return JAX().executor(network, device=device, seed=seed)

@@ -23,21 +23,21 @@ from deep5.training.training_executor import TrainingExecutor
 
 __all__ = ["JAXNetwork"]
 
-# Arrays from this size on JAX copies slowly, unless they are aligned; smaller ones within the call.
+# From this size on, JAX copies unaligned arrays slowly; it copies smaller arrays within the call.
 _LARGE_BYTES = 1 << 16
 
 
 class JAXNetwork(TrainingExecutor):
-    """What JAX's executors and steps are made of: live values, and functions over them.
+    """The base of JAX's executors and steps: live values, and functions over them.
 
     Args:
         network: The network; it is not changed.
         program: The network as functions that JAX traces.
-        device: Where it runs.
-        seed: Of noise alone.
+        device: The device to run on.
+        seed: The seed of noise only.
 
     Raises:
-        Unsupported: A device that JAX does not see.
+        Unsupported: JAX does not find the device.
 
     Attributes:
         program: As given.
@@ -62,7 +62,7 @@ class JAXNetwork(TrainingExecutor):
         return numpy_dtype(name)
 
     def _native(self, name: str, value: Any) -> Any:
-        # JAX reads aligned memory of NumPy's where it lies, and later: what it gets must be nobody else's.
+        # JAX shares aligned NumPy memory and reads it later: it must get an array that nothing else uses.
         if type(value) is not np.ndarray:
             if isinstance(value, jax.Array):
                 return value if value.device == self._place else jax.device_put(value, self._place)
@@ -77,17 +77,17 @@ class JAXNetwork(TrainingExecutor):
         return _aligned(value)
 
     def store(self, name: str, value: np.ndarray) -> Any:
-        """A copy of a parameter or buffer as it is stored."""
+        """A copy of a parameter or buffer in storage order."""
         with jax.enable_x64(True):
             return jax.device_put(_aligned(self.turn(name, value)), self._place)
 
     def turn(self, name: str, value: Any) -> Any:
-        """An array of NumPy or JAX in the parameter's own order of axes, as it would be stored."""
+        """Converts a NumPy or JAX array from the parameter's own axis order to storage order."""
         storage = self.program.stored.get(name)
         return value if storage is None else storage.store(value)
 
     def present(self, name: str, value: Any) -> Any:
-        """The reverse of `turn`."""
+        """The inverse of `turn`."""
         storage = self.program.stored.get(name)
         return value if storage is None else storage.present(value)
 
@@ -115,29 +115,29 @@ class JAXNetwork(TrainingExecutor):
         options: tuple[bool, float] = (False, 1.0),
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
-        """As `inference_and_backprop`, at given values of the parameters, as they are stored.
+        """Same as `inference_and_backprop`, at given values of the parameters in storage order.
 
         Args:
-            inputs: As there.
-            loss: As there.
-            names: What to differentiate by.
-            values: Of all parameters.
-            info: As there.
+            inputs: Same as for `inference_and_backprop`.
+            loss: Same as for `inference_and_backprop`.
+            names: Values to differentiate with respect to.
+            values: Values of all parameters.
+            info: Same as for `inference_and_backprop`.
             options: `accumulate` and `loss_scale`.
-            on_gradient: As there.
+            on_gradient: Same as for `inference_and_backprop`.
         """
         accumulate, scale = options
         if on_gradient is not None:
             check_callable("on_gradient", on_gradient, "(name, gradient)")
         feed, extents = self._feed(inputs)
-        earlier, self._gradients = ((self._gradients or {}) if accumulate else {}), None  # none, should this fail
+        earlier, self._gradients = ((self._gradients or {}) if accumulate else {}), None  # no gradients if this fails
         self._without = "the last inference_and_backprop failed"
         added = tuple(name for name in names if name in earlier)
         if type(loss) is not str:
             self._check_loss(loss)
         key = (loss, names, added)
         run = self._backward.get(key) or self._compile_backward(*key)
-        # A factor of 1 is left out: XLA takes constants together, which a fed one stands between.
+        # A factor of 1 is omitted: XLA merges constants, which a fed factor would separate.
         factor = None if (scale := self._check_scale(loss, scale)) == 1.0 else scale
         before = tuple(earlier[name] for name in added)
         for name in added:
@@ -157,14 +157,14 @@ class JAXNetwork(TrainingExecutor):
         """Gradients of the last `inference_and_backprop`.
 
         Raises:
-            Unsupported: There are none; after a whole compiled step they have never left it.
+            Unsupported: There are no gradients; a whole compiled step does not return them.
         """
         if self._gradients is None:
             self._refuse_gradients()
         return dict(self._gradients)
 
     def differentiated(self, loss: str, names: Sequence[str]) -> Callable[..., tuple[Any, Any, tuple[Any, ...]]]:
-        """The function of (values, buffers, feed, scale) to (outputs, new buffers, gradients as stored)."""
+        """A function from (values, buffers, feed, scale) to (outputs, new buffers, gradients in storage order)."""
         own = [self._index[name] for name in names if name in self._index]
         fed = [self._inputs_index[name] for name in names if name not in self._index]
         order = [name for name in names if name in self._index] + [name for name in names if name not in self._index]
@@ -190,12 +190,12 @@ class JAXNetwork(TrainingExecutor):
         return run
 
     def compiled(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        """A function of the program compiled, or itself where JAX cannot trace the program; options are `jax.jit`'s."""
+        """The function compiled, or itself if JAX cannot trace the program; options are those of `jax.jit`."""
         made: Callable[..., Any] = function if self.program.untraceable else jax.jit(function, **options)
         return made
 
     def settled(self, results: Any) -> Any:
-        """The results of a call, of which it is known that it did not fail."""
+        """The results of a call, after checking that it did not fail."""
         return jax.block_until_ready(results) if self.program.fallible else results
 
     def types(self) -> Any:
@@ -218,7 +218,7 @@ class JAXNetwork(TrainingExecutor):
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:
-    """A copy that JAX can take over without another one."""
+    """A copy that JAX can use without copying again."""
     own: np.ndarray = aligned_empty(value.shape, value.dtype)
     own[...] = value
     return own

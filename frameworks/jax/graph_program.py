@@ -38,17 +38,17 @@ class GraphProgram:
     Args:
         network: The network.
         framework: The back-end.
-        operators: From a registered operator to what runs it on arrays.
-        device: Where it is to run; None: on the host.
+        operators: From a registered operator to the function that runs it on arrays.
+        device: The device to run on; None: the host.
 
     Raises:
-        Unsupported: Nodes that it cannot run, each with its reason.
+        Unsupported: Some nodes cannot run; the message gives the reason for each.
 
     Attributes:
-        stored: How weights of layers are stored, by name.
-        x64: 64-bit types mean what they say in ONNX.
-        fallible: Whether it holds compiled operators, or exchanges statistics with other ranks.
-        untraceable: Why JAX cannot trace it, so that it runs operator by operator; empty: JAX can.
+        stored: How layer weights are stored, by name.
+        x64: True: 64-bit types keep their width, as in ONNX.
+        fallible: Whether it contains compiled operators, or exchanges statistics with other ranks.
+        untraceable: Why JAX cannot trace it, so that it runs operator by operator; empty if JAX can.
     """
 
     x64 = True
@@ -77,7 +77,7 @@ class GraphProgram:
 
     @cached_property
     def training(self) -> Function:
-        """The network in training, of inputs with the masks behind them."""
+        """The network in training; takes the masks after the inputs."""
         form = self._forms.training
         if form.network is self._forms.evaluation:
             return self.evaluation
@@ -98,12 +98,12 @@ class GraphProgram:
         )
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
-        """Take statistics of batch normalisation from the batch of all ranks; in what is traced from now on."""
+        """Use batch normalization statistics of the batch of all ranks, in code traced from now on."""
         self._ranks, self.fallible = ranks, True
         self.__dict__.pop("training", None)
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """The masks of a step, and the random key where nodes draw; who exchanges statistics in it is told the step."""
+        """The masks of a step, and the random key if nodes draw; reports the step to the statistics exchange."""
         if self._ranks is not None:
             self._ranks.begin(info)
         form = self._forms.training
@@ -111,7 +111,7 @@ class GraphProgram:
         return form.draw(extents, info) + key if form.masks else key
 
     def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
-        """The random key of a call in evaluation, where nodes draw: another one each time."""
+        """The random key of an evaluation call, if nodes draw: a new key for each call."""
         if not self._draws:
             return []
         self._evaluations += 1

@@ -1,9 +1,9 @@
-"""What a network's operators must know of computed values while JAX traces, and whether it can be known then.
+"""Which computed values a network's operators must know during tracing, and whether they can be known then.
 
-Shapes, axes, starts, the number of repeats or a loop's condition are settings: what is computed by them has another
-shape from one to the other. Constants are known when the source is written. What is computed of extents and constants
-alone is known while JAX traces, and is computed then. Anything else is known only when the network runs: such a network
-runs operator by operator, and its settings are read on the host.
+Shapes, axes, starts, repeat counts and loop conditions are settings: the shape of the result depends on their values.
+Constants are known when the source is written. Values computed from dimensions and constants only are known while JAX
+traces, and are computed then. All other values are known only when the network runs: such a network runs operator by
+operator, and the host reads its settings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deep5.networks.network import Network
 
 __all__ = ["HostValues", "find_host_values", "graphs_of"]
 
-# Whose results are known of the shapes of their inputs alone.
+# Their results depend only on the shapes of their inputs.
 EXTENTS = ("Shape", "Size")
 _DRAWN = ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike")
 
@@ -29,9 +29,9 @@ class HostValues(NamedTuple):
     """Which settings of a network are computed.
 
     Attributes:
-        traced: Names of values that are computed of extents and constants alone, and that settings depend on.
-        reason: The first setting that is computed of anything else, in words; empty: there is none, so that the network
-            can be traced.
+        traced: Names of values that are computed from dimensions and constants only, and that settings depend on.
+        reason: A description of the first setting that is computed from other values; empty if there is none, so that
+            the network can be traced.
     """
 
     traced: frozenset[str]
@@ -39,7 +39,7 @@ class HostValues(NamedTuple):
 
 
 def find_host_values(network: Network) -> HostValues:
-    """Look through all nodes, those of nested graphs too."""
+    """Check all nodes, including those of subgraphs."""
     traced: set[str] = set()
     for node in network.model.graph.all_nodes():
         for value in () if is_custom(node) or node.op_type not in HOST else HOST[node.op_type](node):
@@ -53,14 +53,14 @@ def find_host_values(network: Network) -> HostValues:
 
 
 def graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs inside a node."""
+    """The subgraphs of a node."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
 
 
 def _chain(value: ir.Value) -> set[str] | None:
-    """What is computed on the way to a value; None where that depends on more than extents and constants."""
+    """The values on the way to a value; None if it depends on more than dimensions and constants."""
     found, waiting = set[str](), [value]
     while waiting:
         value = waiting.pop()

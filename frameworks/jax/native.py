@@ -1,4 +1,4 @@
-"""`from_jax`: an executor for networks that are written in JAX, whatever library wrote them."""
+"""`from_jax`: an executor for networks written in JAX, with any library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["from_jax"]
 Tree = Any
 Leaves = tuple[dict[str, Any], Any]
 Specs = Mapping[str, TensorSpec]
-# Extents that stand for symbolic ones while outputs are inferred: what changes from one to the other is symbolic.
+# Substitutes for symbolic dimensions during output inference: a dimension that differs between the two is symbolic.
 _TRIALS = (8, 16)
 
 
@@ -41,36 +41,36 @@ def from_jax(
     device: str | Device = "cpu",
     seed: int = 0,
 ) -> JAXExecutor:
-    """An executor for a network that is a function of JAX.
+    """An executor for a network that is a JAX function.
 
-    The function is traced under the process's own setting of 64-bit types, as it would be without deep5: where they are
-    off, whole numbers of 64 bits reach it as 32.
+    The function is traced under the process's own setting of 64-bit types, as it would be without deep5: if they are
+    disabled, it receives 64-bit integers as 32-bit ones.
 
-    Update rules make the steps, by a `Trainer` or by `executor.train_step(rule)`; or Optax's optimizers do
+    Update rules run the steps, through a `Trainer` or `executor.train_step(rule)`; or Optax's optimizers do
     (`native:adam`).
 
     Args:
-        apply: `apply(parameters, inputs)` gives a dict of outputs by name, the loss among them, such as
+        apply: `apply(parameters, inputs)` returns a dict of outputs by name, including the loss, such as
             `{"logits": ..., "loss": ...}`: it computes the loss itself, from the label among the inputs. `inputs` is a
-            dict of arrays by name. With `buffers`, instead `apply(parameters, buffers, inputs, training=...)` gives
-            such a dict, and the new buffers. It must be pure: noise comes from a key among the buffers
+            dict of arrays by name. With `buffers`, `apply(parameters, buffers, inputs, training=...)` instead returns
+            such a dict and the new buffers. It must be pure: noise comes from a key among the buffers
             (`jax.random.key_data`), which it returns split.
-        parameters: Any tree of floating-point arrays; names are made of the path, such as `dense/kernel`. Copied.
-        inputs: What a caller feeds, a `TensorSpec` each, by name; a string in a shape is a symbolic extent.
-        outputs: What the function must give; found out where left out.
-        loss: Name of the scalar output to minimise.
+        parameters: Any tree of floating-point arrays; names follow from the path, such as `dense/kernel`. Copied.
+        inputs: A `TensorSpec` by name for each input that a caller feeds; a string in a shape is a symbolic dimension.
+        outputs: The specs of the function's outputs; inferred if omitted.
+        loss: Name of the scalar output to minimize.
         buffers: Any tree of arrays that training changes without a gradient. Copied.
-        device: Where it runs.
-        seed: Kept as the executor's.
+        device: The device to run on.
+        seed: The executor's seed.
 
     Returns:
         The executor; its `network` is a `NativeNetwork`.
 
     Raises:
-        UsageError: What is given is of another kind; names that are used twice; no parameters, or some that are not
-            floating-point; a function that does not run on such inputs, or gives something else.
-        ShapeError: Outputs are not as declared.
-        Unsupported: The loss is no floating-point scalar, or a leaf is no array.
+        UsageError: An argument has the wrong type; duplicate names; no parameters, or some that are not floating-point;
+            a function that does not run on such inputs, or returns another type.
+        ShapeError: Outputs differ from their declaration.
+        Unsupported: The loss is not a floating-point scalar, or a leaf is not an array.
 
     >>> import jax.numpy as jnp
     >>> def apply(parameters, inputs):
@@ -104,26 +104,26 @@ def from_jax(
     )
     executor = JAXExecutor(network, program, device=read_device(device), seed=checked_seed(seed))
     executor._check_loss(loss)
-    # It has copied the values; from here on only their hash is needed.
+    # The executor has copied the values; from here on only their hash is needed.
     executor.network = replace(network, weights=network.weights_hash(), values={})
     return executor
 
 
 class _NativeProgram:
-    """A function of JAX as an executor runs it; see `Program`.
+    """A JAX function as an executor runs it; see `Program`.
 
     Args:
         apply: The function.
-        parameters: Arrays by name, and the tree that they are leaves of; the arrays are not kept.
-        buffers: The same of buffers; None: the function takes none.
+        parameters: Arrays by name, and their tree structure; the arrays are not kept.
+        buffers: The same for buffers; None: the function takes none.
 
     Attributes:
-        parameters: Shapes and element types by name.
-        buffers: Shapes and element types by name.
+        parameters: Shapes and dtypes by name.
+        buffers: Shapes and dtypes by name.
         outputs: Names of the outputs, in the order in which they are returned.
         structure: Listing of the operations.
-        fallible: False: what is compiled in there is the function's own affair.
-        untraceable: Nothing: a function that JAX cannot trace was refused.
+        fallible: False: the function itself handles what it compiles.
+        untraceable: Empty: a function that JAX cannot trace is rejected earlier.
     """
 
     def __init__(self, apply: Callable[..., Any], parameters: Leaves, buffers: Leaves | None) -> None:
@@ -140,15 +140,15 @@ class _NativeProgram:
         self._inputs: Specs = {}
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """There are no masks: the function's noise is its own."""
+        """No masks: the function draws its own noise."""
         return []
 
     def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
-        """None, likewise."""
+        """No key, for the same reason."""
         return []
 
     def infer(self, inputs: Specs) -> dict[str, TensorSpec]:
-        """Specifications of the outputs, from two abstract calls with different extents."""
+        """Specs of the outputs, inferred from two abstract calls with different dimensions."""
         self._inputs = inputs
         symbols = list(
             dict.fromkeys(extent for spec in inputs.values() for extent in spec.shape if isinstance(extent, str))
@@ -170,7 +170,7 @@ class _NativeProgram:
         return found
 
     def _abstract(self, extents: Mapping[str, int]) -> dict[str, Any]:
-        """Shapes and types of the outputs where symbols have these extents; notes the listing."""
+        """Shapes and dtypes of the outputs with these values of the symbols; stores the listing."""
         given = {
             name: jax.ShapeDtypeStruct(
                 tuple(extents[extent] if isinstance(extent, str) else extent for extent in spec.shape),
@@ -187,7 +187,7 @@ class _NativeProgram:
             traced = jax.jit(run).trace(
                 tuple(self.parameters.values()), tuple(self.buffers.values()), list(given.values())
             )
-        # What functions are called inside may be told by their addresses, which differ from process to process.
+        # The listing may name functions by their addresses, which differ between processes.
         self.structure = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))
         found: dict[str, Any] = traced.out_info[0]
         return found
@@ -250,7 +250,7 @@ def _check_leaves(parameters: Mapping[str, Any], buffers: Mapping[str, Any]) -> 
 
 
 def _narrowed(value: Any, x64: bool) -> Any:
-    """The array as JAX makes it where 64-bit types are off."""
+    """The array as JAX creates it when 64-bit types are disabled."""
     return value if x64 else value.astype(_NARROW.get(str(value.dtype), value.dtype))
 
 
@@ -258,7 +258,7 @@ _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
 def _named(tree: Tree) -> Leaves:
-    """Copies of a tree's leaves by their path, and the tree's structure."""
+    """Copies of a tree's leaves by path, and the tree's structure."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
     found: dict[str, Any] = {}
     for path, leaf in pairs:
@@ -276,7 +276,7 @@ def _named(tree: Tree) -> Leaves:
 
 
 def _abstracted(leaves: Leaves) -> Leaves:
-    """Shapes and element types instead of arrays."""
+    """Shapes and dtypes instead of arrays."""
     return {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in leaves[0].items()}, leaves[1]
 
 

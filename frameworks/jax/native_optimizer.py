@@ -1,4 +1,4 @@
-"""`OptaxOptimizer`: an optimizer of Optax that owns its step; what it needs loads when it is bound."""
+"""`OptaxOptimizer`: an Optax optimizer that runs the whole step; Optax is imported on binding."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ __all__ = ["OptaxOptimizer"]
 
 
 class OptaxOptimizer(NativeOptimizer):
-    """An optimizer of Optax that owns its step, one compiled function.
+    """An Optax optimizer that runs the whole step, one compiled function.
 
-    Hyperparameters enter the compiled step as numbers, so that all of them may change without a second trace.
+    Hyperparameters enter the compiled step as numbers, so that all of them can change without a second trace.
     """
 
     framework, library = "jax", "optax"
 
     @abstractmethod
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """Optax's transformation, out of the module; hyperparameters may be traced numbers."""
+        """The transformation from the Optax module; hyperparameters may be traced numbers."""
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Make the compiled step over the executor's parameters.
+        """Create the compiled step over the executor's parameters.
 
         Raises:
-            UsageError: The executor is another framework's, or Optax refuses a hyperparameter.
+            UsageError: The executor belongs to another framework, or Optax rejects a hyperparameter.
             MissingDependency: Optax is not installed.
         """
         if getattr(executor, "differentiated", None) is None or not hasattr(executor, "program"):
@@ -71,12 +71,12 @@ class OptaxOptimizer(NativeOptimizer):
     def train_step(self) -> NativeStep:
         """The compiled step."""
         if isinstance(self._optimizer, Unbound):
-            _ = self._optimizer.any  # says so
+            _ = self._optimizer.any  # raises if not bound
         found: NativeStep = self._optimizer
         return found
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """Forward, backward and Optax's update, one function."""
+        """Forward, backward and Optax's update in one function."""
         return self.train_step(inputs, info)
 
     def _apply(self, gradients: Arrays) -> None:
@@ -85,7 +85,7 @@ class OptaxOptimizer(NativeOptimizer):
     def _arithmetic(self) -> AbstractContextManager[None]:
         import jax
 
-        # JAX has 64-bit types only where they are asked for.
+        # JAX has 64-bit types only on request.
         found: AbstractContextManager[None] = jax.enable_x64(True)
         return found
 
@@ -93,14 +93,14 @@ class OptaxOptimizer(NativeOptimizer):
         self.train_step.numbers = {name: float(hyper[name]) for name in self.changeable}
 
     def _state(self) -> dict[str, Any]:
-        """Optax's state as NumPy arrays in the network's order of axes, by their place in its tree."""
+        """Optax's state as NumPy arrays in the network's axis order, by their path in its tree."""
         return self.train_step.state_dict()
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `_state`, bit for bit.
+        """Restore `_state` bit-identically.
 
         Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+            ShapeError: An entry is missing, unknown, or has another shape or dtype.
         """
         self.train_step.load_state_dict(state)
 

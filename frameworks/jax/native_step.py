@@ -1,4 +1,4 @@
-"""`NativeStep`: forward, backward and an update in JAX's own terms as one compiled function."""
+"""`NativeStep`: forward, backward and an update written in JAX as one compiled function."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Values = dict[str, Any]
 
 
 class Point(NamedTuple):
-    """What an update is told, while it is traced: the parameters, and the loss there.
+    """The input of an update during tracing: the parameters, and the loss at that point.
 
     Attributes:
-        values: The parameters by name, as they are stored.
-        gradients: Of the loss, likewise.
-        loss: Its value; None where the gradients are those of an earlier call.
+        values: The parameters by name, in storage order.
+        gradients: Gradients of the loss, likewise.
+        loss: The loss value; None if the gradients are those of an earlier call.
         function: The loss as a function of parameters by name; None likewise.
     """
 
@@ -37,24 +37,23 @@ class Point(NamedTuple):
 
 
 class NativeStep:
-    """A whole training step whose update is a function of JAX's arrays.
+    """A whole training step whose update is a function of JAX arrays.
 
-    Parameters, buffers and the state are donated, as in `JAXStep`. The parameters lie as they are stored: what the
-    update does element by element, or sums over a parameter, does not depend on that.
+    Parameters, buffers and the state are donated, as in `JAXStep`. The parameters are in storage order: element-wise
+    operations and sums over a parameter do not depend on it.
 
     Args:
         executor: Holds parameters and buffers.
         loss: Name of the scalar output to differentiate.
-        initial: The state before the first step, of the parameters by name; a tree whose arrays of the parameters'
-            shapes stand in dicts by their names.
+        initial: Returns the initial state for the parameters by name; a tree in which arrays of the parameters' shapes
+            are in dicts with the parameters' names.
         update: From (point, state, numbers) to the new parameters by name and the new state. The numbers are those of
-            `numbers`, traced: they may change from step to step.
+            `numbers`, traced: they can change from step to step.
         numbers: Hyperparameters by name.
 
     Attributes:
         numbers: As given; read at every step.
-        traces: How often something was traced: the step once for every combination of the inputs' shapes, the update
-            alone once.
+        traces: Number of traces: one of the step for every combination of input shapes, one of the update by itself.
     """
 
     def __init__(
@@ -75,13 +74,13 @@ class NativeStep:
         self._update = jax.jit(self._trace_update, donate_argnums=(0, 1))
         with jax.enable_x64(True):
             states = initial(self._own(executor._values), self.numbers)
-            # Copied: a state may be the parameter itself, which is donated beside it. Committed to the device as the
-            # parameters are: else the second step would compile again.
+            # Copied: a state may be the parameter itself, which is donated with it. Committed to the device like the
+            # parameters: otherwise the second step would compile again.
             self._states = jax.tree.map(lambda value: jax.device_put(np.array(value), executor._place), states)
         self._paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(self._states)[0]]
 
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """One whole step."""
+        """Run one whole step."""
         check_info(info)
         executor = self._executor
         feed, extents = executor._feed(inputs)
@@ -95,10 +94,10 @@ class NativeStep:
         return dict(zip(self._outputs, outputs, strict=True))
 
     def apply(self, gradients: Arrays) -> None:
-        """The update alone.
+        """Run only the update.
 
         Args:
-            gradients: By all parameters, in the network's order of axes, as the executor gives them.
+            gradients: Gradients of all parameters, in the network's axis order, as the executor returns them.
         """
         executor, found = self._executor, tuple(gradients[name] for name in self._names)
         with jax.enable_x64(True):
@@ -110,7 +109,7 @@ class NativeStep:
         outputs, new_buffers, gradients = self._differentiated(values, buffers, feed, None)
 
         def function(own: Values) -> Any:
-            # A line search may come with 64-bit numbers, which the network is not of.
+            # A line search may return 64-bit numbers, which the network does not use.
             pairs = zip(self._all, values, strict=True)
             given = [own[name].astype(value.dtype) if name in own else value for name, value in pairs]
             with executor.types():
@@ -131,15 +130,15 @@ class NativeStep:
         return dict(zip(self._names, gradients, strict=True))
 
     def _own(self, values: Any) -> Values:
-        """Those of the parameters that are trained."""
+        """The values of the trained parameters."""
         return {name: value for name, value in zip(self._all, values, strict=True) if name in self._names}
 
     def _changed(self, values: Any, new: Values) -> Any:
-        """All parameters, with the new values of those that are trained."""
+        """All parameters, with the new values of the trained ones."""
         return tuple(new.get(name, value) for name, value in zip(self._all, values, strict=True))
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """The state as NumPy arrays, `"<where>/<parameter>"` in the network's order of axes, or `"<where>"`."""
+        """The state as NumPy arrays, `"<where>/<parameter>"` in the network's axis order, or `"<where>"`."""
         leaves = jax.tree.leaves(self._states)
         found = {}
         for path, leaf in zip(self._paths, leaves, strict=True):
@@ -150,10 +149,10 @@ class NativeStep:
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+        """Restore `state_dict` bit-identically.
 
         Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+            ShapeError: An entry is missing, unknown, or has another shape or dtype.
         """
         given = checked_state(state, {key: (value.shape, str(value.dtype)) for key, value in self.state_dict().items()})
         leaves = []
@@ -166,7 +165,7 @@ class NativeStep:
             self._states = jax.tree.unflatten(jax.tree.structure(self._states), placed)
 
     def _key(self, path: Any) -> tuple[str, str]:
-        """The name of a leaf of the state, and of the parameter whose it is."""
+        """The name of a leaf of the state, and the name of its parameter."""
         words, name = [], ""
         for part in path:
             if isinstance(part, jax.tree_util.DictKey) and part.key in self._executor.network.parameter_specs:
@@ -177,7 +176,7 @@ class NativeStep:
         return (f"{where}/{name}" if name else where), name
 
     def _stored(self, name: str, value: Any) -> bool:
-        """Whether a leaf lies as its parameter is stored."""
+        """Whether a leaf has its parameter's storage order."""
         if not name:
             return False
         return tuple(value.shape) == tuple(self._executor._values[self._all.index(name)].shape)

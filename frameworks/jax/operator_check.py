@@ -1,4 +1,4 @@
-"""Which operators JAX runs, whatever they are called from."""
+"""Which operators JAX runs, in networks and by themselves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["check_operator"]
 
 
 def check_operator(operator: Operator, device: Device | None = None) -> None:
-    """Refuse an operator that JAX does not run.
+    """Reject an operator that JAX does not run.
 
     Args:
-        operator: Of any kind.
-        device: Where it is to run; None: on the host.
+        operator: An operator of any kind.
+        device: The device to run on; None: the host.
 
     Raises:
-        Unsupported: It is another framework's, or does not run on the device.
+        Unsupported: It belongs to another framework, or does not run on the device.
     """
     if reason := foreign(operator, "jax"):
         raise Unsupported(reason)

@@ -1,4 +1,4 @@
-"""Operators in C++ on JAX: kernels that XLA calls on its own memory, with the operator's own backward."""
+"""C++ operators on JAX: kernels that XLA calls on its own memory, with the operator's own backward pass."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Outputs = tuple[Any, ...]
 
 
 def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
-    """A compiled operator, or its backward pass, on JAX's arrays.
+    """A compiled operator, or its backward pass, on JAX arrays.
 
-    It is compiled once for each combination of shapes, which is when inputs are looked at; every call then goes from
-    XLA straight into the kernel.
+    It is compiled once for each combination of shapes, and checks its inputs then; every later call goes from XLA
+    directly to the kernel.
 
     Args:
-        operator: A `CppOperator`, or the `Backward` of one.
+        operator: A `CppOperator`, or its `Backward`.
 
     Returns:
-        A function of arrays that gives a tuple of them, differentiable once, in reverse.
+        A function of arrays that returns a tuple of arrays, differentiable once, in reverse mode.
     """
 
     def forward(inputs: Sequence[Any]) -> Outputs:
@@ -48,7 +48,7 @@ def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
             )
         floating = [is_floating(value.dtype.name) for value in outputs]
         given = [gradient for gradient in output_grads if gradient is not None]
-        # Through a gradient of its own, so that a second derivative is refused with the reason.
+        # Calls `cpp_operator`, whose gradient rule rejects a second derivative with the reason.
         run = cpp_operator(Backward(operator, needs, floating))
         found = iter(run(*given, *inputs, *outputs))
         return tuple(next(found) if needed else None for needed in needs)

@@ -1,4 +1,4 @@
-"""`JAXOperatorExecutor`: one operator on JAX, forward one compiled function, with its gradient another."""
+"""`JAXOperatorExecutor`: one operator on JAX; forward is one compiled function, forward and backward another."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ from deep5.operators.cpp import CppOperator
 __all__ = ["JAXOperatorExecutor"]
 
 _ARRAY = type(jnp.zeros(()))
-# What JAX and the functions that it traces raise where something does not fit.
+# Exceptions of JAX and of traced functions for values that do not fit.
 _UNFIT = (IndexError, RuntimeError, TypeError, ValueError, NotImplementedError)
 
 Outputs = tuple[Any, ...]
 
 
 class JAXOperatorExecutor(OperatorExecutor):
-    """An operator on JAX; made by `JAX.operator_executor`. Implements `OperatorExecutor`.
+    """An operator on JAX; created by `JAX.operator_executor`. Implements `OperatorExecutor`.
 
-    Calls return before the work is done; `synchronize` waits, and raises what went wrong meanwhile.
+    Calls return before the work is done; `synchronize` waits, and raises errors that occurred in the meantime.
 
     Args:
-        operator: Of any kind that JAX runs.
-        framework: The back-end, which says what can run.
-        device: Where it runs.
+        operator: Any kind of operator that JAX runs.
+        framework: The back-end, which determines which operators can run.
+        device: The device to run on.
 
     Attributes:
         operator: As given.
         device: As given.
 
     Raises:
-        Unsupported: It is another framework's, or does not run on the device; a device that JAX does not see.
+        Unsupported: The operator belongs to another framework, or does not run on the device; or JAX does not find the
+            device.
     """
 
     def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
@@ -60,7 +61,7 @@ class JAXOperatorExecutor(OperatorExecutor):
         self._pending = Pending()
 
     def arrays(self, *values: Array) -> tuple[Array, ...]:
-        """Aligned copies of NumPy's arrays on the device; see `OperatorExecutor.arrays`."""
+        """Aligned copies of NumPy arrays on the device; see `OperatorExecutor.arrays`."""
         return tuple(self._native(number, value) for number, value in enumerate(values))
 
     @override
@@ -69,7 +70,7 @@ class JAXOperatorExecutor(OperatorExecutor):
             if type(value) is not _ARRAY:
                 self._check("input", inputs)
         try:
-            # As it is traced, so it must be lowered: some of JAX's rules choose their types only then.
+            # Lowering needs the same context as tracing: some of JAX's rules choose their types only then.
             with jax.enable_x64(True):
                 outputs: Outputs = self._forward(*inputs)
         except _UNFIT as error:
@@ -83,7 +84,7 @@ class JAXOperatorExecutor(OperatorExecutor):
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
         self._check("input", inputs)
         wanted = wanted_gradients(self._name, inputs, needs)
-        # What is no array is named where it is missed: while the function is traced.
+        # Values that are not arrays are reported when they are missed, during tracing.
         given = [gradient if type(gradient) is _ARRAY else None for gradient in output_grads]
         run = self._both.get(wanted) or self._differentiated(wanted)
         try:
@@ -95,7 +96,7 @@ class JAXOperatorExecutor(OperatorExecutor):
         return outputs, found
 
     def synchronize(self) -> None:
-        """Return when the results of this thread's last call are there.
+        """Wait until the results of this thread's last call exist.
 
         Raises:
             OperatorError: The operator failed.
@@ -116,7 +117,7 @@ class JAXOperatorExecutor(OperatorExecutor):
             return value if value.device == self._place else jax.device_put(value, self._place)
         try:
             array = to_numpy(value)
-            # Whoever gave it may write to it later, and JAX takes aligned memory over as it is.
+            # The caller may write to the array later, and JAX uses aligned memory without a copy.
             own: np.ndarray = aligned_empty(array.shape, array.dtype.newbyteorder("="))
             own[...] = array
             with jax.enable_x64(True):
@@ -131,7 +132,7 @@ class JAXOperatorExecutor(OperatorExecutor):
         check_native(self._name, what, values, jax.Array, "an array of JAX")
 
     def _differentiated(self, wanted: tuple[bool, ...]) -> Callable[..., Any]:
-        """The compiled function of (inputs, gradients by the outputs) to (outputs, gradients)."""
+        """The compiled function from (inputs, output gradients) to (outputs, gradients)."""
         if any(wanted) and isinstance(self.operator, CppOperator) and not self.operator.differentiable:
             raise Unsupported(f"{self._name} has no backward in C++; remedy: write one, or ask for no gradient")
 
@@ -152,7 +153,7 @@ class JAXOperatorExecutor(OperatorExecutor):
         return compiled
 
     def _cotangents(self, outputs: Outputs, output_grads: Sequence[Any]) -> Outputs:
-        """A gradient an output as JAX takes them: of no size by what is no floating-point number."""
+        """One gradient per output, as JAX requires: of dtype float0 for outputs that are not floating-point."""
         given = check_output_grads(self._name, outputs, output_grads, jax.Array)
         return tuple(
             np.zeros(value.shape, jax.dtypes.float0) if gradient is None else gradient

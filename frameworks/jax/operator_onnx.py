@@ -1,4 +1,4 @@
-"""Operators of ONNX's own set on JAX: the generated function of a network of one node."""
+"""Operators of ONNX's standard set on JAX: the generated function of a network of one node."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["onnx_operator"]
 def onnx_operator(
     operator: ONNXOperator, framework: Framework, operators: RunsOperator
 ) -> Callable[..., tuple[Any, ...]]:
-    """A function of arrays, made for each combination of shapes when JAX traces it; JAX differentiates it.
+    """A function of arrays, generated for each combination of shapes when JAX traces it; JAX differentiates it.
 
     Args:
         operator: The operator.
-        framework: The back-end, which says what can run.
-        operators: From a registered operator to what runs it on arrays.
+        framework: The back-end, which determines which operators can run.
+        operators: From a registered operator to the function that runs it on arrays.
 
     Returns:
-        A function that gives a tuple. When it is first called with inputs of these shapes it raises ShapeError or
-        NetworkError where the operator does not take them, and Unsupported where JAX does not run it so.
+        A function that returns a tuple. Its first call with given input shapes raises ShapeError or NetworkError if the
+        operator does not accept them, and Unsupported if JAX cannot run it.
     """
 
     def run(*inputs: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Operators in Python on JAX: their own array code on JAX's arrays, their own backward as the gradient."""
+"""Python operators on JAX: their array code on JAX arrays, their backward as the gradient rule."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Outputs = tuple[Any, ...]
 Forward = Callable[[Sequence[Any]], Outputs]
 Backward = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[bool]], Sequence[Any]]
 
-# The class of arrays that hold something. To ask for jax.Array, which tracers are too, takes ten times as long.
+# The class of concrete arrays. Testing for jax.Array, which includes tracers, takes ten times as long.
 _ARRAY = type(jnp.zeros(()))
-# What JAX says, while it traces, of code that looks at the values of an array.
+# JAX's tracing errors for code that reads the values of an array.
 _UNTRACEABLE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -40,19 +40,19 @@ _UNTRACEABLE = (
 
 
 def python_operator(operator: Operator) -> Callable[..., Outputs]:
-    """An operator whose methods get JAX's arrays, traced or not.
+    """An operator whose methods receive JAX arrays, traced or not.
 
-    What a call is held to is looked at when it is called, which inside `jax.jit` is when JAX traces.
+    Calls check the operator's contract, inside `jax.jit` during tracing.
 
     Args:
         operator: The operator.
 
     Returns:
-        A function of arrays that gives a tuple of them, differentiable in reverse; any order of derivative that the
-        code of `backward` allows.
+        A function of arrays that returns a tuple of arrays, differentiable in reverse mode; to any order that the code
+        of `backward` allows.
     """
     expectations = Expectations(operator)
-    # A traced array that a user gave to the operator himself is his own affair.
+    # The user is responsible for traced arrays that the user's code stored in the operator.
     given = {id(value) for value in _traced(operator).values()}
 
     def forward(inputs: Sequence[Any]) -> Outputs:
@@ -89,12 +89,12 @@ def python_operator(operator: Operator) -> Callable[..., Outputs]:
 
 
 def differentiable(forward: Forward, backward: Backward) -> Callable[..., Outputs]:
-    """A function with a gradient of its own (`jax.custom_vjp`), traced with 64-bit types.
+    """A function with its own gradient rule (`jax.custom_vjp`), traced with 64-bit types.
 
     Args:
-        forward: Gives the outputs.
-        backward: Gives a gradient an input, None where none is needed, from the gradients by the outputs (None by
-            those that are no floating-point numbers), the inputs, the outputs, and which inputs want a gradient.
+        forward: Returns the outputs.
+        backward: Returns one gradient per input, None where none is needed, from the output gradients (None for outputs
+            that are not floating-point), the inputs, the outputs, and which inputs need a gradient.
     """
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]  # jax is not type-checked
@@ -104,9 +104,9 @@ def differentiable(forward: Forward, backward: Backward) -> Callable[..., Output
 
     def run(*primals: Any) -> tuple[Outputs, Any]:
         inputs = tuple(_jax_array(primal.value) for primal in primals)
-        # Through `apply`, so that who differentiates again meets `backward` again, and not the inside of `forward`.
+        # Through `apply`, so that differentiating again uses `backward` again, not the inside of `forward`.
         outputs = apply(*inputs)
-        # JAX keeps the structure of what is kept as it is, and would make an array of a bool.
+        # JAX keeps the structure of the residuals unchanged, but would convert a bool to an array.
         needs = tuple(
             () if primal.perturbed and is_floating(value.dtype.name) else None
             for primal, value in zip(primals, inputs, strict=True)
@@ -135,7 +135,7 @@ def differentiable(forward: Forward, backward: Backward) -> Callable[..., Output
 
 
 def _jax_array(value: Any) -> Any:
-    """As JAX's: who differentiates by an array of NumPy's gets it handed through."""
+    """The value as a JAX array: JAX passes NumPy arrays through differentiation unchanged."""
     if isinstance(value, jax.Array):
         return value
     with jax.enable_x64(True):
@@ -143,10 +143,10 @@ def _jax_array(value: Any) -> Any:
 
 
 def native_arrays(operator: Operator, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The inputs, where they are JAX's; copies of NumPy's, with 64-bit types as they are.
+    """The inputs if they are JAX arrays; copies of NumPy arrays, keeping 64-bit types.
 
     Raises:
-        ShapeError: Something else.
+        ShapeError: An input is something else.
     """
     for value in inputs:
         if type(value) is not _ARRAY and not isinstance(value, jax.Array):
@@ -184,7 +184,7 @@ def _check_native(operator: Operator, method: str, what: str, value: Any) -> Non
 
 
 def _traced(operator: Operator) -> dict[str, Any]:
-    """Traced arrays in an operator's attributes, by name; alone, or one of those in a list or a dictionary."""
+    """Traced arrays in an operator's attributes, by name; directly, or inside a list or a dictionary."""
     found = {}
     for name, value in vars(operator).items():
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)

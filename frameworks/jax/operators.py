@@ -1,4 +1,4 @@
-"""The table of operators, filled by the modules beside this one, and which nodes it runs."""
+"""The operator table, filled by the sibling modules, and the nodes that it can run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deep5.frameworks.jax.table import OPERATORS
 
 __all__ = ["OPERATORS", "supports"]
 
-# Named, so that nobody takes the imports away: they fill the table.
+# Listed to keep the imports, which fill the table.
 _FILLED_BY = (
     operators_control,
     operators_index,

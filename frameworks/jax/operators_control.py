@@ -1,7 +1,7 @@
-"""Control flow: If, Loop and Scan, whose nested graphs become functions inside the function.
+"""Control flow: If, Loop and Scan, whose subgraphs become nested functions.
 
-Where JAX traces the network, they are its own control flow (`lax.cond`, `lax.scan`), which it differentiates. Where the
-network runs operator by operator, they are Python's.
+If JAX traces the network, they become JAX's control flow (`lax.cond`, `lax.scan`), which JAX differentiates. If the
+network runs operator by operator, they become Python's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _check_nested(node: ir.Node) -> str | None:
 
 
 def _kind(value: ir.Value) -> tuple[Any, tuple[Any, ...]] | None:
-    """Element type and extents; None where an extent is not known."""
+    """Dtype and dimensions; None if a dimension is unknown."""
     if value.shape is None or value.dtype is None:
         return None
     extents = tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
@@ -50,7 +50,7 @@ def _kind(value: ir.Value) -> tuple[Any, tuple[Any, ...]] | None:
 
 
 def _told_apart(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """The condition of an If must be known unless both branches give arrays of the same kinds."""
+    """The condition of an If must be known unless both branches return arrays of the same dtypes and shapes."""
     first, second = (graph.outputs for graph in graphs_of(node))
     same = all(_kind(a) is not None and _kind(a) == _kind(b) for a, b in zip(first, second, strict=True))
     return () if same else (node.inputs[0],)
@@ -87,7 +87,7 @@ def _if(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _endless(node: ir.Node) -> bool:
-    """Whether a Loop ends only when all its iterations were done."""
+    """Whether a Loop always runs all its iterations."""
     body = node.attributes["body"].as_graph()
     go, asked = given(node, 1), body.outputs[0]
     while (made := asked.producer()) is not None and made.op_type == "Identity" and made.inputs[0] is not None:
@@ -99,13 +99,13 @@ def _endless(node: ir.Node) -> bool:
 
 
 def _same_kinds(inside: Any, outside: Any) -> bool:
-    """Whether the state of a loop is of the same kind before and after an iteration."""
+    """Whether the state of a loop has the same dtypes and shapes before and after an iteration."""
     kinds = [(_kind(before), _kind(after)) for before, after in zip(outside, inside, strict=True)]
     return all(before is not None and before == after for before, after in kinds)
 
 
 def _loop_settings(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """The number of iterations must be known; so must the condition after each, unless it is always true."""
+    """The iteration count must be known; so must the condition after each iteration, unless it is always true."""
     body = node.attributes["body"].as_graph()
     states = len(node.inputs) - 2
     if _endless(node) and _same_kinds(body.outputs[1 : 1 + states], node.inputs[2:]):
@@ -118,7 +118,7 @@ def _stacked(rows: list[Array], dtype: Any, shape: tuple[int, ...], axis: int = 
 
 
 def _repeated(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds: Kinds) -> tuple[Array, ...]:
-    """Iteration by iteration, while the condition holds."""
+    """Runs iteration by iteration while the condition holds."""
     count, step = len(states), 0
     rows: list[list[Array]] = [[] for _ in kinds]
     going = go is None or _truth(go)
@@ -132,14 +132,14 @@ def _repeated(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds:
 
 
 def _parted(found: Any, carried: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """What an iteration gives: the state, of the element types that it had, and a row of each of the other outputs."""
+    """The result of an iteration: the state, with its previous dtypes, and a row of each of the other outputs."""
     count = len(carried)
     states = (jnp.asarray(value, old.dtype) for value, old in zip(found[:count], carried, strict=True))
     return tuple(states), tuple(map(jnp.asarray, found[count:]))
 
 
 def _traced_loop(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds: Kinds) -> tuple[Array, ...]:
-    """All iterations, as JAX's own loop."""
+    """All iterations, as a JAX loop."""
 
     def iteration(carried: tuple[Array, ...], step: Array) -> tuple[Any, Any]:
         _, *found = body(step, np.array(True), *carried)
@@ -163,7 +163,7 @@ def _loop(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _extents(value: ir.Value) -> str:
-    """The extents of rows of which there are none; one that is not known counts as 0."""
+    """The dimensions of rows if there are no iterations; unknown ones count as 0."""
     return repr(tuple(extent if isinstance(extent, int) else 0 for extent in value.shape or ()))
 
 
@@ -174,7 +174,7 @@ def _scanned(
     ways: tuple[tuple[int, ...], ...],
     eager: bool,
 ) -> tuple[Array, ...]:
-    """ONNX's Scan; `ways` are axes and directions of the inputs, and of the outputs."""
+    """ONNX's Scan; `ways` are the axes and directions of the inputs and outputs."""
     axes, backwards, out_axes, out_backwards = ways
     given_rows = tuple(
         jnp.flip(jnp.moveaxis(row, axis, 0), 0) if back else jnp.moveaxis(row, axis, 0)

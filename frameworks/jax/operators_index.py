@@ -1,4 +1,4 @@
-"""Operators that take elements from places that are computed, or put them there."""
+"""Operators that gather elements from computed indices, or scatter to them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Array = Any
 
 
 def _looked_at(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """Indices into numbers without NaN, which could stand for what is outside: they must be looked at."""
+    """Indices into integers, which have no NaN to mark out-of-range elements: they must be checked on the host."""
     return () if node.inputs[0] is not None and node.inputs[0].dtype in FLOATS else (node.inputs[1],)
 
 
 def _within(indices: Array, extent: int, dtype: Any) -> tuple[Array, Array | None]:
-    """Indices counted from the first, and what elements are times where one may be outside: 1, or NaN.
+    """Nonnegative indices, and a factor for elements whose index may be out of range: 1, or NaN.
 
     Raises:
-        ShapeError: An index is outside, and that is known.
+        ShapeError: An index is known to be out of range.
     """
     known = is_known(indices)
     if isinstance(indices, np.ndarray) or (known and not jnp.issubdtype(dtype, jnp.inexact)):
@@ -47,7 +47,7 @@ def _within(indices: Array, extent: int, dtype: Any) -> tuple[Array, Array | Non
 
 
 def _grid(shape: tuple[int, ...], axis: int, indices: Array) -> tuple[Array, ...]:
-    """The places of all elements of an array of this shape, but along one axis the given ones."""
+    """The coordinates of all elements of an array of this shape, with the given indices along one axis."""
     places = [lax.broadcasted_iota("int32", shape, number) for number in range(len(shape))]
     places[axis] = indices
     return tuple(places)
@@ -65,7 +65,7 @@ def _gather_elements_of(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _rows(x: Array, indices: Array, batch: int) -> tuple[tuple[Array, ...], Array | None]:
-    """The places that the last axis of indices tells, behind axes of a batch."""
+    """The coordinates in the last axis of the indices, after batch axes."""
     count = indices.shape[-1]
     if is_known(indices) and not jnp.issubdtype(x.dtype, jnp.inexact):
         indices = host_array(indices)
@@ -93,10 +93,10 @@ def _gather_nd_of(emitter: Emitter, node: ir.Node) -> None:
 
 @functools.partial(jax.custom_vjp)
 def _multiplied(x: Array, places: tuple[Array, ...], updates: Array) -> Array:
-    """x, with updates multiplied into places; several may be one.
+    """x with updates multiplied into the given elements; indices may repeat.
 
-    The gradient by an update is that by the product, times all the other factors: where those hold a zero, no quotient
-    tells it.
+    The gradient of an update is the gradient of the product times all other factors: if those contain a zero, division
+    cannot compute it.
     """
     return x.at[places].multiply(updates)
 
@@ -127,7 +127,7 @@ def _put(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) ->
 
 
 def _poisoned(y: Array, poison: Array | None) -> Array:
-    """An index outside its axis has no place: all that was made of it is NaN."""
+    """Sets the whole result to NaN if an index is out of range, because such an index has no target element."""
     return y if poison is None else y * jnp.min(poison, initial=1)
 
 
@@ -239,7 +239,7 @@ def _non_zero(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _unique(x: Array, axis: int | None, ordered: bool) -> tuple[Array, ...]:
-    """Rows, where each was first, which of them every row is, and how often they are there."""
+    """Unique rows, the index of each one's first occurrence, the inverse index of every row, and the counts."""
     known = lax.stop_gradient(jnp.asarray(x))
     _, first, which, counts = jnp.unique(known, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     which = which.reshape(-1)
@@ -260,7 +260,7 @@ def _top_k(x: Array, k: tuple[int, ...], axis: int, largest: bool) -> tuple[Arra
     x = jnp.moveaxis(jnp.asarray(x), axis, -1)
     if k[0] > x.shape[-1]:
         raise ShapeError(f"k = {k[0]}; allowed: up to {x.shape[-1]}, the extent of the axis")
-    # Turned around, whole numbers are their complement: the least has no negative.
+    # Integers are reversed by complement: the minimum has no negative.
     turned = jnp.invert if jnp.issubdtype(x.dtype, jnp.integer) else jnp.negative
     values, places = lax.top_k(x if largest else turned(x), k[0])
     return jnp.moveaxis(values if largest else turned(values), -1, axis), jnp.moveaxis(places, -1, axis).astype("int64")
@@ -328,7 +328,7 @@ operator("CumProd", host=(1,))(_cumulated(jnp.cumprod, 1))
 
 
 def _range(first: Array, behind: Array, step: Array, dtype: Any) -> Array:
-    """first + n step, as many as there are before `behind`; by the first and the step it has a gradient."""
+    """first + n step, for all values before `behind`; differentiable with respect to first and step."""
     (low,), (high,), (by,) = (on_host(value) for value in (first, behind, step))
     places = np.arange(max(int(np.ceil((high - low) / by)), 0)).astype(dtype)
     if is_known(first) and is_known(step):

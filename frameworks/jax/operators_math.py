@@ -1,4 +1,4 @@
-"""Operators that compute element by element, and those that reduce."""
+"""Element-wise operators and reductions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["few_bits"]
 
 
 def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
-    """The function takes what ONNX's operator takes; attributes follow the inputs, in this order."""
+    """Register a function with the same inputs as ONNX's operator; attributes follow the inputs, in this order."""
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         pointwise(emitter, node, function, *(number(node, key, value) for key, value in defaults.items()))
@@ -75,24 +75,24 @@ def _shrunk(x: Any, bias: float, lambd: float) -> Any:
 
 
 def _clip(x: Any, low: Any = None, high: Any = None) -> Any:
-    # Not jnp.clip, whose gradient is a half on the bounds.
+    # Not jnp.clip, whose gradient is one half at the bounds.
     x = x if low is None else jnp.where(x < low, low, x)
     return x if high is None else jnp.where(x > high, high, x)
 
 
 def _divide(x: Any, y: Any) -> Any:
     if jnp.issubdtype(x.dtype, jnp.integer):
-        return lax.div(*jnp.broadcast_arrays(x, y))  # towards zero, as ONNX has it
+        return lax.div(*jnp.broadcast_arrays(x, y))  # rounds toward zero, as ONNX requires
     return jnp.divide(x, y)
 
 
 def _power(x: Any, y: Any) -> Any:
-    # The result has the base's element type, whatever the exponent's.
+    # The result has the base's dtype, whatever the exponent's.
     return jnp.power(x, y).astype(x.dtype)
 
 
 def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of any number of arrays, by a function of two."""
+    """A function of any number of arrays, folded from a function of two."""
 
     def folded(first: Any, *others: Any) -> Any:
         for value in others:
@@ -188,7 +188,7 @@ def _is_inf(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _shifted(x: Any, y: Any, left: bool) -> Any:
-    # Of a number with a sign, the sign moves in.
+    # For signed integers, the shift copies the sign bit.
     right = lax.shift_right_arithmetic if jnp.issubdtype(x.dtype, jnp.signedinteger) else lax.shift_right_logical
     return (lax.shift_left if left else right)(*jnp.broadcast_arrays(x, y))
 
@@ -218,7 +218,7 @@ def _einsum(emitter: Emitter, node: ir.Node) -> None:
 
 
 class _Equation:
-    """A sum of products by its equation, whose text stays out of the source."""
+    """An einsum by its equation, which does not become part of the source."""
 
     def __init__(self, equation: str) -> None:
         self._equation = equation.replace(" ", "")
@@ -239,20 +239,20 @@ def _mod(emitter: Emitter, node: ir.Node) -> None:
 
 _FEW = ("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2")
 FEW_BITS = {kind for kind in ir.DataType if kind.name.startswith(_FEW)}
-"""Element types of at most eight bits that JAX casts to and from, and does not compute in."""
+"""Dtypes of at most eight bits that JAX can cast to and from, but cannot compute in."""
 
 
 def few_bits(x: Any, dtype: Any, saturate: bool) -> Any:
-    """ONNX's Cast to a type of few bits; what is too large becomes the largest number where `saturate`."""
+    """ONNX's Cast to a type of few bits; with `saturate`, values that are too large become the largest number."""
     if jnp.issubdtype(dtype, jnp.integer):
-        return x.astype("int32").astype(dtype)  # the lowest bits
+        return x.astype("int32").astype(dtype)  # keeps the lowest bits
     if jnp.finfo(dtype).bits == 4 or saturate:
         x = jnp.clip(x.astype("float32"), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max))
     return lax.convert_element_type(x, dtype)
 
 
 def _powers(x: Any, dtype: Any, mode: str, saturate: bool) -> Any:
-    """ONNX's Cast to float8e8m0, which holds powers of two alone: the exponent of a float32, rounded; no sign."""
+    """ONNX's Cast to float8e8m0, which has only powers of two: the exponent of a float32, rounded; no sign."""
     bits = lax.bitcast_convert_type(x.astype("float32"), "uint32")
     exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
     more = {"down": 1 << 23, "nearest": 1 << 22, "up": 1}[mode]
@@ -278,7 +278,7 @@ def _cast_like(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _typed(emitter: Emitter, node: ir.Node) -> None:
-    """Emit the first input in the element type of the output."""
+    """Emit the first input cast to the dtype of the output."""
     dtype = emitter.bind(node.outputs[0].dtype.numpy())  # type: ignore[union-attr]  # types were inferred
     if emitter.is_stored(node.inputs[0]):
         weight, _ = emitter.weight(node.inputs[0])
@@ -328,7 +328,7 @@ def _reduction(op_type: str, function: Callable[..., Any]) -> None:
         emitter.assign(node.outputs[0], f"{emitter.bind(reduce)}({x}, {axes}, {how})")
 
     def check(node: ir.Node) -> str | None:
-        # These are of floating-point numbers, which do not hold every whole one.
+        # Their inputs are floating-point, which cannot represent every integer.
         floating = op_type in ("ReduceLogSumExp", "ReduceMean")
         return "whole numbers" if floating and is_whole(node.inputs[0]) else None
 
@@ -336,7 +336,7 @@ def _reduction(op_type: str, function: Callable[..., Any]) -> None:
 
 
 def _extreme(function: Callable[..., Any], low: float) -> Callable[..., Any]:
-    """A largest (smallest) element, of nothing the least (greatest) number that there is."""
+    """A maximum (minimum); of an empty array, the lowest (highest) value of the dtype."""
 
     def reduce(x: Any, **how: Any) -> Any:
         if x.size:

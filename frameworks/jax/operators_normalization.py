@@ -1,4 +1,4 @@
-"""Normalisations beyond those of layers in the table."""
+"""Normalizations other than those of the layers in the table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _instance_normalization(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _lp_normalized(x: Array, p: int, axis: int) -> Array:
-    """x over its norm along an axis; zeros stay, and so does their gradient."""
+    """x divided by its norm along an axis; zeros stay zero, and so does their gradient."""
     total = jnp.sum(jnp.abs(x) if p == 1 else jnp.square(x), axis=axis, keepdims=True)
     some = total > 0
     safe = jnp.where(some, total, 1)
@@ -60,7 +60,7 @@ def _group_normalized(x: Array, scale: Array, bias: Array, groups: int, epsilon:
     values, channels = _wide(x).reshape(x.shape[0], groups, -1), (-1, *(1,) * (x.ndim - 2))
     centred = values - values.mean(2, keepdims=True)
     normal = centred * lax.rsqrt(jnp.square(centred).mean(2, keepdims=True) + epsilon)
-    # Rounded to the input's type in between, as ONNX's function has it.
+    # Rounded to the input's dtype in between, as in ONNX's function definition.
     return normal.reshape(x.shape).astype(x.dtype) * scale.reshape(channels) + bias.reshape(channels)
 
 
@@ -82,7 +82,7 @@ def _rms_normalization(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _standardized(x: Array, axes: tuple[int, ...]) -> Array:
-    """As ONNX's function has it: the epsilon stands beside the deviation, whose gradient at 0 is 0 here."""
+    """As in ONNX's function definition: the epsilon is added to the deviation, whose gradient at 0 is 0 here."""
     centred = x - x.mean(axes, keepdims=True)
     variance = jnp.square(centred).mean(axes, keepdims=True)
     some = variance > 0

@@ -1,4 +1,4 @@
-"""Quantisation, and products of quantised numbers: of 8 bits, they are added up in int32."""
+"""Quantization, and products of quantized numbers: 8-bit numbers accumulate in int32."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ Array = Any
 
 
 def _along(value: Array | None, x: Array, axis: int, block: int) -> Array | None:
-    """Scales or zero points so that they broadcast with what they belong to: one for all, an element of an axis, or a
-    block along it."""
+    """A scale or zero point, broadcast to x: one for all, one per element of an axis, or one per block along it."""
     if value is None or value.ndim == 0 or value.size == 1:
         return None if value is None else jnp.reshape(value, ())
     if value.ndim == 1 and not block:
@@ -31,7 +30,7 @@ def _along(value: Array | None, x: Array, axis: int, block: int) -> Array | None
 
 
 def _rounded(x: Array, zero: Array | None, dtype: Any) -> Array:
-    """saturate(round(x) + zero), to even."""
+    """saturate(round(x) + zero), half to even."""
     kind = jnp.promote_types(x.dtype, "float32")
     y = jnp.round(x).astype(kind)
     y = y if zero is None else y + zero.astype(kind)
@@ -73,7 +72,7 @@ def _quantize_linear(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _centred(x: Array, zero: Array | None) -> Array:
-    """x - zero, in a type that holds it."""
+    """x - zero, in a dtype that can represent it."""
     wide = "int32" if jnp.issubdtype(x.dtype, jnp.integer) else "float32"
     return x.astype(wide) if zero is None else x.astype(wide) - zero.astype(wide)
 
@@ -90,7 +89,7 @@ def _dequantize_linear(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _of_rows(value: Array | None) -> Array | None:
-    """An element a row of a matrix."""
+    """Reshapes one element per row of a matrix for broadcasting."""
     return value[:, None] if value is not None and value.ndim == 1 and value.size > 1 else value
 
 
@@ -119,7 +118,7 @@ def _qlinear_matmul(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _convolved(x: Array, weight: Array, window: Window, groups: int) -> Array:
-    """A convolution of int32, in ONNX's order of axes."""
+    """A convolution of int32, in ONNX's axis order."""
     _, begins, ends = window.fit(x.shape[2:], weight.shape[2:])
     return lax.conv_general_dilated(
         x,
@@ -132,7 +131,7 @@ def _convolved(x: Array, weight: Array, window: Window, groups: int) -> Array:
 
 
 def _of_channels(value: Array | None, axis: int, axes: int) -> Array | None:
-    """An element a channel, of an array with this many axes."""
+    """Reshapes one element per channel for broadcasting to this rank."""
     if value is None or value.size == 1:
         return None if value is None else jnp.reshape(value, ())
     return jnp.reshape(value, [-1 if number == axis else 1 for number in range(axes)])

@@ -1,6 +1,6 @@
-"""Operators that draw: from a random key that a call is given, and that is another one from step to step.
+"""Operators that draw random numbers, from a key that each call receives and that changes at each step.
 
-A node's own seed, or its place in the network, tells its stream from those of others.
+A node's own seed, or its position in the network, makes its stream different from that of other nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRAWING = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
 
 
 def draws(network: Network) -> bool:
-    """Whether a node of the network draws, or one inside a node."""
+    """Whether a node of the network, or of a subgraph, draws random numbers."""
     return any(node.op_type in DRAWING and node.domain == "" for node in network.model.graph.all_nodes())
 
 
@@ -71,7 +71,7 @@ def _bernoulli_of(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _multinomial(x: Array, key: Array, count: int, dtype: Any) -> Array:
-    """Classes by unnormalised logarithms of their probabilities, (N, classes) to (N, count)."""
+    """Classes sampled from unnormalized log probabilities, (N, classes) to (N, count)."""
     drawn = jax.random.categorical(key, x[:, None, :], axis=-1, shape=(x.shape[0], count))
     return drawn.astype(dtype)
 

@@ -1,4 +1,4 @@
-"""Recurrent layers that are not written as cells: sequences that end early, peepholes, clipping, other activations."""
+"""Recurrent layers other than plain cells: variable sequence lengths, peepholes, clipping, other activations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 Array = Any
-# Of x, alpha and beta; with the defaults of alpha and beta.
+# Functions of x, alpha and beta; with the default alpha and beta.
 _ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Array], float, float]] = {
     "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
     "elu": (lambda x, a, b: jnp.where(x > 0, x, a * jnp.expm1(jnp.minimum(x, 0))), 1.0, 0.0),
@@ -41,7 +41,7 @@ _GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 
 
 class _How(NamedTuple):
-    """A layer's attributes: activations for each direction, and which directions go backwards."""
+    """A layer's attributes: activations of each direction, and which directions are reversed."""
 
     kind: str
     activations: tuple[tuple[Callable[[Array], Array], ...], ...]
@@ -63,7 +63,7 @@ def _layer(
     p: Array | None,
     how: _How,
 ) -> tuple[Array, ...]:
-    """ONNX's RNN, GRU or LSTM: the sequence, and each state at its end.
+    """ONNX's RNN, GRU or LSTM: the sequence, and the final states.
 
     References:
         ONNX operator specifications RNN-22, GRU-22, LSTM-22, section Equations.
@@ -99,7 +99,7 @@ def _layer(
 
 
 def _turned(x: Array, lengths: Array | None) -> Array:
-    """Each sequence from its last step to its first."""
+    """Reverses each sequence within its length."""
     if lengths is None:
         return jnp.flip(x, 0)
     steps = jnp.arange(x.shape[0])[:, None]
@@ -108,7 +108,7 @@ def _turned(x: Array, lengths: Array | None) -> Array:
 
 
 def _biases(b: Array | None) -> Any:
-    """The parts of a bias that belong to the input and to the state."""
+    """The parts of a bias for the input and for the state."""
     return (0, 0) if b is None else jnp.split(b, 2)
 
 
@@ -145,7 +145,7 @@ def _gru(w: Array, r: Array, b: Any, p: Any, functions: Any, how: _How) -> Any:
 
 def _lstm(w: Array, r: Array, b: Any, p: Any, functions: Any, how: _How) -> Any:
     outer, inner = _biases(b)
-    peep = (0, 0, 0) if p is None else jnp.split(p, 3)  # of the gates i, o and f
+    peep = (0, 0, 0) if p is None else jnp.split(p, 3)  # for the gates i, o and f
 
     def cell(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
         i, o, f, g = jnp.split(x @ w.T + outer + h @ r.T + inner, 4, axis=1)
@@ -162,7 +162,7 @@ _CELLS = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
 
 
 def _activations(node: ir.Node, directions: int) -> tuple[tuple[Callable[[Array], Array], ...], ...]:
-    """The functions of each direction, with their numbers."""
+    """The functions of each direction, with their alpha and beta."""
     names = [str(name).lower() for name in attribute(node, "activations", ())] or _DEFAULTS[node.op_type] * directions
     alphas, betas = iter(attribute(node, "activation_alpha", ())), iter(attribute(node, "activation_beta", ()))
     made = []

@@ -1,4 +1,4 @@
-"""Resize: each axis a choice of elements, or a product with a matrix that is made while JAX traces."""
+"""Resize: each axis is a selection of elements, or a product with a matrix built while JAX traces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _How(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """Extents, scale, and the part of the input (of one: all) that a coordinate runs over."""
+    """Input size, output size, scale, and the fraction of the input (from 0 to 1) that coordinates cover."""
 
     extent: int
     goal: int
@@ -55,7 +55,7 @@ _NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
 }
 _COORDINATES: dict[str, Callable[[np.ndarray, _Axis], np.ndarray]] = {
-    # The extent by the scale, before it is rounded.
+    # Uses the size times the scale, before rounding.
     "align_corners": lambda x, a: x * ((a.extent - 1) / (a.extent * a.scale - 1)) if a.goal > 1 else x * 0,
     "asymmetric": lambda x, a: x / a.scale,
     "half_pixel": lambda x, a: (x + 0.5) / a.scale - 0.5,
@@ -128,7 +128,7 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 
 def _matrix(where: np.ndarray, part: _Axis, how: _How) -> np.ndarray:
-    """What each element of the result takes of each of the input's; shape (goal, extent)."""
+    """The interpolation weight of each input element in each output element; shape (output size, input size)."""
     kernel, reach = (_cubic, 2) if how.mode == "cubic" else (_linear, 1)
     squeeze = min(part.scale, 1.0) if how.antialias else 1.0
     wide = math.ceil(reach / squeeze)

@@ -1,4 +1,4 @@
-"""Operators that look at an image between its elements, and what chooses boxes."""
+"""Operators that read an image at fractional coordinates, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = Any
 
 
 def _reflected(x: Array, extent: int, aligned: bool) -> Array:
-    """Coordinates thrown back at the first and last elements where `aligned`, else at their outer borders."""
+    """Coordinates reflected at the centers of the first and last elements if `aligned`, else at their outer edges."""
     low, width = (0.0, extent - 1.0) if aligned else (-0.5, float(extent))
     if not width:
         return jnp.zeros_like(x)
@@ -41,7 +41,7 @@ def _cubic(distance: Array, a: float = -0.75) -> Array:
 
 
 def _neighbours(x: Array, extent: int, mode: str, padding: str, aligned: bool) -> list[tuple[Array, Array]]:
-    """Places along an axis, and the share of each, for coordinates."""
+    """Indices along an axis and the weight of each, for coordinates."""
 
     def kept(at: Array, share: Array) -> tuple[Array, Array]:
         inside = (at >= 0) & (at < extent)
@@ -63,7 +63,7 @@ def _neighbours(x: Array, extent: int, mode: str, padding: str, aligned: bool) -
 
 
 def _grid_sampled(x: Array, grid: Array, mode: str, padding: str, aligned: bool) -> Array:
-    """ONNX's GridSample: shapes (N, C, extents …) and (N, places …, axes) give (N, C, places …)."""
+    """ONNX's GridSample: shapes (N, C, space …) and (N, out …, axes) give (N, C, out …)."""
     kind = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.promote_types(grid.dtype, "float32")
     extents, along = x.shape[2:], []
     for axis, extent in enumerate(extents):
@@ -142,7 +142,7 @@ def _roi_aligned(
     there = row_there[:, None, None, :, None] & column_there[:, None, None, None, :]
     parts = []
     for (row, row_share), (column, column_share) in itertools.product(*corners):
-        # Shape (regions, rows, columns, samples, samples), then channels behind.
+        # Shape (regions, rows, columns, samples, samples), followed by the channels.
         found = jnp.moveaxis(x, 1, -1)[
             images[:, None, None, None, None], row[:, :, None, :, None], column[:, None, :, None, :]
         ]
@@ -177,7 +177,7 @@ def _boxes_left(
     least: Array | None,
     centred: bool,
 ) -> Array:
-    """ONNX's NonMaxSuppression: batch, class and box of each box that is left, the best of a class first."""
+    """ONNX's NonMaxSuppression: batch, class and box of each remaining box, the best of a class first."""
     boxes, scores = (lax.stop_gradient(jnp.asarray(value)) for value in (boxes, scores))
     if centred:
         low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
@@ -199,7 +199,7 @@ def _boxes_left(
 
 
 def _left(close: Array, good: Array, order: Array) -> Array:
-    """Which boxes are left, in their order: good ones that none before them is close to."""
+    """Which boxes remain, in their order: good ones that are not close to a preceding remaining box."""
     close, good = close[order][:, order], good[order]
 
     def look(at: Array, left: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Operators that move elements, and those that tell or make shapes."""
+"""Operators that move elements, and those that read or compute shapes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _check_constant(node: ir.Node) -> str | None:
 
 @operator("Constant", _check_constant)
 def _constant(emitter: Emitter, node: ir.Node) -> None:
-    """Nothing: whoever reads it binds it."""
+    """Emits nothing: each reader binds the constant."""
 
 
 @operator("Identity")
@@ -45,7 +45,7 @@ def _transpose(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _axes_of(emitter: Emitter, node: ir.Node) -> tuple[bool, list[int]]:
-    """Whether the inputs have their channels last, and where each of ONNX's axes then is."""
+    """Whether the inputs have their channels last, and the position of each of ONNX's axes."""
     last = ranked(node) and any(emitter.is_last(value) for value in node.inputs)
     axes = list(range(rank(node))) if ranked(node) else []
     return last, [axes[0], axes[-1], *axes[1:-1]] if last else axes
@@ -61,7 +61,7 @@ def _concat(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _parts(x: Any, sizes: tuple[int, ...] | int, along: int) -> tuple[Any, ...]:
-    """Parts of these sizes, or this many parts, of which all but the last are equal."""
+    """Parts of these sizes, or this number of parts, all equal except the last."""
     extent = x.shape[along]
     if isinstance(sizes, int):
         size = -(-extent // sizes)
@@ -154,7 +154,7 @@ def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
 def _ranges(
     shape: tuple[int | None, ...], starts: tuple[int, ...], ends: tuple[int, ...], along: Any = None, steps: Any = None
 ) -> list[slice]:
-    """ONNX's Slice as slices, one an axis."""
+    """ONNX's Slice as Python slices, one per axis."""
     parts = [slice(None)] * len(shape)
     along = range(len(starts)) if along is None else along
     for place, start, end, step in zip(along, starts, ends, steps or (1,) * len(starts), strict=True):
@@ -173,7 +173,7 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
         not ranked(node)
         or any(known is None and value is not None for known, value in zip(settings, node.inputs[1:], strict=True))
         or (len(settings) > 3 and settings[3] is not None and settings[3].min(initial=1) < 0)
-    ):  # backwards it goes by extents, which are known while JAX traces
+    ):  # reversed slices use dimensions, which are known while JAX traces
         call(emitter, node, _sliced, settings=(1, 2, 3, 4))
         return
     last, places = _axes_of(emitter, node)
@@ -191,7 +191,7 @@ _MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "wrap": 
 
 
 def _padded(x: Any, pads: tuple[tuple[int, int], ...], mode: str, fill: Any) -> Any:
-    """Negative padding takes away."""
+    """Padding; negative padding crops."""
     parts = tuple(slice(-min(low, 0), extent + min(high, 0)) for (low, high), extent in zip(pads, x.shape, strict=True))
     more = tuple((max(low, 0), max(high, 0)) for low, high in pads)
     keywords = {"constant_values": jnp.asarray(fill, x.dtype)} if mode == "constant" else {}
@@ -199,7 +199,7 @@ def _padded(x: Any, pads: tuple[tuple[int, int], ...], mode: str, fill: Any) -> 
 
 
 def _sides(axes: int, pads: tuple[int, ...], along: tuple[int, ...] | None) -> list[tuple[int, int]]:
-    """ONNX's pads as pairs, one an axis."""
+    """ONNX's pads as pairs, one per axis."""
     both = [(0, 0)] * axes
     along = tuple(range(axes)) if along is None else along
     for index, place in enumerate(along):
@@ -242,18 +242,18 @@ def _gathered(x: Any, indices: Any, along: int) -> Any:
     if not jnp.issubdtype(x.dtype, jnp.inexact) and is_known(indices):
         check_indices(indices, size)
     indices = jnp.asarray(indices)
-    # Looked at before JAX cuts them to 32 bits, where 2**33 would be 0.
+    # Checked before JAX truncates indices to 32 bits, where 2**33 would be 0.
     inside = (indices >= -size) & (indices < size)
     rows = jnp.take(x, jnp.where(inside, jnp.where(indices < 0, indices + size, indices), 0), axis=along, mode="clip")
     if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return rows  # of indices that are known, and inside
-    # What is outside is NaN times a row, so that the gradient is NaN, too: JAX's own filling gives it zeros.
+        return rows  # known indices, all in range
+    # An index out of range gives NaN times a row, so that the gradient is NaN as well: JAX's fill mode gives it zeros.
     poison = jnp.where(inside, x.dtype.type(1), x.dtype.type(jnp.nan))
     return rows * poison.reshape(*indices.shape, *(1,) * (x.ndim - along - 1))
 
 
 def _looked_at(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """Indices into a table without NaN, which could stand for what is outside: they must be looked at."""
+    """Indices into integers, which have no NaN to mark out-of-range elements: they must be checked on the host."""
     kind = node.inputs[0].dtype if node.inputs[0] is not None else None
     return () if kind in FLOATS or inside(node) else (node.inputs[1],)
 
@@ -269,7 +269,7 @@ def _gather(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _depth_to_space(x: Any, size: int, column_first: bool) -> Any:
-    """Channels that are the pixels of blocks; those of a block lie next to each other where columns come first."""
+    """Rearranges channels into pixel blocks; a block's channels are adjacent if columns come first."""
     n, channels, height, width = x.shape
     inner = channels // size**2
     shape = (n, inner, size, size, height, width) if column_first else (n, size, size, inner, height, width)

@@ -1,4 +1,4 @@
-"""Fourier transforms, and what goes with them."""
+"""Fourier transforms and related operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = Any
 
 
 def _complex(x: Array) -> Array:
-    """Of real and imaginary parts along the last axis; of real parts alone, real."""
+    """Complex numbers from real and imaginary parts along the last axis; real numbers from real parts only."""
     kind = jnp.promote_types(x.dtype, "float32")
     x = x.astype(kind)
     return lax.complex(x[..., 0], x[..., 1]) if x.shape[-1] == 2 else x[..., 0]
@@ -32,7 +32,7 @@ def _pairs(y: Array, dtype: Any) -> Array:
 
 
 def _transformed(x: Array, length: Any, axes: Any, inverse: bool, onesided: bool) -> Array:
-    """ONNX's DFT: (…, 1) or (…, 2) to (…, 2); of half a spectrum back, to (…, 1)."""
+    """ONNX's DFT: (…, 1) or (…, 2) to (…, 2); the inverse of a onesided spectrum, to (…, 1)."""
     axis = (-2 if axes is None else axes[0]) % x.ndim
     n, z = None if length is None else int(length[0]), _complex(x)
     if inverse and onesided:
@@ -45,7 +45,7 @@ def _transformed(x: Array, length: Any, axes: Any, inverse: bool, onesided: bool
         return _pairs(jnp.fft.fft(z, n, axis=axis), x.dtype)
     y = jnp.fft.rfft(z, n, axis=axis)
     if not onesided:
-        # The other half of a real signal's spectrum is this one's conjugate.
+        # The other half of a real signal's spectrum is the conjugate of this half.
         behind = lax.slice_in_dim(y, 1, ((z.shape[axis] if n is None else n) + 1) // 2, axis=axis)
         y = jnp.concatenate([y, jnp.conj(jnp.flip(behind, axis))], axis=axis)
     return _pairs(y, x.dtype)
@@ -84,12 +84,12 @@ def _mel_weights(bins: Any, length: Any, rate: Any, low: Any, high: Any, dtype: 
     """Triangles over the bins of a spectrum, evenly spaced in mel: 2595 log10(1 + f / 700).
 
     Args:
-        bins: How many triangles.
-        length: Of the Fourier transform.
-        rate: Samples a second.
+        bins: Number of triangles.
+        length: Length of the Fourier transform.
+        rate: Sample rate, in hertz.
         low: The lowest frequency, in hertz.
-        high: The highest.
-        dtype: Of the result, (length / 2 + 1, bins).
+        high: The highest frequency, in hertz.
+        dtype: The dtype of the result, whose shape is (length / 2 + 1, bins).
     """
     ends = 2595 * np.log10(1 + np.array([low[0], high[0]]) / 700)
     points = ends[0] + np.arange(bins[0] + 2) * ((ends[1] - ends[0]) / (bins[0] + 2))

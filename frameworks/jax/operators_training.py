@@ -54,14 +54,14 @@ def _adam(
 def _momentum(
     rate: Array, step: Array, x: Array, g: Array, v: Array, alpha: float, beta: float, norm: float, ahead: bool
 ) -> Any:
-    """Nesterov's where `ahead`; Sutskever et al., On the importance of initialization and momentum, ICML 2013."""
+    """Nesterov momentum if `ahead`; Sutskever et al., On the importance of initialization and momentum, ICML 2013."""
     gradient = norm * x + g
     new = alpha * v + jnp.where(step > 0, beta, 1.0).astype(x.dtype) * gradient
     return x - rate.astype(x.dtype) * (gradient + alpha * new if ahead else new), new
 
 
 def _each(emitter: Emitter, node: ir.Node, function: Callable[..., Any], parts: int, how: str) -> None:
-    """Emit the update of every tensor: inputs and outputs are grouped by what they are."""
+    """Emit the update of every tensor: inputs and outputs are grouped by their role."""
     rate, step, *values = (emitter.plain(value) for value in node.inputs)
     count, bound = len(values) // (parts + 1), emitter.bind(function)
     made = emitter.new()

@@ -1,4 +1,4 @@
-"""Windows beyond convolution and pooling of the table's layers: in ONNX's order of axes."""
+"""Window operators other than the table's convolution and pooling layers: in ONNX's axis order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _check_window(node: ir.Node) -> str | None:
 
 
 def _lp_pool(x: Array, window: Window, p: int) -> Array:
-    """(sum |x|^p)^(1/p), channels last; of nothing but zeros the gradient is zero."""
+    """(sum |x|^p)^(1/p), channels last; the gradient of all-zero windows is zero."""
     powers, counts = layers.around(jnp.square(x) if p == 2 else jnp.abs(x) ** p, window, 0)
     for axis in reversed(range(1, x.ndim - 1)):
         powers = functools.reduce(lax.add, layers.places(powers, window, axis, counts[axis - 1]))
@@ -47,7 +47,7 @@ def _lp_pool_of(emitter: Emitter, node: ir.Node) -> None:
 
 
 def max_pool_with_places(x: Array, window: Window, by_columns: bool) -> tuple[Array, Array]:
-    """ONNX's MaxPool of an image with its channels last, and where in the input, in ONNX's order, each maximum was."""
+    """ONNX's MaxPool of a channels-last image, and the index of each maximum in the input, in ONNX's axis order."""
     batch, *extents, channels = x.shape
     whole = math.prod(extents)
     strides = [math.prod(extents[:axis] if by_columns else extents[axis + 1 :]) for axis in range(len(extents))]
@@ -65,13 +65,13 @@ def max_pool_with_places(x: Array, window: Window, by_columns: bool) -> tuple[Ar
 
 
 def _larger_pair(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    # Padding has no place: what is there wins even where it is as small.
+    # Padding has no index: a real element wins even if it is equally small.
     first = ((one[0] >= other[0]) & (one[1] >= 0)) | (other[1] < 0) | jnp.isnan(one[0])
     return jnp.where(first, one[0], other[0]), jnp.where(first, one[1], other[1])
 
 
 def _unpooled(x: Array, places: Array, asked: tuple[int, ...] | None, window: Window) -> Array:
-    """Elements where they were before a MaxPool of this window; behind them, zeros up to the extents asked for."""
+    """Elements at their positions before a MaxPool of this window; zero-padded at the end to the requested size."""
     pooled, pads = x.shape[2:], zip(window.begins, window.ends, strict=True)
     extents = [
         (extent - 1) * stride - begin - end + kernel
@@ -94,16 +94,17 @@ def _max_unpool(emitter: Emitter, node: ir.Node) -> None:
 def _transposed(
     x: Array, weight: Array, bias: Array | None, window: Window, groups: int, extra: tuple[int, ...], asked: Any
 ) -> Array:
-    """ONNX's ConvTranspose: the gradient of a convolution by its input, as a convolution of a dilated image.
+    """ONNX's ConvTranspose: the gradient of a convolution with respect to its input, as a convolution of a dilated
+    image.
 
     Args:
-        x: Shape (N, C, extents …).
+        x: Shape (N, C, space …).
         weight: Shape (C, M / groups, kernel …).
         bias: Shape (M,), or None.
-        window: How the kernel of the convolution moves.
-        groups: Groups of channels.
-        extra: Elements behind, which the convolution had not reached.
-        asked: Extents of the result; None: as they come out.
+        window: Strides, dilations and padding of the convolution.
+        groups: Number of channel groups.
+        extra: Elements at the end that the convolution did not reach.
+        asked: Spatial size of the result; None: computed.
     """
     kernel, sides = weight.shape[2:], []
     for axis, span in enumerate(window.spans(kernel)):
@@ -141,7 +142,7 @@ def _conv_transpose(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _image(x: Array, extents: tuple[int, ...], block: tuple[int, ...], steps: Sequence[Sequence[int]]) -> Array:
-    """ONNX's Col2Im: blocks put back where a window took them, and added up where they overlap."""
+    """ONNX's Col2Im: adds blocks at the positions from which a window took them; overlaps are summed."""
     dilations, pads, strides = steps
     axes = len(extents)
     sides = list(zip(pads[:axes], pads[axes:], strict=True))
@@ -184,7 +185,7 @@ def _deformed(
     window: Window,
     groups: tuple[int, int],
 ) -> Array:
-    """ONNX's DeformConv in two dimensions: kernel elements look where offsets move them, bilinearly, zeros outside.
+    """ONNX's DeformConv in two dimensions: kernel elements sample bilinearly at offset positions, zeros outside.
 
     References:
         Zhu et al., Deformable ConvNets v2, CVPR 2019, equation 1.

@@ -1,4 +1,4 @@
-"""Optax's optimizers under deep5's names; jax and optax load when one is bound, so that a recipe may name them."""
+"""Optax's optimizers under deep5's names. jax and optax are imported on binding, so recipes can name them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class NesterovOptimizer(OptaxOptimizer, twin=Nesterov):
 
 
 class AdaGradOptimizer(OptaxOptimizer, twin=AdaGrad):
-    """`optax.adagrad`; its epsilon stands inside the root."""
+    """`optax.adagrad`; its epsilon is added inside the root."""
 
     @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
@@ -115,7 +115,7 @@ class AdamWOptimizer(OptaxOptimizer, twin=AdamW):
 
 
 class AMSGradOptimizer(OptaxOptimizer, twin=AMSGrad):
-    """`optax.amsgrad`, as the paper has it; with `bias_correction` as Optax does, which corrects before the maximum."""
+    """`optax.amsgrad`, as in the paper; with `bias_correction` as in Optax, which corrects before the maximum."""
 
     @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
@@ -124,7 +124,7 @@ class AMSGradOptimizer(OptaxOptimizer, twin=AMSGrad):
 
 
 class NadamOptimizer(OptaxOptimizer, twin=Nadam, lacks=("momentum_decay",)):
-    """`optax.nadam`, whose momentum is constant, as deep5's is with a `momentum_decay` of 20000 or more."""
+    """`optax.nadam`, whose momentum is constant, the same as deep5's with a `momentum_decay` of 20000 or more."""
 
     @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
@@ -132,7 +132,7 @@ class NadamOptimizer(OptaxOptimizer, twin=Nadam, lacks=("momentum_decay",)):
 
 
 class LARSOptimizer(OptaxOptimizer, twin=LARS):
-    """`optax.lars`; it divides by ‖g + β w‖ where the paper has ‖g‖ + β ‖w‖."""
+    """`optax.lars`; it divides by ‖g + β w‖, the paper by ‖g‖ + β ‖w‖."""
 
     @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
@@ -161,7 +161,7 @@ class LionOptimizer(OptaxOptimizer, twin=Lion):
 
 
 class LBFGSOptimizer(OptaxOptimizer, twin=LBFGS, lacks=("iterations", "c1", "c2")):
-    """`optax.lbfgs` with its zoom line search, one update a step."""
+    """`optax.lbfgs` with its zoom line search, one update per step."""
 
     accumulates = False
 

@@ -1,4 +1,4 @@
-"""What calls gave that is not there yet: JAX returns before the work is done."""
+"""Results of calls that may not be finished: JAX returns before the work is done."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["Pending"]
 
 
 class Pending(threading.local):
-    """What the last call of each thread gave: who waits, waits for calls of its own, and is told what they failed on.
+    """The results of each thread's last call: a thread waits for its own calls, and receives their errors.
 
     Attributes:
-        results: Of this thread's last call, arrays in tuples.
+        results: Results of this thread's last call, arrays in tuples.
     """
 
     results: Any = ()
 
     def take(self) -> Any:
-        """The results, which are forgotten."""
+        """Returns and clears the results."""
         results, self.results = self.results, ()
         return results

@@ -1,4 +1,4 @@
-"""`Program`: what an executor runs, pure functions that JAX traces."""
+"""`Program`: the pure functions that an executor runs and JAX traces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Function(NamedTuple):
     """A network that JAX can trace.
 
     Attributes:
-        call: Takes tuples of parameters, buffers and inputs; gives a tuple of outputs, and one of new buffers.
+        call: Takes tuples of parameters, buffers and inputs; returns a tuple of outputs, and one of new buffers.
         source: Its generated source.
     """
 
@@ -26,7 +26,7 @@ class Function(NamedTuple):
 
 
 class Program(Protocol):
-    """What an executor runs: two pure functions, which JAX traces."""
+    """The two pure functions that an executor runs and JAX traces."""
 
     @property
     def evaluation(self) -> Function:
@@ -35,12 +35,12 @@ class Program(Protocol):
 
     @property
     def training(self) -> Function:
-        """The network in training, of inputs with the masks behind them; gives new buffers too."""
+        """The network in training; takes the masks after the inputs, and also returns new buffers."""
         ...
 
     @property
     def stored(self) -> Mapping[str, Storage]:
-        """How parameters are stored that are not stored as they are."""
+        """The storage of parameters that are not stored in their own axis order."""
         ...
 
     @property
@@ -50,18 +50,18 @@ class Program(Protocol):
 
     @property
     def untraceable(self) -> str:
-        """Why JAX cannot trace it, so that it runs operator by operator; empty: JAX can."""
+        """Why JAX cannot trace it, so that it runs operator by operator; empty if JAX can."""
         ...
 
     @property
     def fallible(self) -> bool:
-        """Whether a call may fail once it runs, since it holds compiled operators or waits for other ranks."""
+        """Whether a call may fail at run time, because it contains compiled operators or waits for other ranks."""
         ...
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """The masks of a step, and its random key; called before each pass in training."""
+        """The masks of a step, and its random key; called before each training pass."""
         ...
 
     def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
-        """The random key of a call in evaluation, none where nothing is drawn; called before each."""
+        """The random key of an evaluation call, none if nothing draws; called before each evaluation pass."""
         ...

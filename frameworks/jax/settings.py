@@ -1,4 +1,4 @@
-"""Devices of JAX, and its settings as read back."""
+"""JAX's devices, and its settings as read back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax._src import xla_bridge  # the one place that says whether JAX has started
+from jax._src import xla_bridge  # the only API that reports whether JAX has started
 
 from deep5.core.errors import Unsupported, UsageError
 from deep5.core.tensors import Device
@@ -21,10 +21,10 @@ _FLAG = "--xla_gpu_deterministic_ops"
 
 
 def find_device(device: Device) -> Any:
-    """JAX's own object for a device.
+    """JAX's object for a device.
 
     Raises:
-        Unsupported: JAX does not see it.
+        Unsupported: JAX does not find the device.
     """
     if device.kind == "cpu":
         place = jax.devices("cpu")[0]
@@ -41,9 +41,9 @@ def find_device(device: Device) -> Any:
 
 
 def read_settings(device: Device) -> dict[str, Any]:
-    """What decides speed and rounding.
+    """The settings that affect speed and rounding.
 
-    `x64` is the process's own setting: executors switch 64-bit types on for their calls, whatever it is.
+    `x64` is the process's own setting: executors enable 64-bit types for their calls regardless of it.
     """
     precision = jax.config.jax_default_matmul_precision
     host = device.kind == "cpu"
@@ -52,7 +52,7 @@ def read_settings(device: Device) -> dict[str, Any]:
         "version": jax.__version__,
         "device": str(device),
         "threads": count_threads(),
-        # Whatever is shorter than float32 counts, bfloat16 too.
+        # Every type shorter than float32 counts, bfloat16 as well.
         "tf32": not host and precision not in ("highest", "float32"),
         "matmul_precision": "default" if precision is None else str(precision),
         "deterministic": host or _deterministic(),
@@ -62,11 +62,11 @@ def read_settings(device: Device) -> dict[str, Any]:
 
 @functools.cache
 def product_kernels(dtype: str, place: Any) -> str:
-    """The element type of XLA's kernels for products of one, as the program says that it makes of a small product.
+    """The dtype of XLA's kernels for products of the given dtype, read from the compiled program of a small product.
 
     Args:
-        dtype: Element type of the product.
-        place: JAX's own object for a device.
+        dtype: Dtype of the product.
+        place: JAX's object for a device.
     """
     with jax.default_device(place):
         x = jnp.ones((64, 64), dtype)
@@ -79,7 +79,7 @@ def set_numerics(deterministic: bool, tf32: bool) -> None:
     """See `Framework.set_numerics`.
 
     Raises:
-        UsageError: JAX has started, and XLA has read its flags, with other kernels allowed.
+        UsageError: JAX has started, and XLA has read flags that allow other kernels.
     """
     if deterministic != _deterministic():
         flag = f"{_FLAG}={str(deterministic).lower()}"
@@ -88,13 +88,13 @@ def set_numerics(deterministic: bool, tf32: bool) -> None:
                 f"got deterministic={deterministic}, but JAX has started otherwise in this process and cannot change "
                 f"that; remedy: ask before anything uses JAX, or start the process with XLA_FLAGS={flag}"
             )
-        if not xla_bridge.backends_are_initialized():  # where only the host is left, there is nothing to set
+        if not xla_bridge.backends_are_initialized():  # if JAX started on the host only, there is nothing to set
             os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".lstrip()
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if tf32 else "highest")
 
 
 def _deterministic() -> bool:
-    """What the flags say that XLA has read, or will read when JAX starts; the last one counts."""
+    """The value in the flags that XLA has read, or will read when JAX starts; the last occurrence counts."""
     text = _flags_at_start() if xla_bridge.backends_are_initialized() else os.environ.get("XLA_FLAGS", "")
     found = [flag.partition("=")[2].lower() for flag in text.split() if flag.partition("=")[0] == _FLAG]
     return bool(found) and found[-1] in ("", "true", "1")
@@ -102,5 +102,5 @@ def _deterministic() -> bool:
 
 @functools.cache
 def _flags_at_start() -> str:
-    """The flags as they were when deep5 first looked after the start: what is set later is not read by anybody."""
+    """The flags when deep5 first read them after JAX's start: XLA ignores later changes."""
     return os.environ.get("XLA_FLAGS", "")

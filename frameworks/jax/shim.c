@@ -1,9 +1,9 @@
-/* Compiled operators inside functions that XLA compiles: one handler of XLA's foreign function interface for all.
+/* Compiled operators in XLA-compiled functions: one XLA foreign function interface handler for all operators.
  *
- * An attribute of the call is a number, drawn at random, under which Python has entered the kernel into the table here.
- * It is looked up once, when XLA makes an executable; the executable then holds the kernel, and lets go of it when XLA
- * destroys the executable. So a number means nothing in another process, and no address is ever part of a program.
- * Memory is XLA's own; nothing is copied, and nothing of Python is called.
+ * An attribute of the call is a random number under which Python has registered the kernel in the table of this file.
+ * XLA looks it up once, when it creates an executable; the executable then holds the kernel, and releases it when XLA
+ * destroys the executable. So a number is invalid in another process, and a program never contains an address. Memory
+ * is XLA's; nothing is copied, and no Python code is called.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 typedef struct Entry {
   int64_t number;
   deep5_kernel *kernel;
-  int64_t holders; /* executables */
+  int64_t holders; /* number of executables */
   char name[NAME_BYTES];
   struct Entry *next;
 } Entry;
@@ -27,7 +27,7 @@ typedef struct Entry {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Entry *entries;
 
-/* Numbers that XLA gives. */
+/* IDs assigned by XLA. */
 XLA_FFI_TypeId deep5_state_type;
 
 static void let_go(void *state) {
@@ -38,7 +38,7 @@ static void let_go(void *state) {
 
 XLA_FFI_TypeInfo deep5_state_info = {XLA_FFI_TypeInfo_STRUCT_SIZE, NULL, let_go};
 
-/* Enter a kernel under a number that is not taken. 0, or 1 where there is no memory. */
+/* Register a kernel under an unused number. Returns 0, or 1 if out of memory. */
 int deep5_enter(int64_t number, deep5_kernel *kernel, const char *name) {
   Entry *made = calloc(1, sizeof(Entry));
   if (!made) return 1;
@@ -52,7 +52,7 @@ int deep5_enter(int64_t number, deep5_kernel *kernel, const char *name) {
   return 0;
 }
 
-/* Take a kernel out, unless an executable holds it. 1 where it is out. */
+/* Remove a kernel, unless an executable holds it. Returns 1 if it is not in the table any more. */
 int deep5_leave(int64_t number) {
   int out = 1;
   pthread_mutex_lock(&lock);
@@ -72,14 +72,14 @@ int deep5_leave(int64_t number) {
 
 static XLA_FFI_Error *fail(XLA_FFI_CallFrame *frame, XLA_FFI_Error_Code code, const char *name, const char *what) {
   char text[TEXT_BYTES];
-  /* The brackets tell deep5 what is its own in what XLA makes of this. */
+  /* The brackets mark deep5's text within XLA's error message. */
   snprintf(text, sizeof text, "[deep5: %s%s]", name, what);
   text[sizeof text - 2] = ']';
   XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL, text, code};
   return frame->api->XLA_FFI_Error_Create(&args);
 }
 
-/* Where XLA only asks what the handler is: which version of the interface, and of what type its state. */
+/* Answers XLA's metadata query with the interface version and the state's type. Returns 1 for such a query. */
 static int asked(XLA_FFI_CallFrame *frame, int stateful) {
   XLA_FFI_Extension_Base *extension = frame->extension_start;
   if (!extension || extension->type != XLA_FFI_Extension_Metadata) return 0;
@@ -91,7 +91,7 @@ static int asked(XLA_FFI_CallFrame *frame, int stateful) {
   return 1;
 }
 
-/* Once an executable. */
+/* Called once per executable. */
 XLA_FFI_Error *deep5_instantiate(XLA_FFI_CallFrame *frame) {
   if (asked(frame, 1)) return NULL;
   int64_t number = 0;
@@ -137,7 +137,7 @@ static int32_t code_of(XLA_FFI_DataType dtype) {
   }
 }
 
-/* XLA's buffers are C-contiguous: that is the layout that the call asks for. */
+/* XLA's buffers are C-contiguous: the call requests this layout. */
 static int fill(deep5_tensor *tensors, void **buffers, int64_t count, const int32_t *dtypes) {
   for (int64_t i = 0; i < count; ++i) {
     XLA_FFI_Buffer *buffer = buffers[i];
@@ -151,7 +151,7 @@ static int fill(deep5_tensor *tensors, void **buffers, int64_t count, const int3
   return 1;
 }
 
-/* Once a call, in whatever thread XLA computes in. */
+/* Called once per call, in any of XLA's threads. */
 XLA_FFI_Error *deep5_execute(XLA_FFI_CallFrame *frame) {
   if (asked(frame, 0)) return NULL;
   XLA_FFI_State_Get_Args args = {
@@ -174,7 +174,7 @@ XLA_FFI_Error *deep5_execute(XLA_FFI_CallFrame *frame) {
   return NULL;
 }
 
-/* What stands for all this on graphics processors. */
+/* Handler on GPUs, which rejects the call. */
 XLA_FFI_Error *deep5_refuse(XLA_FFI_CallFrame *frame) {
   if (asked(frame, 0)) return NULL;
   return fail(frame, XLA_FFI_Error_Code_UNIMPLEMENTED, "a compiled operator",

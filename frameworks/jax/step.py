@@ -30,7 +30,7 @@ Tuples = tuple[Any, ...]
 
 
 class _Functions:
-    """JAX's functions, as an update rule asks for them."""
+    """JAX functions in the interface of update rules."""
 
     def function(self, name: str) -> Callable[..., Array]:
         found: Callable[..., Array] = getattr(jnp, name)
@@ -46,7 +46,7 @@ class _Functions:
         return sum((jnp.sum(jnp.square(value.astype("float64"))) for value in values), start=jnp.zeros((), "float64"))
 
     def all_finite(self, values: Sequence[Array]) -> Array:
-        # Zero, or not a number: XLA's sum over this takes three fifths of the time of its `all` over truth values.
+        # Zero, or NaN: XLA computes this sum in three fifths of the time of `all` over booleans.
         return jnp.isfinite(sum((jnp.sum(value - value) for value in values), start=jnp.zeros((), "float32")))
 
     def broadcast(self, value: Array, like: Array) -> Array:
@@ -54,15 +54,15 @@ class _Functions:
 
 
 class JAXStep(RuleStep):
-    """A whole training step; made by `JAXExecutor.train_step`. Implements `TrainStep`.
+    """A whole training step; created by `JAXExecutor.train_step`. Implements `TrainStep`.
 
-    Parameters, buffers and the rule's state are donated: the step writes the new ones into the memory of the old. Not
-    so where the network holds compiled operators, which may fail: the old ones must then still be there.
+    Parameters, buffers and the rule's state are donated: the step writes the new ones into the memory of the old. If
+    the network contains compiled operators, which may fail, nothing is donated, so that the old ones survive.
 
     Arguments and errors are `RuleStep`'s; rule and modifier are traced.
 
     Attributes:
-        how: How the rule runs.
+        how: A description of how the rule runs.
     """
 
     how = "xla"
@@ -106,19 +106,19 @@ class JAXStep(RuleStep):
         self._update = jax.jit(self._trace_update, donate_argnums=(0, 1))
         self._prepare = jax.jit(self._trace_prepare)
         self._evaluate = jax.jit(self._trace_evaluate)
-        # Not donated, for it is small: the host may look at an earlier one.
+        # Small, so not donated: the host may read an earlier one.
         self._scaling: Tuples = ()
         with jax.enable_x64(True):
             given = self._rule.given(StepInfo(batch_size=1))
             states = jax.jit(self._trace_initial)(executor._values, given)
-            # Committed to the device as the parameters are: else the second step would compile again.
+            # Committed to the device like the parameters: otherwise the second step would compile again.
             self._keys, self._states = tuple(states), tuple(jax.device_put(list(states.values()), executor._place))
             if self._dynamic is not None:
                 self._scaling = (jax.device_put(self._dynamic.values(), executor._place),)
 
     @property
     def traces(self) -> int:
-        """How often the step was traced: once for every combination of the inputs' shapes."""
+        """Number of traces of the step: one for every combination of input shapes."""
         return max(self._traces, self._rule.traces)
 
     @override
@@ -157,7 +157,7 @@ class JAXStep(RuleStep):
         if self._rule.prepares:
             with jax.enable_x64(True):
                 values = self._prepare(values, self._states, self._scaling, self._given(info))
-        # Where the scale is dynamic it is read here, which waits for the last update.
+        # A dynamic scale is read here, which waits for the last update.
         options = accumulate, loss_scale * self.loss_scale if self._scales else loss_scale
         return executor.backpropagate(
             inputs, self._loss, self._rule.names, values, info, options, on_gradient=on_gradient
@@ -178,7 +178,7 @@ class JAXStep(RuleStep):
             self._dynamic.done(*self._scaling)
 
     def arithmetic(self) -> Any:
-        """The context in which what the step returns is computed with."""
+        """The context for computing with the step's results."""
         return jax.enable_x64(True)
 
     @contextmanager
@@ -211,7 +211,7 @@ class JAXStep(RuleStep):
             self._scaling = (jax.device_put(scaling, self._executor._place),)
 
     def _turned(self, key: str, value: Any, *, back: bool = False) -> Any:
-        """An element of the state in the order in which it is stored, or back."""
+        """Converts an element of the state to storage order, or back."""
         name = key.partition("/")[2]
         if not value.ndim:
             return value
@@ -239,7 +239,7 @@ class JAXStep(RuleStep):
         return self._points(values, states, self._numbers(vector, scaling))
 
     def _numbers(self, vector: Any, scaling: Tuples) -> Any:
-        """What the rule is given, out of what the step is given."""
+        """The rule's numbers, from the step's vector."""
         if not scaling:
             return vector
         return self._rule.with_scale(fitting(vector, scaling[0], self._rule.width, jnp.where), scaling[0][0])
@@ -256,7 +256,7 @@ class JAXStep(RuleStep):
         return dict(zip(self._names, values, strict=True))
 
     def _points(self, values: Tuples, states: Tuples, given: Any) -> Tuples:
-        """Where the gradient is taken."""
+        """The points at which the gradient is evaluated."""
         if not self._rule.prepares:
             return values
         own = self._by_name(values)
@@ -288,7 +288,7 @@ class JAXStep(RuleStep):
             found = self._modified(found, points)
         new, new_states = self._rule.update(found, own, before, given)
         if scaling:
-            # Of the gradient itself, not of what is made of it. Chosen element by element, within the same loop.
+            # Checks the gradient itself, not values computed from it. Selects element by element, within the same loop.
             finite = _Functions().all_finite(list(gradients.values()))
             new = {name: jnp.where(finite, value, own[name]) for name, value in new.items()}
             new_states = {key: jnp.where(finite, value, before[key]) for key, value in new_states.items()}

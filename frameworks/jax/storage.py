@@ -1,4 +1,4 @@
-"""How parameters are stored: weights of layers in the order of axes in which XLA reads them."""
+"""Storage of parameters: layer weights in the axis order in which XLA reads them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from deep5.networks.network import Network
 
 __all__ = ["Storage", "find_flat", "find_storage"]
 
-# What makes an image with its channels last, and what keeps it so.
+# Operators that produce a channels-last image, and operators that keep it so.
 _LAYERS = {"AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"}
 _KEEPING = {"Add", "Cast", "Clip", "Elu", "Identity", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Tanh"}
 
 
 class Storage(NamedTuple):
-    """A parameter's way into storage and back; arrays of NumPy or JAX.
+    """A parameter's conversion to storage order and back, for NumPy and JAX arrays.
 
     Attributes:
-        shape: Of the parameter.
-        split: Its shape with axes taken apart.
-        order: Which of these axes is stored where.
+        shape: Shape of the parameter.
+        split: Its shape with axes split.
+        order: The stored order of these axes.
         stored: Shape in storage.
     """
 
@@ -33,19 +33,19 @@ class Storage(NamedTuple):
     stored: tuple[int, ...]
 
     def store(self, value: Any) -> Any:
-        """From the parameter's own order of axes."""
+        """Converts from the parameter's own axis order."""
         return value.reshape(self.split).transpose(self.order).reshape(self.stored)
 
     def present(self, value: Any) -> Any:
-        """Back to the parameter's own order of axes."""
+        """Converts back to the parameter's own axis order."""
         back = [self.order.index(axis) for axis in range(len(self.order))]
         return value.reshape([self.split[axis] for axis in self.order]).transpose(back).reshape(self.shape)
 
 
 def find_flat(network: Network) -> dict[str, tuple[int, ...]]:
-    """Images that become vectors only for fully connected layers, with channels and extents.
+    """Images that are flattened only for fully connected layers, with their channels and spatial size.
 
-    Their weights can be stored so that nothing is moved.
+    These layers' weights can be stored so that flattening moves no data.
     """
     found = {}
     for node in network.nodes:
@@ -64,13 +64,13 @@ def find_flat(network: Network) -> dict[str, tuple[int, ...]]:
 
 
 def find_storage(network: Network, flat: dict[str, tuple[int, ...]]) -> dict[str, Storage]:
-    """Parameters that nothing reads but layers as their weights: spatial axes, input channels, output channels.
+    """Parameters that are used only as layer weights: spatial axes, input channels, output channels.
 
-    To turn the weights at every call costs a third of the inference of a small ResNet-18, and as much of LeNet's.
+    Transposing the weights at every call would take a third of the inference time of a small ResNet-18, and of LeNet's.
 
     Args:
-        network: In evaluation.
-        flat: What `find_flat` found.
+        network: The network in evaluation.
+        flat: The result of `find_flat`.
     """
     found = {}
     for name, spec in network.parameter_specs.items():
@@ -88,12 +88,12 @@ def find_storage(network: Network, flat: dict[str, tuple[int, ...]]) -> dict[str
 
 
 def _is_layer(network: Network, node: ir.Node, *, alone: bool = False) -> bool:
-    """Whether a node is a fully connected layer whose weight is a parameter that such layers alone read.
+    """Whether a node is a fully connected layer whose weight is a parameter that only such layers read.
 
     Args:
         network: The network.
         node: The node.
-        alone: Whether the node must be the only one that reads it, row by row.
+        alone: Whether the node must be the only reader of the weight, with rows as samples.
     """
     weight = _origin(node.inputs[1]) if _kind(node) == "Gemm" else None
     if weight is None or weight.name not in network.parameter_specs or weight.is_graph_output():
@@ -104,7 +104,7 @@ def _is_layer(network: Network, node: ir.Node, *, alone: bool = False) -> bool:
 
 
 def _is_image(value: ir.Value) -> bool:
-    """Whether a value comes out of a layer, with nothing between that wants ONNX's order of axes."""
+    """Whether a value is the output of a layer, with no operator in between that needs ONNX's axis order."""
     node = value.producer()
     while node is not None and _kind(node) in _KEEPING and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -112,7 +112,7 @@ def _is_image(value: ir.Value) -> bool:
 
 
 def _readers(value: ir.Value) -> list[Any]:
-    """Who reads a value, as it is or cast to another element type."""
+    """The readers of a value, directly or after a cast."""
     found: list[Any] = []
     for use in value.uses():
         result = use.node.outputs[0]
@@ -122,12 +122,12 @@ def _readers(value: ir.Value) -> list[Any]:
 
 
 def _origin(value: ir.Value | None) -> ir.Value | None:
-    """What a value was before it was cast."""
+    """The value before casts."""
     while value is not None and (node := value.producer()) is not None and _kind(node) == "Cast":
         value = node.inputs[0]
     return value
 
 
 def _kind(node: ir.Node) -> str:
-    """ONNX's name of an operator; empty for one that somebody registered, whatever it is called."""
+    """ONNX's name of an operator; empty for registered operators, whatever their name."""
     return "" if is_custom(node) else node.op_type

@@ -1,4 +1,4 @@
-"""Which nodes JAX runs, as the table of operators says."""
+"""Which nodes JAX runs, according to the operator table."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["supports"]
 
 _WHOLE = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
 _DTYPES = {getattr(ir.DataType, name) for name in ("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE)}
-# What moves elements, or casts them, does so with types that JAX does not compute in.
+# These move or cast elements, also of dtypes in which JAX does not compute.
 _MOVING = {
     "BitCast", "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DequantizeLinear", "Expand", "Flatten",
     "Identity", "If", "Loop", "QuantizeLinear", "Reshape", "Scan", "Shape", "Size", "Slice", "Split", "Squeeze", "Tile",
     "Transpose", "Unsqueeze",
 }  # fmt: skip
-# Written by the number of axes of what goes in.
+# Their source depends on the rank of their inputs.
 _RANKED = {
     "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GlobalAveragePool",
     "GlobalMaxPool", "LRN", "LpPool", "MaxPool", "MaxUnpool", "QLinearConv",
@@ -31,7 +31,7 @@ _RANKED = {
 
 
 def supports(node: ir.Node) -> Support:
-    """Whether this node can run, and if not, why."""
+    """Whether the node can run, and if not, why."""
     if is_custom(node):
         reason = _unfit(node)
         return Support(reason is None, reason or "")
@@ -42,7 +42,7 @@ def supports(node: ir.Node) -> Support:
 
 
 def _is_rankless(node: ir.Node) -> bool:
-    """Whether a node is written without asking how many axes its inputs have."""
+    """Whether the source of a node does not depend on the rank of its inputs."""
     return node.op_type in OPERATORS and node.op_type not in _RANKED
 
 

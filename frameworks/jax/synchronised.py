@@ -1,4 +1,4 @@
-"""Batch normalisation over the parts of all ranks, as a function that JAX traces, with calls to the host in it."""
+"""Batch normalization over the batch parts of all ranks, traced by JAX, with calls to the host."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["batch_norm_over_ranks"]
 
 
 def batch_norm_over_ranks(ranks: RankStatistics) -> Callable[..., tuple[Any, Any, Any]]:
-    """ONNX's batch normalisation in training, channels last, by the statistics of the batch of all ranks.
+    """ONNX's batch normalization in training, channels last, with the statistics of the batch of all ranks.
 
-    What ranks exchange goes by way of the host, in the order in which JAX traced it, which is that of all ranks.
+    Ranks exchange data through the host, in JAX's tracing order, which is the same on all ranks.
 
     Args:
-        ranks: What statistics and sums of gradients are exchanged by.
+        ranks: Exchanges statistics and sums of gradients.
 
     Returns:
-        A function of (x, scale, bias, running mean, running variance, epsilon, momentum), which gives the result and
+        A function of (x, scale, bias, running mean, running variance, epsilon, momentum), which returns the result and
         the new running statistics.
     """
 
@@ -66,20 +66,20 @@ def batch_norm_over_ranks(ranks: RankStatistics) -> Callable[..., tuple[Any, Any
 
 
 def _moments(ranks: RankStatistics, count: int, own: np.ndarray) -> np.ndarray:
-    """Mean, variance and elements a channel, each in all channels' places."""
+    """Mean, variance and number of elements per channel, each repeated for all channels."""
     mean, variance, total = ranks.moments(own[0], own[1], count)
     return np.stack([mean, variance, np.full_like(mean, total)])
 
 
 def _on_host(function: Callable[[np.ndarray], np.ndarray], rows: int, *values: Any) -> Any:
-    """Rows that a function gives of float64 rows, called on the host; rows have one length, and here one dtype."""
+    """The float64 rows that a function returns for float64 rows, called on the host; here of one length and dtype."""
     kind, own = values[0].dtype, jnp.stack([value.astype(jnp.float64) for value in values])
 
     def call(bits: Any) -> np.ndarray:
         given = np.asarray(bits).reshape(len(values), -1).view(np.float64)
         return np.ascontiguousarray(function(given)).view(np.uint32).reshape(rows, -1, 2)
 
-    # As bits: where JAX calls back, 64-bit types are switched off, and it would round them.
+    # Passed as bits: 64-bit types are disabled in JAX's callbacks, which would round float64 values.
     shape = jax.ShapeDtypeStruct((rows, own.shape[1], 2), jnp.uint32)
     found = io_callback(call, shape, lax.bitcast_convert_type(own, jnp.uint32), ordered=True)
     return lax.bitcast_convert_type(found, jnp.float64).astype(kind)

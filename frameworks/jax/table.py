@@ -1,4 +1,4 @@
-"""The table of operators, ONNX's name -> a small function that emits calls of JAX, and what its entries share."""
+"""The operator table, from ONNX's name to a small function that emits JAX calls, and helpers of its entries."""
 
 from __future__ import annotations
 
@@ -39,19 +39,18 @@ Known = Callable[[ir.Node], Iterable[ir.Value | None]]
 
 OPERATORS: dict[str, Emit] = {}
 CHECKS: dict[str, Check] = {}
-"""Why a node cannot run, or None; operators without an entry always can."""
+"""Why a node cannot run, or None; operators without an entry always can run."""
 HOST: dict[str, Known] = {}
-"""Values that must be known when the function of a network is traced: they say what shape something has, or which way
-the computation goes."""
+"""Values that must be known when the function of a network is traced: they determine shapes or control flow."""
 
 
 def operator(op_type: str, check: Check | None = None, host: tuple[int, ...] | Known = ()) -> Callable[[Emit], Emit]:
-    """Enter a function into the table.
+    """Register a function in the table.
 
     Args:
         op_type: ONNX's name.
-        check: As in `CHECKS`.
-        host: As in `HOST`; or which of a node's inputs are so.
+        check: Same as in `CHECKS`.
+        host: Same as in `HOST`; or the positions of these inputs.
     """
 
     def register(emit: Emit) -> Emit:
@@ -66,7 +65,7 @@ def operator(op_type: str, check: Check | None = None, host: tuple[int, ...] | K
 
 
 def given(node: ir.Node, position: int) -> ir.Value | None:
-    """An input of a node; None where it is left out."""
+    """An input of a node; None if it is omitted."""
     return node.inputs[position] if position < len(node.inputs) else None
 
 
@@ -78,15 +77,15 @@ def call(
     settings: tuple[int, ...] = (),
     several: bool = False,
 ) -> None:
-    """Emit output = function(inputs …, further arguments), all in ONNX's order of axes.
+    """Emit output = function(inputs …, further arguments), all in ONNX's axis order.
 
     Args:
         emitter: Collects the source.
         node: The node.
-        function: What to call; inputs that are left out in front of others are None.
-        arguments: Source text.
-        settings: Inputs that arrive as tuples of Python's numbers.
-        several: Whether the function gives a tuple, an entry an output.
+        function: The function to call; it gets None for omitted inputs that precede others.
+        arguments: Further arguments, as source.
+        settings: Positions of inputs to pass as tuples of Python numbers.
+        several: Whether the function returns a tuple with one entry per output.
     """
     inputs = [
         emitter.setting(value) if position in settings else emitter.plain(value)
@@ -96,7 +95,7 @@ def call(
 
 
 def results(emitter: Emitter, node: ir.Node, text: str, *, several: bool = True) -> None:
-    """Emit the lines that compute a node's outputs, of a tuple where there may be several."""
+    """Emit the lines that compute a node's outputs, from a tuple if `several`."""
     if not several:
         emitter.assign(node.outputs[0], text)
         return
@@ -110,7 +109,7 @@ def results(emitter: Emitter, node: ir.Node, text: str, *, several: bool = True)
 def pointwise(
     emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str, count: int | None = None
 ) -> None:
-    """As `call`, of a function that works element by element: in the order of axes that its inputs have.
+    """Same as `call`, for an element-wise function: in the axis order of the inputs.
 
     The function takes the first `count` inputs.
     """
@@ -122,5 +121,5 @@ def pointwise(
 
 
 def number(node: ir.Node, name: str, default: float) -> str:
-    """A number of an attribute as source text; infinities and NaN have no literal."""
+    """A number from an attribute as source; infinities and NaN have no literal."""
     return python_source.number(attribute(node, name, default))

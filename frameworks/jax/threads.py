@@ -1,4 +1,4 @@
-"""How many threads XLA computes with on the host: fixed when its back-end starts, once a process."""
+"""XLA's thread count on the host: fixed for the process when its back-end starts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from deep5.core.errors import UsageError
 
 __all__ = ["count_threads", "start_with_threads"]
 
-# What the processor's client reads when it starts. `--xla_cpu_multi_thread_eigen=false` no longer limits anything
-# (jax 0.10), and there is no setting in JAX itself.
+# XLA's CPU client reads it at start. `--xla_cpu_multi_thread_eigen=false` no longer limits anything (jax 0.10), and JAX
+# itself has no such setting.
 _VARIABLE = "PJRT_NPROC"
 
 
 @functools.cache
 def count_threads() -> int:
-    """Threads that an operator may use, as the compiler has it: into how many parts it cuts a large one.
+    """The compiler's number of threads per operator: into how many parts it splits a large one.
 
-    Starts the back-end where that has not started.
+    Starts the back-end if it has not started.
     """
     large = jax.ShapeDtypeStruct((1 << 16, 1 << 10), jnp.float32)
     with jax.default_device(jax.devices("cpu")[0]):
@@ -32,13 +32,13 @@ def count_threads() -> int:
 
 
 def start_with_threads(threads: int) -> None:
-    """Start the back-end with this many threads.
+    """Start the back-end with this number of threads.
 
     Args:
-        threads: At least 1; more than there are processors count as so many.
+        threads: At least 1; capped at the number of CPUs.
 
     Raises:
-        UsageError: It has started with another number.
+        UsageError: The back-end has started with another number.
     """
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = str(threads)

@@ -1,1 +1,1 @@
-"""Functions of JAX arrays that generated code calls, one idea a module."""
+"""Functions of JAX arrays that generated code calls, one topic per module."""

@@ -1,4 +1,4 @@
-"""Values that are read on the host, where they are known: of what runs operator by operator, or while JAX traces."""
+"""Values read on the host, when they are known: in operator-by-operator execution, or during tracing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["check_indices", "host_array", "is_known", "on_host"]
 
 
 def host_array(value: Any) -> np.ndarray:
-    """A known value as NumPy's; no gradient goes through it."""
+    """A known value as a NumPy array; gradients do not pass through it."""
     return np.asarray(value if is_known(value) else lax.stop_gradient(value))
 
 
 def on_host(value: Any) -> tuple[Any, ...]:
-    """A setting as Python's numbers, of any shape in a row."""
+    """A setting as a flat tuple of Python numbers, from any shape."""
     return tuple(host_array(value).reshape(-1).tolist())
 
 
@@ -29,10 +29,10 @@ def is_known(value: Any) -> bool:
 
 
 def check_indices(indices: Any, extent: int) -> None:
-    """Refuse known indices that are outside an axis.
+    """Reject known indices that are out of range.
 
     Raises:
-        ShapeError: One is.
+        ShapeError: An index is out of range.
     """
     array = host_array(indices)
     wrong = array[(array < -extent) | (array >= extent)]

@@ -1,4 +1,4 @@
-"""What generated code calls: layers as functions of JAX arrays. Images have their channels last."""
+"""Layers as functions of JAX arrays that generated code calls. Images have their channels last."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Array = Any
 
 
 def channels_last(x: Array, axes: int) -> Array:
-    """From ONNX's order of axes; axes that broadcasting adds in front are added first."""
+    """Converts from ONNX's axis order to channels last, after adding the leading axes that broadcasting adds."""
     return jnp.moveaxis(jnp.reshape(x, (1,) * (axes - jnp.ndim(x)) + jnp.shape(x)), 1, -1)
 
 
 def channels_first(x: Array) -> Array:
-    """Back to ONNX's order of axes."""
+    """Converts from channels last to ONNX's axis order."""
     return jnp.moveaxis(x, -1, 1)
 
 
@@ -48,12 +48,12 @@ def convolution(x: Array, weight: Array, bias: Array | None, window: Window, gro
     """ONNX's Conv.
 
     Args:
-        x: Shape (N, extents …, C).
+        x: Shape (N, space …, C).
         weight: Shape (kernel …, C / groups, M) where `stored`, else (M, C / groups, kernel …).
         bias: Shape (M,), or None.
-        window: How the kernel moves.
-        groups: Groups of channels.
-        stored: Whether the weight is in the order in which parameters are stored.
+        window: Strides, dilations and padding.
+        groups: Number of channel groups.
+        stored: Whether the weight is in storage order.
     """
     axes = "DHW"[-(x.ndim - 2) :]
     kernel = weight.shape[:-2] if stored else weight.shape[2:]
@@ -71,10 +71,10 @@ def convolution(x: Array, weight: Array, bias: Array | None, window: Window, gro
 
 
 def with_bias(y: Array, bias: Array) -> Array:
-    """y + bias; of short types in float32, rounded once.
+    """y + bias; short types are added in float32 and rounded once.
 
-    The gradient by a bias is a sum over the batch, which XLA adds up in bfloat16 on the processor: from 256 equal terms
-    on nothing is added any more.
+    The gradient of a bias is a sum over the batch, which XLA computes in bfloat16 on the CPU: the sum of equal terms
+    stops growing at 256 terms.
     """
     if jnp.finfo(y.dtype).bits >= 32:
         return y + bias
@@ -82,7 +82,7 @@ def with_bias(y: Array, bias: Array) -> Array:
 
 
 def around(x: Array, window: Window, fill: Any) -> tuple[Array, tuple[int, ...]]:
-    """The input with padding, or with what no window reaches taken away; and the number of places on each axis."""
+    """The input with padding added, or cropped to what windows reach; and the number of windows per axis."""
     counts, begins, _ = window.fit(x.shape[1:-1], window.kernel)
     pads = [(0, 0, 0)]
     for extent, count, stride, span, begin in zip(
@@ -94,7 +94,7 @@ def around(x: Array, window: Window, fill: Any) -> tuple[Array, tuple[int, ...]]
 
 
 def places(x: Array, window: Window, axis: int, count: int) -> list[Array]:
-    """What lies under each element of the window, along one axis."""
+    """The elements at each position within the window, along one axis."""
     kernel, stride, step = window.kernel[axis - 1], window.strides[axis - 1], window.dilations[axis - 1]
     if kernel == stride and step == 1:
         # Windows that do not overlap are rows of a matrix.
@@ -105,14 +105,14 @@ def places(x: Array, window: Window, axis: int, count: int) -> list[Array]:
 
 
 def _larger(x: Array, y: Array) -> Array:
-    """The larger, the first where both are equal: so does its gradient choose. A NaN on either side comes out."""
+    """The maximum; of equal values the first, which also gets the gradient. A NaN on either side propagates."""
     return jnp.where((x >= y) | jnp.isnan(x), x, y)
 
 
 def max_pool(x: Array, window: Window) -> Array:
-    """ONNX's MaxPool, one axis after the other, rows last: among equal values the gradient takes the first.
+    """ONNX's MaxPool, one axis after another, rows last: among equal values the first gets the gradient.
 
-    XLA's own way (`reduce_window`) costs ten to twenty times as much in its gradient on the processor.
+    XLA's own implementation (`reduce_window`) has a gradient ten to twenty times as slow on the CPU.
     """
     low = -math.inf if jnp.issubdtype(x.dtype, jnp.inexact) else int(jnp.iinfo(x.dtype).min)
     x, counts = around(x, window, low)
@@ -122,7 +122,7 @@ def max_pool(x: Array, window: Window) -> Array:
 
 
 def average_pool(x: Array, window: Window, counted: bool) -> Array:
-    """ONNX's AveragePool; padding counts as zeros where `counted`, else not at all."""
+    """ONNX's AveragePool; padding counts as zeros if `counted`, else not at all."""
     share = np.ones((1, 1))
     for axis, extent in enumerate(x.shape[1:-1]):
         share = share[..., None, :] * _shares(window, axis, x.shape[1:-1], extent, counted)
@@ -138,7 +138,7 @@ def average_pool(x: Array, window: Window, counted: bool) -> Array:
 
 
 def _shares(window: Window, axis: int, extents: tuple[int, ...], extent: int, counted: bool) -> np.ndarray:
-    """One over the number of elements under the window, for each of its places along an axis; shape (places, 1)."""
+    """One divided by the number of elements in each window along an axis; shape (windows, 1)."""
     counts, begins, ends = (part[axis] for part in window.fit(extents, window.kernel))
     places = np.arange(counts)[:, None] * window.strides[axis] - begins
     under = places + np.arange(window.kernel[axis]) * window.dilations[axis]
@@ -166,16 +166,16 @@ def batch_normalization_in_training(
 
 
 def channel_sums(x: Array) -> Array:
-    """Sums over all axes but the last, as a product of matrices, which XLA does faster than a reduction."""
+    """Sums over all axes but the last, as a matrix product, which is faster in XLA than a reduction."""
     flat = x.reshape(-1, x.shape[-1])
     return jnp.matmul(jnp.ones(flat.shape[:1], x.dtype), flat, precision=lax.Precision.HIGHEST)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _normalized(x: Array, scale: Array, bias: Array, epsilon: float) -> tuple[Array, Array, Array]:
-    """(x - m) / sqrt(v + epsilon) * scale + bias, with mean m and variance v of each channel, which come out too.
+    """(x - m) / sqrt(v + epsilon) * scale + bias, and the mean m and variance v of each channel.
 
-    Gradient (Ioffe and Szegedy, section 3), with n elements a channel and h = (x - m) / sqrt(v + epsilon):
+    Gradient (Ioffe and Szegedy, section 3), with n elements per channel and h = (x - m) / sqrt(v + epsilon):
     dbias = sum dy;  dscale = sum dy h;  dx = scale / sqrt(v + epsilon) (dy - dbias / n - h dscale / n).
 
     References:
@@ -206,7 +206,7 @@ _normalized.defvjp(_normalized_forward, _normalized_backward)
 
 
 def layer_normalization(x: Array, scale: Array, bias: Array | None, first: int, epsilon: float) -> Array:
-    """ONNX's LayerNormalization over the axes from `first` on."""
+    """ONNX's LayerNormalization over the axes starting at `first`."""
     axes = tuple(range(first % x.ndim, x.ndim))
     centred = x - x.mean(axes, keepdims=True)
     variance = jnp.square(centred).mean(axes, keepdims=True)
@@ -218,7 +218,7 @@ def local_response_normalization(x: Array, size: int, alpha: float, beta: float,
     """ONNX's LRN, channels last: x / (bias + alpha / size sum of x^2 over `size` channels around each) ^ beta."""
     around = [(0, 0)] * (x.ndim - 1) + [((size - 1) // 2, size // 2)]
     window = (*(1,) * (x.ndim - 1), size)
-    # A number that JAX knows to be zero: only then does it see a sum, which it can differentiate.
+    # A number that JAX knows to be zero: only then does JAX recognize a sum, which it can differentiate.
     total = lax.reduce_window(jnp.square(x), np.zeros((), x.dtype), lax.add, window, (1,) * x.ndim, around)
     return x * jnp.power(total * (alpha / size) + bias, -beta)
 
@@ -246,23 +246,23 @@ def _hot(label: Array, x: Array) -> Array:
 
 @jax.custom_jvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
 def _of_label(x: Array, label: Array, wrong: Array) -> Array:
-    """The element of each label's class, of a label that is `wrong` any."""
+    """The element of each label's class; any element for a label that is `wrong`."""
     found: Array = jnp.take_along_axis(x, label[:, None], axis=1, mode="clip")[:, 0]
     return found
 
 
 @_of_label.defjvp  # type: ignore[untyped-decorator]
 def _change_of_label(primals: tuple[Array, ...], changes: tuple[Array, ...]) -> tuple[Array, Array]:
-    """By a comparison with all classes, for the gradient of indexing would write element by element.
+    """The derivative by comparison with all classes, because the gradient of indexing would scatter element by element.
 
-    A label that is wrong takes every class: times NaN so does its gradient, where a choice would give it zeros.
+    A wrong label selects every class: its gradient times NaN is NaN, where selecting one class would leave zeros.
     """
     x, label, wrong = primals
     return _of_label(*primals), jnp.sum(jnp.where(_hot(label, x) | wrong[:, None], changes[0], 0), axis=1)
 
 
 def negative_log_likelihood(x: Array, label: Array, weight: Array | None, ignored: int | None, reduction: str) -> Array:
-    """ONNX's NegativeLogLikelihoodLoss. Loss and gradient of a label that is no class are NaN."""
+    """ONNX's NegativeLogLikelihoodLoss. Loss and gradient of an invalid label are NaN."""
     classes = x.shape[1]
     out = jnp.zeros(label.shape, bool) if ignored is None else label == ignored
     wrong = ~out & ((label < 0) | (label >= classes))
