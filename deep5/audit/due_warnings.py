@@ -21,6 +21,8 @@ __all__ = ["due_warnings"]
 Parts = tuple[str, ...]
 
 _SPREAD, _DRIFT, _OUTLIERS = 1.1, 0.05, 0.05
+# Rounds that anybody measures.
+_MOST_ROUNDS = 1000
 # Noise floors above which the machine is called noisy.
 _NOISY = {"quick": 1.25, "rigorous": 1.05}
 
@@ -72,7 +74,7 @@ def _of_series(
 
 def _of_machine(document: Mapping[str, Any]) -> list[Parts]:
     due: list[Parts] = []
-    rounds = 1 if document["mode"] == "quick" else document["measurement"]["most_processes"]
+    rounds = 1 if document["mode"] == "quick" else min(document["measurement"]["most_processes"], _MOST_ROUNDS)
     floor = calibrated_floor(document, rounds)
     if floor is not None and floor > _NOISY[document["mode"]]:
         due.append(("noisy", f"{floor - 1:.0%}" if floor < 2 else f"{floor:.3g} times"))
