@@ -1,4 +1,4 @@
-"""Calibration: how far apart identical code is on this machine, from fresh processes; one file a machine."""
+"""Calibration: how much the times of identical code differ between fresh processes; one file per machine."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 PROCESSES = 32
-"""Fresh processes of a calibration."""
+"""Number of fresh processes of a calibration."""
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.measuring.calibration import measure_once; "
     "print(json.dumps(measure_once(int(sys.argv[2]), json.loads(sys.argv[3]))))"
 )
 _TIMEOUT_S = 60.0
-# What a machine shares with others changes in a day; a load that was there while it was calibrated, much sooner.
+# The background load of a shared machine changes within a day; load during the calibration changes much sooner.
 _LASTS_S, _LOADED_LASTS_S = 24 * 3600.0, 600.0
 _WHEN = "%Y-%m-%dT%H:%M:%SZ"
 _VERSION = 2
@@ -43,14 +43,14 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Times of the same code in fresh processes, one after the other.
+    """Times of the same code in fresh processes, run one after another.
 
     Attributes:
-        machine: What names the machine.
-        threads: Each process had so many.
-        processes: By workload, seconds of each process, in their order.
-        when: UTC.
-        others_share: What other programs took of the processors meanwhile, 0 to 1; None where that is not known.
+        machine: Identifier of the machine.
+        threads: Threads of each process.
+        processes: By workload, the seconds of each process, in order.
+        when: UTC timestamp.
+        others_share: Share of processor time that other programs used meanwhile, 0 to 1; None if unknown.
     """
 
     machine: str
@@ -60,14 +60,14 @@ class Calibration:
     others_share: float | None = None
 
     def floor(self, rounds: int) -> float:
-        """The noise floor of a comparison of so many rounds: a ratio of at least 1; that of the noisiest workload."""
+        """Noise floor of a comparison of `rounds` rounds: a ratio of at least 1, that of the noisiest workload."""
         from deep5.measuring.statistics import floor_of
 
         return max(floor_of(times, rounds) for times in self.processes.values())
 
     @classmethod
     def of_document(cls, told: Mapping[str, Any]) -> Calibration:
-        """The one that a comparison holds, of the form of `document`."""
+        """The calibration stored with a comparison, in the format of `document`."""
         return cls(
             machine=str(told["machine"]),
             threads=int(told["threads"]),
@@ -77,7 +77,7 @@ class Calibration:
         )
 
     def document(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """The calibration in JSON types."""
         return {
             "version": _VERSION,
             "machine": self.machine,
@@ -89,7 +89,7 @@ class Calibration:
 
 
 def machine_id() -> str:
-    """What names this machine: its host, its processors, its memory."""
+    """Identifier of this machine: its host, processors, and memory."""
     from deep5.core.canonical import canonical_hash
     from deep5.measuring.environment import describe_system
 
@@ -105,10 +105,10 @@ def _file(machine: str, threads: int | str) -> Path:
 
 
 def clear_calibrations(threads: int | None = None) -> None:
-    """Forget what was kept of this machine.
+    """Delete the calibrations stored for this machine.
 
     Args:
-        threads: With so many; None: with any number.
+        threads: Delete only those with this number of threads; None: all.
 
     Raises:
         OutputError: A file cannot be removed.
@@ -124,7 +124,10 @@ def clear_calibrations(threads: int | None = None) -> None:
 
 
 def calibration_of_this_machine(threads: int) -> Calibration | None:
-    """What was kept of this machine in the last day, or the last ten minutes where it was under load; or None."""
+    """This machine's calibration if it is recent enough, otherwise None.
+
+    It is valid for a day, or for ten minutes if it was made under load.
+    """
     found = kept_calibration(threads)
     if found is None:
         return None
@@ -134,7 +137,7 @@ def calibration_of_this_machine(threads: int) -> Calibration | None:
 
 
 def kept_calibration(threads: int) -> Calibration | None:
-    """What was kept of this machine, however old, or None; a file that cannot be read is none."""
+    """This machine's stored calibration of any age, or None if it does not exist or cannot be read."""
     machine = machine_id()
     try:
         found = json.loads(_file(machine, threads).read_text("utf-8"))
@@ -147,17 +150,17 @@ def kept_calibration(threads: int) -> Calibration | None:
             machine=machine, threads=threads, processes=times, when=str(found["when"]), others_share=share
         )
         made.floor(1)
-    except Exception:  # damaged, or of an earlier deep5: it is measured again
+    except Exception:  # damaged, or written by an earlier deep5: it is measured again
         return None
     return made
 
 
 def said_of(made: Calibration, before: Calibration | None) -> list[str]:
-    """What a user has to know of a calibration, a line each: the load it was made under, and what it replaces.
+    """Notes on a calibration for the user, one per line: the load during it, and the calibration that it replaces.
 
     Args:
-        made: The new one.
-        before: The one that was kept until now, or None.
+        made: The new calibration.
+        before: The calibration stored until now, or None.
     """
     said = []
     if made.others_share is not None:
@@ -171,14 +174,14 @@ def said_of(made: Calibration, before: Calibration | None) -> list[str]:
 
 
 def measure_once(threads: int, pinned: Sequence[int]) -> dict[str, Any]:
-    """Medians, in seconds, of a matrix product, a copy beyond the caches, and the interpreter: in this process.
+    """Median seconds of a matrix product, of a copy larger than the caches, and of interpreter work, in this process.
 
     Args:
-        threads: Of the product.
+        threads: Threads of the product.
         pinned: The processors that the process is pinned to.
 
     Returns:
-        `seconds` by workload, and the machine `before` and `after`.
+        `seconds` by workload, and the machine state `before` and `after`.
     """
     from statistics import median
 
@@ -212,15 +215,15 @@ def measure_once(threads: int, pinned: Sequence[int]) -> dict[str, Any]:
 
 
 def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Calibration:
-    """Run the same code in 32 fresh processes, one after the other, and keep what it took; under a minute.
+    """Run the same code in 32 fresh processes, one after another, and store the times; takes less than a minute.
 
     Args:
-        threads: Within an operator.
-        tell: Takes the number of processes done.
+        threads: Threads within an operator.
+        tell: Called with the number of finished processes.
 
     Raises:
-        RunFailed: A process did not end well.
-        OutputError: It cannot be kept.
+        RunFailed: A process failed.
+        OutputError: The calibration cannot be stored.
     """
     from deep5.core.errors import OutputError
     from deep5.core.files import write_atomically

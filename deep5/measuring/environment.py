@@ -1,4 +1,4 @@
-"""Where a number was measured: machine, software, settings from outside, commit. Plain dictionaries, ready for JSON."""
+"""The environment of a measurement: machine, software, external settings, commit; as dictionaries ready for JSON."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ PACKAGES = (
     "onnxruntime", "onnxruntime-gpu", "openvino", "safetensors", "scipy", "tensorflow", "torch", "torchvision",
     "triton",
 )  # fmt: skip
-"""Distributions whose versions are listed by name; all others enter the hash of the package list."""
+"""Packages whose versions are listed by name; all others enter only the hash of the package list."""
 
 _VARIABLE = re.compile(
     r"(OMP|KMP|GOMP|GOTO|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB|TF|XLA|JAX|CUDA|CUBLAS|CUDNN|NCCL|GLOO|TORCH|PYTORCH|ATEN|ORT|MALLOC|DEEP5)_.*"
     r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)|LD_PRELOAD|PYTHON(HASHSEED|OPTIMIZE|MALLOC|PATH)"
 )
-# Set by libraries when they are loaded: runs of two frameworks would be of two environments. JAX and TensorFlow set how
-# much is logged, scikit-learn, which Keras loads, what OpenMP does in forked processes; and what `start_ranks` sets is
-# another for every run.
+# Libraries set these when they are loaded, so the environments of two frameworks would differ. JAX and TensorFlow set
+# the log level; scikit-learn, which Keras loads, sets how OpenMP behaves in forked processes. The variables that
+# `start_ranks` sets differ in every run.
 _BY_LIBRARIES = {"TF_CPP_MIN_LOG_LEVEL", "KMP_INIT_AT_FORK", "DEEP5_RANKS", "DEEP5_LAUNCH"}
-# PyTorch has CUDA load its kernels when they are first used, and torchrun has NCCL's errors told, unless the user says
-# otherwise.
+# Defaults: PyTorch sets CUDA to load kernels on first use, and torchrun enables error reporting of NCCL.
 _WHERE_UNSAID = {("CUDA_MODULE_LOADING", "LAZY"), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")}
-# Result folders are given to others: what looks like a secret stays out, and so do Terraform's TF_VAR_* and TF_CLI_*.
+# Result folders are shared: leave out what looks like a secret, and Terraform's TF_VAR_* and TF_CLI_*.
 _PRIVATE = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY|^TF_VAR_|^TF_CLI_", re.IGNORECASE)
 
 _ACCELERATOR_FIELDS = {
@@ -58,13 +57,14 @@ _VOLATILE = {"clock_mhz", "temperature_c", "power_w", "index", "uuid"}
 
 
 def describe_system() -> dict[str, Any]:
-    """The machine as it is now; call it before and after a run.
+    """The current state of the machine; call it before and after a run.
 
     Returns:
         `host`; `cpu` (`model`, `vendor`, `architecture`, `physical_cores`, `logical_cores`, `clock_mhz`); `affinity`,
         the processors this process may use; `memory_bytes` (`total`, `available`); `load_average` over 1, 5 and 15
-        minutes; `accelerators`, one dictionary each, and `accelerators_error`, why they could not be listed. What the
-        machine does not tell is None. The first call takes a second or two: the processor's model is looked up once.
+        minutes; `accelerators`, one dictionary each, and `accelerators_error`, why they could not be listed.
+        Unavailable values are None. The first call takes one or two seconds, because it looks up the processor model
+        once.
     """
     import psutil
 
@@ -88,16 +88,17 @@ def describe_system() -> dict[str, Any]:
 
 
 def describe_software() -> dict[str, Any]:
-    """The software as installed, without importing any of it.
+    """The installed software, determined without importing it.
 
     Returns:
         `python`, `implementation`, `platform`, `deep5`; `packages` (name: version, of those in `PACKAGES` that are
         installed); `package_count` and `package_list_hash` (SHA-256 of all `name==version` lines, sorted);
-        `environment_variables` that change how the frameworks compute, less what looks like a secret and what libraries
-        set themselves; `commit` (`id`, `dirty`) of the git work tree that deep5 lives in, None where there is none.
+        `environment_variables` that change how the frameworks compute, except those that look like secrets or that
+        libraries set themselves; `commit` (`id`, `dirty`) of the git work tree that contains deep5, None if there is
+        none.
     """
     found = [(re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in _distributions()]
-    packages = dict(reversed(found))  # where a name is found twice, the first on the path is the one that imports
+    packages = dict(reversed(found))  # if a name occurs twice, the first one on the path is imported
     lines = sorted({f"{name}=={version}" for name, version in found})
     return {
         "python": platform.python_version(),
@@ -121,21 +122,22 @@ def _is_by_library(name: str, value: str) -> bool:
 
 
 def default_threads(variable: str, *, ranks: int = 1) -> int | None:
-    """How many threads a run gives to an operator where its recipe does not say; left alone, frameworks differ.
+    """Number of threads per operator if the recipe does not set it; the frameworks' own defaults differ.
 
     Args:
-        variable: What the framework reads by itself (`Framework.thread_variable`), or ""; where it is set, it stands.
+        variable: The environment variable that the framework reads (`Framework.thread_variable`), or ""; if the user
+            set it, it takes precedence.
         ranks: Processes on this machine that train together and share its cores.
 
     Returns:
-        `OMP_NUM_THREADS`, or else one a physical core of its share of those that this process may run on. None where
-        the variable is set: then the framework is left alone.
+        `OMP_NUM_THREADS` if set, otherwise one thread per physical core of this rank's share of the cores that the
+        process may use. None if `variable` is set: the framework then keeps its own setting.
     """
     import psutil
 
     if variable and os.environ.get(variable):
         return None
-    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one a level of nesting
+    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one entry per nesting level
     if outermost.isdecimal() and int(outermost) > 0:
         return int(outermost)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -143,14 +145,14 @@ def default_threads(variable: str, *, ranks: int = 1) -> int | None:
 
 
 def environment_hash(system: Mapping[str, Any] | None = None, software: Mapping[str, Any] | None = None) -> str:
-    """SHA-256 of all that stays the same from run to run on one installation of one kind of machine.
+    """SHA-256 of everything that is constant between runs with one installation on one type of machine.
 
-    Left out are host name, load, clock, temperature and free memory; the commit, since source is hashed by itself; and
-    where kernels are cached (`DEEP5_CACHE`). Of the affinity only the number of processors counts.
+    It excludes host name, load, clock, temperature, and free memory; the commit, since the source is hashed separately;
+    and the location of cached kernels (`DEEP5_CACHE`). Of the affinity, it includes only the number of processors.
 
     Args:
-        system: As `describe_system` gives it; looked up where None.
-        software: As `describe_software` gives it; looked up where None.
+        system: Result of `describe_system`; looked up if None.
+        software: Result of `describe_software`; looked up if None.
     """
     system = describe_system() if system is None else system
     software = describe_software() if software is None else software
@@ -168,14 +170,14 @@ def environment_hash(system: Mapping[str, Any] | None = None, software: Mapping[
 
 
 def info() -> dict[str, Any]:
-    """What `deep5 info` prints: `deep5` (version, folder, commit), `system`, `software`, `blas`, `environment_hash`.
+    """The output of `deep5 info`: `deep5` (version, folder, commit), `system`, `software`, `blas`, `environment_hash`.
 
-    `blas` lists each thread pool that is loaded with NumPy: its library, version and number of threads.
+    `blas` lists each thread pool that is loaded with NumPy: its library, version, and number of threads.
     """
     import threadpoolctl
 
     system, software = describe_system(), describe_software()
-    import_module("numpy")  # a pool is listed only once its library is loaded
+    import_module("numpy")  # a pool is listed only after its library is loaded
     keys = ("user_api", "internal_api", "version", "num_threads", "threading_layer", "architecture")
     return {
         "deep5": {"version": __version__, "folder": str(PACKAGE), "commit": software["commit"]},
@@ -199,15 +201,15 @@ def _cpu() -> dict[str, Any]:
 
 
 def _distributions() -> list[tuple[str, str]]:
-    # A distribution whose metadata is damaged may lack both; it is listed as such rather than passed over.
-    # What setuptools brings along for itself is on the path from the moment that anything imports it.
+    # A distribution with damaged metadata may lack both; it is listed anyway. Any import of setuptools adds its
+    # vendored packages to the path.
     path = [entry for entry in sys.path if Path(entry).parts[-2:] != ("setuptools", "_vendor")]
     heads: list[Any] = [found.metadata for found in metadata.distributions(path=path)]
     return [(head.get("Name", "unknown"), head.get("Version", "unknown")) for head in heads]
 
 
 def _accelerators() -> tuple[list[dict[str, Any]], str | None]:
-    """The accelerators by `nvidia-smi`, and why they could not be listed; ([], None) where it is not installed."""
+    """The accelerators that `nvidia-smi` lists, and why listing failed; ([], None) if it is not installed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return [], None
@@ -230,7 +232,7 @@ def _accelerators() -> tuple[list[dict[str, Any]], str | None]:
 
 
 def _number(cell: str) -> float | int | None:
-    """The number in a cell of nvidia-smi; None for `[N/A]` and its like."""
+    """The number in a cell of nvidia-smi's output; None for `[N/A]` and similar."""
     match = re.fullmatch(r"(\d+)(\.\d+)?", cell)
     return None if match is None else float(cell) if match[2] else int(cell)
 
@@ -241,8 +243,8 @@ def _commit(folder: Path) -> dict[str, Any] | None:
     if git is None:
         return None
     base = [git, "-C", str(folder)]
-    # An installed deep5 may lie inside somebody else's work tree (a virtual environment in it); only where git tracks
-    # this package is the commit ours.
+    # An installed deep5 may be in a virtual environment inside another project's work tree; the commit is deep5's only
+    # if git tracks this package.
     if _run([*base, "ls-files", "--error-unmatch", "__init__.py"])[0] is None:
         return None
     head = _run([*base, "rev-parse", "HEAD"])[0]
@@ -251,8 +253,8 @@ def _commit(folder: Path) -> dict[str, Any] | None:
 
 
 def _run(command: list[str], timeout_s: float = 10) -> tuple[str | None, str | None]:
-    """(standard output, None), or (None, why there is none)."""
-    # Without optional locks `git status` does not disturb a git command that runs beside it.
+    """(standard output, None), or (None, the reason for the failure)."""
+    # Without optional locks, `git status` does not disturb concurrent git commands.
     settings = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     name = Path(command[0]).name
     try:

@@ -1,7 +1,7 @@
-"""Calibrated loops: how long a call takes, with warm caches and with cold ones, and whether all of its work was timed.
+"""Calibrated loops: time per call with warm and with cold caches, and whether all of the work was timed.
 
-A call is finished, by `synchronize`, before the next begins, all of it on the clock: what is measured is the time until
-a result is there, on every framework alike.
+`synchronize` finishes each call before the next begins, and is timed too: on every framework, the measured time is the
+time until a result is available.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ __all__ = [
 ]
 
 LEAST_SAMPLE_S = 2e-3
-"""A sample is a loop that takes at least this long: tens of thousands of times the resolution of the clock."""
+"""Minimum duration of a sample loop, in seconds: tens of thousands of times the resolution of the clock."""
 
 _SETTLED = 0.05
-"""Two times in a row that differ by no more are those of a loop that has warmed up."""
+"""Maximum relative difference between consecutive times of a warmed-up loop."""
 
 
 _PAUSE_S, _LONG_S = 0.05, 0.01
-# Processors, of one, that work which goes on keeps busy even where others want them too.
+# Number of processors that unfinished work keeps busy, even if other processes compete for them.
 _BUSY = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is timed.
+    """The work to time.
 
     Attributes:
         call: Does the work once; may return before it is done.
-        arguments: Of the call.
-        synchronize: Returns when all work that was started has finished.
+        arguments: Arguments of the call.
+        synchronize: Returns when all started work has finished.
     """
 
     call: Callable[..., Any]
@@ -69,7 +69,7 @@ class Work:
 
 
 def clock_resolution_s() -> float:
-    """The smallest difference that two readings of the clock show here."""
+    """Smallest measured difference between two readings of the clock."""
     least = float("inf")
     for _ in range(200):
         begin = end = perf_counter_ns()
@@ -80,10 +80,10 @@ def clock_resolution_s() -> float:
 
 
 def time_loop(work: Work, calls: int) -> float:
-    """Seconds a call, over a loop of calls.
+    """Seconds per call, measured over a loop of calls.
 
     Args:
-        work: What is called, each call followed by its `synchronize`.
+        work: The work to time; each call is followed by its `synchronize`.
         calls: At least 1.
     """
     call, arguments, synchronize = work.call, work.arguments, work.synchronize
@@ -95,26 +95,26 @@ def time_loop(work: Work, calls: int) -> float:
 
 
 def loop_overhead_s(arguments: int = 2) -> float:
-    """Seconds a call that the loop itself takes: median of loops over a function that does nothing.
+    """Seconds per call of the loop itself: median over loops that call an empty function.
 
-    It is stated beside the results and not subtracted from them.
+    It is reported with the results and not subtracted from them.
 
     Args:
-        arguments: How many the empty function is called with.
+        arguments: Number of arguments of the empty function.
     """
     empty = Work(call=lambda *_: None, arguments=(None,) * arguments)
     return median(time_loop(empty, 2000) for _ in range(11))
 
 
 def calibrate(work: Work, least_s: float = LEAST_SAMPLE_S) -> tuple[int, list[float]]:
-    """How many calls a sample needs, by doubling.
+    """Find the number of calls per sample by doubling.
 
     Args:
-        work: What will be timed; it has run before.
-        least_s: What a sample is to take at least.
+        work: The work to time; it has run before.
+        least_s: Minimum duration of a sample.
 
     Returns:
-        The number, and the seconds a call of every loop that was tried: they are warm-up.
+        The number of calls, and the seconds per call of every loop tried, which count as warm-up.
     """
     calls, tried = 1, []
     while True:
@@ -125,16 +125,16 @@ def calibrate(work: Work, least_s: float = LEAST_SAMPLE_S) -> tuple[int, list[fl
 
 
 def warm_up(work: Work, calls: int, most_s: float) -> tuple[list[float], bool]:
-    """Run until the times stand still.
+    """Run until the times are steady.
 
     Args:
-        work: What will be timed.
-        calls: Calls a loop.
-        most_s: Give up after this long.
+        work: The work to time.
+        calls: Calls per loop.
+        most_s: Time limit in seconds.
 
     Returns:
-        Seconds a call of every loop, and whether the medians of the last three and of the three before them differ by
-        5 % at most.
+        Seconds per call of every loop, and whether the medians of the last three and of the preceding three loops
+        differ by at most 5 %.
     """
     begin, times = perf_counter(), [time_loop(work, calls)]
     while perf_counter() - begin < most_s:
@@ -145,10 +145,10 @@ def warm_up(work: Work, calls: int, most_s: float) -> tuple[list[float], bool]:
 
 
 class Evictor:
-    """Drives everything out of the caches, by streaming over memory that is twice as large as the largest of them.
+    """Evicts all data from the caches by streaming over a buffer twice the size of the largest cache.
 
     Args:
-        threads: As many stream at once, each over a part of its own: caches that belong to one core are emptied too.
+        threads: Number of threads that stream concurrently, each over its own part, to evict per-core caches too.
     """
 
     def __init__(self, threads: int = 1) -> None:
@@ -170,7 +170,7 @@ class Evictor:
         return time_loop(work, 1)
 
     def close(self) -> None:
-        """End the threads and give the memory back."""
+        """Stop the threads and free the memory."""
         if self._pool is not None:
             self._pool.shutdown()
         self._parts = []
@@ -184,7 +184,7 @@ def last_level_cache_bytes(default: int = 64 << 20) -> int:
     """Size of the largest cache of this machine.
 
     Args:
-        default: Where the machine does not say.
+        default: Returned if the machine does not report it.
     """
     sizes = []
     for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
@@ -196,7 +196,8 @@ def last_level_cache_bytes(default: int = 64 << 20) -> int:
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """While inside, Python's garbage is not collected: nobody pays for another's."""
+    """Disable Python's garbage collector in this context, so that no call is timed with the collection of other
+    garbage."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -209,10 +210,10 @@ def collector_off() -> Iterator[None]:
 
 @contextmanager
 def collector_spared() -> Iterator[None]:
-    """While inside, Python's collector does not look at what was there before.
+    """Exclude existing objects from garbage collection in this context.
 
-    A process that has loaded frameworks holds some hundred thousand objects: looked at before every size, they would
-    take a good part of the time that a size may take.
+    A process that has loaded frameworks holds several hundred thousand objects; scanning them before every size would
+    take a large part of the time available per size.
     """
     gc.collect()
     gc.freeze()
@@ -223,20 +224,20 @@ def collector_spared() -> Iterator[None]:
 
 
 def untimed_work(work: Work, read: Callable[[Any], Sequence[Any]]) -> str | None:
-    """Whether a call is still being worked on after its `synchronize` has returned.
+    """Detect whether work of a call is still running after its `synchronize` has returned.
 
-    Three signs are looked for, three times in a row before they are believed: outputs that change after the call was
-    finished; outputs that are read much sooner a while later than at once, since reading waits for what is not there;
-    threads of this process that compute on while nobody asks for anything.
+    A sign must appear three times in a row. There are three signs: the outputs change after the call has finished;
+    reading the outputs takes much longer immediately than later, since an immediate read waits for unfinished work;
+    threads of this process compute while no work is requested.
 
     Args:
-        work: What will be timed; it has run before.
-        read: Gives the outputs of a call as NumPy arrays, waiting for them where it must.
+        work: The work to time; it has run before.
+        read: Returns the outputs of a call as NumPy arrays, waiting for them if necessary.
 
     Returns:
-        What was seen, or None.
+        A description of the sign, or None.
     """
-    # Another program may have stopped this one at the wrong moment; hardly three times.
+    # Another program may preempt this process at a critical moment once, but hardly three times.
     found = None
     for _ in range(3):
         found = _signs(work, read)
@@ -258,7 +259,7 @@ def _signs(work: Work, read: Callable[[Any], Sequence[Any]]) -> str | None:
                 return told
         else:
             sleep(5e-3)
-        if call_s < _LONG_S:  # what a library keeps of outputs that were read must not look like a wait
+        if call_s < _LONG_S:  # data that a library caches after a read must not look like a wait
             again = work.call(*work.arguments)
             work.synchronize()
             sleep(5e-3)
@@ -281,12 +282,12 @@ def _signs(work: Work, read: Callable[[Any], Sequence[Any]]) -> str | None:
 
 
 def still_busy() -> str | None:
-    """Whether threads of this process compute on while nobody asks for anything.
+    """Detect whether threads of this process compute while no work is requested.
 
     Returns:
-        What was seen, or None.
+        A description of the sign, or None.
     """
-    # Pools of threads look for work for some milliseconds before they sleep: the second half is judged.
+    # Thread pools spin for some milliseconds before they sleep, so only the second half is evaluated.
     sleep(_PAUSE_S / 2)
     busy = process_time()
     sleep(_PAUSE_S / 2)
@@ -304,13 +305,13 @@ def _timed_copy(read: Callable[[Any], Sequence[Any]], outputs: Any) -> tuple[flo
 
 
 def self_test(busy_s: float = 5e-3) -> None:
-    """Time work that goes on after its call has returned; the loop must see all of it.
+    """Time work that continues after its call has returned; the loop must include all of it.
 
     Args:
-        busy_s: How long the work takes.
+        busy_s: Duration of the work in seconds.
 
     Raises:
-        Deep5Error: It does not; no time that is measured here can be believed.
+        Deep5Error: It does not; measurements in this process are invalid.
     """
     running: list[Thread] = []
 
@@ -331,12 +332,12 @@ def self_test(busy_s: float = 5e-3) -> None:
 
 
 def peak_growth_bytes(call: Callable[[], object]) -> int | None:
-    """By how much a call raises the largest resident memory of this process above what it was before.
+    """Increase of this process' peak resident memory during a call, relative to the memory used before it.
 
-    Memory that the process holds already and uses again does not show.
+    Memory that the process already holds and reuses is not counted.
 
     Returns:
-        Bytes; None where the system does not let the mark be set back.
+        Bytes; None if the system cannot reset the peak.
     """
     try:
         Path("/proc/self/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""What a machine was doing while something was timed on it, and what others took of the processors meanwhile."""
+"""State of the machine during a measurement, and the share of processor time that other processes used."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 __all__ = ["CROWDED", "machine_between", "machine_state", "share_of_others"]
 
 CROWDED = 0.05
-"""What others may take of a timed process' processors unsaid; the process that waits for it takes a five hundredth."""
+"""Share of a timed process' processor time that others may use without a warning; the waiting parent uses 0.2 %."""
 
 
 def machine_state() -> dict[str, Any]:
-    """What changes on a machine from one process to the next: clock, load, free memory, and who uses the processors.
+    """State that changes between processes: clock, load, free memory, and use of the processors.
 
-    Of the processors that this process is pinned to, `busy_s` is the time that anybody has used of them, and that a
-    host took from them; `own_s` is this process' own, and that of what it started and waited for; both since some
-    moment in the past. `at_s` is when this was read.
+    For the processors that this process is pinned to, `busy_s` is the total time used by all processes or stolen by the
+    host; `own_s` is the time of this process and of its finished children. Both count from an arbitrary past moment.
+    `at_s` is the time of the reading.
     """
     import psutil
 
@@ -39,20 +39,20 @@ def machine_state() -> dict[str, Any]:
 
 
 def machine_between(before: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine before and now, and what others took of this process' processors in between, 0 to 1.
+    """Machine state before and now, and the share of this process' processors that others used in between, 0 to 1.
 
     Args:
-        before: As `machine_state` gave it.
+        before: Result of `machine_state`.
     """
     after = machine_state()
     return {"before": dict(before), "after": after, "others_share": share_of_others([(before, after)])}
 
 
 def share_of_others(spans: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> float | None:
-    """What others took of the processors over some spans of time, 0 to 1; None where they are too short to tell.
+    """Share of processor time that others used over several intervals, 0 to 1; None if the intervals are too short.
 
     Args:
-        spans: The machine at the beginning and at the end of each, as `machine_state` gave it in the timed process.
+        spans: Machine state at the beginning and end of each, from `machine_state` in the timed process.
     """
     elapsed = free = taken = 0.0
     for before, after in spans:
@@ -60,5 +60,5 @@ def share_of_others(spans: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]
         elapsed += passed
         free += passed * after["processors"]
         taken += busy - own
-    # The system counts in ticks of 10 ms: over less than a second that says nothing.
+    # The system counts in ticks of 10 ms, which is too coarse for less than a second.
     return None if elapsed < 1 else min(1.0, max(0.0, taken / free))

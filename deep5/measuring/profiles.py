@@ -1,4 +1,4 @@
-"""Performance profiles: times of several submissions on several workloads -> shares, and one score a submission."""
+"""Performance profiles: from the times of several submissions on several workloads to shares and one score each."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from deep5.core.errors import UsageError, brief
 __all__ = ["LIMIT", "Profile", "performance_profiles"]
 
 LIMIT = 4.0
-"""Largest ratio that still earns something, as AlgoPerf has it."""
+"""Largest ratio that still contributes to the score, as in AlgoPerf."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """How one submission stands beside the best, workload by workload.
+    """One submission compared with the best on each workload.
 
     Attributes:
-        ratios: By workload, its time / the best time; infinite where it did not get there, or nobody did.
+        ratios: By workload, its time / the best time; infinite if it, or every submission, missed the target.
         solved: Share of all workloads on which its time is finite, in [0, 1].
         score: Mean of `share` over the ratios from 1 to the limit, in [0, 1]; 1: the fastest on every workload.
     """
@@ -29,7 +29,7 @@ class Profile:
     score: float
 
     def share(self, ratio: float) -> float:
-        """Share of all workloads on which it took at most so many times the best time: rho(tau)."""
+        """Share of all workloads on which its time is at most `ratio` times the best time: rho(tau)."""
         return sum(own <= ratio for own in self.ratios.values() if math.isfinite(own)) / len(self.ratios)
 
 
@@ -40,17 +40,18 @@ def performance_profiles(times: Mapping[str, Mapping[str, float]], limit: float 
         rho_s(tau) = share of all workloads with r[s, w] <= tau
         score_s = 1 / (limit - 1) * integral of rho_s(tau) over tau from 1 to limit
 
-    The integral is over tau itself and not over its logarithm, as in AlgoPerf's rules. rho is a step function, so it
-    is exact here: each workload gives (limit - r) / (limit - 1), or nothing where r is above the limit. A workload
-    that nobody solved is in the denominator all the same. Submissions with the same time have the same ratio. A ratio
-    is to the best of those who are there: leaving one out may change the order of two others (Gould and Scott, 2016).
+    The integral is over tau itself and not over its logarithm, as in AlgoPerf's rules. rho is a step function, so the
+    integral is exact: each workload contributes (limit - r) / (limit - 1), or nothing if r is above the limit. A
+    workload that no submission solved still counts in the denominator. Submissions with the same time have the same
+    ratio. Ratios refer to the best of the given submissions: omitting one may change the order of two others (Gould
+    and Scott, 2016).
 
     Args:
-        times: By workload, by submission, time to target in any unit; infinite where it was not reached.
+        times: By workload, by submission, time to target in any unit; infinite if it was not reached.
         limit: Upper end of the integral, above 1.
 
     Raises:
-        UsageError: No workload or no submission; one that is missing somewhere; a time that is NaN or not above zero.
+        UsageError: No workload or no submission; a submission missing on a workload; a time that is NaN or not positive.
 
     References:
         Dolan and Moré, Benchmarking optimization software with performance profiles, 2002, section 2.

@@ -1,7 +1,7 @@
-"""Raw samples -> intervals: what may be said of a median, of a ratio of times, of "not slower than".
+"""From raw samples to intervals: for a median, for a ratio of times, and for "not slower than".
 
-Every interval here is one of order statistics: it is exact for independent samples of any distribution, needs no
-random numbers, and takes an infinite sample (a run that never reached its target) for what it is.
+All intervals use order statistics: they are exact for independent samples of any distribution, need no random numbers,
+and handle infinite samples (runs that never reached their target).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Interval", "NonInferiority", "median_interval", "non_inferiority", "paired_ratios", "ratio_interval"]
 
 FEWEST = 6
-"""Below six samples even their whole range covers the median in fewer than 95 % of cases: 1 - 2 * 0.5**5 = 0.9375."""
+"""With fewer than six samples, even the full range covers the median in under 95 %: 1 - 2 * 0.5**5 = 0.9375."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Interval:
     Attributes:
         low: Lower end, in the unit of the samples.
         high: Upper end.
-        confidence: The coverage that was asked for, in (0, 1); the true coverage is at least this.
+        confidence: The requested coverage, in (0, 1); the true coverage is at least this.
     """
 
     low: float
@@ -45,7 +45,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class NonInferiority:
-    """The answer of `non_inferiority`.
+    """Result of `non_inferiority`.
 
     Attributes:
         ratio: Median over the rounds of candidate time / baseline time; below 1 the candidate is faster.
@@ -64,15 +64,15 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Inter
     """Nonparametric confidence interval of the median, by order statistics.
 
     The interval [x_(k), x_(n+1-k)] of the sorted samples misses the median with probability 2 P(B < k), where B is
-    binomial (n, 1/2); k is the largest rank for which that stays within 1 - confidence.
+    binomial (n, 1/2); k is the largest rank with a probability of at most 1 - confidence.
 
     Args:
-        samples: Shape (runs,), any unit, warm-up excluded; infinities are values like others.
+        samples: Shape (runs,), any unit, warm-up excluded; infinite values are valid.
         confidence: Coverage, in (0, 1).
 
     Raises:
         TooFewSamples: Fewer than six samples, or fewer than the confidence needs.
-        UsageError: A sample is NaN, the samples are no vector, or the confidence is not in (0, 1).
+        UsageError: A sample is NaN, the samples are not a vector, or the confidence is not in (0, 1).
 
     References:
         Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems, SC'15, section 3.
@@ -94,10 +94,10 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Inter
 
 
 def paired_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> NDArray[np.float64]:
-    """Ratio of times round by round, shape (rounds,), float64.
+    """Ratio of times per round, shape (rounds,), float64.
 
     Args:
-        candidate: Seconds a round, shape (rounds,).
+        candidate: Seconds per round, shape (rounds,).
         baseline: Seconds of the same rounds: index i was measured next to the candidate's index i.
 
     Raises:
@@ -122,17 +122,17 @@ def paired_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> NDAr
 def ratio_interval(candidate: Sequence[float], baseline: Sequence[float], confidence: float = 0.95) -> Interval:
     """Confidence interval of the median ratio of two times measured in paired, alternating rounds.
 
-    Pairing cancels what both sides of a round share (clock frequency, a busy neighbour, slow drift). The interval is
-    that of `median_interval` on the paired ratios and not a percentile bootstrap: it covers at least as often as it
-    says at any number of rounds from six up, whatever the distribution (in a simulation with 6 to 20 normal samples
-    the bootstrap covered 92 to 94 % where 95 % were asked for, this one 95.5 % and more), and it needs no seed. 1000
-    rounds take well under a millisecond.
+    Pairing cancels the conditions that both sides of a round share (clock frequency, other load, slow drift). The
+    interval is `median_interval` of the paired ratios, not a percentile bootstrap. From six rounds on it has at least
+    the stated coverage for every distribution, and it needs no seed. In a simulation with 6 to 20 normal samples and a
+    requested coverage of 95 %, the bootstrap covered 92 to 94 % and this interval 95.5 % and more. 1000 rounds take
+    well under a millisecond.
 
-    It speaks of the median round: time that is lost in a few slow rounds only does not show, so let a round be many
-    steps. Rounds are taken as independent; alternate which side comes first.
+    The interval describes the median round and hides time that is lost in a few slow rounds, so use many steps per
+    round. It assumes independent rounds; alternate which side runs first.
 
     Args:
-        candidate: Seconds a round, shape (rounds,).
+       candidate: Seconds per round, shape (rounds,).
         baseline: Seconds of the same rounds.
         confidence: Coverage, in (0, 1).
 
@@ -152,18 +152,18 @@ def non_inferiority(
     baseline_again: Sequence[float],
     confidence: float = 0.95,
 ) -> NonInferiority:
-    """Whether a candidate is no slower than a baseline, up to the noise that two identical loops show.
+    """Test whether a candidate is no slower than a baseline, up to the noise between two identical loops.
 
-    The rule: upper end of the ratio's interval <= margin + half-width of the A/A ratio's interval, all three loops
-    timed in the same rounds of one process. `excess` is the left side less the half-width: compare it with the margin.
+    The rule: upper end of the ratio's interval <= margin + half-width of the A/A ratio's interval, with all three loops
+    timed in the same rounds of one process. `excess` is the left side minus the half-width; compare it with the margin.
 
-    The floor is the plain half-width. A median of the A/A ratio off 1 is not forgiven: it is a bias (which loop runs
-    first, where its memory lies), to be removed by alternating the order and by building the loops afresh; forgiving
-    it would let the most disturbed machine accept the slowest candidate. Both intervals widen with the noise, so a
-    noisy machine brings `excess` near the point estimate `ratio`: `floor_half_width` belongs beside the verdict.
+    The floor is the half-width only. It does not compensate for a median of the A/A ratio other than 1. That is a bias
+    (execution order, memory placement), to be removed by alternating the order and rebuilding the loops; compensation
+    would let the most disturbed machine accept the slowest candidate. Both intervals widen with the noise, so on a
+    noisy machine `excess` approaches the point estimate `ratio`: report `floor_half_width` with the verdict.
 
     Args:
-        candidate: Seconds a round, shape (rounds,).
+        candidate: Seconds per round, shape (rounds,).
         baseline: Seconds of the same rounds.
         baseline_again: Seconds of the same rounds for a second instance of the baseline.
         confidence: Coverage of both intervals, in (0, 1).
@@ -173,8 +173,8 @@ def non_inferiority(
         UsageError: As `paired_ratios`.
 
     References:
-        Wellek, Testing Statistical Hypotheses of Equivalence and Noninferiority, 2010 (an upper confidence
-        bound held against a margin).
+        Wellek, Testing Statistical Hypotheses of Equivalence and Noninferiority, 2010 (an upper confidence bound
+        compared with a margin).
     """
     import numpy as np
 
@@ -203,7 +203,7 @@ def _rank(count: int, confidence: float) -> int:
         raise UsageError(f"confidence {confidence!r}; allowed: a number between 0 and 1, such as 0.95")
     from scipy.special import bdtr
 
-    # 1 - 0.95 is a little more than 0.05 in binary; the slack is far below the steps of the binomial tail.
+    # In binary, 1 - 0.95 is slightly more than 0.05; the tolerance is far below the steps of the binomial tail.
     tail = (1 - confidence) / 2 * (1 + 1e-12)
 
     def below(rank: int) -> Any:

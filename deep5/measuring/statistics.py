@@ -1,7 +1,7 @@
-"""Raw times of interleaved rounds -> what may be said of them: a ratio, a verdict, a steady state, what to distrust.
+"""Statistics of the raw times of interleaved rounds: ratio, verdict, steady state, and warnings.
 
-Nothing here draws random numbers. The bootstrap of a median has a closed form, and the test that a claim rests on holds
-whatever the noise is distributed like. tests/measuring/test_statistics_simulated.py says how often each is right.
+No function here draws random numbers. The bootstrap of a median has a closed form, and the test behind a claim is valid
+for every noise distribution. tests/measuring/test_statistics_simulated.py measures how often each is right.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ __all__ = [
 ]
 
 LOOKS = (8, 16, 24, 30)
-"""Numbers of rounds at which a comparison under way is judged: it ends at the first that gives an answer."""
-# What each look may claim wrongly. Eight rounds can claim at 2 / 2**8 or not at all; in all 0.99 %. The last
-# look gets what is left after the first: it is where small differences are found.
+"""Numbers of rounds at which a running comparison is evaluated; it ends at the first that gives an answer."""
+# Probability of a false claim at each look. Eight rounds can claim only at 2 / 2**8 or not at all; the sum is 0.99 %.
+# The last look gets most of the remainder after the first, because it finds the small differences.
 _SHARES = (2 / 2**8, 3e-4, 3e-4, 1.5e-3)
 
 STATED = 0.95
-"""Confidence that is stated of a ratio's interval."""
-# Its percentiles are wider: a bootstrap of eight values, and one that stops when it has seen enough, covers less often
-# than its percentiles say. Simulated: 95 % and more from eight rounds on, with the stopping too.
+"""Stated confidence of a ratio's interval."""
+# The percentiles are wider: a bootstrap of eight values, combined with early stopping, covers less often than its
+# percentiles state. Simulated: at least 95 % from eight rounds on, early stopping included.
 _PERCENTILES = 0.985
-# Standard deviations of normal noise below which 98 of 100 cases lie: three conditions at once then hold in 95; and the
-# spread of a median over that of a mean.
+# Quantile of normal noise with a probability of 98 %, so that three conditions hold together in 95 %; and the ratio of
+# a median's standard error to that of a mean.
 _POWER, _MEDIAN = 2.0, math.sqrt(math.pi / 2)
 
-# Two more values differ by more than the range of 32 in 0.7 % (normal noise) to 2.6 % (exponential) of cases; by more
-# than the range stretched so, in at most 0.8 %: simulated.
+# The difference of two further values exceeds the range of 32 in 0.7 % (normal noise) to 2.6 % (exponential) of cases;
+# it exceeds the range stretched by this power in at most 0.8 % (simulated).
 _TAIL = 1.5
 
 Word = Literal["faster", "slower", "no difference shown"]
@@ -60,16 +60,17 @@ Word = Literal["faster", "slower", "no difference shown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What may be said of two candidates.
+    """Result of comparing two candidates.
 
     Attributes:
         word: "faster" or "slower" (the candidate than the baseline), or "no difference shown".
         ratio: Median over the rounds of candidate time / baseline time.
-        interval: Of the ratio, at `STATED`; None of fewer rounds than eight.
-        p: How often identical candidates would look at least as different; None of fewer rounds than eight.
-        floor: Ratio above 1 that this machine shows between identical candidates at as many rounds.
-        smallest: Ratio above 1 that these rounds would have shown in 95 of 100 cases; None of fewer rounds than eight.
-        rounds: How many there were.
+        interval: Interval of the ratio, at `STATED`; None with fewer than eight rounds.
+        p: Probability that identical candidates differ at least as much; None with fewer than eight rounds.
+        floor: Ratio above 1 that this machine shows between identical candidates at this number of rounds.
+        smallest: Ratio above 1 that these rounds would have detected in 95 % of cases; None with fewer than eight
+            rounds.
+        rounds: Number of rounds.
     """
 
     word: Word
@@ -82,25 +83,25 @@ class Verdict:
 
 
 def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -> Verdict:
-    """Whether a candidate is faster or slower than a baseline.
+    """Determine whether a candidate is faster or slower than a baseline.
 
-    From eight rounds on a difference is claimed where three things hold. The exact signed-rank test over the rounds
-    finds it: where candidates are identical, a round's ratio is as often above 1 as below by as much, whatever the
-    noise, and a comparison that is judged at all of `LOOKS` claims wrongly in at most 0.99 % of cases. The bootstrap
-    interval of the ratio leaves out 1. And the ratio is beyond the machine's noise floor. Of fewer rounds only the
-    last can be said.
+    From eight rounds on, a difference is claimed if three conditions hold. First, the exact signed-rank test over the
+    rounds is significant: between identical candidates, a round's log-ratio is symmetric about 0 for any noise, and a
+    comparison evaluated at all of `LOOKS` makes a false claim in at most 0.99 % of cases. Second, the bootstrap
+    interval of the ratio excludes 1. Third, the ratio exceeds the machine's noise floor. A single round claims a
+    difference by the third condition only; two to seven rounds claim none.
 
     Args:
-        candidate: Seconds, shape (rounds,), one fresh process a round.
-        baseline: Of the same rounds.
-        floor: As `floor_of` gives it for as many rounds.
+        candidate: Seconds, shape (rounds,), one fresh process per round.
+        baseline: Seconds of the same rounds.
+        floor: Result of `floor_of` for this number of rounds.
 
     Raises:
         UsageError: The lengths differ, there is no round, or a time is not positive and finite.
 
     References:
-        Wilcoxon, Individual Comparisons by Ranking Methods, 1945; Pocock, Group Sequential Methods, 1977 (several
-        looks share one error); Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
+        Wilcoxon, Individual Comparisons by Ranking Methods, 1945; Pocock, Group Sequential Methods, 1977 (several looks
+        share one error); Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
     """
     import numpy as np
 
@@ -112,7 +113,7 @@ def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -
     middle = float(np.median(ratios))
     beyond = abs(middle) > math.log(floor)
     if ratios.size < LOOKS[0]:
-        # No test can claim at 1 % of so few. Of a single round what is beyond all noise that was ever seen can be said.
+        # No test reaches 1 % with so few rounds. A single round can only claim a difference beyond all observed noise.
         claimed, interval, p, smallest = beyond and ratios.size == 1, None, None, None
     else:
         interval = median_ratio(candidate, baseline)
@@ -134,9 +135,9 @@ def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -
 
 
 def largest_p(rounds: int) -> float:
-    """The p-value up to which a look after so many rounds claims a difference: what it may claim wrongly.
+    """Largest p-value at which a look after `rounds` rounds claims a difference: the look's share of false claims.
 
-    The last look of a comparison may be after any number of rounds.
+    The last look of a comparison may come after any number of rounds.
     """
     return dict(zip(LOOKS, _SHARES, strict=True)).get(rounds, _SHARES[1])
 
@@ -146,7 +147,7 @@ def median_ratio(candidate: Sequence[float], baseline: Sequence[float]) -> Inter
 
     Args:
         candidate: Seconds, shape (rounds,).
-        baseline: Of the same rounds.
+        baseline: Seconds of the same rounds.
 
     Raises:
         TooFewSamples: Fewer than eight rounds.
@@ -161,14 +162,14 @@ def median_ratio(candidate: Sequence[float], baseline: Sequence[float]) -> Inter
 
 
 def ratio_of_medians(candidate: Sequence[float], baseline: Sequence[float]) -> tuple[float, Interval]:
-    """Ratio of the medians of two sets of runs that were not measured in turn, and its bootstrap interval, at `STATED`.
+    """Ratio of the medians of two sets of unpaired runs, and its bootstrap interval, at `STATED`.
 
     Args:
-        candidate: Seconds a run, shape (n,).
-        baseline: Shape (m,); m and n may differ.
+        candidate: Seconds per run, shape (n,).
+        baseline: Seconds per run, shape (m,); m and n may differ.
 
     Raises:
-        TooFewSamples: Fewer than eight of one of them.
+        TooFewSamples: One of them has fewer than eight runs.
         UsageError: A time is not positive and finite.
     """
     import numpy as np
@@ -182,7 +183,7 @@ def ratio_of_medians(candidate: Sequence[float], baseline: Sequence[float]) -> t
         logs.append(np.log(values))
     (one, of_one), (other, of_other) = (median_distribution(values) for values in logs)
     middle = float(np.median(logs[0]) - np.median(logs[1]))
-    # The two are drawn apart: every pair of their medians, with the product of their probabilities.
+    # The two are resampled independently: every pair of medians, with the product of their probabilities.
     return math.exp(middle), _percentiles(np.subtract.outer(one, other).ravel(), np.outer(of_one, of_other).ravel())
 
 
@@ -201,10 +202,10 @@ def _percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> I
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:
-    """Two-sided exact p-value of the signed-rank test: how often signs drawn by a coin are at least as one-sided.
+    """Two-sided exact p-value of the signed-rank test: probability that random signs are at least as one-sided.
 
-    Ties share the mean of their ranks, and a difference of zero has the lowest ranks and no sign, so that the
-    distribution is that of the differences at hand.
+    Ties share the mean of their ranks. A zero difference takes part in the ranking and has no sign. The distribution is
+    therefore that of the given differences.
 
     Args:
         differences: Shape (n,), such as logarithms of ratios.
@@ -219,7 +220,7 @@ def signed_rank_p(differences: Sequence[float]) -> float:
     from scipy.stats import rankdata
 
     values = np.asarray(differences, np.float64)
-    # Doubled, ranks that are shared are whole numbers too.
+    # Doubled, shared ranks are integers too.
     ranks = np.rint(2 * rankdata(np.abs(values))).astype(int)
     ranks, signs = ranks[values != 0], np.sign(values[values != 0])
     total = int(ranks.sum())
@@ -233,24 +234,24 @@ def signed_rank_p(differences: Sequence[float]) -> float:
 
 
 def smallest_shown(ratios: Sequence[float], floor: float) -> float:
-    """The ratio above 1 that rounds as noisy as these would have shown in 95 of 100 cases.
+    """The ratio above 1 that rounds as noisy as these would have detected in 95 % of cases.
 
-    The noise is taken as normal, with the spread that is seen about the median.
+    Assumes normal noise with the observed spread about the median.
 
     Args:
         ratios: Logarithms of the rounds' ratios.
-        floor: As of `judge`.
+        floor: As for `judge`.
     """
     import numpy as np
     from scipy.special import ndtri
 
     values = np.asarray(ratios, np.float64)
     if 2 / 2**values.size > largest_p(values.size):
-        return math.inf  # not even rounds that all say the same would be enough
-    # Of the test, in terms of a mean: the signed-rank test is as good as one of 0.955 times the rounds.
+        return math.inf  # even rounds that all agree would not suffice
+    # For the test, in terms of a mean: the signed-rank test has an efficiency of 0.955.
     spread = float(np.std(values, ddof=1)) / math.sqrt(values.size)
     by_test = (ndtri(1 - largest_p(values.size) / 2) + _POWER) * spread / math.sqrt(0.955)
-    # Of few rounds all have to be on one side: so often, in 95 of 100 cases, is a single one only where it is far off.
+    # With few rounds, all must be on one side: in 95 % of cases this holds for each round only if the shift is large.
     one_side = 4 / 2**values.size > largest_p(values.size)
     by_signs = ndtri(0.95 ** (1 / values.size)) * float(np.std(values, ddof=1)) if one_side else 0.0
     by_interval = (ndtri((1 + _PERCENTILES) / 2) + _POWER) * _MEDIAN * spread
@@ -261,12 +262,12 @@ def smallest_shown(ratios: Sequence[float], floor: float) -> float:
 def floor_of(processes: Sequence[float], rounds: int) -> float:
     """The ratio above 1 that identical candidates show on a machine, from fresh processes that ran the same code.
 
-    Of one round it is the largest ratio of any two of the processes, to the power 1.5. Of several it is what the median
-    of so many ratios of two processes stays below in 95 of 100 cases, by the bootstrap.
+    For one round, it is the largest ratio of any two processes, to the power 1.5. For several rounds, it is the
+    bootstrap bound that the median of so many ratios of two processes stays below in 95 % of cases.
 
     Args:
-        processes: Seconds of each process, in the order in which they ran, shape (n,), n at least 16.
-        rounds: Of the comparison.
+        processes: Seconds of each process, in execution order, shape (n,), n at least 16.
+        rounds: Number of rounds of the comparison.
 
     Raises:
         TooFewSamples: Fewer than 16 processes.
@@ -291,11 +292,11 @@ def floor_of(processes: Sequence[float], rounds: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Steady:
-    """Where a series of times has become steady.
+    """Start of the steady state in a series of times.
 
     Attributes:
-        begin: Index of the first sample that counts.
-        reached: Whether a steady state was found; else `begin` is half of the samples.
+        begin: Index of the first steady sample.
+        reached: Whether a steady state was found; otherwise `begin` is at half of the samples.
     """
 
     begin: int
@@ -303,19 +304,18 @@ class Steady:
 
 
 _BLOCK, _LEVEL = 5, 0.02
-# Of a slope, the values of which all pairs are looked at, at most.
+# Maximum number of values whose pairs are used for a slope.
 _PAIRED = 1000
 
 
 def steady_part(times: Sequence[float]) -> Steady:
-    """Find where warming up ends: the first block of five samples on the level that the second half stays on.
+    """Find the end of the warm-up: the first block of five samples at the level of the second half.
 
-    A block is on that level where its median is within 2 % of it, or within three standard errors of a block's median
-    where the noise is larger. The second half's own two halves have to be on one level, else no steady state was
-    reached.
+    A block is at that level if its median is within 2 % of it, or within three standard errors of a block's median if
+    the noise is larger. If the two halves of the second half are at different levels, no steady state was reached.
 
     Args:
-        times: Seconds, shape (n,), in the order of time, the first call left out.
+        times: Seconds, shape (n,), in chronological order, without the first call.
     """
     import numpy as np
 
@@ -325,7 +325,7 @@ def steady_part(times: Sequence[float]) -> Steady:
         return Steady(begin=half, reached=False)
     tail = values[half:]
     level = float(np.median(tail))
-    # Of neighbours, so that a level that moves is no noise.
+    # From neighbors, so that a drifting level does not count as noise.
     noise = float(np.median(np.abs(np.diff(tail)))) * 1.4826 / math.sqrt(2)
 
     def on_level(block: NDArray[np.float64]) -> bool:
@@ -340,12 +340,12 @@ def steady_part(times: Sequence[float]) -> Steady:
 
 
 def drift(times: Sequence[float]) -> float:
-    """By how much times change from the first to the last, relative to their median; 0 where no trend is shown.
+    """Relative change of the times from first to last, with respect to their median; 0 without a significant trend.
 
-    Kendall's test at 1 % says whether there is a trend, Theil and Sen's slope how large it is.
+    Kendall's test at 1 % detects the trend; the Theil-Sen slope gives its size.
 
     Args:
-        times: Seconds, shape (n,), in the order of time.
+        times: Seconds, shape (n,), in chronological order.
     """
     import numpy as np
     from scipy.stats import kendalltau, theilslopes
@@ -356,13 +356,13 @@ def drift(times: Sequence[float]) -> float:
     places = np.arange(values.size)
     if kendalltau(places, values).pvalue > 0.01:
         return 0.0
-    # The slope is the median over all pairs: of very many values, some are enough.
+    # The slope is the median over all pairs; for very many values, a subset is enough.
     some = slice(None, None, -(-values.size // _PAIRED))
     return float(theilslopes(values[some], places[some])[0] * (values.size - 1) / np.median(values))
 
 
 def far_out(times: Sequence[float]) -> int:
-    """How many samples lie more than three interquartile ranges beyond the quartiles: told, and never dropped.
+    """Number of samples more than three interquartile ranges beyond the quartiles; they are reported, never dropped.
 
     Args:
         times: Seconds, shape (n,).
@@ -376,6 +376,6 @@ def far_out(times: Sequence[float]) -> int:
     if values.size < LOOKS[0]:
         return 0
     low, high = np.percentile(values, (25, 75))
-    # What a clock cannot tell apart is no outlier.
+    # Differences below the clock's resolution are not outliers.
     width = max(high - low, 1e-3 * high)
     return int(np.count_nonzero((values < low - 3 * width) | (values > high + 3 * width)))

@@ -1,4 +1,4 @@
-"""Two pieces of code timed in turn, with the baseline twice so that the noise is known; by one process, or by ranks."""
+"""Two pieces of code timed in alternation, with the baseline twice to measure the noise; in one process or by ranks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _WARMUPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Raw times, one entry a round, in seconds a call.
+    """Raw times, one entry per round, in seconds per call.
 
     Attributes:
-        candidate: Of the code in question.
-        baseline: Of what it is held against.
-        baseline_again: Of a second, separately made instance of the baseline: the A/A pair.
-        steps: Steps in a call.
-        warmups: Calls of each before the first that counts.
+        candidate: Times of the code under test.
+        baseline: Times of the code that it is compared with.
+        baseline_again: Times of a second, separately made instance of the baseline: the A/A pair.
+        steps: Steps per call.
+        warmups: Calls of each before the first timed one.
         first_call_s: Seconds of the candidate's very first call.
-        told: What the candidate and the baseline say of themselves beside their time, in attributes `told` of what is
-            called: for metrics of a recipe that has measured more.
+        told: Further values that the candidate and the baseline report in an attribute `told` of the callable, for a
+            recipe's metrics that measure more than time.
     """
 
     candidate: tuple[float, ...]
@@ -56,18 +56,18 @@ def time_rounds(
 ) -> Rounds:
     """Time three callables in turn, in a new random order each round.
 
-    Several ranks call this together and time in lockstep: the order is the same on all, and none begins a call before
-    all have come to it.
+    With several ranks, all call this together and time in lockstep: the order is the same on all ranks, and a barrier
+    precedes each call.
 
     Args:
-        candidate: Does `steps` steps of the code in question and returns when they are finished.
-        baseline: Likewise, the same work without what is in question.
+        candidate: Runs `steps` steps of the code under test and returns when they are finished.
+        baseline: Likewise, the same work without the code under test.
         baseline_again: A second instance of the baseline.
-        rounds: How many samples of each.
+        rounds: Number of samples of each.
         steps: For the record.
-        seed: Of the order.
-        on_round: Called with the number of rounds done, outside the clock.
-        communicator: Of the ranks; None: there is one.
+        seed: Seed of the order.
+        on_round: Called with the number of finished rounds, outside the timed code.
+        communicator: Communicator of the ranks; None for a single process.
 
     Returns:
         This rank's own times; `of_slowest` gives those of all.
@@ -86,7 +86,7 @@ def time_rounds(
     rng = generator(seed, "timing order")
     with _settled():
         for number in range(rounds):
-            gc.collect()  # so that nobody pays for another's garbage
+            gc.collect()  # so that no call is timed with the collection of other garbage
             for which in rng.permutation(3):
                 call = calls[which]
                 meet()
@@ -108,11 +108,11 @@ def time_rounds(
 
 
 def of_slowest(rounds: Rounds, communicator: Communicator) -> Rounds:
-    """The rounds of all ranks as one: each time is that of the rank that took longest, the same on every rank.
+    """The rounds of all ranks combined: each time is that of the slowest rank; same result on every rank.
 
     Args:
-        rounds: This rank's own; every rank has as many.
-        communicator: Of the ranks.
+        rounds: This rank's own; the same number on every rank.
+        communicator: Communicator of the ranks.
 
     Raises:
         CommunicationError: A rank is lost.
@@ -127,12 +127,15 @@ def of_slowest(rounds: Rounds, communicator: Communicator) -> Rounds:
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """While inside, the collector looks at new objects alone: those of the frameworks would take it half a second."""
+    """Restrict garbage collection to new objects in this context.
+
+    Scanning the objects of the frameworks takes half a second.
+    """
     gc.collect()
     frozen = gc.get_freeze_count()
     gc.freeze()
     try:
         yield
     finally:
-        if not frozen:  # what somebody else has frozen stays so
+        if not frozen:  # objects frozen elsewhere stay frozen
             gc.unfreeze()

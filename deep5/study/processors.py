@@ -1,4 +1,4 @@
-"""How the runs of a study share the processors, where candidates ask for ranks."""
+"""Assignment of processors to the runs of a study whose candidates request ranks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Shares", "share_processors"]
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """What each run of a study gets, whichever candidate it is of.
+    """Resources of each run of a study, the same for all candidates.
 
     Attributes:
-        threads: Within an operator, of each rank whose recipe does not say.
-        processors: How many each run is pinned to, all its ranks together.
-        notes: Which candidates have more ranks than that, a sentence for each number of ranks.
+        threads: Threads within an operator, for each rank whose recipe does not set them.
+        processors: Number of processors that each run is pinned to, for all its ranks together.
+        notes: Candidates with more ranks than processors, one sentence per number of ranks.
     """
 
     threads: int
@@ -30,19 +30,18 @@ class Shares:
 
 
 def share_processors(recipes: Mapping[str, Recipe]) -> Shares:
-    """Divide the processors of this process.
+    """Divide the processors of this process among ranks.
 
-    A rank has as many threads as each of the largest number of ranks could have for itself, so that candidates differ
-    in the number of ranks and not in what a rank is; and every run may use as many processors as the one of most
-    ranks and threads: with others, seconds would be those of another machine. Where there are fewer processors, ranks
-    share them.
+    Every rank gets the threads that it would get with the largest number of ranks, so that candidates differ only in
+    the number of ranks. Every run may use as many processors as the run with the most ranks and threads requires;
+    otherwise their times would not be comparable. If there are fewer processors, ranks share them.
 
     Args:
-        recipes: By candidate, one of them.
+        recipes: By candidate, its recipe.
 
     Raises:
-        UsageError: A candidate asks for more threads a rank than there are processors; or ranks are asked for in a
-            process that is one of several itself.
+        UsageError: A candidate requests more threads per rank than there are processors; or a candidate requests ranks
+            although this process is itself one of several ranks.
     """
     from deep5.distributed.launch.launcher import launched
 

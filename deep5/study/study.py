@@ -1,4 +1,4 @@
-"""A study: a recipe with each of several settings and seeds, its runs side by side in pictures and a table."""
+"""A study: a recipe with several settings and seeds, its runs compared in charts and a table."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """A study as declared; `contents` has a hash of what each candidate and seed is made of.
+    """A study as declared; `contents` holds a hash of the content of each candidate and seed.
 
-    Runs of other contents, or of another environment (machine and software) or commit of deep5, do not belong into one
-    study. `memory_bytes` is the limit of memory that holds, where none was asked for as well.
+    Runs with other contents, or from another environment (machine and software) or commit of deep5, do not belong to
+    the same study. `memory_bytes` is the effective memory limit, also if none was requested.
     """
 
     recipe: Recipe
@@ -65,11 +65,11 @@ class _Plan:
     memory_bytes: int
 
     def all_settings(self) -> dict[str, Any]:
-        """By candidate, all that is set of it, in JSON's types."""
+        """By candidate, all its settings, in JSON types."""
         return {name: canonical({**self.common, **own}, strict=False) for name, own in self.settings.items()}
 
     def provenance(self) -> dict[str, Any]:
-        """Hashes of what the runs are made of, and of where they are made; the commit of deep5 in a checkout."""
+        """Hashes of the runs' contents and of their environment; the commit of deep5 in a checkout."""
         contents = canonical_hash([self.contents[key] for key in sorted(self.contents)])
         return {"contents": contents, "environment": self.environment, "commit": self.commit}
 
@@ -89,35 +89,34 @@ def run_study(
     resume: str | Path | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Study:
-    """Run a recipe with each settings and each seed, and draw accuracy against epoch and loss against time.
+    """Run a recipe with each candidate's settings and each seed, and plot accuracy over epoch and loss over time.
 
-    Each run has a fresh process of its own, one after the other, pinned to as many processors as the candidate of most
-    threads has: with others, seconds would be those of another machine. A candidate that asks for ranks has as many
-    processes, which share the processors (`deep5.study.processors`); limits apply to all of them together. Seed after
-    seed all candidates run, in an order that the seed draws, so that what changes on the machine meanwhile falls on all
-    of them. A run that fails, crashes, loses a rank or is ended at a limit is noted, counts as one that never reached
-    the target, and the others go on.
+    Each run has a fresh process, one at a time, pinned to as many processors as the candidate with the most threads
+    has, so that times are comparable. A candidate that requests ranks has one process per rank, and they share the
+    processors (`deep5.study.processors`); limits apply to all of them together. For each seed, all candidates run in a
+    random order drawn from that seed, so that changes of the machine affect all candidates. A run that fails, crashes,
+    loses a rank, or exceeds a limit is noted and counts as one that never reached the target; the other runs continue.
 
     Args:
         recipe: A registered name, or the path of a Python file.
-        varied: By candidate, settings in JSON's types, in place of the STUDY in the file.
+        varied: By candidate, settings in JSON types, in place of the STUDY in the file.
         size: One of the recipe's sizes.
-        only: These candidates, with commas between; None: all.
-        seeds: Of weights, order and noise; each candidate has the same ones.
+        only: Candidate names separated by commas; None: all.
+        seeds: Seeds of weights, order, and noise; the same for each candidate.
         common: Settings of all candidates, such as the framework.
-        target: What the runs have to reach; None: what the recipe's metrics state, if they do.
-        time_limit_s: Of one run.
-        memory_limit_bytes: Of one run, all its ranks together; None: nine tenths of what is free now.
-        out: Where the study's folder goes.
-        resume: The folder of a study of the same that was ended, to go on in: what ran to its end, or failed, counts,
-            and the run that was broken off begins again.
-        tell: Takes a line before each run.
+        target: Target of the runs; None: the one stated by the recipe's metrics, if any.
+        time_limit_s: Time limit of one run.
+        memory_limit_bytes: Memory limit of one run with all its ranks; None: nine tenths of the free memory.
+        out: Parent of the study's folder.
+        resume: The folder of an interrupted study with the same declaration, to resume in. Completed and failed runs
+            count; the interrupted run starts again.
+        tell: Called with a line before each run.
 
     Raises:
-        RecipeError: No such recipe, no candidates, or settings that another process could not be given.
-        UsageError: No candidate, no seed, settings that do not fit, a target that no metric judges, a limit that is
-            none, a folder that cannot be written, or one to go on in that is of another study or other limits, of
-            another recipe file, environment or commit of deep5, finished, or damaged.
+        RecipeError: No such recipe, no candidates, or settings that cannot be passed to another process.
+        UsageError: No candidate; no seed; settings that do not fit; a target that no metric evaluates; an invalid
+            limit; a folder that cannot be written; or a folder to resume in that is finished or damaged, or belongs to
+            another study, other limits, another recipe file, environment, or commit of deep5.
     """
     plan = _plan(recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes)
     under_way = _UnderWay(plan, tell or _untold)
@@ -129,7 +128,7 @@ def run_study(
 
 
 def _untold(line: str) -> None:
-    """Nobody waits to know what is done."""
+    """Discard progress lines."""
 
 
 def _plan(
@@ -158,7 +157,7 @@ def _plan(
         for name, own in settings.items()
         for seed in seeds
     }
-    contents = {key: content_hash(own) for key, own in made.items()}  # what cannot be hashed is refused
+    contents = {key: content_hash(own) for key, own in made.items()}  # contents that cannot be hashed are rejected
     shares = share_processors({name: made[name, seeds[0]] for name in settings})
     target, told = target_of(recipe, asked)
     software = describe_software()
@@ -183,7 +182,7 @@ def _plan(
 
 
 class _UnderWay:
-    """A study under way: what ran so far, and what is left."""
+    """A running study: its completed runs, and those that are left."""
 
     def __init__(self, plan: _Plan, tell: Callable[[str], object]) -> None:
         self._plan, self._tell = plan, tell
@@ -194,21 +193,21 @@ class _UnderWay:
         self._resumed: list[str] = []
 
     def begin(self, out: Path) -> None:
-        """A new folder."""
+        """Start in a new folder."""
         self._folder = _new_folder(out, self._plan.recipe.name)
         self._lock = locked(self._folder)
 
     def go_on(self, path: Path) -> None:
-        """In the folder of one that was ended.
+        """Resume in the folder of an interrupted study.
 
         Raises:
-            UsageError: It is of another study, finished, damaged, or another process runs it.
+            UsageError: It belongs to another study, is finished or damaged, or is in use by another process.
         """
         folder = folder_of(path).absolute()
         if not folder.is_dir():
             raise UsageError(f"{folder} holds no {STUDY}; allowed: a folder that 'deep5 study' wrote")
         try:
-            self._lock = locked(folder)  # first: what another process still writes is not to be read
+            self._lock = locked(folder)  # first, because a folder that another process still writes must not be read
         except OSError as error:
             raise UsageError(
                 f"cannot open {folder}: {error.strerror}; allowed: a folder that can be written"
@@ -220,20 +219,20 @@ class _UnderWay:
             raise
 
     def _take_over(self, folder: Path) -> None:
-        """What ran to its end, or failed, counts."""
+        """Take over completed and failed runs."""
         self._folder = folder
         left, asked = left_of(folder), self._study().document()
         check_same(left, asked)
         for name in self._plan.settings:
             self._runs[name] |= left.runs[name]
             self._failures[name] |= left.failures[name]
-        # Who was beside the runs that count is known from these alone, and what their deep5 was.
+        # Notes about other load during these runs, and about their version of deep5, exist only here.
         notes = [note for note in left.document["notes"] if note.startswith((_BESIDE, DIRTY))]
         self._notes = list(dict.fromkeys([*self._notes, *notes, *source_note(left, asked)]))
         self._resumed = [*left.document["resumed"], datetime.now(UTC).strftime(TIME)]
 
     def run(self) -> Study:
-        """All that has not run yet; whatever ends the study, its folder says what was done."""
+        """Run everything that has not run yet; however the study ends, its folder records the completed runs."""
         plan = self._plan
         try:
             self._write(self._study("the study is not finished"), {})
@@ -265,10 +264,10 @@ class _UnderWay:
         return finished
 
     def _one(self, name: str, seed: int) -> Result:
-        """A run, in a process of its own.
+        """One run, in a separate process.
 
         Raises:
-            Deep5Error: It did not come to its end, or what it left does not tell how long it took.
+            Deep5Error: It failed, or its result does not contain its duration.
         """
         plan = self._plan
         request = {
@@ -348,7 +347,7 @@ class _UnderWay:
 
 
 def _remedy(folder: Path, error: OSError) -> str:
-    """What is left where the system refused something, and what to do."""
+    """What remains after an operating-system error, and the remedy."""
     mend = "free some space" if error.errno in _NO_SPACE else "mend that"
     if not (folder / STUDY).exists():
         return f"nothing ran yet; remedy: {mend}, or another folder with --out"
