@@ -51,7 +51,7 @@ def performance_profiles(times: Mapping[str, Mapping[str, float]], limit: float 
         limit: Upper end of the integral, above 1.
 
     Raises:
-        UsageError: No workload or no submission; a submission missing on a workload; a time that is NaN or not positive.
+        UsageError: No workload or no submission; a submission missing on a workload; a time that is NaN or at most 0.
 
     References:
         Dolan and Moré, Benchmarking optimization software with performance profiles, 2002, section 2.

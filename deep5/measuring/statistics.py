@@ -1,7 +1,7 @@
 """Statistics of the raw times of interleaved rounds: ratio, verdict, steady state, and warnings.
 
-No function here draws random numbers. The bootstrap of a median has a closed form, and the test behind a claim is valid
-for every noise distribution. tests/measuring/test_statistics_simulated.py measures how often each is right.
+No function here draws random numbers. The bootstrap of a median has a closed form, and the test that supports a claim
+is valid for every noise distribution. tests/measuring/test_statistics_simulated.py measures how often each is right.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recipes run: training, operators, code, collectives; each checked, run, and resumed."""
+"""Running recipes: training, operators, code, and collectives; checked, run, and resumed."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

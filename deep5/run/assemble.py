@@ -1,4 +1,4 @@
-"""A training recipe, made: everything that it names, fitted together."""
+"""Assemble a training recipe: create all components that it names and connect them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Components", "assemble"]
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
-    """What a training recipe names, made."""
+    """The components that a training recipe names."""
 
     framework: str
     executor: GraphExecutor
@@ -51,32 +51,33 @@ class Components:
 
 
 def assemble(parts: Parts, communicator: Communicator | None = None) -> Components:
-    """Make everything that a training recipe names.
+    """Create all components that a training recipe names.
 
     Args:
-        parts: Of the recipe, by key.
-        communicator: Of the ranks that train together: each gets its part of every batch, and the scheme around its
-            optimizer; None: there is one process and no scheme.
+        parts: The recipe's parts, by key.
+        communicator: Communicator of the ranks that train together: each rank gets its part of every batch, and the
+            scheme wraps its optimizer; None: a single process without a scheme.
 
     Raises:
-        RecipeError: A component cannot be found or made, or two do not fit each other, or the framework cannot run
-            the network or has no such device.
-        MissingDependency: A package that one needs is not installed.
+        RecipeError: A component cannot be found or created, two components are incompatible, or the framework cannot
+            run the network or has no such device.
+        MissingDependency: A package that a component needs is not installed.
     """
     from deep5.networks.network import Network
     from deep5.training.dataset import Splits
 
-    # Before any framework is loaded: what is wrong with it is told at once.
+    # Before any framework is loaded, so that errors in the scheme are reported immediately.
     scheme = None if communicator is None else plain_scheme(parts)
     seed = parts["seed"].value
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
     ranks = _ranks_here(communicator)
-    # Masks of dropout are drawn by place in the batch: every rank has others.
+    # Dropout masks depend on the position in the batch, so every rank uses a different seed.
     noise = (
         derive_seed(seeds["noise"], "rank", communicator.rank) if communicator and communicator.rank else seeds["noise"]
     )
     name, known, build = executor_factory(parts)
-    # Before the executor: some frameworks fix their threads when they first compute; and those start JAX.
+    # Before the executor is created: some frameworks fix their threads at the first computation, and creating it starts
+    # JAX.
     threads, warnings = None, []
     if known is not None:
         warnings = set_numerics(parts, known)
@@ -125,7 +126,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
 
 
 def _ranks_here(communicator: Communicator | None) -> int:
-    """How many ranks share the cores of this machine."""
+    """Number of ranks that share the cores of this machine."""
     if communicator is None or communicator.size == 1:
         return 1
     from deep5.distributed.texts import gather_texts
@@ -135,7 +136,8 @@ def _ranks_here(communicator: Communicator | None) -> int:
 
 
 def _native_executor(parts: Parts, network: Any, build: Callable[[Any, int], Any], seed: int) -> GraphExecutor:
-    """The executor of what is no network of ONNX's operators: the recipe's own function under `executor` makes it."""
+    """The executor of a network that does not use ONNX operators: the recipe's own function under `executor` creates
+    it."""
     if parts["executor"].value is None:
         raise parts["model"].not_a(
             network, "a d5.Network, or a function that gives one; else 'executor' says what runs it"

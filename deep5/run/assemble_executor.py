@@ -1,4 +1,4 @@
-"""What runs a recipe's network: the framework, or the recipe's own function, with its threads and its numerics."""
+"""The executor of a recipe's network: the framework or the recipe's own function, with its threads and numerics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ __all__ = [
 
 
 def executor_factory(parts: Parts) -> tuple[str, Framework | None, Callable[[Any, int], Any]]:
-    """Name, framework (None for a function of the recipe's own), and what makes an executor of a network and a seed."""
+    """Name, framework (None for the recipe's own function), and the function that makes an executor of a network and a
+    seed."""
     place = rank_device(parts["device"].value)
     if parts["framework"].value is not None:
         found = _framework(parts)
@@ -52,10 +53,10 @@ def executor_factory(parts: Parts) -> tuple[str, Framework | None, Callable[[Any
 
 
 def made_executor(parts: Parts, build: Callable[[Any, int], Any], network: Any, seed: int) -> GraphExecutor:
-    """What runs the network.
+    """Create the executor of the network.
 
     Raises:
-        RecipeError: What the recipe names gives something else.
+        RecipeError: The recipe's component does not return an executor.
     """
     executor = build(network, seed)
     if not isinstance(executor, GraphExecutor):
@@ -65,7 +66,7 @@ def made_executor(parts: Parts, build: Callable[[Any, int], Any], network: Any, 
 
 
 def framework_of(parts: Parts, executor: GraphExecutor, key: str) -> Framework:
-    """The framework behind an executor that the recipe's own function made, as the executor names it."""
+    """The framework of an executor that the recipe's own function created, by the name that the executor reports."""
     name = executor.settings().get("framework")
     if isinstance(name, str) and name.partition(":")[0] in registered("frameworks"):
         return framework(name)
@@ -99,15 +100,15 @@ def _registered(where: str, name: str) -> Framework:
 
 
 def set_threads(parts: Parts, known: Framework, *, ranks: int = 1) -> tuple[int | None, list[str]]:
-    """Give the framework the recipe's threads, or those that every framework gets where the recipe does not say.
+    """Set the framework's threads to the recipe's number, or to the common default if the recipe does not set it.
 
     Args:
-        parts: Of the recipe, by key; they say how many.
+        parts: The recipe's parts, by key; they contain the number of threads.
         known: The framework.
         ranks: Processes on this machine that train together.
 
     Returns:
-        The number asked for, None where the framework was left alone; and what is to be known of it.
+        The requested number, None if the framework keeps its own setting; and warnings.
     """
     asked = parts["threads"].value
     threads = default_threads(known.thread_variable, ranks=ranks) if asked is None else asked
@@ -118,16 +119,16 @@ def set_threads(parts: Parts, known: Framework, *, ranks: int = 1) -> tuple[int 
     except Deep5Error as error:
         if asked is not None:
             raise RecipeError(f"{parts['threads'].where}'threads': {error}") from error
-        # Another run of this process, or its own code, was first; nobody asked for a number.
+        # An earlier run in this process, or the user's code, set the threads first, and the recipe requests no number.
         return threads, [f"the number of threads is not the default: {error}"]
     return threads, []
 
 
 def set_numerics(parts: Parts, known: Framework) -> list[str]:
-    """Give an accelerator's framework the recipe's numerics; on the host there is nothing to set.
+    """Set the recipe's numerics on an accelerator's framework; on the host there is nothing to set.
 
     Returns:
-        What is to be known of it.
+        Warnings.
     """
     if _on_host(parts):
         return []
@@ -136,26 +137,26 @@ def set_numerics(parts: Parts, known: Framework) -> list[str]:
     except Deep5Error as error:
         for key in written_numerics(parts):
             raise RecipeError(f"{parts[key].where}{key!r}: {error}") from error
-        # As with threads: another run of this process was first, and nobody asked.
+        # As with threads: an earlier run in this process was first, and the recipe requests no numerics.
         return [f"the numerics are not the default: {error}"]
     return []
 
 
 def written_numerics(parts: Parts) -> list[str]:
-    """The first of the keys of numerics that the recipe itself has; none where they are not set."""
+    """The first key of the numerics that the recipe itself sets; empty if it sets none."""
     keys = () if _on_host(parts) else ("deterministic", "tf32")
     return [key for key in keys if parts[key].stated][:1]
 
 
 def _on_host(parts: Parts) -> bool:
-    # The tutorial's recipes hand the device over with the executor.
+    # The tutorial's recipes pass the device with the executor.
     own = [parts[key].kwargs.get("device") for key in ("framework", "executor")]
     place = next((found for found in own if found is not None), parts["device"].value)
     return device(place).kind == "cpu"
 
 
 def numerics_warnings(parts: Parts, name: str, found: Mapping[str, Any]) -> list[str]:
-    """What the framework does to the bits that the recipe does not let it; what it lets it, it need not do."""
+    """Warnings on settings that the framework has but the recipe does not allow; allowed settings need not be used."""
     warnings = []
     if parts["deterministic"].value and found.get("deterministic") is False:
         warnings.append(

@@ -1,4 +1,4 @@
-"""The optimizer that a recipe names, with what is done to its gradients; and the events, its schedules among them."""
+"""The recipe's optimizer with its gradient processing, and the recipe's events, including its schedules."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["events_of", "make_optimizer"]
 
 
 def make_optimizer(parts: Parts, framework_name: str) -> Any:
-    """The optimizer that a recipe names, made anew.
+    """Create the recipe's optimizer.
 
     Args:
-        parts: Of the recipe, by key.
-        framework_name: Whose a native one is.
+        parts: The recipe's parts, by key.
+        framework_name: The framework of a native optimizer.
 
     Raises:
-        RecipeError: It cannot be found or made, or what stands around it does not fit it.
+        RecipeError: It cannot be found or created, or the gradient processing is incompatible with it.
     """
     value = parts["optimizer"].value
     if isinstance(value, str) and value.startswith("native:"):
@@ -41,7 +41,7 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
             optimizer, "a d5.UpdateRule, or what has bind, step, state_dict and load_state_dict"
         )
     if isinstance(optimizer, UpdateRule):
-        # A schedule changes it, and the recipe may run again.
+        # A schedule changes the optimizer, and the recipe may run again.
         optimizer = copy.copy(optimizer)
     given = {name: value for name in _PIPELINE if (value := parts[name].value) not in (None, ())}
     if not given:
@@ -73,15 +73,15 @@ def _groups(part: Part) -> tuple[Any, ...]:
     return tuple(groups)
 
 
-# What is done to gradients between the backward pass and an update rule.
+# Processing of gradients between the backward pass and the update rule.
 _PIPELINE = ("parameter_groups", "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale")
 
 
 def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:
-    """The recipe's events, what follows its schedules first.
+    """The recipe's events, the one that applies its schedules first.
 
     Raises:
-        RecipeError: One cannot be found or made, or is no event.
+        RecipeError: An event cannot be found or created, or is not an event.
     """
     from deep5.training.checkpointer import Checkpointer
 
@@ -91,7 +91,7 @@ def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:
         from deep5.training.rule import UpdateRule
 
         bound = RuleOptimizer(optimizer) if isinstance(optimizer, UpdateRule) else optimizer
-        # One that says nothing of its hyperparameters is asked when it has to set one.
+        # An optimizer that does not list its hyperparameters is asked when one is set.
         allowed = getattr(bound, "changeable", None)
         for name in schedules:
             if allowed is not None and name not in allowed:
@@ -102,7 +102,7 @@ def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:
         from deep5.training.schedules import Scheduled
 
         try:
-            # First of all, so that what others see of a hyperparameter is what the step takes.
+            # First, so that the other events see the hyperparameters that the step uses.
             events.append(Scheduled(schedules))
         except Deep5Error as error:
             raise RecipeError(f"{parts['schedules'].where}'schedules': {error}") from error

@@ -1,4 +1,4 @@
-"""The batches that a recipe trains on and evaluates on."""
+"""The training and evaluation batches of a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["length", "samplers"]
 def samplers(
     parts: Parts, network: Any, splits: Any, seed: int, communicator: Communicator | None
 ) -> tuple[Any, Any, int]:
-    """What gives the batches to learn from, and those to judge by: this rank's part of them."""
+    """Samplers of the training and evaluation batches, restricted to this rank's part."""
     from deep5.training.batch_source import BatchSource
     from deep5.training.transforms import fitted
 
@@ -28,7 +28,7 @@ def samplers(
             f"{parts['batch_size'].where}'batch_size' is {size}; allowed: at most {count}, the number of training "
             "samples"
         )
-    # Evaluation keeps nothing for a gradient: larger batches cost no memory to speak of, and less time.
+    # Evaluation stores nothing for gradients: larger batches take little more memory, and less time.
     judged = max(size, 256)
     judged = min(judged, length(splits.test) or judged)
     made = []
@@ -74,7 +74,7 @@ def samplers(
 
 
 def _check_labels(network: Any, samples: Any, what: str) -> None:
-    """Refuse labels that are no class before anything is trained on them."""
+    """Reject invalid class labels before training starts."""
     from deep5.networks.labels import label_inputs
     from deep5.networks.network import Network
     from deep5.training.dataset import check_labels
@@ -85,7 +85,7 @@ def _check_labels(network: Any, samples: Any, what: str) -> None:
 
 
 def _first_size(part: Part) -> int:
-    """Samples of the first epoch's batches."""
+    """Batch size of the first epoch."""
     given = part.component()
     if not callable(given):
         if fault := batch_size_fault(given):
@@ -101,5 +101,5 @@ def _first_size(part: Part) -> int:
 
 
 def length(samples: Any) -> int | None:
-    """How many there are, where that is known."""
+    """Number of samples, if known."""
     return len(samples) if hasattr(samples, "__len__") else None

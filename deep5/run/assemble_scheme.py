@@ -1,4 +1,4 @@
-"""The scheme by which the ranks of a recipe train together, with its compression."""
+"""The distributed scheme of a recipe's ranks, with its compression."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["plain_scheme", "wrapped"]
 
 
 def plain_scheme(parts: Parts) -> DistributedOptimizer:
-    """The recipe's scheme with its compression, around nothing; all-reduce where the recipe names none.
+    """The recipe's scheme with its compression, without an optimizer; all-reduce if the recipe names none.
 
     Raises:
-        RecipeError: It cannot be found or made, or does not fit its compression.
+        RecipeError: It cannot be found or created, or is incompatible with its compression.
     """
     from deep5.distributed.compression import Compression
     from deep5.distributed.schemes.base import DistributedOptimizer
@@ -51,7 +51,7 @@ def plain_scheme(parts: Parts) -> DistributedOptimizer:
     except UsageError as error:
         raise RecipeError(f"{parts['scheme'].where}'scheme': {error}") from error
     if isinstance(compression, Compression) and scheme.compression is None and scheme.compresses:
-        # A class whose own __init__ does not know of it.
+        # A class whose own __init__ does not accept it.
         scheme.compression = compression
     if given and scheme.compression is None:
         takers = [name for name in registered("schemes") if getattr(load("schemes", name), "compresses", False)]
@@ -65,10 +65,10 @@ def plain_scheme(parts: Parts) -> DistributedOptimizer:
 def wrapped(
     part: Part, scheme: DistributedOptimizer, optimizer: Any, communicator: Communicator, seed: int
 ) -> DistributedOptimizer:
-    """A scheme around an optimizer.
+    """Wrap an optimizer in a scheme.
 
     Raises:
-        RecipeError: It does not fit the optimizer.
+        RecipeError: They are incompatible.
     """
     try:
         return scheme.wrap(optimizer, communicator, seed=derive_seed(seed, "scheme"))

@@ -1,4 +1,4 @@
-"""`check_recipe`: whether a recipe could run, found out without running it."""
+"""`check_recipe`: check whether a recipe can run, without running it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["check_recipe"]
 
 
 def check_recipe(recipe: Recipe) -> list[str]:
-    """Check that a valid recipe's components exist and take the arguments that it gives them.
+    """Check that a valid recipe's components exist and accept their arguments.
 
-    No framework is loaded by a name, and nothing is built. An update rule that the recipe brings itself is run under
-    `array_api_strict` and checked against its contract.
+    It loads no framework by name and builds nothing. It runs an update rule that the recipe defines itself under
+    `array_api_strict` and checks it against its contract.
 
     Args:
-        recipe: At the size and with the settings to be run.
+        recipe: At the size and with the settings of the run.
 
     Returns:
-        Notes on what was checked beyond names and arguments.
+        Notes on checks beyond names and arguments.
 
     Raises:
-        RecipeError: A component cannot be found, does not take its arguments, or breaks its contract; or FIXED holds
-            what cannot be hashed.
+        RecipeError: A component cannot be found, does not accept its arguments, or breaks its contract; or FIXED holds
+            a value that cannot be hashed.
     """
     return workload_of(Experiment.of(recipe)).check()

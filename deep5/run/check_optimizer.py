@@ -1,4 +1,4 @@
-"""What `deep5 check optimizer` does: it makes an optimizer and checks it alone, at work, and on every framework."""
+"""Implementation of `deep5 check optimizer`: check an optimizer in isolation, in training, and on every framework."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Optimizer = UpdateRule | StepOptimizer
 Made = Callable[[], Optimizer]
 
 _METHODS = ("bind", "step", "state_dict", "load_state_dict")
-# Sums in another order differ by 1e-16 (6e-8 in float32), which roots and quotients of small numbers enlarge.
+# Sums in another order differ by 1e-16 (6e-8 in float32); roots and quotients of small numbers amplify this.
 _ALLOWED = {"float64": 1e-9, "float32": 1e-3}
-_NATIVE = 1e-6  # some frameworks have constants in float32
+_NATIVE = 1e-6  # some frameworks have float32 constants
 _SLOWER = (1.0, 0.1, 0.01, 0.001)
 
 
@@ -37,13 +37,13 @@ def check_optimizer(
     """Check an update rule, or an optimizer that owns its step.
 
     Args:
-        optimizer: `FILE.py:CLASS`, a registered name, or `native:NAME` of the framework that is named.
+        optimizer: `FILE.py:CLASS`, a registered name, or `native:NAME` of the given framework.
         settings: Arguments of the class, each as `NAME=VALUE`.
-        framework_name: Run on this framework and on the reference; None: on all that are installed.
-        seed: Of the numbers on which an update rule is checked alone.
+        framework_name: Run on this framework and on the reference; None: on all installed frameworks.
+        seed: Seed of the numbers for the isolated check of an update rule.
 
     Raises:
-        UsageError: An argument that cannot be read or does not fit, or a name that is not there.
+        UsageError: An argument cannot be read or does not fit, or a name does not exist.
     """
     make = _maker(optimizer, settings, framework_name)
     first = make()
@@ -67,7 +67,7 @@ def check_optimizer(
 
 
 def _at_work(make: Made, names: Sequence[str], *, rule: bool) -> Iterator[OptimizerRow]:
-    """A network is trained on each framework; the first that trains it in an element type is the others' measure."""
+    """Train a network on each framework; compare with the first framework that can train it in an element type."""
     measures: dict[str, tuple[str, Outcome, Outcome | None]] = {}
     for name in names:
         try:
@@ -75,7 +75,7 @@ def _at_work(make: Made, names: Sequence[str], *, rule: bool) -> Iterator[Optimi
         except Unsupported as error:
             yield OptimizerRow(check=f"training on {name}", verdict="not judged", note=str(error))
             continue
-        except Exception as error:  # whatever somebody's code raises
+        except Exception as error:  # user code may raise anything
             refused = isinstance(error, UsageError) and "cannot drive" in str(error)
             yield OptimizerRow(
                 check=f"training on {name}", verdict="not judged" if refused else "FAILED", note=_told(error)
@@ -106,7 +106,7 @@ def _at_work(make: Made, names: Sequence[str], *, rule: bool) -> Iterator[Optimi
 
 
 def _worked(make: Made, name: str, rule: bool) -> tuple[Workout, Outcome]:
-    """Trained in float64 where the framework can, else in float32."""
+    """Train in float64 if the framework can, otherwise in float32."""
     try:
         workout = Workout(make, name, "float64")
         return workout, _finite(workout.trajectory(schedule=rule))
@@ -151,7 +151,7 @@ def _compared(what: str, found: Outcome, measure: Outcome, dtype: str) -> Optimi
 
 
 def _convex(make: Made) -> OptimizerRow:
-    """How far it comes on softmax regression with a penalty, with a smaller rate where it goes astray."""
+    """Convergence on penalized softmax regression, with a smaller learning rate if it diverges."""
     first, what = make(), "convex problem, 400 steps"
     rate = getattr(first, "lr", None) if "lr" in getattr(first, "hyper", ()) else None
     told = []
@@ -173,7 +173,7 @@ def _convex(make: Made) -> OptimizerRow:
 
 
 def _twins(rule: UpdateRule, names: Sequence[str]) -> Iterator[OptimizerRow]:
-    """Against the frameworks' own optimizers of the same name, as far as they take the same arguments."""
+    """Compare with the frameworks' own optimizers of the same name, if they accept the same arguments."""
     for name in names:
         for known, made in framework(name).optimizers().items():
             if getattr(made, "twin", None) is not type(rule):
@@ -201,10 +201,10 @@ def _twins(rule: UpdateRule, names: Sequence[str]) -> Iterator[OptimizerRow]:
 
 
 def _row(check: str, function: Callable[[], Any]) -> OptimizerRow:
-    """What came of a check that raises where something does not hold, or gives its own row."""
+    """The row of a check that raises on failure, or returns its own row."""
     try:
         found = function()
-    except Exception as error:  # whatever somebody's code raises
+    except Exception as error:  # user code may raise anything
         return OptimizerRow(check=check, verdict="FAILED", note=_told(error))
     return found if isinstance(found, OptimizerRow) else OptimizerRow(check=check, verdict="passed")
 
@@ -218,7 +218,7 @@ def _name(optimizer: Optimizer) -> str:
 
 
 def _frameworks(wanted: str | None) -> list[str]:
-    """The reference first, for the others are held to it."""
+    """The frameworks, the reference first, because the others are compared with it."""
     if wanted is not None:
         framework(wanted)
         return list(dict.fromkeys(["reference", wanted]))
@@ -233,10 +233,10 @@ def _frameworks(wanted: str | None) -> list[str]:
 
 
 def _maker(text: str, settings: Sequence[str], framework_name: str | None) -> Made:
-    """What makes the optimizer that a command line names, each time anew.
+    """A function that creates the optimizer named on the command line anew at each call.
 
     Raises:
-        UsageError: It is not there, its arguments do not fit, or it is no optimizer.
+        UsageError: It does not exist, its arguments do not fit, or it is not an optimizer.
     """
     pairs = [parse_setting(setting) for setting in settings]
     arguments = dict(pairs)

@@ -1,4 +1,4 @@
-"""Whether a recipe that trains could run: its components are there and take the arguments that it gives them."""
+"""Check whether a training recipe can run: its components exist and accept their arguments."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TRAINED = (
     "executor",
     "gradient_modifier",
 )
-# What may be named in a file and is no component that takes arguments.
+# Keys that may name an object in a file that is not a component with arguments.
 _IN_FILES = ("batch_size", "parameter_groups", "framework")
 _LISTED = ("events", "train_transforms", "test_transforms")
-# Named components of these kinds that deep5 ships load no framework; others are looked up, not loaded.
+# Components of these kinds that ship with deep5 load no framework; others are looked up but not loaded.
 _LIGHT = {"networks", "datasets", "samplers", "optimizers"}
-# What the runner itself hands to a component: so many arguments before the recipe's own, and these by name.
+# Arguments that the runner passes: the number of positional ones before the recipe's own, and these by name.
 _GIVEN = {"train_sampler": 2, "validation_sampler": 2, "executor": 1}
 _BY_NAME = dict.fromkeys(("seed", "device"))
 
@@ -49,13 +49,13 @@ def check_training(experiment: Experiment) -> list[str]:
 
 
 def _light(kind: str, name: str) -> bool:
-    """Whether a name may be loaded to look at its signature."""
+    """Whether a component may be loaded by name to inspect its signature."""
     point = registered(kind).get(name) if kind in _LIGHT else None
     return ".py:" in name or (point is not None and point.value.startswith("deep5."))
 
 
 def _check_rule(part: Part) -> list[str]:
-    """Run an update rule of the recipe's own; deep5's tests check those that deep5 ships."""
+    """Run the recipe's own update rule; deep5's tests cover the rules that deep5 ships."""
     if isinstance(part.value, str) and ".py:" not in part.value:
         return []
     made = part.component()

@@ -1,4 +1,4 @@
-"""The one place where the kind of a recipe is asked for: it chooses the `Workload`."""
+"""Choice of the `Workload` by the kind of a recipe; the only place that distinguishes kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["workload_of"]
 
 
 def workload_of(experiment: Experiment) -> Workload:
-    """The workload of an experiment; only the modules of its kind are loaded."""
+    """The workload of an experiment; loads only the modules of its kind."""
     kind = experiment.kind
     if kind is OPERATORS:
         from deep5.run.operators import Operators

@@ -1,4 +1,4 @@
-"""The workload of a recipe that times code: a candidate against a baseline, in turn, by one process or by ranks."""
+"""Workload of a recipe that times code: a candidate and a baseline in alternation, in one process or by ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Code", "make_candidate"]
 
 _SIDES = ("candidate", "baseline", "baseline_again")
-# What a side is given where it has parameters of these names.
+# Arguments passed to a side that has parameters with these names.
 _GIVEN = ("steps", "seed", "threads", "communicator")
 
 
@@ -32,22 +32,22 @@ class Code(Timed):
     compares = "two pieces of code against each other"
 
     def check(self) -> list[str]:
-        """Both sides take their arguments; neither is called."""
+        """Check that both sides accept their arguments, without calling them."""
         self._check_sides(ranks=self.experiment.ranks is not None)
         return self._ranks_note()
 
     def check_shares(self) -> None:
-        """One side at least has to take the communicator of the ranks."""
+        """Check that at least one side accepts the ranks' communicator."""
         self._check_sides(ranks=True)
 
     def _check_sides(self, *, ranks: bool) -> None:
-        """Whether both sides take their arguments; neither is called.
+        """Check that both sides accept their arguments, without calling them.
 
         Args:
             ranks: Whether it runs as ranks.
 
         Raises:
-            RecipeError: One does not; or neither takes a communicator, and there are ranks.
+            RecipeError: A side does not; or it runs as ranks and neither side accepts a communicator.
         """
         experiment = self.experiment
         names: list[str] = []
@@ -64,10 +64,10 @@ class Code(Timed):
             )
 
     def time(self, options: Options, communicator: Communicator | None) -> Result | None:
-        """Time both sides and a second baseline.
+        """Time both sides and a second instance of the baseline.
 
-        Of several ranks each makes both sides, and a round's time is that of the slowest rank. The first one writes;
-        its samples hold its own times, those of the others are in files beside.
+        With several ranks, each rank creates both sides, and a round's time is that of the slowest rank. The first rank
+        writes the result; its samples file holds its own times, and further files hold those of the other ranks.
         """
         from deep5.run.rank_files import name_folder, write_ranks
 
@@ -127,12 +127,13 @@ def make_candidate(parts: Parts, key: str, communicator: Communicator | None = N
     """One side of a recipe that times code: `candidate` or `baseline` called with its arguments.
 
     Args:
-        parts: Of a recipe that times code, by key.
-        key: Which side.
-        communicator: Of all ranks that make it, for a side that has a parameter of that name; None: of one.
+        parts: Parts of a recipe that times code, by key.
+        key: Key of the side.
+        communicator: Communicator of all ranks that create it, for a side that has a parameter of that name; None: a
+            communicator of one rank.
 
     Raises:
-        RecipeError: It is no function, or what it gives cannot be called.
+        RecipeError: It is not a function, or its result is not callable.
     """
     part, allowed = parts[key], "a function that gives a function of no arguments"
     made = part.component()

@@ -1,4 +1,4 @@
-"""The workload of a recipe of collectives: every algorithm at every size in turn, by ranks, and each result checked."""
+"""Workload of a recipe of collectives: ranks time every algorithm at every size and check each result."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ __all__ = ["Collectives"]
 
 
 class Collectives(Timed):
-    """Every algorithm of a collective at every size, timed in turn."""
+    """All algorithms of a collective at all sizes, timed in alternation."""
 
     compared = ()
     compares = "collectives, every algorithm in turn"
 
     def check(self) -> list[str]:
-        """The plan can be read."""
+        """Check that the plan is valid."""
         return [*check_collectives(self.plan()), *self._ranks_note()]
 
     def check_shares(self) -> None:
-        """The plan can be read, which all ranks share."""
+        """Check that the plan, which all ranks share, is valid."""
         self.plan()
 
     def plan(self) -> CollectivePlan:
-        """What the recipe requests.
+        """The plan that the recipe requests.
 
         Raises:
             RecipeError: A value cannot be read.
@@ -51,10 +51,10 @@ class Collectives(Timed):
         return collective_plan(self.experiment.values.__getitem__, lambda key: parts[key].where)
 
     def time(self, options: Options, communicator: Communicator | None) -> Result | None:
-        """Time as the plan says.
+        """Time the plan.
 
-        A call's time is that of the slowest rank. The first rank writes; samples.csv holds its own times, those of the
-        others are in files beside, and what the model is fitted to is in the first.
+        The time of a call is that of the slowest rank. The first rank writes the result. samples.csv holds its own
+        times and the samples that the model is fitted to; further files hold the times of the other ranks.
         """
         from deep5.bench.collective.measure import measure_collectives
 
@@ -110,14 +110,14 @@ class Collectives(Timed):
 
 
 def _warn(run: RunRecord, hosts: list[str], times: CollectiveTimes) -> None:
-    """Note where ranks share processors (only those of the first one's machine are known here), or others used them."""
+    """Warn if ranks share processors (known only on the first rank's machine), or if other programs used them."""
     from deep5.bench.collective.ranks import crowded, disturbed
 
     run.warn(*crowded(hosts.count(hosts[0])), *disturbed(times))
 
 
 def _write(run: RunRecord, times: CollectiveTimes) -> CollectiveSummary:
-    """Write what was measured, draw it, and tell the metrics of it."""
+    """Write and plot the measurements, and pass them to the metrics."""
     from deep5.bench.collective.record import COLLECTIVE, collective_document, collective_pictures
     from deep5.bench.collective.summary import summarise_collectives
 
@@ -137,14 +137,14 @@ def _write(run: RunRecord, times: CollectiveTimes) -> CollectiveSummary:
 
 
 def _own_rows(times: CollectiveTimes, rank: int) -> list[SampleRow]:
-    """A rank's own times: `ring/1024` a call."""
+    """A rank's own times: one row `ring/1024` per call."""
     return [
         row for each in times.measured for row in _rows(f"{each.algorithm}/{each.size_bytes}", each.own_seconds[rank])
     ]
 
 
 def _machine_rows(times: CollectiveTimes) -> list[SampleRow]:
-    """`message/1024` and `addition/1024`: what the model was fitted to."""
+    """`message/1024` and `addition/1024`: the samples that the model is fitted to."""
     series = {"message": times.message_s, "addition": times.addition_s}
     return [
         row

@@ -1,4 +1,4 @@
-"""`execute` and `execute_as_rank`: a recipe to a result."""
+"""`execute` and `execute_as_rank`: run a recipe and return its result."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ def execute(
     resume: str | Path | None = None,
     checkpointer: Checkpointer | Literal["default"] | None = "default",
 ) -> Result:
-    """Run a recipe into a new result folder, or go on in one that a run left before its end.
+    """Run a recipe into a new result folder, or resume an interrupted run in its folder.
 
-    A run that trains writes checkpoints, every 30 s where nobody says otherwise; those that nobody asked for are
-    deleted when it is done.
+    A training run writes checkpoints, by default every 30 s; checkpoints that were not requested are deleted at the
+    end.
 
     Args:
         recipe: The recipe, at the size and with the settings to run.
-        out: Where the folder goes.
-        events: Listeners beside those of the recipe; a progress bar that the recipe has already is not doubled.
-        quiet: Leave the recipe's own progress bar out.
-        resume: The folder to go on in. Its run has to be of this recipe, at the same size and with the same settings,
-            data and weights; what may change bits all the same (threads, versions) becomes a warning. A run that was
-            finished is returned as it is.
-        checkpointer: How often checkpoints are written, in place of the recipe's own; where it has one, that says how
-            many are kept and whether the best is. None: there are none.
+        out: Parent of the result folder.
+        events: Listeners in addition to the recipe's; a progress bar that the recipe already has is not duplicated.
+        quiet: Leave out the recipe's own progress bar.
+        resume: The folder to resume in. Its run must have the same recipe, size, settings, data, and weights; other
+            differences that may change bits (threads, versions) become warnings. A finished run is returned unchanged.
+        checkpointer: Checkpoint interval, in place of the recipe's own; a checkpointer in the recipe still determines
+            how many checkpoints are kept and whether the best is. None: no checkpoints.
 
     Raises:
-        CheckpointError: A run that cannot be gone on with.
-        UsageError: The recipe cannot be assembled, or asks for several ranks, or the folder cannot be written; nothing
-            is left behind.
-        RunFailed: The run started and could not be completed; its folder is named, marked and readable.
+        CheckpointError: A run that cannot be resumed.
+        UsageError: The recipe cannot be assembled or requests several ranks, or the folder cannot be written; nothing
+            is left on disk.
+        RunFailed: The run started but could not be completed; the message names its folder, which is marked and
+            readable.
     """
     options = Options(out=out, events=tuple(events), quiet=quiet, checkpointer=checkpointer)
-    # What cannot be hashed is refused before anything is loaded or built.
+    # Values that cannot be hashed are rejected before anything is loaded or built.
     return run_alone(workload_of(Experiment.of(recipe)), options, resume)
 
 
@@ -63,8 +63,8 @@ def run_alone(workload: Workload, options: Options, resume: str | Path | None = 
     """Run a workload in this process; as `execute`.
 
     Args:
-        workload: What to run.
-        options: How.
+        workload: The workload to run.
+        options: The options of the run.
         resume: The folder to resume in.
     """
     name, ranks = workload.experiment.name, workload.experiment.ranks
@@ -92,23 +92,24 @@ def execute_as_rank(
 ) -> Result | None:
     """Run a recipe as one of several ranks, each of which calls this with the same arguments.
 
-    The ranks make sure first that they run the same recipe with the same code and versions. The first one writes the
-    result folder, which the others reach under the same path; only its events beside the recipe's own are of use.
+    The ranks first verify that they run the same recipe with the same code and versions. The first rank writes the
+    result folder, which the other ranks access under the same path; of the events beyond the recipe's own, only those
+    of the first rank are used.
 
     Args:
-        recipe: As for `execute`, as the following; its batch size is that of all ranks together.
-        communicator: Of all ranks.
-        out: Where the folder goes.
-        events: Listeners beside those of the recipe.
-        quiet: Leave the recipe's own progress bar out.
-        resume: The folder to go on in; as many ranks as wrote its checkpoints, or others.
-        checkpointer: How often checkpoints are written.
+        recipe: As for `execute`, like the arguments below; its batch size is that of all ranks together.
+        communicator: Communicator of all ranks.
+        out: Parent of the result folder.
+        events: Listeners in addition to the recipe's.
+        quiet: Leave out the recipe's own progress bar.
+        resume: The folder to resume in; the number of ranks may differ from that of its checkpoints.
+        checkpointer: Checkpoint interval.
 
     Returns:
         The result on the first rank, None on the others.
 
     Raises:
-        UsageError: As `execute`; or ranks have nothing to share of the recipe, or they do not run the same.
+        UsageError: As `execute`; or the recipe has no work to share among ranks, or the ranks do not run the same.
         CheckpointError: As `execute`.
         RunFailed: The run started and could not be completed.
     """
@@ -122,9 +123,9 @@ def run_as_rank(
     """Run a workload as one of several ranks; as `execute_as_rank`.
 
     Args:
-        workload: What to run.
-        communicator: Of all ranks.
-        options: How the first rank runs.
+        workload: The workload to run.
+        communicator: Communicator of all ranks.
+        options: Options of the first rank.
         resume: The folder to resume in.
     """
     workload.check_shares()
@@ -141,16 +142,17 @@ def _carried_out(
     return workload.resume(Path(resume), options, communicator)
 
 
-# Objects that a run changes: what listens, and what may own its step. Of update rules, copies are made in any case.
+# Objects that a run changes: listeners, and optimizers that may own their step. Update rules are always copied.
 _CHANGED = ("events", "optimizer")
 
 
 def _with_own_objects(workload: Workload, communicator: Communicator) -> Workload:
-    """The workload with objects of this rank's own, where ranks are threads and would share them; the first keeps the
-    given ones, which its caller may look at.
+    """Give this rank its own copies of mutable objects if ranks are threads that would share them.
+
+    The first rank keeps the given objects, which its caller may inspect.
 
     Raises:
-        RecipeError: One cannot be copied.
+        RecipeError: An object cannot be copied.
     """
     from deep5.distributed.communicators.threads import ThreadCommunicator
 
@@ -159,7 +161,7 @@ def _with_own_objects(workload: Workload, communicator: Communicator) -> Workloa
     try:
         return workload if communicator.rank == 0 else workload_of(_with_copies(workload.experiment))
     finally:
-        # Nobody changes what others still copy.
+        # No rank may change objects that other ranks still copy.
         communicator.barrier()
 
 

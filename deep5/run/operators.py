@@ -1,4 +1,4 @@
-"""The workload of a recipe that times operators (level 0): run into a result folder, drawn."""
+"""Workload of a recipe that times operators (level 0): run into a result folder, with charts."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Operators(Timed):
     shared = False
 
     def check(self) -> list[str]:
-        """Its problems, its operator, its function for the bare frameworks."""
+        """Check its problems, its operator, and its function for the bare frameworks."""
         return check_operators(self.experiment.parts)
 
     def check_shares(self) -> None:
-        """Always refused: operators are timed in one process."""
+        """Always rejected: operators are timed in one process."""
         raise UsageError(
             f"{self.experiment.name} times operators and trains nothing; allowed: one process; remedy: no --ranks"
         )
 
     def time(self, options: Options, communicator: Communicator | None) -> Result | None:
-        """Time every problem; the verdict is printed next."""
+        """Time every problem; the caller prints the verdict."""
         return time_operators(self.experiment, options.out, quiet=options.quiet, judged=True)
 
     def frameworks(self) -> Sequence[str]:
-        """Those that the recipe names."""
+        """The frameworks that the recipe names."""
         names = self.experiment.values["frameworks"]
         return list(names.split(",") if isinstance(names, str) else names)
 
@@ -53,13 +53,13 @@ def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = Fal
     """Run a level-0 recipe into a new result folder.
 
     Args:
-        experiment: What to run.
-        out: Where the folder goes.
+        experiment: The experiment to run.
+        out: Parent of the result folder.
         quiet: Print nothing.
-        judged: The verdict is printed next, and the run's warnings with it: they are not printed here too.
+        judged: The caller prints the verdict and the run's warnings, so that they are not printed here too.
 
     Raises:
-        UsageError: The recipe names something that is not there; nothing is left behind.
+        UsageError: The recipe names something that does not exist; nothing is left on disk.
         RunFailed: The run could not be completed; its folder is marked and readable.
     """
     from deep5.bench.measure import SCOPE, measure
@@ -110,7 +110,7 @@ def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = Fal
 
 
 def _framework(plan: Plan) -> dict[str, Any] | None:
-    """The framework, where there is one; several stand in operators.json."""
+    """The framework if there is only one; operators.json lists several."""
     from deep5.core.plugins import framework
 
     if len(plan.frameworks) > 1:
@@ -123,13 +123,13 @@ def _framework(plan: Plan) -> dict[str, Any] | None:
 
 
 def _same(times: OperatorTimes, key: str) -> Any:
-    """What every framework says of a setting, where all say the same."""
+    """The value of a setting if all frameworks report the same."""
     found = {settings[key] for raw in times.raw for settings in raw["settings"].values() if key in settings}
     return found.pop() if len(found) == 1 else None
 
 
 def _draw(run: RunRecord, box: str | None) -> list[str]:
-    """The pictures, and what is to be known where they could not be drawn."""
+    """Draw the charts; returns warnings if they could not be drawn."""
     from deep5.results.charts.operators import draw
 
     try:

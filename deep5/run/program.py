@@ -1,4 +1,4 @@
-"""`run_recipe`: a recipe run by its own file, or from other code."""
+"""`run_recipe`: run a recipe from its own file, or from other code."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def run_recipe(
 ) -> Result:
     """Run a recipe and print its table.
 
-    Called from a recipe's own `if __name__ == "__main__":`, it ends a program that cannot go on with a message and
-    an exit status, as `deep5 run` does; called from other code it raises. A recipe with ranks has the program started
-    once for each of them; those other than the first end here.
+    Called from a recipe's own `if __name__ == "__main__":`, it ends the program on an error with a message and an exit
+    status, as `deep5 run` does; called from other code, it raises. For a recipe with ranks, the program is started once
+    per rank; all ranks other than the first end here.
 
     Args:
         fixed: Components that must not change.
-        mutable: Components that may.
-        metrics: Pairs of metric and goal. None of the three is changed.
+        mutable: Components that may change.
+        metrics: Pairs of metric and goal. None of the three is modified.
         sizes: Changes by name of size.
-        size: Which of them is run.
-        settings: Mutable parts set anew, by key.
-        out: Where the result folder goes.
+        size: The size to run.
+        settings: New values of mutable parts, by key.
+        out: Parent of the result folder.
         quiet: Print nothing.
 
     Returns:
-        The result; true where the run succeeded and met every goal.
+        The result; true if the run succeeded and met every goal.
 
     Raises:
         RecipeError: The recipe is not valid.
-        UsageError: It asks for ranks that only a program of its own could start.
+        UsageError: It requests ranks that only a separate program could start.
         RunFailed: The run started and could not be completed.
     """
     caller = sys._getframe(1).f_globals
@@ -86,7 +86,8 @@ def run_recipe(
 
 
 def _run(recipe: Recipe, program: Path | None, *, script: bool, **options: Any) -> tuple[Result, bool]:
-    """The result, and whether it was shown: as one process, or by the ranks that the recipe or a launcher asks for."""
+    """The result, and whether it was printed; runs as one process, or by the ranks that the recipe or launcher
+    requests."""
     workload = workload_of(Experiment.of(recipe))
     if workload.shared:
         from deep5.distributed.launch.launcher import launched

@@ -1,4 +1,4 @@
-"""What the ranks of one run do together: one result folder, one last checkpoint, one end."""
+"""Joint actions of the ranks of one run: one result folder, one last checkpoint, one end."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = ["Together", "name_folder", "train_as_rank", "write_ranks"]
 
 
 class Together:
-    """A rank's side of a run of several.
+    """A rank's side of a run of several ranks.
 
     Args:
-        communicator: Of all ranks.
-        trainer: This rank's, with a scheme as its optimizer.
+        communicator: Communicator of all ranks.
+        trainer: This rank's trainer, with a scheme as its optimizer.
         keeper: Writes this rank's part of the checkpoints, or None.
 
     Attributes:
-        votes: Listens behind all other events.
+        votes: Listens after all other events.
     """
 
     def __init__(self, communicator: Communicator, trainer: Trainer, keeper: Checkpointer | None) -> None:
@@ -50,13 +50,13 @@ class Together:
             trainer.listeners.deferred = self.votes.deferred
 
     def folder(self, path: Path | None) -> Path:
-        """The first rank's result folder, which it tells the others; they reach it under the same path."""
+        """The first rank's result folder, which it sends to the other ranks; they access it under the same path."""
         return name_folder(self.communicator, path)
 
     def go_on(self, run: RunRecord | RankRecord, folder: Path, tell: Callable[[str], None]) -> Mapping[str, Any] | None:
-        """Put the trainer where the last checkpoint of all ranks stands; what the checkpoint says that it is of.
+        """Restore the trainer from the last checkpoint of all ranks; returns the checkpoint's description.
 
-        None where the run was ended before there was one: then it begins again.
+        None if the run was interrupted before its first checkpoint: then it starts again.
         """
         if (found := restore_ranks(self.trainer, folder, self.communicator, tell=tell)) is None:
             if not self.communicator.rank:
@@ -68,7 +68,7 @@ class Together:
         return about
 
     def collect(self, run: RunRecord | RankRecord) -> dict[str, str]:
-        """Put together what the ranks have observed, when training is over.
+        """Combine the observations of the ranks after training.
 
         Returns:
             Files for the result folder, on every rank: the samples of the ranks other than the first, and `ranks.json`.
@@ -89,14 +89,14 @@ class Together:
 
 
 def name_folder(communicator: Communicator, path: Path | None) -> Path:
-    """The first rank's result folder, which it tells the others; they reach it under the same path.
+    """The first rank's result folder, which it sends to the other ranks; they access it under the same path.
 
     Args:
-        communicator: Of all ranks.
+        communicator: Communicator of all ranks.
         path: The folder; None on the others.
     """
     if path is not None:
-        # Whoever watches over the ranks marks the result there, should one be lost.
+        # The process that monitors the ranks marks the result there if a rank is lost.
         Report().folder(path)
     return Path(gather_texts(communicator, "" if path is None else str(path))[0])
 
@@ -104,13 +104,13 @@ def name_folder(communicator: Communicator, path: Path | None) -> Path:
 def write_ranks(
     communicator: Communicator, rows: Sequence[SampleRow], about: Mapping[str, Any], run: RunRecord | RankRecord
 ) -> dict[str, str]:
-    """Put together what every rank has measured and was.
+    """Combine the measurements and descriptions of all ranks.
 
     Args:
-        communicator: Of all ranks.
-        rows: This rank's samples; those of the first are not used, which has them in its own file.
+        communicator: Communicator of all ranks.
+        rows: This rank's samples; those of the first rank are not used, because it stores them in its own file.
         about: Its `steps` and `threads`.
-        run: Its record; the first one's gets the warnings of all.
+        run: Its record; the first rank's record receives the warnings of all.
 
     Returns:
         Files for the result folder, on every rank: the samples of the ranks other than the first, and `ranks.json`.
@@ -140,7 +140,7 @@ def write_ranks(
 
 
 def _told_once(everyone: Sequence[Mapping[str, Any]], known: Sequence[str]) -> list[str]:
-    """The warnings of ranks, each with those that gave it; what the first one knows as well is everybody's.
+    """The warnings of ranks, each with the ranks that gave it; those that the first rank gave too are left out.
 
     >>> _told_once([{"rank": 1, "warnings": ["slow", "hot"]}, {"rank": 2, "warnings": ["hot", "odd"]}], ["slow"])
     ['ranks 1, 2: hot', 'rank 2: odd']
@@ -165,15 +165,15 @@ def train_as_rank(
     *,
     resuming: bool,
 ) -> None:
-    """Train as a rank other than the first, which does what `deep5.run.train.train` does.
+    """Train as a rank other than the first; the counterpart of `deep5.run.train.train`.
 
     Args:
-        experiment: What is run.
-        trainer: This rank's.
-        communicator: Of all ranks.
+        experiment: The experiment to run.
+        trainer: This rank's trainer.
+        communicator: Communicator of all ranks.
         listeners: The recipe's own events, and the caller's.
         keeper: Writes this rank's part of the checkpoints, or None.
-        resuming: Whether the run goes on in a folder that it left.
+        resuming: Whether the run resumes in an existing folder.
 
     Raises:
         RunFailed: The run could not be completed.
@@ -198,6 +198,6 @@ def train_as_rank(
             left = experiment.values["epochs"] - trainer.epoch
             trainer.train(left, [*run.observers, watch, *own, together.votes])
         together.collect(run)
-        # The first rank writes what is averaged here.
+        # The first rank writes the averaged weights.
         with getattr(trainer.optimizer, "averaged", nullcontext)():
             pass

@@ -1,4 +1,4 @@
-"""`RankRecord`: what a rank other than the first keeps of a run, whose result folder is the first one's."""
+"""`RankRecord`: the record of a run on a rank other than the first, which owns the result folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["RankFailed", "RankRecord", "bare_reason", "how_to_go_on"]
 
 
 class RankFailed(RunFailed):
-    """A rank other than the first could not complete the run; `folder` is the first one's result folder."""
+    """A rank other than the first could not complete the run; `folder` is the first rank's result folder."""
 
     def __init__(self, message: str, folder: Path) -> None:
         super().__init__(message)
@@ -25,10 +25,10 @@ class RankFailed(RunFailed):
 
 
 def bare_reason(error: BaseException) -> str:
-    """Why a run failed, without where it is written and how to go on.
+    """Why a run failed, without the location of its result and how to resume.
 
     Args:
-        error: What ended it: as `RankRecord.guarded` and `RunRecord.guarded` raise it, or any other.
+        error: The error, as raised by `RankRecord.guarded` or `RunRecord.guarded`, or any other.
 
     >>> bare_reason(ValueError("a slip"))
     'ValueError: a slip'
@@ -41,7 +41,7 @@ def bare_reason(error: BaseException) -> str:
 
 
 def how_to_go_on(folder: Path) -> str:
-    """How to go on with a run, as the end of a message; empty where it left no checkpoint."""
+    """How to resume a run, as the end of a message; empty if it left no checkpoint."""
     from deep5.training.checkpointer import checkpoints
 
     return f"; to go on, add --resume {folder} to the command" if checkpoints(folder / "checkpoints") else ""
@@ -51,13 +51,13 @@ class RankRecord:
     """Observes as `RunRecord` does, and writes nothing.
 
     Args:
-        experiment: What is run.
+        experiment: The experiment to run.
         path: The result folder of the first rank.
-        run_id: Its name.
+        run_id: Name of the run.
 
     Attributes:
         observers: A fresh observer for each of the recipe's metrics, in their order.
-        warnings: What makes this rank's numbers less certain.
+        warnings: Causes of uncertainty in this rank's numbers.
     """
 
     def __init__(self, experiment: Experiment, path: Path, run_id: str) -> None:
@@ -67,19 +67,19 @@ class RankRecord:
         self.checkpointer: Any = None
 
     def warn(self, *told: str) -> None:
-        """Note what makes the numbers less certain; each once."""
+        """Add warnings on the uncertainty of the numbers, each once."""
         self.warnings += [sentence for sentence in told if sentence not in self.warnings]
 
     def position(self) -> dict[str, Any]:
-        """What a checkpoint holds of this record: nothing is written, so nothing is to be taken back."""
+        """State of this record in a checkpoint: empty, because nothing is written that a resume would have to undo."""
         return {}
 
     def went_on(self, about: Mapping[str, Any] | None, checkpoint: Path | None) -> None:
-        """The first rank notes it."""
+        """Does nothing: the first rank records the resume."""
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Errors as those of `RunRecord.guarded`.
+        """Handle errors like `RunRecord.guarded`.
 
         Raises:
             RankFailed: In place of every error.

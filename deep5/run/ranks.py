@@ -1,4 +1,4 @@
-"""A recipe's run by several ranks: started here, or by a launcher that this process is started by."""
+"""Run a recipe by several ranks, started here or by the launcher that started this process."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ def run_with_ranks(
     stdout: TextIO | None = None,
     **options: Any,
 ) -> tuple[Result | None, int]:
-    """Run a recipe by several ranks: start them and watch over them, or be one of them.
+    """Run a recipe by several ranks: start and monitor them, or be one of them.
 
     Args:
-        recipe: What to run.
-        ranks: How many; None: as many as a launcher has started, or as the recipe asks for.
-        launcher: What starts them; None: as the recipe says.
-        arguments: Of this process's command line, which becomes that of the ranks.
-        stdout: Takes what the first rank prints, where this process starts the ranks; None: standard output.
-        options: For `execute_as_rank`, `quiet` included.
+        recipe: The recipe to run.
+        ranks: Number of ranks; None: the number that a launcher has started, or the recipe's.
+        launcher: The launcher of the ranks; None: the recipe's.
+        arguments: Command-line arguments of this process, passed to the ranks.
+        stdout: Receives the output of the first rank if this process starts the ranks; None: standard output.
+        options: For `execute_as_rank`, including `quiet`.
 
     Returns:
-        The result, None where another process has it; and the exit status.
+        The result, None if another process has it; and the exit status.
 
     Raises:
-        UsageError: A launcher without a number of ranks, or another number than was started, or than the recipe
-            fixes; a recipe that ranks have nothing to share of.
-        RunFailed: A rank was lost, or failed; the message names it, and the folder where the run can go on.
+        UsageError: A launcher without a number of ranks; a number other than the started one or the one that the recipe
+            fixes; or a recipe without work to share among ranks.
+        RunFailed: A rank was lost, or failed; the message names it, and the folder in which the run can resume.
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
     """
@@ -68,21 +68,21 @@ def run_with_ranks(
 
 
 def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[Result, bool]:
-    """Run a recipe by as many ranks as it asks for, from a program in Python, which the ranks are then, too.
+    """Run a recipe by the requested number of ranks from a Python program; each rank runs that program, too.
 
     Args:
-        recipe: What to run.
-        program: The program's file; its arguments are those of this process. None: it has none that could be started
-            again, so that only threads of this process can be ranks.
-        options: For `execute_as_rank`, `quiet` included.
+        recipe: The recipe to run.
+        program: The program's file; its arguments are those of this process. None: there is no file to start again, so
+            that only threads of this process can be ranks.
+        options: For `execute_as_rank`, including `quiet`.
 
     Returns:
-        The result, and whether the first rank, another process than this, has shown it.
+        The result, and whether the first rank, in another process, has printed it.
 
     Raises:
-        SystemExit: With status 0 on a rank other than the first: the result is not there.
-        UsageError: As `run_with_ranks`; or the ranks would have to be started by what is no program.
-        RunFailed: As `run_with_ranks`, as the following.
+        SystemExit: With status 0 on a rank other than the first, which has no result.
+        UsageError: As `run_with_ranks`; or the ranks would have to be started from something that is not a program.
+        RunFailed: As `run_with_ranks`, like the errors below.
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
     """
@@ -106,18 +106,18 @@ def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[R
 
 
 def run_by_command(recipe: Recipe, command: Sequence[str], **options: Any) -> Path:
-    """Run a recipe by as many ranks as it asks for, where they have a command of their own.
+    """Run a recipe by the requested number of ranks, each started with a separate command.
 
     Args:
-        recipe: What to run; it asks for ranks.
-        command: What a rank is: the path of a program and its arguments, which calls `run_with_ranks`.
-        options: For `execute_as_rank`, `quiet` included: of ranks that are this process, or its threads.
+        recipe: The recipe to run; it requests ranks.
+        command: Command of a rank: the path of a program that calls `run_with_ranks`, and its arguments.
+        options: For `execute_as_rank`, including `quiet`; for ranks that are this process or its threads.
 
     Returns:
-        The folder of the result.
+        The result folder.
 
     Raises:
-        UsageError: As `run_with_ranks`, as the following.
+        UsageError: As `run_with_ranks`, like the errors below.
         RunFailed: A rank was lost, or failed, or none left a result.
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
@@ -133,9 +133,9 @@ def run_by_command(recipe: Recipe, command: Sequence[str], **options: Any) -> Pa
 
 
 def _asked(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> tuple[Workload, int, Launcher]:
-    """How many ranks there are to be, and by what; and the workload, which says the same where it says a number.
+    """The number of ranks and their launcher; and the workload, with the same number if it states one.
 
-    What has started this process says more than the command line, and that more than the recipe.
+    The launcher of this process takes precedence over the command line, and the command line over the recipe.
     """
     workload = workload_of(Experiment.of(recipe))
     workload.check_shares()
@@ -163,7 +163,8 @@ def _asked(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> tupl
 def _run_here(
     workload: Workload, count: int, launcher: Launcher, options: Mapping[str, Any]
 ) -> tuple[Result | None, int] | None:
-    """Be the rank that this process was started as, or all of them; None: they are to be started."""
+    """Run as the rank that this process was started as, or run all ranks here; None if the ranks must still be
+    started."""
     how = {name: value for name, value in options.items() if name != "resume"}
     chosen = Options(events=() if how["quiet"] else workload.progress(), **how)
 
@@ -210,20 +211,20 @@ def _in_threads(count: int, rank: Callable[[Communicator], Result | None]) -> Re
         if number is None or (len(failed) == count and len(reasons) == 1):
             raise
         message, reason = _named(str(error), bare_reason(error), number, count)
-        # The others know where the first one writes; what that found was only that another is lost.
+        # The other ranks know the first rank's folder; the first rank itself only noticed that another rank is lost.
         folder = next((each.folder for _, each in failed if isinstance(each, RankFailed)), None)
         _mark(folder, reason)
         raise RunFailed(message).with_traceback(error.__traceback__) from error.__cause__
 
 
 def _named(message: str, reason: str, rank: int, ranks: int) -> tuple[str, str]:
-    """Message and reason of an error with the rank that it is of."""
+    """Message and reason of an error, with its rank."""
     named = f"rank {rank} of {ranks}: {reason}"
     return (message.replace(reason, named, 1) if reason in message else f"rank {rank} of {ranks}: {message}"), named
 
 
 def _facts(experiment: Experiment) -> dict[str, str | Mapping[str, Any]]:
-    """What has to be the same on all ranks."""
+    """Facts that must be the same on all ranks."""
     from deep5.measuring.environment import describe_software
 
     software = describe_software()
@@ -242,20 +243,20 @@ def _facts(experiment: Experiment) -> dict[str, str | Mapping[str, Any]]:
 def _start(
     command: Sequence[str], ranks: int, launcher: Launcher, stdout: TextIO | None, workload: Workload
 ) -> tuple[int, Path | None]:
-    """Start the ranks of a run, watch over them, and see that what they leave behind is true.
+    """Start the ranks of a run, monitor them, and correct the result that they leave.
 
     Args:
-        command: What a rank is.
-        ranks: How many.
-        launcher: What starts them; no threads.
-        stdout: Takes what the first rank prints.
-        workload: What the ranks run.
+        command: Command of a rank.
+        ranks: Number of ranks.
+        launcher: The launcher; not threads.
+        stdout: Receives the output of the first rank.
+        workload: The workload of the ranks.
 
     Returns:
-        The exit status of the run, and where the result is.
+        The exit status of the run, and its result folder.
 
     Raises:
-        RunFailed: A rank was lost, or failed; the message names it, and the folder where the run can go on.
+        RunFailed: A rank was lost, or failed; the message names it, and the folder in which the run can resume.
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
     """
@@ -267,14 +268,14 @@ def _start(
     if ended.lost is not None:
         reason = f"rank {ended.lost} of {ranks} {_how_lost(ended.signal)}"
         _mark(folder, reason)
-        # gloo ends a process whose buffers are of other sizes than the others'.
+        # gloo aborts a process whose buffer sizes differ from those of the other ranks.
         remedy = f"; {SAME}" if ended.signal == signal.SIGABRT and launcher == "torchrun" else ""
         raise RunFailed(f"the run failed: {reason}{left}{remedy}")
     if ended.error is not None:
         if ended.status == 130:
             raise KeyboardInterrupt(_interrupted(folder, workload))
         if ended.status == 1 and ended.failed == 0 and _complete(folder):
-            return 1, folder  # the run was not accepted, which is no error
+            return 1, folder  # the run missed its goals, which is not an error
         message, reason = ended.error, ended.reason or ended.error
         if ended.reason is not None and ended.failed is not None and not ended.alike:
             message, reason = _named(message, reason, ended.failed, ranks)
@@ -287,7 +288,7 @@ def _start(
 
 
 def _interrupted(folder: Path | None, workload: Workload) -> str:
-    """What one process says, too, when it is interrupted."""
+    """The message of an interrupted run, the same as for a single process."""
     if folder is None:
         return "interrupted"
     again = "" if _complete(folder) else workload.begin_again(folder)
@@ -295,20 +296,23 @@ def _interrupted(folder: Path | None, workload: Workload) -> str:
 
 
 def _how_lost(number: int | None) -> str:
-    """How a rank was ended; what a process does to itself, mostly by an error in compiled code, is not from outside."""
+    """How a rank ended, and whether a signal came from outside.
+
+    A signal that a process raises itself, mostly because of an error in compiled code, does not.
+    """
     by = f" by signal {number} ({signal.Signals(number).name})" if number else ""
     return f"was ended{by}" if number in _OWN_SIGNALS else f"was ended{by} from outside"
 
 
 def _complete(folder: Path | None) -> bool:
-    """Whether the ranks ran to their end, and left the result of it."""
+    """Whether the ranks finished and left a result."""
     from deep5.results.result import load
 
     return folder is not None and load(folder).status == "success"
 
 
 class _Ended(Deep5Error):
-    """An error that a rank has told of."""
+    """An error that a rank has reported."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -316,7 +320,7 @@ class _Ended(Deep5Error):
 
 
 def _mark(folder: Path | None, reason: str) -> None:
-    """Note in the result why the run ended, which its first rank may not know."""
+    """Record in the result why the run ended, which its first rank may not know."""
     if folder is None:
         return
     from deep5.results.folder import ResultFolder
@@ -333,11 +337,11 @@ def _mark(folder: Path | None, reason: str) -> None:
 
 
 def _reporting(found: Launched, run: Callable[[], Result | None]) -> tuple[Result | None, int]:
-    """Call what a rank does and tell whoever watches over it how it ends.
+    """Run a rank's function and report its outcome to the monitoring process.
 
     Raises:
-        SystemExit: In place of an error, where somebody watches, who tells it once for all ranks.
-        RunFailed: Where nobody does; the rank is named.
+        SystemExit: In place of an error if a process monitors the ranks; it reports the error once for all ranks.
+        RunFailed: Without a monitoring process; the message names the rank.
     """
     report = Report()
     report.started()
@@ -354,7 +358,8 @@ def _reporting(found: Launched, run: Callable[[], Result | None]) -> tuple[Resul
             report.failed(message, status, reason=reason if failed else None, trace=trace, unreached=unreached)
             sys.exit(status)
         if isinstance(error, Exception) and found.kind == "mpi":
-            # The message and the records come first; the others would wait for this rank until their limit is over.
+            # At exit, after the message and the records are written; without it, the other ranks would wait up to their
+            # limit.
             end_job_at_exit(status)
         if isinstance(error, RunFailed):
             message, _ = _named(str(error), reason, found.rank, found.size)

@@ -1,4 +1,4 @@
-"""`RunRecord`: the result folder of a run under way; there from the first moment, and true at every moment."""
+"""`RunRecord`: the result folder of a running run; it exists from the start and is valid at every moment."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 __all__ = ["CLOCK", "RunRecord", "observers_of", "thread_pools"]
 
 CLOCK = "time.perf_counter_ns"
-"""What a run's times are read from."""
+"""The clock of a run's times."""
 
 
 class RunRecord:
-    """Makes the folder, marked aborted, and fills it until the run is over.
+    """Creates the folder, marked aborted, and fills it until the run is over.
 
     Args:
-        experiment: What is run.
-        out: Where the folder goes.
-        set_up_s: Seconds that it took to get so far.
-        resume: A result folder to go on in, instead of a new one.
-        begin_again: From the folder, how to begin an interrupted run again there, as the end of a message.
-        known: Further fields of the document, as `blank_document` takes them.
+        experiment: The experiment that runs.
+        out: Parent of the result folder.
+        set_up_s: Seconds of the setup before this call.
+        resume: A result folder to resume in, instead of a new one.
+        begin_again: From the folder, how to start an interrupted run again there, as the end of a message.
+        known: Further fields of the document, as for `blank_document`.
 
     Attributes:
         folder: The result folder.
-        document: result.json as it will be written next.
+        document: Content of result.json at the next write.
         observers: A fresh observer for each of the recipe's metrics, in their order.
-        extra_rows: Samples beside those of the observers.
-        checkpointer: What writes the run's checkpoints, or None.
+        extra_rows: Samples in addition to those of the observers.
+        checkpointer: The writer of the run's checkpoints, or None.
 
     Raises:
-        OutputError: The folder cannot be written; nothing is left behind.
-        RecipeError: A metric does not give an observer.
-        CheckpointError: The folder to go on in is of another run, or has another's name.
-        UsageError: It is no result folder, or a run still writes there.
+        OutputError: The folder cannot be written; nothing is left on disk.
+        RecipeError: A metric does not return an observer.
+        CheckpointError: The folder to resume in belongs to another run, or has another run's name.
+        UsageError: It is not a result folder, or a run still writes there.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RunRecord:
             started=_now(),
             **known,
         )
-        # Of the processes before, where a run goes on.
+        # Of the earlier processes of a resumed run.
         self._before = {"wall_time_s": 0.0, "cpu_time_s": 0.0}
         self._resumed = resume is not None
         self._unmeasured = dict(self.document["measurement"])
@@ -111,7 +111,7 @@ class RunRecord:
         self.document["run_id"] = self.folder.run_id
 
     def warn(self, *told: str) -> None:
-        """Note what makes the numbers less certain; each once."""
+        """Add warnings on the uncertainty of the numbers, each once."""
         warnings = self.document["warnings"]
         warnings += [sentence for sentence in told if sentence not in warnings]
 
@@ -128,7 +128,7 @@ class RunRecord:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Whatever ends the run, the folder says what it was.
+        """Record in the folder how the run ends, whatever ends it.
 
         Raises:
             RunFailed: In place of every error; the message names the folder.
@@ -156,7 +156,7 @@ class RunRecord:
             self.folder.close()
 
     def _resumable(self) -> str:
-        """How to go on, where a checkpoint was written."""
+        """How to resume, if a checkpoint was written."""
         folder = getattr(self.checkpointer, "folder", None)
         if folder is None or not any(folder.glob("step-*.safetensors")):
             return ""
@@ -171,10 +171,10 @@ class RunRecord:
         self.folder.write_file(name, json.dumps(environment, indent=2) + "\n")
 
     def position(self) -> dict[str, Any]:
-        """What a checkpoint holds of this record.
+        """State of this record in a checkpoint.
 
-        How long the run took so far, what it measured of its first calls, and how far its events were written: who is
-        killed writes none of it into result.json.
+        It holds the duration so far, the measurements of the first calls, and how far the events were written: a killed
+        process writes none of these to result.json.
         """
         return {
             **self._lived(),
@@ -189,16 +189,16 @@ class RunRecord:
         }
 
     def went_on(self, about: Mapping[str, Any] | None, checkpoint: Path | None) -> None:
-        """Note that the run goes on from a checkpoint, and take back what was written behind it.
+        """Record that the run resumes from a checkpoint, and undo everything written after the checkpoint.
 
         Args:
-            about: What the checkpoint says, `position` included; None: from the beginning.
+            about: The checkpoint's description, including `position`; None: resume from the beginning.
             checkpoint: Its file.
         """
         about = about or {"events_bytes": 0, "step": 0, "epoch": 0, "measurement": self._unmeasured}
         self.folder.cut_events(about["events_bytes"])
         self._before = {name: about.get(name, 0.0) for name in self._before}
-        # What result.json has of the first calls is of steps that the checkpoint may not have, or missing after a kill.
+        # The first calls in result.json may belong to steps after the checkpoint, or be missing after a kill.
         self.document["measurement"] = dict(about.get("measurement", self.document["measurement"]))
         self.document["resumed"].append(
             {
@@ -209,11 +209,11 @@ class RunRecord:
                 "environment": self.document["provenance"]["environment"],
             }
         )
-        # Whoever reads the folder while the run goes on, or after it was killed again, is told of it.
+        # Write now, for readers of the folder while the run continues or after it is killed again.
         self.folder.write_result(self.document)
 
     def save_samples(self) -> None:
-        """Write every sample so far."""
+        """Write all samples recorded so far."""
         from deep5.results.samples_file import sample_rows
         from deep5.results.schema import metric_labels
 
@@ -250,7 +250,7 @@ class RunRecord:
         self.document["resources"] = {"set_up_s": self._set_up_s, **self._lived()}
 
     def _end(self, status: str, reason: str) -> None:
-        """Write down a run that came to nothing; what goes wrong here must not hide what went wrong before."""
+        """Record a run that failed; an error here must not hide the original one."""
         reasons = [reason]
         self._close()
         for what in (self.save_samples, self._note_values):
@@ -262,17 +262,17 @@ class RunRecord:
         try:
             self.folder.write_result(self.document)
         except OutputError as error:
-            # The result.json that stands says that the run was aborted, which is true as well.
+            # The existing result.json marks the run as aborted, which is correct as well.
             self.document["reasons"].append(str(error))
 
     def _note_values(self) -> None:
         self.document["metrics"] = self._rows(judged=False, valued=True)
 
     def finish(self, stopped: str | None = None) -> Result:
-        """Judge, write, and read back what was written.
+        """Evaluate the goals, write the result, and read it back.
 
         Args:
-            stopped: Why an event ended the run before its time, or None.
+            stopped: Why an event ended the run early, or None.
         """
         from deep5.results.result import load
 
@@ -301,7 +301,7 @@ def observers_of(experiment: Experiment) -> list[Observer]:
     """A fresh observer of each metric, in their order.
 
     Raises:
-        RecipeError: A metric gives none.
+        RecipeError: A metric returns none.
     """
     return [_observer(metric, experiment.metrics_at) for metric, _ in experiment.metrics]
 
@@ -342,7 +342,7 @@ def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
     return {"value": value, "interval": interval, "samples": len(samples), "missing": missing}
 
 
-# The run's own files, which no metric's may replace.
+# The run's own files, which metrics must not overwrite.
 _OWN = (
     "result.json",
     "samples.csv",
@@ -356,13 +356,13 @@ _OWN = (
 
 
 def _apart(name: str, metric: str, number: int, taken: Container[str]) -> str:
-    """A metric's file by its name, told apart from those of the recipe's other metrics.
+    """The name of a metric's file, made unique among the files of the recipe's metrics.
 
     Args:
-        name: As the metric calls it.
+        name: The name given by the metric.
         metric: The metric's name.
-        number: The metric's place among the recipe's metrics of its name, from 1; from 2 on it is in the file's name.
-        taken: Files that are the run's, or written; where the name is among them, the metric's name comes in as well.
+        number: The metric's index among the recipe's metrics of its name, from 1; from 2 on, the file name contains it.
+        taken: Names of the run's own files and of written files; if the name is among them, the metric's name is added.
 
     >>> _apart("confusion.csv", "confusion_matrix", 1, ()), _apart("confusion.csv", "confusion_matrix", 2, ())
     ('confusion.csv', 'confusion-2.csv')
@@ -377,7 +377,7 @@ def _apart(name: str, metric: str, number: int, taken: Container[str]) -> str:
 
 
 def thread_pools() -> dict[str, int]:
-    """Threads of every pool that is loaded in this process, as read back from it."""
+    """Number of threads of every pool loaded in this process, as read back from it."""
     from threadpoolctl import threadpool_info
 
     return {
@@ -386,7 +386,7 @@ def thread_pools() -> dict[str, int]:
 
 
 def _scope(metric: Metric) -> str:
-    """What a metric's docstring says of the clock."""
+    """The clock scope stated in a metric's docstring."""
     text = " ".join((inspect.getdoc(type(metric)) or "").split())
     begin = next((at for words in ("On the clock:", "Nothing is on a clock") if (at := text.find(words)) >= 0), -1)
     if begin < 0:

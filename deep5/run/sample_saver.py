@@ -1,4 +1,4 @@
-"""`SampleSaver`: what a run under way writes down of its samples and of its first calls."""
+"""`SampleSaver`: writes the samples and first-call times of a running run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SampleSaver"]
 
-# Samples are written this often at most: after a kill, what is missing is no older.
+# Minimum interval between writes of the samples: a kill loses no more than this.
 _SAVE_INTERVAL_S = 5.0
 
 
 class SampleSaver(Event):
-    """Writes samples while the run goes on, and notes how long the calls took that no steady state counts."""
+    """Writes samples during the run, and records the times of calls that do not belong to the steady state."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record, self._last = record, perf_counter()
         self._is_first = FirstCalls()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """After the first step, and after the first of every other size of batch."""
+        """Record the first step, and the first step of every other batch size."""
         if self._is_first(info):
             measurement, seconds = self._record.document["measurement"], (end_ns - begin_ns) / 1e9
             if measurement["first_call_s"] is None:
@@ -36,7 +36,7 @@ class SampleSaver(Event):
                 measurement["warmups"] += 1
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """After the first evaluation, and after one that met other sizes of batch."""
+        """Record the first evaluation, and later ones with new batch sizes."""
         first, *others = trainer.first_evaluations_s.values()
         self._record.document["measurement"] |= {
             "evaluation_first_call_s": first,
@@ -45,7 +45,7 @@ class SampleSaver(Event):
         }
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Every few seconds, at the end of an epoch."""
+        """Write every few seconds, at the end of an epoch."""
         if perf_counter() - self._last >= _SAVE_INTERVAL_S:
             self._record.save_samples()
             self._last = perf_counter()

@@ -1,4 +1,4 @@
-"""Training to a result: a recipe assembled, trained, and written down as it goes."""
+"""Training: assemble a recipe, train, and write the result during the run."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 __all__ = ["begin_again", "train"]
 
-# Of what an executor reads back, that which decides the bits.
+# The executor's settings that determine the bits.
 _NUMERICS = ("dtype", "compute_dtype", "compute_kernels", "tf32", "deterministic")
 
 
 def train(
     experiment: Experiment, options: Options, resume: Path | None, ranks: Communicator | None = None
 ) -> Result | None:
-    """Train as a recipe says; errors as for `deep5.run.workload.Workload.run`.
+    """Train a recipe; errors as for `deep5.run.workload.Workload.run`.
 
     Args:
-        experiment: What to train.
-        options: How.
+        experiment: The experiment to train.
+        options: The options of the run.
         resume: The folder of an interrupted run to resume in.
-        ranks: Of the ranks that train together; None: there is one process and no scheme.
+        ranks: Communicator of the ranks that train together; None: a single process without a scheme.
     """
     from deep5.core.communicator import SingleRank
     from deep5.results.mllog import MLLog
@@ -142,7 +142,7 @@ def train(
             "train_samples": length(parts.splits.train),
             "eval_samples": length(parts.splits.test),
             "opt_name": str(run.document["recipe"]["mutable"].get("optimizer", values["optimizer"])),
-            # The optimizer's own is no one's where a schedule sets it.
+            # The optimizer's own learning rate is not used if a schedule sets it.
             **({} if "lr" in values["schedules"] else _learning_rate(run.document["components"]["optimizer"])),
         },
         target=next((goal for metric, goal in experiment.metrics if metric.name == "test_accuracy"), None),
@@ -151,7 +151,7 @@ def train(
     with run.guarded():
         run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
         watch = NonFiniteLoss(lambda told: _warn(run, told, quiet=quiet))
-        # What saves comes behind the observers: what it reads is on none of their clocks.
+        # The saver comes after the observers, so that none of them times its reads.
         with nullcontext() if keeper is None else saved_when_interrupted(keeper):
             trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
         if together is not None and communicator.size > 1:
@@ -165,12 +165,12 @@ def train(
 
 
 def begin_again(folder: Path) -> str:
-    """How to begin an interrupted run again in its folder, as the end of a message."""
+    """How to start an interrupted run again in its folder, as the end of a message."""
     return f"; to begin again there, add --resume {folder} to the command"
 
 
 def _other_function(network: Any, loss: str) -> str | None:
-    """Why ranks that share a batch are not the same function as one process, where the network says so."""
+    """Why ranks that share a batch compute another function than one process, if the network is of such a kind."""
     from deep5.networks.labels import weighs_otherwise
     from deep5.networks.network import Network
 
@@ -184,17 +184,17 @@ def _other_function(network: Any, loss: str) -> str | None:
 def _keeper(
     events: Iterable[Event], checkpointer: Checkpointer | Literal["default"] | None
 ) -> tuple[Checkpointer | None, bool]:
-    """What writes the checkpoints, and whether anybody asked for them."""
+    """The writer of the checkpoints, and whether checkpoints were requested."""
     from deep5.training.checkpointer import Checkpointer
 
     own = next((event for event in events if isinstance(event, Checkpointer)), None)
     if checkpointer is None or (own is None and checkpointer != "default"):
-        # A copy here, too: ranks that are threads are given the same one.
+        # A copy here too: ranks that are threads receive the same object.
         return copy.copy(checkpointer), True
     if own is None:
         return Checkpointer(), False
     if checkpointer == "default":
-        # A copy: the recipe's own stays as it is, for the next run of it.
+        # A copy, so that the recipe's own object stays unchanged for its next run.
         return copy.copy(own), True
     folder, every_steps, every_s = checkpointer.folder or own.folder, checkpointer.every_steps, checkpointer.every_s
     return Checkpointer(folder, every_steps=every_steps, every_s=every_s, keep=own.keep, best=own.best), True
@@ -203,10 +203,10 @@ def _keeper(
 def _go_on(
     run: RunRecord, trainer: Trainer, keeper: Checkpointer | None, together: Together | None, *, quiet: bool
 ) -> Mapping[str, Any] | None:
-    """Put the trainer where the last checkpoint stands.
+    """Restore the trainer from the last checkpoint.
 
     Returns:
-        What the checkpoint says that it is of; None where there is none, and the run begins again.
+        The checkpoint's description; None if there is none, and the run starts again.
     """
     from deep5.training.checkpointer import checkpoints, restore
 
@@ -231,7 +231,7 @@ def _go_on(
 
 
 def _trainer(experiment: Experiment, parts: Components, communicator: Communicator) -> Trainer:
-    """The trainer, its optimizer bound: the first moment at which a rule of the user's runs."""
+    """The trainer, with its optimizer bound: the first point at which a user's rule runs."""
     from deep5.training.trainer import Trainer
 
     where = experiment.parts["optimizer"].where
@@ -255,13 +255,13 @@ def _trainer(experiment: Experiment, parts: Components, communicator: Communicat
 
 
 def _write_network(run: RunRecord, trainer: Trainer) -> None:
-    """The trained network as evaluation uses it: as ONNX where it is a graph, its weights alone in any case."""
+    """Write the trained network as used in evaluation: its weights, and as ONNX if it is a graph."""
     from deep5.networks.native import NativeNetwork
     from deep5.networks.onnx.weights import write_weights
 
     executor, network = trainer.executor, trainer.executor.network
     trained: Any
-    # The executor knows what an update rule evaluates by, and nothing of an optimizer that owns its step.
+    # The executor knows the weights that an update rule uses for evaluation, but not an optimizer that owns its step.
     with getattr(trainer.optimizer, "averaged", nullcontext)():
         if isinstance(network, NativeNetwork):
             trained = replace(network, values=executor.state_dict())
@@ -276,20 +276,20 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
 
 
 def _warn(run: RunRecord, told: str, *, quiet: bool) -> None:
-    """Into the result, and to whoever is looking."""
+    """Add a warning to the result, and print it unless quiet."""
     run.warn(told)
     if not quiet:
         print(f"deep5: warning: {told}", file=sys.stderr)  # noqa: T201 - the terminal of the run
 
 
 def _learning_rate(optimizer: Any) -> dict[str, float]:
-    """MLPerf's key for it, where the optimizer has one."""
+    """MLPerf's key for the learning rate, if the optimizer has one."""
     rate = optimizer.get("lr") if isinstance(optimizer, Mapping) else None
     return {"opt_base_learning_rate": rate} if isinstance(rate, (int, float)) else {}
 
 
 def _described(trainer: Any, listeners: Iterable[Event]) -> dict[str, Any]:
-    """The optimizer and the events as they are before the first step, in JSON's types."""
+    """The optimizer and the events before the first step, in JSON types."""
 
     def told(component: Any) -> Any:
         describe = getattr(component, "describe", None)

@@ -1,4 +1,4 @@
-"""The workload of a recipe that trains a network."""
+"""Workload of a recipe that trains a network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Training(Workload):
     studied = True
 
     def check(self) -> list[str]:
-        """Names, arguments, initial weights, and the contract of an update rule that the recipe brings itself."""
+        """Check names, arguments, initial weights, and the contract of an update rule that the recipe defines
+        itself."""
         from deep5.run.check_training import check_training
 
         return [*self._ranks_note(), *check_training(self.experiment)]
@@ -39,7 +40,7 @@ class Training(Workload):
         return train(self.experiment, options, None, communicator)
 
     def resume(self, folder: Path, options: Options, communicator: Communicator | None = None) -> Result | None:
-        """Train on from the last checkpoint; a run that is finished is returned as it is."""
+        """Continue training from the last checkpoint; a finished run is returned unchanged."""
         first = communicator is None or communicator.rank == 0
         if (left := self._finished(folder, quiet=options.quiet or not first)) is not None:
             return left if first else None
@@ -48,7 +49,7 @@ class Training(Workload):
         return train(self.experiment, options, folder, communicator)
 
     def _finished(self, folder: Path, *, quiet: bool) -> Result | None:
-        """The result of a run of this recipe that needs no resuming because it is done; None: it is not."""
+        """The result if the run in the folder is finished and belongs to this recipe; None if it is not finished."""
         from deep5.results.continuing import check_recipe
         from deep5.results.result import load
 
@@ -71,12 +72,12 @@ class Training(Workload):
         return str(self.experiment.values["device"])
 
     def frameworks(self) -> Sequence[str]:
-        """The one that the recipe names."""
+        """The framework that the recipe names."""
         value = self.experiment.values["framework"]
         return [value] if isinstance(value, str) else super().frameworks()
 
     def begin_again(self, folder: Path) -> str:
-        """The same command would train again."""
+        """The same command would start the training again."""
         from deep5.run.train import begin_again
 
         return begin_again(folder)

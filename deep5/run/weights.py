@@ -1,4 +1,4 @@
-"""The weights that a recipe starts from, and their precision."""
+"""Initial weights of a recipe, and their precision."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["initial_weights", "prepared"]
 
 
 def initial_weights(init: Part) -> Path | None:
-    """The file under `init`, or None where the weights are the network's own.
+    """The file under `init`, or None if the network has its own weights.
 
     Raises:
-        RecipeError: It is not there.
+        RecipeError: The file does not exist.
     """
     if init.value is None:
         return None
@@ -31,16 +31,16 @@ def initial_weights(init: Part) -> Path | None:
 
 
 def prepared(parts: Parts, network: Network) -> Network:
-    """A network with the weights of the file under `init` and in the recipe's precision.
+    """The network with the weights of the file under `init` and in the recipe's precision.
 
     Raises:
-        RecipeError: The file is not there, or does not fit; or the network has no such precision.
+        RecipeError: The file does not exist or does not fit; or the network does not support the precision.
     """
     return _with_precision(parts["precision"], _with_initial_weights(parts["init"], network))
 
 
 def _with_initial_weights(part: Part, network: Network) -> Network:
-    """The network with the weights of the file under `init`, or as it is."""
+    """The network with the weights of the file under `init`, or unchanged."""
     path = initial_weights(part)
     if path is None:
         return network
@@ -53,7 +53,7 @@ def _with_initial_weights(part: Part, network: Network) -> Network:
 
 
 def _with_precision(part: Part, network: Network) -> Network:
-    """The network in the recipe's precision, or in its own where the recipe says nothing."""
+    """The network in the recipe's precision, or in its own if the recipe sets none."""
     precision = part.value
     if precision is None:
         return network

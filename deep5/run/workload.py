@@ -1,4 +1,4 @@
-"""`Workload`: what every kind of recipe can do: be checked, run, and resumed."""
+"""`Workload`: the common interface of all kinds of recipes: check, run, and resume."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Options", "Timed", "Workload"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a workload runs.
+    """Options of a workload's run.
 
     Attributes:
-        out: Where the result folder goes.
-        events: Listeners beside those of the recipe.
+        out: Parent of the result folder.
+        events: Listeners in addition to the recipe's.
         quiet: Print nothing.
-        checkpointer: How often checkpoints are written, in place of the recipe's own; None: never.
+        checkpointer: Checkpoint interval, in place of the recipe's; None: no checkpoints.
     """
 
     out: str | Path = "results"
@@ -42,11 +42,11 @@ class Workload(ABC):
     """An experiment of one kind.
 
     Attributes:
-        experiment: What to run.
-        compared: What `deep5 compare` can compare of it, the default first; empty: nothing.
-        compares: Where that is empty, what a run compares itself.
+        experiment: The experiment to run.
+        compared: What `deep5 compare` can compare in it, the default first; empty: nothing.
+        compares: If that is empty, what a run compares itself.
         shared: Whether ranks can run it.
-        studied: Whether `deep5 study` can study it: it learns, and so reaches a target or does not.
+        studied: Whether `deep5 study` can study it: it trains, and so can reach a target.
     """
 
     experiment: Experiment
@@ -57,21 +57,21 @@ class Workload(ABC):
 
     @abstractmethod
     def check(self) -> list[str]:
-        """Check that it could run; no framework is loaded by a name, and nothing is built.
+        """Check that it can run, without loading a framework by name or building anything.
 
         Returns:
-            Notes on what was checked beyond names and arguments.
+            Notes on checks beyond names and arguments.
 
         Raises:
-            RecipeError: A component cannot be found, does not take its arguments, or breaks its contract.
+            RecipeError: A component cannot be found, does not accept its arguments, or breaks its contract.
         """
 
     @abstractmethod
     def check_shares(self) -> None:
-        """Refuse a workload that ranks have nothing to share of.
+        """Reject a workload that has no work to share among ranks.
 
         Raises:
-            RecipeError: A part of it cannot be read, or takes no ranks.
+            RecipeError: A part of it cannot be read, or does not support ranks.
             UsageError: It runs as one process.
         """
 
@@ -80,15 +80,16 @@ class Workload(ABC):
         """Run into a new result folder.
 
         Args:
-            options: How.
-            communicator: Of the ranks that run it together; None: there is one process and no scheme.
+            options: The options of the run.
+            communicator: Communicator of the ranks that run it together; None: a single process without a scheme.
 
         Returns:
             The result; None on a rank other than the first.
 
         Raises:
-            UsageError: It cannot be assembled, or the folder cannot be written; nothing is left behind.
-            RunFailed: The run started and could not be completed; its folder is named, marked and readable.
+            UsageError: It cannot be assembled, or the folder cannot be written; nothing is left on disk.
+            RunFailed: The run started but could not be completed; the message names its folder, which is marked and
+                readable.
         """
 
     @abstractmethod
@@ -97,7 +98,7 @@ class Workload(ABC):
 
         Raises:
             CheckpointError: A run that cannot be resumed.
-            UsageError: There is nothing to resume of this kind of workload.
+            UsageError: This kind of workload cannot be resumed.
         """
 
     def progress(self) -> tuple[Event, ...]:
@@ -105,11 +106,11 @@ class Workload(ABC):
         return ()
 
     def rank_device(self) -> str:
-        """The device that the ranks of a launcher compute on; code that is timed has its own devices."""
+        """The device of ranks started by a launcher; code that is timed chooses its own devices."""
         return "cpu"
 
     def frameworks(self) -> Sequence[str]:
-        """The frameworks that the recipe names, by name.
+        """Names of the frameworks in the recipe.
 
         Raises:
             UsageError: It names none.
@@ -117,7 +118,7 @@ class Workload(ABC):
         raise UsageError(f"{self.experiment.name} names no framework; remedy: --frameworks pytorch,jax, say")
 
     def begin_again(self, folder: Path) -> str:
-        """How to begin an interrupted run again in its folder, as the end of a message; empty where that is no use."""
+        """How to start an interrupted run again in its folder, as the end of a message; empty if that is of no use."""
         return ""
 
     def _ranks_note(self) -> list[str]:
@@ -126,21 +127,21 @@ class Workload(ABC):
 
 
 class Timed(Workload):
-    """A workload that trains nothing: there are no checkpoints, and nothing to resume."""
+    """A workload that trains nothing: it has no checkpoints and cannot resume."""
 
     def run(self, options: Options, communicator: Communicator | None = None) -> Result | None:
-        """Run into a new result folder; refuses `options` that ask for checkpoints."""
+        """Run into a new result folder; rejects `options` that request checkpoints."""
         if options.checkpointer not in ("default", None):
             raise self._trains_nothing()
         return self.time(options, communicator)
 
     def resume(self, folder: Path, options: Options, communicator: Communicator | None = None) -> Result | None:
-        """Always refused."""
+        """Always rejected."""
         raise self._trains_nothing()
 
     @abstractmethod
     def time(self, options: Options, communicator: Communicator | None) -> Result | None:
-        """Time what the recipe says, into a new result folder."""
+        """Time the recipe's code into a new result folder."""
 
     def _trains_nothing(self) -> UsageError:
         return UsageError(
