@@ -1,4 +1,4 @@
-"""Recipes: read from a file, validated, hashed, and their names resolved."""
+"""Recipes: read from a file, validated, and hashed, with their names resolved."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

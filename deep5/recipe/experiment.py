@@ -1,4 +1,4 @@
-"""`Experiment`: a recipe made ready to run; each key's value or default, its hashes, and what resolves its names."""
+"""`Experiment`: a recipe ready to run, with its values or defaults, its hashes, and the resolution of its names."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["Experiment", "recipe_parts"]
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What will run of a recipe, at one size and with all settings; made once.
+    """The resolved content of a recipe, at one size and with all settings; made once.
 
     Attributes:
-        name: Of the recipe.
-        kind: What it trains or times.
-        size: The size in force.
+        name: Name of the recipe.
+        kind: The kind of recipe.
+        size: The selected size.
         ranks: The requested number of ranks; None: one process without ranks.
-        values: By key the recipe's value, or the default.
-        parts: By key the same with its arguments, which makes an object of it.
-        metrics: Pairs of metric and goal; None: reported, not judged.
+        values: By key, the recipe's value or the default.
+        parts: By key, the value with its arguments, from which an object is created.
+        metrics: Pairs of metric and goal; None: reported, without a goal.
         metrics_at: File and line of METRICS, ending in `": "`, or an empty string.
-        document: What a result says of its recipe, its hash included.
-        defaults: By key what stands there where a recipe leaves it out, in JSON's types.
+        document: The description of the recipe in a result, including its hash.
+        defaults: By key, the value if a recipe omits it, in JSON types.
         source: Content of the recipe's file, or None.
-        source_hash: SHA-256 of it, or None.
+        source_hash: SHA-256 of the source, or None.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Experiment:
 
     @classmethod
     def of(cls, recipe: Recipe) -> Experiment:
-        """Make a recipe ready; no component is loaded yet.
+        """Make a recipe ready to run; loads no component yet.
 
         Raises:
-            RecipeError: FIXED holds what has no canonical form.
+            RecipeError: FIXED holds a value without a canonical form.
         """
         document, parts = recipe.document(), recipe_parts(recipe)
         return cls(
@@ -72,7 +72,7 @@ class Experiment:
 
 
 def recipe_parts(recipe: Recipe) -> dict[str, Part]:
-    """By key each part of a recipe; lists and dicts are copies."""
+    """By key, each part of a recipe; lists and dicts are copies."""
     stated, where = {**recipe.fixed, **recipe.mutable}, recipe.where
     return {
         key: Part(
@@ -93,5 +93,5 @@ def recipe_parts(recipe: Recipe) -> dict[str, Part]:
 
 
 def defaults_of(kind: Kind) -> dict[str, Any]:
-    """What stands under each key that a recipe of a kind may leave out, in JSON's types."""
+    """Default of each key that a recipe of a kind may omit, in JSON types."""
     return {name: canonical(key.default, name, strict=False) for name, key in kind.keys.items() if not key.required}

@@ -1,4 +1,4 @@
-"""What is wrong with the value of a recipe's key: one function for each form that a value has."""
+"""Errors in the values of a recipe's keys: one function per form of value."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _LAUNCHERS = ("mpiexec", "torchrun", "threads")
 
 
 def text_fault(value: Any) -> str | None:
-    """A string, not empty."""
+    """A non-empty string."""
     return None if isinstance(value, str) and value else f"is {value!r}; allowed: a text"
 
 
 def uses_fault(value: Any) -> str | None:
-    """Which uses there are is known by the problems; a text holds them with commas between."""
+    """Names of uses, separated by commas in a string; the problems check which exist."""
     if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(use, str) for use in value)):
         return None
     return f"is {value!r}; allowed: a tuple such as ('training',)"
 
 
 def frameworks_fault(value: Any) -> str | None:
-    """Names of registered frameworks, modes included; a text holds them with commas between."""
+    """Names of registered frameworks, modes included; separated by commas in a string."""
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
         return f"is {value!r}; allowed: a tuple of names, such as ('pytorch', 'jax')"
@@ -85,7 +85,7 @@ def attributes_fault(value: Any) -> str | None:
 
 
 def dtype_fault(value: Any) -> str | None:
-    """Which element types there are is known by NumPy."""
+    """An element type; NumPy checks which exist."""
     names = [value] if isinstance(value, str) else value
     if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) and name for name in names):
         return None
@@ -111,7 +111,7 @@ def limit_fault(value: Any) -> str | None:
 
 
 def batch_size_fault(value: Any) -> str | None:
-    """What is wrong with a batch size: a number, or what gives one for every epoch; the sampler asks it."""
+    """A batch size: a number, or an object that gives one for every epoch; checked by the sampler."""
     if callable(value) or in_a_file(value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return None
     return (
@@ -121,12 +121,12 @@ def batch_size_fault(value: Any) -> str | None:
 
 
 def in_a_file(value: Any) -> bool:
-    """Whether it names something in a file, which is looked for when it is used."""
+    """Whether it names an object in a file, which is looked up on use."""
     return isinstance(value, str) and ".py:" in value
 
 
 def schedules_fault(value: Any) -> str | None:
-    """Which schedules and hyperparameters there are is known when they are used."""
+    """Schedules by hyperparameter; which exist is checked on use."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         return f"is {value!r}; allowed: a dict from hyperparameters to schedules, such as {{'lr': d5.Cosine(0.1)}}"
     for name, schedule in value.items():
@@ -137,7 +137,7 @@ def schedules_fault(value: Any) -> str | None:
 
 
 def groups_fault(value: Any) -> str | None:
-    """What is in them is known by `deep5.core.executors`."""
+    """Parameter groups; `deep5.core.executors` checks their content."""
     if isinstance(value, (list, tuple)) or in_a_file(value):
         return None
     return f"is {value!r}; allowed: a list of d5.ParameterGroup, or FILE.py:NAME of one"
@@ -168,7 +168,7 @@ def collective_fault(value: Any) -> str | None:
 
 
 def names_fault(value: Any) -> str | None:
-    """Which names there are is known by what they name; a text holds them with commas between."""
+    """Names, separated by commas in a string; checked on use."""
     names = value.split(",") if isinstance(value, str) else value
     if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) and name.strip() for name in names):
         return None
@@ -206,15 +206,15 @@ def device_fault(value: Any) -> str | None:
 
 
 def component_fault(key: str, kind: str, value: Any) -> str | None:
-    """A name must be registered (nothing is loaded); what is an object is seen when it is used."""
+    """A component: a name must be registered (nothing is loaded); an object is checked on use."""
     if value is None or isinstance(value, (bool, int, float, complex, bytes, list, tuple, set, Mapping)):
         return f"{key!r} is {value!r}; allowed: the name of a component, a class, a function or an object"
     if not isinstance(value, str) or ".py:" in value:
         return None
-    if kind not in KINDS:  # there are none to be registered
+    if kind not in KINDS:  # this kind has no registry
         return f"{key!r} is {value!r}; allowed: a function, or FILE.py:NAME"
     if key == "optimizer" and value.startswith("native:"):
-        return None  # the framework knows its own
+        return None  # the framework checks its own optimizers
     names = registered(kind)
     if value in names:
         return None

@@ -1,4 +1,4 @@
-"""Python files that recipes are made of: run once, with every way of failing told in one line."""
+"""Python files that define recipes: run once, with every failure reported in one line."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def read_recipe_file(path: Path, source: bytes | None = None) -> tuple[dict[str,
 
     Args:
         path: The file.
-        source: What is run in place of the file's content, if it is known already.
+        source: Source to run in place of the file's content, if already known.
 
     Returns:
-        What it defines, and the source that was run.
+        Its definitions, and the source that was run.
 
     Raises:
-        RecipeError: It cannot be read, is not Python, raises, exits, or lacks a part; the message says where.
+        RecipeError: It cannot be read, is not Python, raises, exits, or lacks a part; the message gives the location.
         MissingDependency: It imports a package that is not installed.
     """
     try:
@@ -53,10 +53,10 @@ def named_in_file(text: str, beside: Path | None = None) -> Any:
 
     Args:
         text: File, colon, name.
-        beside: The folder that a relative file is looked for in; None: the working directory.
+        beside: Folder of a relative file; None: the working directory.
 
     Raises:
-        RecipeError: No such file, or no such name in it, or it cannot be run.
+        RecipeError: The file or the name in it does not exist, or the file cannot be run.
     """
     file, _, name = text.rpartition(":")
     path = Path(beside or "", file)
@@ -75,7 +75,7 @@ def named_in_file(text: str, beside: Path | None = None) -> Any:
 
 
 def _own(value: object, scope: dict[str, Any]) -> bool:
-    # What a file imports is there to be used.
+    # Imported names are used by the file, not offered by it.
     if isinstance(value, type | types.FunctionType):
         return bool(value.__module__ == scope["__name__"])
     return not isinstance(value, types.ModuleType)
@@ -88,15 +88,15 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise RecipeError(f"{path}{line}: not valid Python: {error.args[0]}; allowed: a Python file") from error
-    # The file's own path tells two files of one name apart.
+    # A hash of the path distinguishes files of the same name.
     mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     module = types.ModuleType(f"deep5_{what}_{path.stem}_{mark}")
     module.__file__ = str(path)
-    # Classes defined in the file find their module, as `inspect` and data classes expect.
+    # Classes defined in the file find their module, as `inspect` and data classes require.
     sys.modules[module.__name__] = module
     try:
         with _beside(path):
-            # A recipe is the user's own program; nothing that a result holds is ever run.
+            # A recipe is the user's own program; code stored in a result is never run.
             exec(code, module.__dict__)  # noqa: S102
     except Deep5Error as error:
         kind = MissingDependency if isinstance(error, MissingDependency) else RecipeError
@@ -120,7 +120,7 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[None]:
-    """A recipe may import what lies beside it, as when Python runs it."""
+    """Let a recipe import modules from its own folder, as when Python runs it."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:

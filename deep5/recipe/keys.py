@@ -1,4 +1,4 @@
-"""The keys of FIXED and MUTABLE: what each holds, and what is wrong with what it holds."""
+"""The keys of FIXED and MUTABLE: their values, and the errors in them."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _REQUIRED = object()
 WORKLOAD = frozenset((
     "operator", "problems", "uses", "shapes", "attributes", "dtype", "bounds", "backward", "limit_gflop", "take",
 ))  # fmt: skip
-"""The keys that say which operators a recipe of level 0 times: times of two workloads are not comparable."""
+"""Keys that determine the timed operators of a level-0 recipe: times of two workloads are not comparable."""
 
 STUDIED = frozenset(("collective", "sizes", "algorithms", "op", "dtype", "segment"))
-"""The keys that say what a recipe of collectives times: as with `WORKLOAD`."""
+"""Keys that determine the measurement of a recipe of collectives, like `WORKLOAD`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What a key holds.
+    """Definition of a key.
 
     Attributes:
-        kind: Of the component it names (a key of `KINDS`, or "candidates"), or None for a plain value.
-        default: What stands there where the recipe says nothing.
-        least: The smallest whole number allowed, or None where it holds no number.
-        flag: Whether it holds True or False.
-        optional: Whether None stands for nothing.
-        fault: Says what is wrong with a value, or None: for what is none of the above.
+        kind: Kind of the component it names (a key of `KINDS`, or "candidates"), or None for a plain value.
+        default: Value if the recipe omits the key.
+        least: Smallest allowed integer, or None if it is not a number.
+        flag: Whether it is True or False.
+        optional: Whether None means that there is no value.
+        fault: Returns the error in a value, or None; for values that the fields above do not describe.
     """
 
     kind: str | None = None
@@ -57,19 +57,19 @@ class Key:
 
     @property
     def required(self) -> bool:
-        """Whether a recipe has to say it."""
+        """Whether a recipe must set it."""
         return self.default is _REQUIRED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What recipes of one kind may hold.
+    """The keys of one kind of recipe.
 
     Attributes:
         name: What a recipe of this kind times or trains.
-        keys: Every key, those for arguments left out.
-        measured: Keys that say what is measured: two results are only comparable where these are in FIXED.
-        fault: Of all parts, the key that is wrong with the others and what is wrong; None where nothing is.
+        keys: All keys, except those for arguments.
+        measured: Keys that determine the measurement: two results are comparable only if these are in FIXED.
+        fault: From all parts, the key that conflicts with others and the error; None if there is none.
     """
 
     name: str
@@ -187,7 +187,7 @@ OPERATORS = Kind(name="operators", keys=_OPERATORS, measured=WORKLOAD, fault=_no
 COLLECTIVES = Kind(name="collectives", keys=_COLLECTIVES, measured=STUDIED)
 """A recipe that times a collective among ranks."""
 
-# Where these name no component there is none; where another key names none, one is taken by default.
+# If these keys name no component, there is none; other keys have a default component.
 _ABSENT = ("compression", "gradient_modifier", "bare")
 
 
@@ -207,22 +207,22 @@ def base(key: str) -> str:
 
 
 def allowed_keys(keys: Mapping[str, Key]) -> list[str]:
-    """Every key, those for arguments included."""
+    """All keys, including those for arguments."""
     return [
         name for key, about in keys.items() for name in ([key, f"{key}_args", f"{key}_kwargs"] if about.kind else [key])
     ]
 
 
 def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Callable[[str], str]) -> None:
-    """Compare both parts with the table of keys; nothing that they name is loaded.
+    """Check both parts against the table of keys, without loading any component.
 
     Args:
         fixed: FIXED.
         mutable: MUTABLE.
-        where: From a key to its file and line, ending in `": "`, or an empty text.
+        where: Returns the file and line of a key, ending in `": "`, or an empty string.
 
     Raises:
-        RecipeError: The first thing that is wrong.
+        RecipeError: The first error found.
     """
     kind = kind_of(fixed, mutable)
     keys, allowed = kind.keys, allowed_keys(kind.keys)
@@ -256,7 +256,7 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
 
 
 def _fault(key: str, about: Key | None, value: Any) -> str | None:
-    """What is wrong with the value of a known key, or None."""
+    """The error in the value of a known key, or None."""
     if about is None:
         if key.endswith("_kwargs"):
             if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):

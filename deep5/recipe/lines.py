@@ -1,4 +1,4 @@
-"""Where the parts of a recipe stand in its file, for messages; found in the text, nothing is run."""
+"""Positions of a recipe's parts in its file, for messages; found in the source without running it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["RecipeLines"]
 
 
 class RecipeLines:
-    """Lines by place: `("FIXED",)`, `("FIXED", "epochs")`, `("SIZES", "smoke", "epochs")`, `("METRICS", 0)`.
+    """Line numbers by place: `("FIXED",)`, `("FIXED", "epochs")`, `("SIZES", "smoke", "epochs")`, `("METRICS", 0)`.
 
     Args:
-        path: The recipe's file, or None: every place is then an empty text.
+        path: The recipe's file, or None: every position is then an empty string.
         source: Its content.
     """
 
@@ -24,7 +24,7 @@ class RecipeLines:
         self._lines: dict[tuple[str | int, ...], int] = {}
         if source is None:
             return
-        with contextlib.suppress(SyntaxError, ValueError):  # whoever runs the file says what is wrong with it
+        with contextlib.suppress(SyntaxError, ValueError):  # running the file reports its errors
             for node in parse(source).body:
                 targets = node.targets if isinstance(node, ast.Assign) else []
                 if isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -47,7 +47,7 @@ class RecipeLines:
             self._note((*place, name), item)
 
     def at(self, *place: str | int) -> str:
-        """File and line of the innermost part of a place that is known, ending in `": "`, or an empty text."""
+        """File and line of the innermost known part of a place, ending in `": "`, or an empty string."""
         if self._path is None:
             return ""
         for length in range(len(place), 0, -1):

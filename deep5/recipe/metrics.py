@@ -1,4 +1,4 @@
-"""METRICS: pairs of metric and goal, read and judged for sense before anything runs."""
+"""METRICS: pairs of metric and goal, read and validated before anything runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def read_metrics(metrics: Any, lines: RecipeLines, *place: str | int) -> tuple[t
 
     Args:
         metrics: Pairs; a metric is an object, a class or a registered name.
-        lines: Where things stand.
-        place: Where this list stands.
+        lines: Positions in the recipe's file.
+        place: Place of this list.
 
     Raises:
-        RecipeError: No such list, a metric that cannot be made or stands there twice, a malformed goal.
+        RecipeError: Not a list, a metric that cannot be created or occurs twice, or a malformed goal.
     """
     if not isinstance(metrics, (list, tuple)):
         raise RecipeError(f"{lines.at(*place)}METRICS is {metrics!r}; {_SHAPE}")

@@ -1,4 +1,4 @@
-"""Which operator a command line or a plan names, made with its arguments; and how a shape is written."""
+"""Create the operator named by a command line or a plan, with its arguments; and parse shapes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from deep5.recipe.file import named_in_file
 __all__ = ["found_in_file", "made_operator", "names_file", "parse_shape"]
 
 _SHOWN = 8
-# Parameters that an array without a name may be for.
+# Kinds of parameters that can receive a positional array.
 _PLACES = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def made_operator(
     text: str, arguments: Mapping[str, Any], *, folder: Path | None = None, framework: str | None = None
 ) -> Operator:
-    """An operator by its name.
+    """Create an operator by its name.
 
-    A function in a file is called with the arguments where that is all it needs, and gives an operator; else it is a
-    function of arrays, which runs as a `NativeOperator` with the arguments.
+    A function in a file is called with the arguments if it requires nothing else, and returns an operator; otherwise it
+    is a function of arrays, which runs as a `NativeOperator` with the arguments.
 
     Args:
-        text: `FILE.py:NAME`, a registered `DOMAIN.NAME`, or one of ONNX's, such as `Conv`.
-        arguments: Of its class, or the attributes of ONNX's.
-        folder: Where a relative file is looked for; None: in the working directory.
-        framework: Whose a function of arrays in a file is; None: there is none, and it gives an operator.
+        text: `FILE.py:NAME`, a registered `DOMAIN.NAME`, or the name of an ONNX operator, such as `Conv`.
+        arguments: Arguments of its class, or attributes of an ONNX operator.
+        folder: Folder of a relative file; None: the working directory.
+        framework: The framework of a function of arrays in a file; None: functions of arrays are not accepted.
 
     Raises:
-        UsageError: It is not there, the arguments do not fit, or what comes of it is no operator.
+        UsageError: It does not exist, the arguments do not fit, or the result is not an operator.
     """
     import onnx
 
@@ -63,22 +63,22 @@ def made_operator(
 
 
 def names_file(text: str) -> bool:
-    """Whether it is to be looked for in a file."""
+    """Whether the name refers to a file."""
     return text.endswith(".py") or ".py:" in text
 
 
 def found_in_file(text: str, what: str, kind: str, wanted: Callable[[Any], bool], folder: Path | None = None) -> Any:
-    """What `FILE.py:NAME` names.
+    """The value that `FILE.py:NAME` names.
 
     Args:
         text: File, colon, name.
-        what: A word for such a name in messages.
-        kind: A word for such things, of which messages list those that are in the file.
-        wanted: Whether a value is such a thing.
-        folder: Where a relative file is looked for; None: in the working directory.
+        what: Word for such a name in messages.
+        kind: Word for such values in messages, which list those in the file.
+        wanted: Whether a value is of this kind.
+        folder: Folder of a relative file; None: the working directory.
 
     Raises:
-        UsageError: The file or the name is not there, or the file cannot be run.
+        UsageError: The file or the name does not exist, or the file cannot be run.
     """
     file, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
     path = Path(folder or "", file)
@@ -89,7 +89,7 @@ def found_in_file(text: str, what: str, kind: str, wanted: Callable[[Any], bool]
             f"{', '.join(near[:_SHOWN]) or 'none'}{', …' if len(near) > _SHOWN else ''}"
             f"{suggestion(path.name, near)}"
         )
-    # What every file has is its name, under which it stands among the modules once it was run.
+    # Every file defines `__name__`, under which its module is registered after it has run.
     scope = vars(sys.modules[named_in_file(f"{file}:__name__", folder)])
     if name in scope:
         return scope[name]
@@ -97,7 +97,7 @@ def found_in_file(text: str, what: str, kind: str, wanted: Callable[[Any], bool]
         known
         for known, value in scope.items()
         if not known.startswith("_") and wanted(value)
-        # Functions of other modules are there to be used.
+        # Functions of other modules are only imported for use.
         if not inspect.isfunction(value) or value.__module__ == scope["__name__"]
     ]
     says = f"{file} has no {name!r}" if name else f"{file} names a file alone"
@@ -107,24 +107,24 @@ def found_in_file(text: str, what: str, kind: str, wanted: Callable[[Any], bool]
 
 
 def _of_function(function: Any, arguments: Mapping[str, Any], framework: str) -> Operator:
-    """What a function gives where it needs the arguments alone, and else the function itself, of arrays.
+    """The operator that a function returns if it requires only the arguments, otherwise the function of arrays itself.
 
     Raises:
-        UsageError: It takes no arrays, and does not give an operator.
+        UsageError: It takes no arrays and does not return an operator.
     """
     native = partial(NativeOperator, function, framework=framework, **arguments)
     try:
         taken = inspect.signature(function)
         taken.bind(**arguments)
     except (TypeError, ValueError):
-        return native()  # something more is needed, or nobody knows what is taken: arrays
+        return native()  # it requires more, or its signature is unknown: a function of arrays
     arrays = [p for p in taken.parameters.values() if p.name not in arguments and p.kind in _PLACES]
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in arrays):
         return native()
     try:
         return _made(function, arguments)
     except UsageError:
-        if arrays:  # they may be left out, and it gives no operator then
+        if arrays:  # its arrays are optional, and it does not return an operator
             return native()
         raise
 
@@ -138,10 +138,10 @@ def _is_operator(value: Any) -> bool:
 
 
 def _made(made: Any, settings: Mapping[str, Any]) -> Operator:
-    """An operator from a class or function and its arguments, or one that is there already.
+    """Create an operator from a class or function and its arguments, or return an existing one.
 
     Raises:
-        UsageError: The arguments do not fit, or what comes of it is no operator.
+        UsageError: The arguments do not fit, or the result is not an operator.
     """
     name = getattr(made, "__name__", type(made).__name__)
     if isinstance(made, Operator):
@@ -183,7 +183,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     """Read a shape.
 
     Raises:
-        UsageError: Something else.
+        UsageError: It is not a shape.
 
     >>> parse_shape("3x4"), parse_shape("7"), parse_shape("scalar")
     ((3, 4), (7,), ())

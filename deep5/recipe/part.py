@@ -1,4 +1,4 @@
-"""`Part`: what stands under one key of a recipe. The only place where a name becomes an object, or is called."""
+"""`Part`: the value of one key of a recipe; the only place where names are resolved and components are called."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["Part", "Parts", "is_factory", "taken"]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What stands under a key, with its arguments, and where.
+    """The value of a key, with its arguments and its position.
 
     Attributes:
-        key: Of the recipe.
-        kind: Of the component that a name stands for (a key of `deep5.core.plugins.KINDS`).
+        key: Key in the recipe.
+        kind: Kind of the component that a name refers to (a key of `deep5.core.plugins.KINDS`).
         value: A name, `FILE.py:NAME`, an object, or a plain value; the recipe's, or the default.
-        stated: Whether the recipe itself has the key.
+        stated: Whether the recipe itself sets the key.
         args: Positional arguments of the component.
         kwargs: Its keyword arguments.
         where: File and line of the key, ending in `": "`, or an empty string.
-        where_args: Of the positional arguments.
-        where_kwargs: Of the keyword arguments.
-        file: The recipe's own, or None.
-        folder: Where a relative file is looked for; None: in the working directory.
+        where_args: The same for the positional arguments.
+        where_kwargs: The same for the keyword arguments.
+        file: The recipe's file, or None.
+        folder: Folder of a relative file; None: the working directory.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Part:
     folder: Path | None
 
     def component(self) -> Any:
-        """The object: loaded by name, or from `FILE.py:NAME`, or as the recipe gave it.
+        """The object: loaded by name, or from `FILE.py:NAME`, or as given by the recipe.
 
         Raises:
             RecipeError: It cannot be found; the message names the recipe's file and line.
@@ -58,11 +58,11 @@ class Part:
         return self._resolved(self.value)
 
     def components(self) -> list[Any]:
-        """The objects of a key that holds one or many; the arguments are for each of them."""
+        """The objects of a key that holds one or several; all of them get the same arguments."""
         found: list[Any] = []
         for item in self.value if isinstance(self.value, (list, tuple)) else [self.value]:
             resolved = self._resolved(item)
-            # In a file there may be several of them under one name.
+            # A name in a file may refer to several objects.
             found += resolved if isinstance(resolved, (list, tuple)) else [resolved]
         return found
 
@@ -77,12 +77,12 @@ class Part:
             raise RecipeError(f"{self.where}{error}") from error
 
     def make(self, made: Any, *given: Any, **named: Any) -> Any:
-        """Call a component with what the runner gives and with the recipe's arguments, which win.
+        """Call a component with the runner's arguments and with the recipe's, which take precedence.
 
         Args:
-            made: A class or a function; an object is returned as it is.
-            given: Arguments before the recipe's.
-            named: Arguments by name, of which those are handed over that the component takes.
+            made: A class or a function; any other object is returned unchanged.
+            given: Positional arguments before the recipe's.
+            named: Keyword arguments, of which the component receives those that it accepts.
 
         Raises:
             RecipeError: The arguments do not fit; the message names key, file and line.
@@ -108,11 +108,11 @@ class Part:
             ) from error
 
     def made(self, *given: Any, **named: Any) -> Any:
-        """The component, called; as `component` and `make`."""
+        """Call the component; as `component` and `make`."""
         return self.make(self.component(), *given, **named)
 
     def check(self, made: Any, *given: Any, **named: Any) -> None:
-        """Whether a component takes what `make` would call it with; it is not called.
+        """Check that a component accepts the arguments of `make`, without calling it.
 
         Raises:
             RecipeError: It does not; the message shows its signature.
@@ -139,12 +139,13 @@ class Part:
             ) from error
 
     def transforms(self) -> tuple[Any, ...]:
-        """The transforms of `train_transforms` or `test_transforms`: a class is made, a function is one itself."""
+        """The transforms of `train_transforms` or `test_transforms`: classes are instantiated, functions are used
+        directly."""
         called = bool(self.args or self.kwargs)
         return tuple(one if inspect.isroutine(one) and not called else self.make(one) for one in self.components())
 
     def schedules(self) -> dict[str, Any]:
-        """The schedules by hyperparameter: names loaded, classes made without arguments."""
+        """The schedules by hyperparameter: names are loaded, classes instantiated without arguments."""
         found = {name: self._resolved(item) for name, item in self.value.items()}
         for name, item in found.items():
             if isinstance(item, type):
@@ -158,21 +159,21 @@ class Part:
         return found
 
     def not_a(self, got: Any, allowed: str) -> RecipeError:
-        """The error to raise where a component gives something else than its key holds."""
+        """The error to raise if a component returns an object of the wrong type for its key."""
         return RecipeError(f"{self.where}{self.key!r} gives a {type(got).__name__}; allowed: {allowed}")
 
 
 Parts = Mapping[str, Part]
-"""The parts of a recipe, by key: all that a recipe of its kind may hold."""
+"""The parts of a recipe, by key: all keys allowed for its kind."""
 
 
 def is_factory(made: Any) -> bool:
-    """Whether a component is called to give the object, or is the object."""
+    """Whether a component must be called to create the object, instead of being the object."""
     return isinstance(made, (type, functools.partial)) or inspect.isroutine(made)
 
 
 def taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the runner's arguments by name, those that a component has parameters for."""
+    """The runner's keyword arguments for which a component has parameters."""
     try:
         parameters = inspect.signature(made).parameters
     except (TypeError, ValueError):
@@ -181,7 +182,7 @@ def taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unfinished(made: type) -> str:
-    """What to say of a class that lacks methods which its base requires."""
+    """Message on a class that lacks methods which its base requires."""
     from deep5.distributed.schemes.check import shown
 
     file = getattr(sys.modules.get(made.__module__), "__file__", None)

@@ -23,7 +23,7 @@ from deep5.recipe.settings import changed_by_settings, changed_by_size, changes_
 __all__ = ["FULL", "Recipe", "load_recipe"]
 
 FULL = "full"
-"""The size that a recipe has without `--size`."""
+"""The default size of a recipe, without `--size`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +31,17 @@ class Recipe:
     """A benchmark run, as declared.
 
     Attributes:
-        name: Of the recipe; the stem of its file.
-        fixed: What must not change.
-        mutable: What may.
-        metrics: Pairs of metric and goal; None: reported, not judged.
+        name: Name of the recipe; the stem of its file.
+        fixed: Parts that must not change.
+        mutable: Parts that may change.
+        metrics: Pairs of metric and goal; None: reported, without a goal.
         sizes: Changes by name of size.
-        size: The size in force.
-        published: Whether fixed part and metrics are as the recipe states them ("closed").
+        size: The selected size.
+        published: Whether the fixed part and the metrics are as the recipe states them ("closed").
         settings: Keys that were set from outside.
         path: The recipe's file, or None.
         source: Its content, or None.
-        lines: Where its parts stand in the file.
+        lines: Positions of its parts in the file.
     """
 
     name: str
@@ -71,7 +71,8 @@ class Recipe:
         """Validate the three parts; the caller's dicts and lists are copied, never changed.
 
         Raises:
-            RecipeError: Overlapping, unknown or missing keys, wrong types, malformed goals; the message says where.
+            RecipeError: Overlapping, unknown, or missing keys, wrong types, malformed goals; the message gives the
+                position.
         """
         lines = RecipeLines(path, source)
         for part, what in ((fixed, "FIXED"), (mutable, "MUTABLE")):
@@ -99,7 +100,7 @@ class Recipe:
 
     @cached_property
     def kind(self) -> Kind:
-        """What the recipe trains or times, with the keys that it may hold."""
+        """The kind of the recipe, with its allowed keys."""
         return kind_of(self.fixed, self.mutable)
 
     @property
@@ -110,14 +111,14 @@ class Recipe:
 
     @property
     def division(self) -> str:
-        """Either "closed", where two results of one hash may be compared, or "open".
+        """Either "closed", which allows comparing two results with the same hash, or "open".
 
-        Keys that say what is measured and stand in MUTABLE, by the recipe or by a setting, are not in the hash.
+        Keys that determine the measurement and are in MUTABLE, in the recipe or by a setting, are not in the hash.
         """
         return "closed" if self.published and not self.kind.measured & self.mutable.keys() else "open"
 
     def value(self, key: str) -> Any:
-        """What a key holds, or its default; dicts and lists are fresh copies."""
+        """The value of a key, or its default; dicts and lists are fresh copies."""
         for part in (self.fixed, self.mutable):
             if key in part:
                 return copied(part[key])
@@ -149,10 +150,10 @@ class Recipe:
         return None if self.source is None else hashlib.sha256(self.source).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """FIXED, MUTABLE and METRICS in JSON's types.
+        """FIXED, MUTABLE and METRICS in JSON types.
 
         Raises:
-            RecipeError: FIXED holds what has no canonical form.
+            RecipeError: FIXED holds a value without a canonical form.
         """
         return {
             "fixed": self._canonical(self.fixed, strict=True),
@@ -164,7 +165,7 @@ class Recipe:
         }
 
     def document(self) -> dict[str, Any]:
-        """What a result says of its recipe; raises as `describe`."""
+        """The description of the recipe in a result; raises as `describe`."""
         return {
             "name": self.name,
             "hash": self.fixed_hash(),
@@ -183,7 +184,7 @@ class Recipe:
         return found
 
     def folder_of(self, key: str) -> Path | None:
-        """Where a `FILE.py:NAME` under a key is looked for: beside the recipe; None: the working directory."""
+        """Folder of a relative `FILE.py:NAME` under a key: the recipe's; None: the working directory."""
         return self.path.parent if self.path is not None and key not in self.settings else None
 
     def at_size(self, size: str) -> Recipe:
@@ -200,7 +201,8 @@ class Recipe:
                 f"the recipe {self.name!r} has no size {size!r}; allowed: {', '.join(names)}{suggestion(size, names)}"
             )
         changes = dict(self.sizes[size])
-        # A goal is for the full size; at another it is reported, unless that size states its own.
+        # Goals apply to the full size; at another size, metrics are only reported unless that size states its own
+        # goals.
         metrics: tuple[tuple[Metric, Goal | None], ...] = tuple((metric, None) for metric, _ in self.metrics)
         if "metrics" in changes:
             metrics = read_metrics(changes.pop("metrics"), self.lines, "SIZES", size, "metrics")
@@ -208,13 +210,13 @@ class Recipe:
         return replace(self, fixed=fixed, mutable=mutable, metrics=metrics, size=size, published=False)._checked()
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
-        """This recipe with mutable parts set anew.
+        """This recipe with new values of mutable parts.
 
         Args:
-            settings: New values by key; `optimizer_kwargs.lr` sets one entry of a `_kwargs`. In any order.
+            settings: New values by key, in any order; `optimizer_kwargs.lr` sets one entry of a `_kwargs`.
 
         Raises:
-            UsageError: A fixed part, or an unknown key, or a value that the key does not take.
+            UsageError: A fixed part, an unknown key, or an invalid value.
         """
         mutable = changed_by_settings(self.name, self.fixed, self.mutable, settings)
         names = frozenset(key.partition(".")[0] for key in settings)
@@ -245,7 +247,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
         name_or_path: A registered name, or the path of a Python file.
 
     Raises:
-        RecipeError: No such recipe; a file that cannot be read, raises, or is no valid recipe.
+        RecipeError: No such recipe, or a file that cannot be read, raises, or is not a valid recipe.
     """
     text = str(name_or_path)
     found = registered_recipe(text)

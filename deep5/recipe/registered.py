@@ -1,4 +1,4 @@
-"""Registered recipes: names of modules and of the cases of families, each resolved to the source that is run."""
+"""Registered recipes: names of modules and of the cases of families, each resolved to its source."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["RegisteredRecipe", "family_of", "module_file", "recipe_names", "regi
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredRecipe:
-    """What a registered name leads to.
+    """The target of a registered name.
 
     Attributes:
-        name: Of the recipe.
+        name: Name of the recipe.
         point: The entry point of its module.
-        case: Its name in the family that the module holds, or None for a module with one recipe.
+        case: Its case name in the module's family, or None for a module with one recipe.
     """
 
     name: str
@@ -34,7 +34,8 @@ class RegisteredRecipe:
         return module_file(self.point)
 
     def source(self) -> bytes | None:
-        """For a case, a Python file that defines it: the module's and a line more; None: the module's as it is."""
+        """For a case, a Python file that defines it: the module's source and one more line; None: the module's source
+        is used."""
         if self.case is None:
             return None
         selection = f"\n\nglobals().update({self.point.attr}.parts({self.case!r}))\n"
@@ -42,10 +43,10 @@ class RegisteredRecipe:
 
 
 def registered_recipe(name: str) -> RegisteredRecipe | None:
-    """The recipe that is registered under a name, or None; at most the family's module is imported.
+    """The recipe registered under a name, or None; imports at most the family's module.
 
     Raises:
-        UsageError: The name begins with a family's, whose module cannot be imported.
+        UsageError: The name begins with the name of a family whose module cannot be imported.
     """
     point = registered("recipes").get(name)
     if point is not None and not point.attr:
@@ -58,7 +59,7 @@ def registered_recipe(name: str) -> RegisteredRecipe | None:
 
 
 def recipe_names() -> list[str]:
-    """Every registered recipe; a family whose module cannot be imported is left out."""
+    """All registered recipes, without families whose module cannot be imported."""
     names = {name for name, point in registered("recipes").items() if not point.attr}
     for point in _families():
         try:
@@ -69,10 +70,10 @@ def recipe_names() -> list[str]:
 
 
 def family_of(point: EntryPoint) -> RecipeFamily:
-    """The family that an entry point leads to.
+    """The family of an entry point.
 
     Raises:
-        UsageError: It cannot be imported, or is no family.
+        UsageError: It cannot be imported, or is not a family.
     """
     family = load("recipes", point.name)
     if not isinstance(family, RecipeFamily):
@@ -84,10 +85,10 @@ def family_of(point: EntryPoint) -> RecipeFamily:
 
 
 def module_file(point: EntryPoint) -> Path:
-    """The file of the module that an entry point leads to, which is not imported.
+    """The file of an entry point's module, found without importing it.
 
     Raises:
-        RecipeError: It is not there.
+        RecipeError: It does not exist.
     """
     try:
         spec = importlib.util.find_spec(point.module)
@@ -102,6 +103,6 @@ def module_file(point: EntryPoint) -> Path:
 
 
 def _families() -> Iterator[EntryPoint]:
-    # The longest name first: `a_b_c` is the case `c` of `a_b` before it is the case `b_c` of `a`.
+    # Longest name first: `a_b_c` is the case `c` of `a_b` rather than the case `b_c` of `a`.
     points = [point for point in registered("recipes").values() if point.attr]
     return iter(sorted(points, key=lambda point: len(point.name), reverse=True))

@@ -1,4 +1,4 @@
-"""Settings from outside (`--set`, `--framework`, …): they change what is mutable, and nothing else."""
+"""Settings from outside (`--set`, `--framework`, …): they change only mutable parts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ def changed_by_settings(
         recipe: Its name, for messages.
         fixed: FIXED.
         mutable: MUTABLE; it is not changed.
-        settings: New values by key; `optimizer_kwargs.lr` sets one entry of a `_kwargs`, `schedules.lr` one
-            schedule.
+        settings: New values by key; `optimizer_kwargs.lr` sets one entry of a `_kwargs`, `schedules.lr` one schedule.
 
     Raises:
-        UsageError: A fixed part, or an unknown key, or what would have no effect.
+        UsageError: A fixed part, an unknown key, or a setting without effect.
     """
     for key in settings:
         _check_settable(recipe, fixed, mutable, key)
@@ -56,7 +55,7 @@ def changed_by_settings(
         _check_settable(recipe, fixed, mutable, other)
         for name in (other, f"{other}_args", f"{other}_kwargs"):
             dropped = changed.pop(name, None)
-            # The tutorial's recipes hand the device over with the executor.
+            # The tutorial's recipes pass the device with the executor.
             if name.endswith("_kwargs") and isinstance(dropped, Mapping) and "device" in dropped:
                 changed.setdefault("device", dropped["device"])
     if "device" in settings and "executor_kwargs" in changed:
@@ -74,7 +73,7 @@ def changed_by_settings(
 
 
 def _check_effect(schedules: Any, settings: Mapping[str, Any]) -> None:
-    """Refuse a value of a hyperparameter that a schedule sets at every step."""
+    """Reject a hyperparameter value that a schedule overwrites at every step."""
     for key in settings:
         name, _, entry = key.partition(".")
         if name == "optimizer_kwargs" and isinstance(schedules, Mapping) and entry in schedules:
@@ -84,14 +83,14 @@ def _check_effect(schedules: Any, settings: Mapping[str, Any]) -> None:
             )
 
 
-# What decides what a network is evaluated on, where neither part of a recipe has it.
+# Keys that affect the evaluation of a network although neither part of the recipe sets them.
 _EVALUATED = {"init", "validation_sampler", "test_transforms"}
 
 
 def changes_the_goal(mutable: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Whether settings make a recipe's goals easier or harder, though none of them is fixed.
+    """Whether settings make a recipe's goals easier or harder, although none of them is fixed.
 
-    Weights that the recipe does not mention may be trained ones, and other samples easier ones.
+    Weights that the recipe does not mention may be pretrained, and other samples may be easier.
 
     Args:
         mutable: MUTABLE, before it is changed.
@@ -108,7 +107,7 @@ def changed_by_size(
     Args:
         fixed: FIXED; it is not changed.
         mutable: MUTABLE; it is not changed.
-        changes: New values by key; a key that neither part has comes into MUTABLE.
+        changes: New values by key; a key that neither part contains is added to MUTABLE.
     """
     made = _without_old_arguments(fixed, changes), _without_old_arguments(mutable, changes)
     for key, value in changes.items():
@@ -117,7 +116,7 @@ def changed_by_size(
 
 
 def _without_old_arguments(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A part less the arguments of components that are about to be replaced by others: they were for the old ones."""
+    """A part without the arguments of components that are about to be replaced, because they belong to the old ones."""
     new = [key for key, value in changes.items() if not isinstance(value, str) or part.get(key) != value]
     old = {f"{key}{suffix}" for key in new for suffix in ("_args", "_kwargs")}
     return {key: value for key, value in part.items() if key not in old}
@@ -138,5 +137,5 @@ def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str,
 
 
 def _is_fixed(fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str) -> bool:
-    """The arguments of a fixed component are fixed with it, unless the recipe says that they are mutable."""
+    """Whether a key is fixed: arguments of a fixed component are too, unless the recipe lists them as mutable."""
     return key in fixed or (base(key) in fixed and key not in mutable)

@@ -163,8 +163,7 @@ def _asked(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> tupl
 def _run_here(
     workload: Workload, count: int, launcher: Launcher, options: Mapping[str, Any]
 ) -> tuple[Result | None, int] | None:
-    """Run as the rank that this process was started as, or run all ranks here; None if the ranks must still be
-    started."""
+    """Run the rank that this process was started as, or all ranks; None if the ranks must still be started."""
     how = {name: value for name, value in options.items() if name != "resume"}
     chosen = Options(events=() if how["quiet"] else workload.progress(), **how)
 

@@ -24,8 +24,7 @@ class Training(Workload):
     studied = True
 
     def check(self) -> list[str]:
-        """Check names, arguments, initial weights, and the contract of an update rule that the recipe defines
-        itself."""
+        """Check names, arguments, initial weights, and the contract of the recipe's own update rule."""
         from deep5.run.check_training import check_training
 
         return [*self._ranks_note(), *check_training(self.experiment)]
