@@ -1,1 +1,1 @@
-"""Candidates compared: proved to compute the same, timed in turn in fresh processes, judged."""
+"""Comparison of candidates: proved equivalent, timed in turn in fresh processes, and evaluated."""

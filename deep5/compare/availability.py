@@ -1,4 +1,4 @@
-"""Whether candidates could run at all: their files are there and can be run, their frameworks are installed."""
+"""Check whether candidates can run at all: their files exist and run, and their frameworks are installed."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from deep5.run.check import check_recipe
 
 __all__ = ["check_able", "check_candidate"]
 
-# Of what a file does when it is imported; one that takes longer is left to the proof, which has the user's limit.
+# Time limit for importing a file; a slower one is left to the proof, which has the user's limit.
 _LIMIT_S = 60.0
 
 
 def check_able(plan: Plan, recipes: Mapping[str, Recipe]) -> float:
-    """Refuse candidates that could not run, before anything of them is proved.
+    """Reject candidates that cannot run, before anything is proved.
 
     Args:
         plan: The comparison as declared.
-        recipes: As each candidate runs it, by label.
+        recipes: By label, the recipe as each candidate runs it.
 
     Returns:
-        Seconds that processes of their own took.
+        Seconds spent in separate processes.
 
     Raises:
-        UsageError: The first that could not.
+        UsageError: For the first candidate that cannot run.
     """
     spent_s = 0.0
-    # One of each group, and one of each framework, stands for the others.
+    # One candidate per group and one per framework represent the others.
     groups = {candidate.group: candidate for candidate in plan.candidates}
     frameworks = {candidate.framework: candidate for candidate in plan.candidates}
     for candidate in {own.label: own for own in (*groups.values(), *frameworks.values())}.values():
@@ -52,7 +52,7 @@ def check_able(plan: Plan, recipes: Mapping[str, Recipe]) -> float:
 
 
 def check_candidate(recipe: Recipe, kind: str, framework: str) -> None:
-    """Refuse components that are not there, cannot be run, or are something else; no registered framework is loaded.
+    """Reject components that do not exist, cannot run, or are of the wrong type; loads no registered framework.
 
     Args:
         recipe: As a candidate runs it.
@@ -60,13 +60,13 @@ def check_candidate(recipe: Recipe, kind: str, framework: str) -> None:
         framework: The candidate's, mode included.
 
     Raises:
-        UsageError: The first of them.
+        UsageError: For the first such component.
     """
     check_recipe(recipe)
     if kind == "training":
         make_optimizer(
             recipe_parts(of_reference(recipe)), "reference"
-        )  # what the proof holds the candidate's own against
+        )  # the proof compares the candidate's own with it
     if ".py:" in framework:
         _check_file(recipe, framework)
         return
@@ -77,7 +77,8 @@ def check_candidate(recipe: Recipe, kind: str, framework: str) -> None:
 
 
 def _check_apart(plan: Plan, recipe: Recipe, candidate: Candidate) -> float:
-    """What a user's own file holds is run in a process of its own: what it sets and loads is no other candidate's."""
+    """Run the content of a user's file in a separate process, so that its settings and imports affect no other
+    candidate."""
     try:
         with tempfile.TemporaryDirectory(prefix="deep5-compare-") as scratch:
             outcome = run_process(
@@ -89,7 +90,7 @@ def _check_apart(plan: Plan, recipe: Recipe, candidate: Candidate) -> float:
             )
     except OSError as error:
         raise OutputError(f"the comparison cannot begin: {error}") from error
-    # One that crashes or hangs is no mistake in what was typed: the proof tells it, and the others go on.
+    # A crash or hang is not a usage error: the proof reports it, and the other candidates continue.
     if outcome.answer is not None and outcome.reason is not None:
         raise RecipeError(outcome.reason)
     return outcome.wall_s
@@ -100,7 +101,7 @@ def _check_file(recipe: Recipe, name: str) -> None:
         executor_factory(recipe_parts(recipe))
     except Deep5Error:
         raise
-    except Exception as error:  # whatever a user's own class raises
+    except Exception as error:  # a user's class may raise anything
         raise RecipeError(
             f"the framework {name} raised {type(error).__name__} while it was made: {error}; allowed: a "
             "d5.Framework or its class"

@@ -1,4 +1,4 @@
-"""A comparison as declared: its candidates, what is set of the recipe for each, and what they are made of."""
+"""A comparison as declared: its candidates, their settings of the recipe, and their content."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from deep5.recipe.recipe import Recipe
 __all__ = ["KINDS", "MODES", "Candidate", "Plan", "check_plain", "content_hash", "settings_of"]
 
 KINDS = ("training", "inference", "operators")
-"""What can be compared: whole training steps, the forward pass in evaluation, single operators."""
+"""Possible subjects of a comparison: whole training steps, the forward pass in evaluation, single operators."""
 
 MODES = ("quick", "rigorous")
-"""One fresh process a candidate, or eight to thirty."""
+"""One fresh process per candidate, or eight to thirty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One of those that are compared.
+    """A candidate of a comparison.
 
     Attributes:
-        label: What it is called.
-        framework: Its name, mode included.
-        settings: What is set of the recipe beside the framework, in JSON's types.
+        label: Its name.
+        framework: Name of its framework, mode included.
+        settings: Settings of the recipe other than the framework, in JSON types.
     """
 
     label: str
@@ -36,12 +36,12 @@ class Candidate:
 
     @property
     def group(self) -> str:
-        """What candidates have in common that have to compute the same: all settings but the framework."""
+        """Identifier shared by candidates that must compute the same: all settings except the framework."""
         return json.dumps(self.settings, sort_keys=True)
 
     @property
     def texts(self) -> list[str]:
-        """All texts in what it names, keys left out: any may be the name of a file."""
+        """All strings in its settings, without keys: any may be the name of a file."""
         return _texts([self.framework, self.settings])
 
 
@@ -58,19 +58,19 @@ class Plan:
 
     Attributes:
         recipe: Its name or path.
-        size: Of the recipe.
+        size: Size of the recipe.
         kind: One of `KINDS`.
         mode: One of `MODES`.
         candidates: In the order in which they were named.
-        baseline: Label of the one that the others are held against.
-        threads: Within an operator.
-        seed: Of the order in which processes run.
-        steps: Of the proof's trajectory.
-        most: Processes a candidate, at most.
-        time_limit_s: Of one process.
-        memory_limit_bytes: Of one process.
-        contents: By label, `content_hash` of what was declared: a file that changes while the comparison runs is no
-            part of it.
+        baseline: Label of the candidate that the others are compared with.
+        threads: Threads within an operator.
+        seed: Seed of the order of the processes.
+        steps: Steps of the proof's trajectory.
+        most: Maximum number of processes per candidate.
+        time_limit_s: Time limit of one process.
+        memory_limit_bytes: Memory limit of one process.
+        contents: By label, `content_hash` of the declared content: a file that changes during the comparison does not
+            take part in it.
     """
 
     recipe: str
@@ -88,32 +88,33 @@ class Plan:
     contents: Mapping[str, str]
 
     def candidate(self, label: str) -> Candidate:
-        """The candidate of a label."""
+        """The candidate with a label."""
         return next(candidate for candidate in self.candidates if candidate.label == label)
 
 
 def settings_of(candidate: Candidate, kind: str) -> dict[str, Any]:
-    """What is set of the recipe for a candidate, its framework among it, in JSON's types."""
+    """The settings of the recipe for a candidate, including its framework, in JSON types."""
     framework = {"frameworks": [candidate.framework]} if kind == "operators" else {"framework": candidate.framework}
     return {**candidate.settings, **framework}
 
 
 def content_hash(recipe: Recipe) -> str:
-    """Of all that a candidate is made of, what files hold that it names included; but for the number of threads."""
+    """Hash of everything that a candidate consists of, including the content of named files, except the number of
+    threads."""
     told = recipe.describe()
     mutable = {key: value for key, value in told["mutable"].items() if key != "threads"}
     return canonical_hash([told["fixed"], mutable, recipe.source_hash()])
 
 
 def check_plain(settings: Any, what: str) -> None:
-    """Refuse settings that another process would get otherwise than they are: they go there as JSON.
+    """Reject settings that would change when passed to another process as JSON.
 
     Args:
-        settings: Of candidates.
-        what: How they are told of.
+        settings: Settings of candidates.
+        what: Name of the settings in messages.
 
     Raises:
-        RecipeError: With what is allowed.
+        RecipeError: States what is allowed.
     """
     try:
         json.dumps(settings, allow_nan=False)
@@ -128,7 +129,7 @@ def check_plain(settings: Any, what: str) -> None:
 
 
 def _has_other_key(value: Any) -> bool:
-    # JSON would make a text of it, unsaid.
+    # JSON would silently convert the key to a string.
     if isinstance(value, Mapping):
         return any(not isinstance(key, str) or _has_other_key(inner) for key, inner in value.items())
     return isinstance(value, (list, tuple)) and any(map(_has_other_key, value))

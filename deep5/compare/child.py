@@ -1,4 +1,4 @@
-"""What a process of its own does: one job, read from a file, its answer written to another."""
+"""Main function of a separate process: run one job, read from a file, and write its answer to another."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["ARRAYS", "main"]
 Job = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 
 ARRAYS = "arrays.safetensors"
-"""The file of a job's folder that holds the arrays of its answer."""
+"""File in a job's folder with the arrays of its answer."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do the job of a folder.
+    """Run the job in a folder.
 
     Args:
         arguments: The folder.
@@ -29,13 +29,13 @@ def main(arguments: Sequence[str]) -> None:
     folder = Path(arguments[0])
     request = json.loads((folder / "request.json").read_text())
     if hasattr(os, "sched_setaffinity"):
-        # Before anything is loaded: libraries count processors when they are.
+        # Before anything is loaded: libraries count processors at load time.
         os.sched_setaffinity(0, request["processors"])
 
     from deep5.core.parent_watch import die_with_parent
 
     die_with_parent(request["parent"])
-    # Where memory runs out, the system ends this process and not the one that watches it.
+    # If memory runs out, the system should end this process rather than its parent.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
@@ -47,21 +47,21 @@ def main(arguments: Sequence[str]) -> None:
         answer, arrays = _job(request, tell, begin)
     except Deep5Error as error:
         answer, arrays = {"reason": str(error)}, {}
-    except Exception as error:  # whatever a framework or a user's own code raises is the answer of that candidate
+    except Exception as error:  # any error of a framework or of user code is the candidate's answer
         answer, arrays = {"reason": f"it raised {type(error).__name__}: {' '.join(str(error).split())[:500]}"}, {}
     tell("the end")
     if arrays:
         _write_arrays(folder / ARRAYS, arrays)
     (folder / "answer.json").write_text(json.dumps({**answer, "memory_bytes": _largest_memory()}))
     sys.stdout.flush()
-    # What a library does when it is unloaded is not the candidate's result.
+    # Errors while libraries unload do not belong to the candidate's result.
     os._exit(0)
 
 
 def _job(
     request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is found, in JSON's types, and arrays by name."""
+    """The result in JSON types, and arrays by name."""
     from deep5.compare import inference, operators, training, whole_run
     from deep5.compare.availability import check_candidate
     from deep5.compare.candidate import content_hash
@@ -91,7 +91,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def _largest_memory() -> int:
-    """The largest resident memory of this process so far."""
+    """Peak resident memory of this process so far."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

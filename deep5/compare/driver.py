@@ -1,4 +1,4 @@
-"""`run_comparison`: the four steps, each candidate in processes of its own, one at a time; all kept as it goes."""
+"""`run_comparison`: the four steps, one candidate process at a time; all results are stored as they come in."""
 
 from __future__ import annotations
 
@@ -43,34 +43,35 @@ def run_comparison(
     tell: Tell | None = None,
     **options: Any,
 ) -> ComparisonResult:
-    """Prove that candidates compute the same, time them in turn, and judge.
+    """Prove that candidates compute the same, time them in turn, and evaluate the times.
 
     Args:
         recipe: A registered name, or the path of a Python file.
-        out: Where the comparison's folder goes.
-        resume: The folder of a comparison that was ended, to go on in: its whole rounds count, its proof is made again.
-            Options that are not given are as it had them.
-        tell: Takes a line before each process.
-        options: By name; one that is None is not given.
+        out: Parent of the comparison's folder.
+        resume: The folder of an interrupted comparison to resume in: its complete rounds count, and its proof runs
+            again. Options that are not given keep their previous values.
+        tell: Called with a line before each process.
+        options: By name; None means not given.
 
             - `frameworks`: List of names, modes included, such as `["pytorch", "pytorch:compiled"]`; default: the
               recipe's own.
-            - `vary`: By mutable part of the recipe, a list of values: `{"optimizer": ["adam", "momentum"]}`.
-              Each framework runs with each of their combinations.
+            - `vary`: By mutable part of the recipe, a list of values: `{"optimizer": ["adam", "momentum"]}`. Each
+              framework runs with each of their combinations.
             - `settings`: Mutable parts of all candidates, by key.
-            - `size`: Of the recipe, such as `"smoke"`; default: `"full"`.
-            - `kind`: `"training"`, `"inference"` or `"operators"`; default: what the recipe is for.
-            - `rigorous`: Eight to thirty processes a candidate instead of one.
-            - `baseline`: Label of the candidate that the others are held against; default: the first.
-            - `threads`: Within an operator; default: the recipe's, or one a physical core.
-            - `seed`: Of the order of processes; default: one is drawn.
-            - `steps`: Of the proof; default: 100.
-            - `most`: Processes a candidate, at most, in a rigorous comparison: 8, 16, 24 or 30.
-            - `time_limit_s`: Of one process, in seconds; default: 600.
-            - `memory_limit_bytes`: Of one process; default: nine tenths of what is free.
+            - `size`: Size of the recipe, such as `"smoke"`; default: `"full"`.
+            - `kind`: `"training"`, `"inference"` or `"operators"`; default: depends on the recipe.
+            - `rigorous`: Eight to thirty processes per candidate instead of one.
+            - `baseline`: Label of the candidate that the others are compared with; default: the first.
+            - `threads`: Threads within an operator; default: the recipe's, or one per physical core.
+            - `seed`: Seed of the order of the processes; default: random.
+            - `steps`: Steps of the proof; default: 100.
+            - `most`: Maximum number of processes per candidate in a rigorous comparison: 8, 16, 24 or 30.
+            - `time_limit_s`: Time limit of one process, in seconds; default: 600.
+            - `memory_limit_bytes`: Memory limit of one process; default: nine tenths of the free memory.
 
     Raises:
-        UsageError: An option that is none or of another type, or what cannot be compared; nothing is left behind.
+        UsageError: An unknown option or one of the wrong type, or candidates that cannot be compared; nothing is left
+            on disk.
         RunFailed: Fewer than two candidates could be timed; the folder is marked and readable.
     """
     begin = perf_counter()
@@ -85,24 +86,24 @@ def run_comparison(
 
 
 def _untold(line: str) -> None:
-    """Nobody waits to know what is done."""
+    """Discard progress lines."""
 
 
 class _Comparison:
-    """A comparison under way."""
+    """A running comparison."""
 
     def __init__(
         self, plan: Plan, recipes: Mapping[str, Recipe], out: Path, resume: Path | None, tell: Tell, begin: float
     ) -> None:
         self.plan, self.recipes, self.tell, self.begin = plan, recipes, tell, begin
         self.folder = ComparisonRecord(out, plan, recipes, _scope(plan.kind), resume)
-        # Of a comparison that goes on, the clock does, less the time that nobody measured.
+        # A resumed comparison continues its clock, without the time between its processes.
         before, self.processes_s = self.folder.spent_s()
         self.begin -= before
         self.floors: dict[int, float] = {}
 
     def run(self) -> ComparisonResult:
-        """All four steps; whatever ends them, the folder says what it was."""
+        """All four steps; however they end, the folder records it."""
         try:
             with tempfile.TemporaryDirectory(prefix="deep5-compare-") as scratch:
                 self._calibrate()
@@ -127,7 +128,7 @@ class _Comparison:
 
     def _calibrate(self) -> None:
         if self.folder.document["calibration"] is not None:
-            # Of a comparison that goes on: candidates that have their answer have it by these floors.
+            # A resumed comparison keeps its calibration: decided candidates were decided with these noise floors.
             self.calibration = Calibration.of_document(self.folder.document["calibration"])
             return
         found = calibration_of_this_machine(self.plan.threads)
@@ -157,7 +158,7 @@ class _Comparison:
     # 1. Equivalence --------------------------------------------------------------------------------------------------
 
     def _prove(self, scratch: Path) -> list[Candidate]:
-        """Hold each candidate against the reference of its group; those that may be timed."""
+        """Compare each candidate with the reference of its group; returns those that may be timed."""
         groups: dict[str, list[Candidate]] = {}
         for candidate in self.plan.candidates:
             groups.setdefault(candidate.group, []).append(candidate)
@@ -165,7 +166,7 @@ class _Comparison:
         for number, members in enumerate(groups.values()):
             folder = scratch / f"reference-{number}"
             self.tell(f"proof: the reference in float64{_of_group(members, len(groups))}")
-            # By the first one's recipe, which the process turns into the reference's.
+            # Uses the first member's recipe, which the process converts to the reference's.
             reference = self._run(members[0], "reference", folder, label=f"reference in float64, {number}")
             answer = None if reference.reason is not None else reference.answer
             if answer is not None:
@@ -178,7 +179,7 @@ class _Comparison:
                 own = scratch / f"proof-{number}-{place}"
                 if self._is_proved(candidate, answer, folder, own):
                     able.append(candidate)
-                shutil.rmtree(own)  # a trajectory's arrays are large, and no later one needs them
+                shutil.rmtree(own)  # a trajectory's arrays are large, and later ones do not need them
             shutil.rmtree(folder)
         if lost := self.folder.lost():
             raise RunFailed(f"the comparison has rounds of what was not proved again: {'; '.join(lost)}")
@@ -187,14 +188,14 @@ class _Comparison:
         return able
 
     def _is_proved(self, candidate: Candidate, answer: Mapping[str, Any], reference: Path, folder: Path) -> bool:
-        """Whether a candidate may be timed; what it gives instead of a result is its own fault, and told as that."""
+        """Whether a candidate may be timed; an invalid answer is reported as the candidate's failure."""
         outcome = self._run(candidate, "prove", folder, waypoints=str(reference / ARRAYS))
         if outcome.answer is None or outcome.reason is not None:
             self.folder.fail(candidate.label, "failed", str(outcome.reason))
             return False
         try:
             rows, left_out = self._rows(candidate, answer, outcome.answer, reference, folder)
-        except Exception as error:  # arrays of other shapes, a file that is none: whatever a candidate may write
+        except Exception as error:  # a candidate may write anything, such as arrays of other shapes or an invalid file
             told = f"its results are not those of this network ({type(error).__name__}: {error})"
             self.folder.fail(candidate.label, "different", " ".join(told.split())[:500])
             return False
@@ -224,7 +225,7 @@ class _Comparison:
     def _rows(
         self, candidate: Candidate, answer: Mapping[str, Any], own: Mapping[str, Any], reference: Path, folder: Path
     ) -> tuple[list[ProofRow], list[str]]:
-        """What the proof found, and what the candidate could not take part in.
+        """The rows of the proof, and the parts that the candidate could not take part in.
 
         Raises:
             UsageError: It had other data, weights or batches.
@@ -244,10 +245,10 @@ class _Comparison:
     # 3. Timing -------------------------------------------------------------------------------------------------------
 
     def _time(self, scratch: Path, able: Sequence[Candidate]) -> None:
-        # One that failed in a round before an interruption has failed.
+        # A candidate that failed in a round before an interruption stays failed.
         plan, active = self.plan, [c for c in able if self.folder.status(c.label) in ("proved", "timed")]
         for number in range(plan.most):
-            # A round that an interruption broke off runs again: what the machine did in another hour does not cancel.
+            # An interrupted round runs again: pairing does not cancel differences between two times of day.
             whole = self.folder.is_whole(number, [candidate.label for candidate in active])
             due = [] if whole or self._too_few(active) else active
             for turn, place in enumerate(order_of_round(plan.seed, number, len(due)), 1):
@@ -261,7 +262,7 @@ class _Comparison:
                 last = turn == len(due)
                 if last or self.folder.status(candidate.label) == "failed":
                     self.folder.judge(self._floors(), number + last)
-                self.folder.write()  # it may be killed behind this: medians and verdicts are of the whole rounds
+                self.folder.write()  # in case of a kill later: medians and verdicts refer to complete rounds
             if not due:
                 self.folder.judge(self._floors(), number + 1)
             active = [c for c in active if self.folder.status(c.label) == "timed"] if due else active
@@ -275,7 +276,7 @@ class _Comparison:
         return len(active) < 2 or all(candidate.label != self.plan.baseline for candidate in active)
 
     def _floors(self) -> dict[int, float]:
-        """By number of rounds; a single one counts in the quick mode alone."""
+        """Noise floors by number of rounds; a single round is used only in the quick mode."""
         counts = (1,) if self.plan.mode == "quick" else tuple(look for look in LOOKS if look <= self.plan.most)
         if not self.floors:
             self.floors = {rounds: self.calibration.floor(rounds) for rounds in counts}
@@ -285,7 +286,7 @@ class _Comparison:
 
     def _finish(self) -> ComparisonResult:
         self.folder.judge(self._floors(), self.plan.most)
-        # A baseline that failed after some rounds is what the others were held against in those before.
+        # A baseline that failed after some rounds is still the reference of the others in the earlier rounds.
         measured = self.folder.measured()
         if self.plan.baseline not in measured or len(measured) < 2:
             reasons = self.folder.reasons()
@@ -302,7 +303,7 @@ class _Comparison:
         }
 
     def _end(self, status: str, reason: str) -> None:
-        """Write down why; what goes wrong here must not hide what went wrong before."""
+        """Record the reason; an error here must not hide the original one."""
         if self.folder.document["calibration"] is not None:
             with suppress(Exception):
                 self.folder.judge(self._floors(), self.folder.rounds)
@@ -311,7 +312,7 @@ class _Comparison:
 
 
 def _results_in(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a job but for the states that another one starts from: those are the most by far."""
+    """The arrays of a job without the states that another job starts from, which are by far the largest."""
     from safetensors import safe_open
 
     if not path.exists():

@@ -1,4 +1,4 @@
-"""What a candidate of an inference comparison does: outputs for the proof, and timed forward passes."""
+"""A candidate's jobs in an inference comparison: outputs for the proof, and timed forward passes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FEWEST, _PATIENCE = 20, 4
 def _outputs(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float, name: str | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Outputs on the first batches, in float64 and float32: of the recipe's framework, or of another by its name."""
+    """Outputs on the first batches, in float64 and float32, of the recipe's framework or of another one by name."""
     from deep5.networks.transforms.precision import with_precision
 
     tell("the assembly")
@@ -145,4 +145,4 @@ JOBS: Mapping[str, Callable[..., tuple[dict[str, Any], dict[str, Any]]]] = {
     "prove": _prove,
     "time": _time,
 }
-"""What a process may be asked for."""
+"""The jobs that a process can run."""

@@ -1,4 +1,4 @@
-"""What a candidate of an operator comparison does: results for the proof, and timed calls of every workload."""
+"""A candidate's jobs in an operator comparison: results for the proof, and timed calls of every workload."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["JOBS", "SCOPE", "workload_name"]
 
 
 def workload_name(key: Mapping[str, str]) -> str:
-    """What a workload is called: its problem, and its direction where that is no plain forward pass."""
+    """Name of a workload: its problem, and its direction unless that is a plain forward pass."""
     return key["problem"] if key["direction"] == "forward" else f"{key['problem']}, {key['direction']}"
 
 
 def _results(
     plan: Plan, request: Mapping[str, Any], tell: Callable[[str], object], *, double: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Outputs and gradients of the first call of every workload, by workload and place."""
+    """Outputs and gradients of the first call of every workload, by workload and position."""
     engine = framework(plan.frameworks[0])
     set_numerics(engine, plan)
     engine.set_threads(plan.threads)
@@ -50,7 +50,7 @@ def _results(
         try:
             made = prepare(Candidate(framework=plan.frameworks[0]), plan, own, inputs, grads)
             arrays = read(made.work.call(*made.work.arguments))
-        except Exception as error:  # whatever a framework raises is its answer, and is listed
+        except Exception as error:  # any error of a framework is its answer, and is listed
             reasons[name] = reason_of(error)
             continue
         wrong: dict[int, str] = {}
@@ -58,7 +58,7 @@ def _results(
             allowed[name], wrong = tolerances(work, arrays), wrong_dtypes(work, arrays)
         if wrong:
             reasons[name] = "; ".join(wrong.values())
-        # One that is left out is not the reference's, however near it is.
+        # A result with a wrong element type is left out, however close to the reference it is.
         found |= {f"{name}/{place}": np.array(value) for place, value in enumerate(arrays) if place not in wrong}
     return {"left_out": reasons, "allowed": allowed}, found
 
@@ -141,7 +141,7 @@ def _time(
         "provenance": _provenance(recipe),
         "peaks": peaks_of(framework(name), plan.device),
         "machine": machine_between(before),
-        "set_up_s": None,  # of each workload apart, and on nobody's clock
+        "set_up_s": None,  # belongs to individual workloads, and is not timed
     }, {}
 
 
@@ -150,4 +150,4 @@ JOBS: Mapping[str, Callable[..., tuple[dict[str, Any], dict[str, Any]]]] = {
     "prove": _prove,
     "time": _time,
 }
-"""What a process may be asked for."""
+"""The jobs that a process can run."""

@@ -1,4 +1,4 @@
-"""What a comparison is asked for: options by name, each of its type, and what varies, before anything is made of it."""
+"""Options of a comparison by name, with their types, and its variations, checked before anything is created."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_list(value: Any) -> bool:
-    # A text is a sequence of letters, each of which would be taken for a name.
+    # A string is a sequence of characters, each of which would be taken for a name.
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
@@ -59,7 +59,7 @@ _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "time_limit_s": (_is_number, "a number of seconds"),
     "memory_limit_bytes": _COUNT,
 }
-# What the command calls otherwise.
+# Options with another name on the command line.
 _IN_PYTHON = {
     "of": "kind",
     "set": "settings",
@@ -72,13 +72,13 @@ _IN_PYTHON = {
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `deep5.compare.plan.make_plan` that are given: those that are not None.
+    """The given options of `deep5.compare.plan.make_plan`: those that are not None.
 
     Args:
         options: By name.
 
     Raises:
-        UsageError: One that is none, or is of another type.
+        UsageError: An unknown option, or one of the wrong type.
     """
     for name, value in options.items():
         if name not in _TAKES:
@@ -94,7 +94,7 @@ def parse_variation(text: str) -> tuple[str, list[Any]]:
     """Read `KEY=VALUE,VALUE,…`; each value is a Python literal, or else a string.
 
     Raises:
-        UsageError: There is no '=', or no value, or one twice.
+        UsageError: There is no '=', no value, or a repeated value.
 
     >>> parse_variation("batch_size=16,64"), parse_variation("optimizer=adam,momentum")
     (('batch_size', [16, 64]), ('optimizer', ['adam', 'momentum']))

@@ -1,4 +1,4 @@
-"""Who is compared: a recipe with each of several frameworks and settings, and how."""
+"""The candidates of a comparison, which combine a recipe with frameworks and settings, and how to compare them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deep5.run.workload import Workload
 __all__ = ["candidates_of", "kind_of", "make_plan"]
 
 _LEAST_STEPS = 2
-# What a comparison says itself, and with which option.
+# Keys that the comparison sets itself, and the option of each.
 _OWN = {
     "framework": "--frameworks",
     "frameworks": "--frameworks",
@@ -30,7 +30,7 @@ _OWN = {
     "rigorous": "--rigorous",
     "processes": "--processes",
 }
-# Parts of a recipe that nothing of what is timed depends on: candidates are timed alone, whatever ranks would do.
+# Parts of a recipe without effect on the timed code: candidates are timed in one process, without ranks.
 _WITHOUT_EFFECT = {
     "training": {
         "epochs", "validation_sampler", "test_transforms", "events", "ranks", "launcher", "scheme", "compression",
@@ -45,10 +45,10 @@ _WITHOUT_EFFECT = {
 
 
 def kind_of(workload: Workload, asked: str | None) -> str:
-    """What is compared of a recipe.
+    """The subject of a recipe's comparison.
 
     Raises:
-        UsageError: It has nothing of that kind.
+        UsageError: The recipe does not support this kind.
     """
     name, allowed = workload.experiment.name, workload.compared
     if not allowed:
@@ -65,12 +65,12 @@ def kind_of(workload: Workload, asked: str | None) -> str:
 def candidates_of(
     frameworks: Sequence[str], variations: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
 ) -> list[Candidate]:
-    """Every framework with every combination of what varies.
+    """Every framework with every combination of varied values.
 
     Args:
         frameworks: Names, modes included.
-        variations: By key of the recipe, the values that it takes.
-        settings: Of all candidates.
+        variations: By key of the recipe, its values.
+        settings: Settings of all candidates.
     """
     made = []
     for values in itertools.product(*variations.values()):
@@ -106,25 +106,25 @@ def make_plan(
     Args:
         recipe: A registered name, or the path of a Python file.
         frameworks: Names, modes included; none: the recipe's own.
-        vary: By key of the recipe, values of which each makes candidates.
-        settings: Of all candidates.
-        candidates: In place of the three above, as a comparison that goes on had them.
-        size: Of the recipe.
-        kind: One of `KINDS`; None: what the recipe is for.
-        rigorous: Eight to thirty processes a candidate instead of one.
+        vary: By key of the recipe, the values to combine into candidates.
+        settings: Settings of all candidates.
+        candidates: In place of the three above, from a resumed comparison.
+        size: Size of the recipe.
+        kind: One of `KINDS`; None: depends on the recipe.
+        rigorous: Eight to thirty processes per candidate instead of one.
         baseline: Label of a candidate; None: the first.
-        threads: Within an operator; None: the recipe's, or one a physical core.
-        seed: Of the order of processes; None: one is drawn.
-        steps: Of the proof.
-        most: Processes a candidate, at most; None: 30, or 1 in the quick mode.
-        time_limit_s: Of one process.
-        memory_limit_bytes: Of one process; None: nine tenths of what is free now.
+        threads: Threads within an operator; None: the recipe's, or one per physical core.
+        seed: Seed of the order of the processes; None: random.
+        steps: Steps of the proof.
+        most: Maximum number of processes per candidate; None: 30, or 1 in the quick mode.
+        time_limit_s: Time limit of one process.
+        memory_limit_bytes: Memory limit of one process; None: nine tenths of the memory that is free now.
 
     Returns:
         The plan, and the recipe as each candidate runs it, by label.
 
     Raises:
-        UsageError: What cannot be compared, with the reason.
+        UsageError: Candidates that cannot be compared, with the reason.
     """
     from deep5.measuring.environment import default_threads
     from deep5.measuring.statistics import LOOKS
@@ -142,7 +142,7 @@ def make_plan(
             raise UsageError(f"{key!r} is set and varied; allowed: one of them")
     made = list(candidates) or candidates_of(names, vary or {}, settings or {})
     for key in {key: None for candidate in made for key in candidate.settings}:
-        if key.partition(".")[0] not in loaded.fixed:  # what is fixed is refused as that
+        if key.partition(".")[0] not in loaded.fixed:  # fixed keys are rejected as fixed
             _check_effect(kind, key)
     if len(made) < 2:
         raise UsageError(
@@ -157,7 +157,7 @@ def make_plan(
     recipes, contents = {}, {}
     for candidate in made:
         recipes[candidate.label] = loaded.with_settings(settings_of(candidate, kind))
-        contents[candidate.label] = content_hash(recipes[candidate.label])  # what cannot be hashed is refused
+        contents[candidate.label] = content_hash(recipes[candidate.label])  # content that cannot be hashed is rejected
         check_plain(candidate.settings, f"the settings of {candidate.label}")
         _check_provable(candidate, recipes[candidate.label], kind)
     if threads is not None and threads < 1:
@@ -197,7 +197,7 @@ def make_plan(
 
 
 def _check_effect(kind: str, key: str) -> None:
-    """Refuse a setting that would do nothing: two candidates of the same code would be called different ones."""
+    """Reject a setting without effect: two candidates with the same code would appear as different ones."""
     name = base(key.partition(".")[0])
     if name in _OWN:
         raise UsageError(f"--set or --vary has {key!r}; allowed: {_OWN[name]}, which says it")
@@ -206,7 +206,7 @@ def _check_effect(kind: str, key: str) -> None:
 
 
 def _check_provable(candidate: Candidate, recipe: Recipe, kind: str) -> None:
-    """Refuse what the proof would not see: what is timed has to be what was shown to be the same."""
+    """Reject settings that the proof does not cover: the timed code must be the code proved equivalent."""
     if kind == "operators":
         return
     refused = {
@@ -223,7 +223,7 @@ def _check_provable(candidate: Candidate, recipe: Recipe, kind: str) -> None:
 
 
 def _check_names(frameworks: Sequence[str]) -> None:
-    """Refuse a misspelt one before it is counted how many there are."""
+    """Reject misspelled names before the candidates are counted."""
     for name in frameworks:
         if ".py:" in name:
             continue

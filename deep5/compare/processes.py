@@ -1,4 +1,4 @@
-"""A job in a process of its own: pinned, watched, and ended where it takes too long or too much memory."""
+"""Jobs in separate processes: pinned, monitored, and ended if they exceed their time or memory limit."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from deep5.measuring.pinning import environment, processors
 
 __all__ = ["Outcome", "check_limits", "run_process"]
 
-# A fresh process finds modules where this one does: not `deep5` in a folder of that name which it was started beside.
+# A fresh process finds modules where this one does: not in a folder named `deep5` in its working directory.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.compare.child import main; main(sys.argv[2:])"
 )
-# How often a process is looked at. It costs the core that the parent runs on some 0.2 ms each time.
+# Polling interval of a process. Each poll costs the parent's core about 0.2 ms.
 _LOOK_S = 0.1
 _TOLD_LINES, _TOLD_BYTES, _MOST_SAID = 3, 20_000, 64 << 20
 _LEAST_MEMORY = 256 << 20
-# Ranks see at once that nobody watches over them any more.
+# Ranks notice immediately that their parent is gone.
 _GRACE_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a process.
+    """Outcome of a process.
 
     Attributes:
-        answer: What it found, or None. Also where there is a reason: what was measured is kept.
+        answer: Its result, or None. May be present together with a reason: measurements are kept.
         reason: Why it does not count, or None.
-        begin_s: When it was started, in seconds since the origin.
-        wall_s: How long it lived.
-        memory_bytes: The largest resident memory that was seen.
+        begin_s: Start time, in seconds since the origin.
+        wall_s: Duration.
+        memory_bytes: Largest observed resident memory.
     """
 
     answer: dict[str, Any] | None
@@ -55,17 +55,17 @@ class Outcome:
 
 
 def check_limits(time_limit_s: float, memory_limit_bytes: int | None) -> int:
-    """Refuse limits that are none.
+    """Reject invalid limits.
 
     Args:
-        time_limit_s: Of one process.
-        memory_limit_bytes: Of one process; None: nine tenths of what is free now.
+        time_limit_s: Time limit of one process.
+        memory_limit_bytes: Memory limit of one process; None: nine tenths of the memory that is free now.
 
     Returns:
-        The limit of memory.
+        The memory limit.
 
     Raises:
-        UsageError: With what is allowed.
+        UsageError: States what is allowed.
     """
     if not 0 < time_limit_s < math.inf:
         raise UsageError(f"a limit of {time_limit_s!r} s; allowed: above 0 s, and finite")
@@ -87,13 +87,13 @@ def run_process(
     """Run one job in a fresh process, and wait for it.
 
     Args:
-        request: What is asked, in JSON's types; `folder` is put in.
-        folder: Where the process writes its answer.
-        threads: Within an operator, of each process.
-        time_limit_s: How long it may live.
-        memory_limit_bytes: How much memory it and what it starts may take.
-        origin: What `begin_s` of the outcome counts from, by `perf_counter`.
-        pinned: How many processors the process, and what it starts, may use; None: as many as threads.
+        request: The request, in JSON types; `folder` is added.
+        folder: Folder of the answer.
+        threads: Threads within an operator, for each process.
+        time_limit_s: Time limit.
+        memory_limit_bytes: Memory limit of the process and its children.
+        origin: Origin of the outcome's `begin_s`, as a `perf_counter` value.
+        pinned: Number of processors for the process and its children; None: as many as threads.
     """
     folder.mkdir(parents=True, exist_ok=True)
     asked, answer, doing = (folder / name for name in ("request.json", "answer.json", "doing.txt"))
@@ -108,7 +108,7 @@ def run_process(
             stdout=said,
             stderr=said,
             env=environment(threads),
-            # A group of its own, which is ended as a whole: nothing that it starts runs beside the next one.
+            # A separate process group, ended as a whole so that no child runs beside the next job.
             start_new_session=True,
         )
         started: set[psutil.Process] = set()
@@ -124,7 +124,7 @@ def run_process(
                     memory = max(memory, _resident((watched, *below)))
                 if memory > memory_limit_bytes:
                     reason = (
-                        # Rounded apart: what was taken is more than what is allowed, and is said to be.
+                        # Rounded up and down, so that the message shows the used memory above the limit.
                         f"it took {math.ceil(memory / 2**20)} MiB of memory in {_doing(doing)}; allowed: "
                         f"{memory_limit_bytes >> 20} MiB; remedy: --memory-limit, or a smaller size"
                     )
@@ -154,7 +154,7 @@ def run_process(
 
 
 def _resident(processes: Iterable[psutil.Process]) -> int:
-    """Memory of processes, those that have ended left out."""
+    """Resident memory of processes; ended processes are ignored."""
     total = 0
     for each in processes:
         try:
@@ -172,10 +172,10 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _end(child: subprocess.Popen[bytes], started: Iterable[psutil.Process]) -> None:
-    """End a process and all that it has started; nothing is left behind.
+    """End a process and all its descendants.
 
-    What has a group of its own, as ranks have, has some time to see by itself that this process is gone, and to put
-    away what it wrote.
+    Descendants in their own process group, such as ranks, get some time to notice that this process is gone and to
+    delete their files.
     """
     left = set(started)
     if child.poll() is None:
@@ -195,7 +195,7 @@ def _end(child: subprocess.Popen[bytes], started: Iterable[psutil.Process]) -> N
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Not so of a zombie: a container without an init keeps what ended."""
+    """Whether a process is alive; a zombie is not (containers without an init process keep them)."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -207,7 +207,7 @@ def _doing(doing: Path) -> str:
 
 
 def _fault(status: int, answer: Path, doing: Path, said: Any) -> str | None:
-    """Why a process that ended has no answer, or None where it has one."""
+    """Why an ended process has no answer, or None if it has one."""
     size = said.seek(0, os.SEEK_END)
     said.seek(max(0, size - _TOLD_BYTES))
     lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]

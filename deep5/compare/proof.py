@@ -1,4 +1,4 @@
-"""What candidates found, held against the reference in float64: a row a part, with what is allowed."""
+"""Results of candidates compared with the float64 reference: one row per part, with the allowed difference."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import numpy as np
 
 __all__ = ["ProofRow", "inference_rows", "is_of_an_update", "operator_rows", "training_rows"]
 
-# Outputs of a network in evaluation: the rounding of the element type times the depth, with two orders of magnitude.
+# For outputs in evaluation: the rounding of the element type times the depth, plus two orders of magnitude.
 _OUTPUTS = {"float64": 1e-9, "float32": 1e-5}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProofRow:
-    """One thing that was compared.
+    """One comparison of the proof.
 
     Attributes:
-        candidate: Whose.
-        workload: Of which workload, or None: of all.
+        candidate: Label of the candidate.
+        workload: The workload, or None: all.
         part: "a": float64; "b": float32 from a float64 state; "c": gradients; "d": float32, free-running.
-        what: What was compared, in words.
-        relative: The largest relative difference from the reference in float64.
-        ulps: In units in the last place: the largest, but of gradients and whole tensors the median over the elements.
-        allowed: The largest relative difference that passes.
+        what: Description of the compared values.
+        relative: The largest relative difference from the float64 reference.
+        ulps: Difference in units in the last place: the largest, but for gradients and whole tensors the median over
+            the elements.
+        allowed: The largest allowed relative difference.
     """
 
     candidate: str
@@ -39,18 +40,18 @@ class ProofRow:
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is within what is allowed; a NaN is not."""
+        """Whether the difference is within the allowed one; a NaN is not."""
         return self.relative <= self.allowed
 
     def told(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """The row in JSON types."""
         return {**asdict(self), "passed": self.passed}
 
 
 def training_rows(
     candidate: str, reference: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], *, smooth: bool
 ) -> list[ProofRow]:
-    """The four parts of `deep5.training.trajectory`, of one candidate against the reference's float64 trajectory.
+    """The four parts of `deep5.training.trajectory`: a candidate compared with the reference's float64 trajectory.
 
     Args:
         candidate: Its label.
@@ -79,7 +80,7 @@ def training_rows(
 
 
 def is_of_an_update(row: ProofRow) -> bool:
-    """Whether an optimizer that does something else would make it another: losses and gradients of a state are none."""
+    """Whether the row depends on the optimizer's update; losses and gradients of a given state do not."""
     return row.part in ("a", "d") or not row.what.endswith("at a float64 state")
 
 
@@ -98,7 +99,7 @@ def inference_rows(
         for name, right in reference.items():
             _, place, key = name.split("/", 2)
             value = own.get(f"{dtype}/{place}/{key}")
-            # What a candidate does not give is not the same.
+            # A missing output counts as different.
             found.setdefault((dtype, key), []).append((math.inf, math.inf) if value is None else _apart(value, right))
     return [
         ProofRow(
@@ -120,20 +121,20 @@ def operator_rows(
     own: Mapping[str, np.ndarray],
     allowed: Mapping[str, list[float]],
 ) -> list[ProofRow]:
-    """Every result of every workload.
+    """All results of all workloads.
 
     Args:
         candidate: Its label.
         reference: By `WORKLOAD/PLACE`, from inputs in float64.
         own: By the same names, from inputs in the plan's element type.
-        allowed: By workload, of each result.
+        allowed: By workload, the allowed difference of each result.
     """
     rows = []
     for workload, tolerances in allowed.items():
         expected = sum(name.rpartition("/")[0] == workload for name in reference)
         for place in range(expected):
             name = f"{workload}/{place}"
-            # What a candidate does not give is not the same.
+            # A missing result counts as different.
             tolerance = tolerances[place] if place < len(tolerances) else 0.0
             relative, ulps = _apart(own[name], reference[name]) if name in own else (math.inf, math.inf)
             rows.append(

@@ -1,4 +1,4 @@
-"""The folder of a comparison under way; there from the first moment, and true at every moment."""
+"""The folder of a running comparison; it exists from the start and is valid at every moment."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _CLOCK = "time.perf_counter_ns"
 
 
 class ComparisonRecord:
-    """Makes the folder, marked aborted, and fills it until the comparison is over.
+    """Creates the folder, marked aborted, and fills it until the comparison is over.
 
     Args:
-        out: Where the folder goes.
-        plan: What is compared.
-        recipes: By candidate, as it runs it.
+        out: Parent of the folder.
+        plan: The plan of the comparison.
+        recipes: By candidate, the recipe that it runs.
         scope: What the clock covers.
 
     Attributes:
         path: The folder.
-        document: comparison.json as it will be written next.
+        document: Content of comparison.json at the next write.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ComparisonRecord:
         recipe = recipes[plan.baseline]
         self._samples: list[RoundSample] = []
         self._batch_sizes: dict[tuple[str, str], int | None] = {}
-        self.rounds = 0  # those that medians and verdicts are of
+        self.rounds = 0  # number of rounds that medians and verdicts refer to
         name = "".join(
             letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in recipe.name
         )
@@ -128,7 +128,7 @@ class ComparisonRecord:
             "finished": None,
         }
         if resume is not None:
-            # Another may have finished it since it was read for its folder.
+            # Another process may have finished it since its folder was located.
             self._lock = locked(load_comparison(resume).folder)
             try:
                 self._go_on(load_comparison(resume))
@@ -144,7 +144,7 @@ class ComparisonRecord:
         self.write()
 
     def _go_on(self, left: ComparisonResult) -> None:
-        """Take up what a comparison left: its whole rounds count, its proof is made again.
+        """Take over the state of an interrupted comparison: its complete rounds count, and its proof runs again.
 
         Raises:
             UsageError: It is finished, or is another comparison than this one.
@@ -169,15 +169,15 @@ class ComparisonRecord:
         self.rounds = max((row["processes"] for row in document["results"]), default=0)
 
     def close(self) -> None:
-        """Let another process write here."""
+        """Release the lock, so that another process can write here."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def spent_s(self) -> tuple[float, float]:
-        """When the last process ended, in seconds since the comparison began, and how long all of them lived.
+        """End of the last process, in seconds since the comparison began, and the total duration of all processes.
 
-        A calibration's are among them where the comparison made one, and lived to say so.
+        Includes the processes of a calibration if the comparison made one and recorded it.
         """
         rows, told = self.document["processes"], self.document["resources"]
         lived = sum(row["wall_s"] for row in rows)
@@ -185,12 +185,12 @@ class ComparisonRecord:
         return end, lived if told is None else max(lived, told["processes_s"])
 
     def is_whole(self, number: int, labels: Sequence[str]) -> bool:
-        """Whether candidates have run in a round already, one after the other and with no interruption between."""
+        """Whether candidates have already run in a round, one after another and without an interruption."""
         ran: dict[str, int] = {}
         proofs = 0
         for row in self.document["processes"]:
             if row["job"] != "time":
-                proofs += 1  # it is made again when a comparison goes on
+                proofs += 1  # a resumed comparison proves it again
             elif row["round"] == number:
                 ran[row["candidate"]] = proofs
         return len({ran.get(label) for label in labels}) == 1 and ran.keys() >= set(labels)
@@ -200,22 +200,22 @@ class ComparisonRecord:
         return found
 
     def status(self, label: str) -> str:
-        """What became of a candidate so far: "waiting", "proved", "timed", "different" or "failed"."""
+        """State of a candidate so far: "waiting", "proved", "timed", "different" or "failed"."""
         return str(self._candidate(label)["status"])
 
     def reasons(self) -> list[str]:
-        """Why candidates are not timed, a sentence each."""
+        """Why candidates are not timed, one sentence each."""
         return [f"{row['label']}: {row['reason']}" for row in self.document["candidates"] if row["reason"]]
 
     def fail(self, label: str, status: str, reason: str, number: int | None = None) -> None:
-        """A candidate that cannot be compared, or failed in a round: it takes part no more, and the others go on."""
+        """Exclude a candidate that cannot be compared or failed in a round; the others continue."""
         row = self._candidate(label)
         row["status"], row["reason"] = status, reason
         if number is not None:
             row["failed_rounds"].append(number)
 
     def note_reference(self, answer: Mapping[str, Any]) -> None:
-        """Note how long the reference's trajectory was, and whether all networks are smooth."""
+        """Record the length of the reference's trajectory, and whether all networks are smooth."""
         before = self.document["proof"]["smooth"]
         own = answer.get("smooth")
         smooth = own if before is None or own is None else before and own
@@ -224,7 +224,7 @@ class ComparisonRecord:
     def prove(
         self, label: str, rows: Sequence[ProofRow], left_out: Sequence[str], provenance: Mapping[str, Any]
     ) -> None:
-        """Note what the proof found of a candidate, what it left out, and hashes of what it was made on."""
+        """Record a candidate's proof: its rows, the parts left out, and hashes of its inputs."""
         self.document["equivalence"] += [row.told() for row in rows]
         own = self._candidate(label)
         own["left_out"] += list(left_out)
@@ -233,7 +233,7 @@ class ComparisonRecord:
             own["status"] = "timed" if own["observed"] is not None else "proved"
 
     def note_process(self, label: str, job: str, outcome: Outcome, number: int | None) -> None:
-        """Note that a process ran, whatever became of it."""
+        """Record that a process ran, whatever its outcome."""
         self.document["processes"].append(
             {
                 "candidate": label,
@@ -252,12 +252,12 @@ class ComparisonRecord:
         )
 
     def note_times(self, label: str, number: int, answer: Mapping[str, Any]) -> None:
-        """Keep what a process measured: every sample, what it said of itself, its provenance."""
+        """Store the measurements of a process: every sample, its reported settings, and its provenance."""
         row, process = self._candidate(label), len(self.document["processes"]) - 1
         fault = answer.get("reason") or fault_of(self._plan, self._recipes[label], row["proved_on"], answer)
         row["status"] = "timed"
         if fault is not None:
-            # What it measured is kept all the same.
+            # The measurements of a failed candidate are kept anyway.
             self.fail(label, "failed", fault, number)
         peaks = {
             key: value if value is not None and math.isfinite(value) else None for key, value in answer["peaks"].items()
@@ -271,7 +271,7 @@ class ComparisonRecord:
             for key, value in peaks.items():
                 row["peaks"][key] = max(
                     filter(None, (row["peaks"][key], value)), default=None
-                )  # an error, too: the worst
+                )  # the worst row, counting an error as the worst
         row["memory_bytes"] = max(row["memory_bytes"] or 0, self.document["processes"][process]["memory_bytes"])
         self.warn(*(f"{label}: {told}" for told in answer["warnings"]))
         for name, reason in answer.get("left_out", {}).items():
@@ -296,23 +296,23 @@ class ComparisonRecord:
                 self._samples.append(RoundSample(*place, phase, index, seconds, calls, at))
 
     def warn(self, *told: str) -> None:
-        """Note what makes the numbers less certain; each once."""
+        """Add warnings on the uncertainty of the numbers, each once."""
         warnings = self.document["warnings"]
         warnings += [sentence for sentence in dict.fromkeys(told) if sentence not in warnings]
 
     def judge(self, floors: Mapping[int, float], rounds: int) -> None:
-        """Derive medians and verdicts from the samples of the first so many rounds."""
+        """Compute medians and verdicts from the samples of the first `rounds` rounds."""
         samples = [sample for sample in self._samples if sample.round < rounds]
         self.rounds = rounds
         self.document["results"] = results_of(counted(self.document, samples), self._batch_sizes)
         self.document["verdicts"] = verdicts_in(self.document, samples, floors, self._batch_sizes)
 
     def undecided(self) -> set[str]:
-        """The candidates with a workload on which nothing could be claimed yet."""
+        """The candidates with a workload that is still undecided."""
         return {row["candidate"] for row in self.document["verdicts"] if row["word"] == "no difference shown"}
 
     def write(self) -> None:
-        """Write what there is; each file appears whole or not at all."""
+        """Write the current state; each file appears complete or not at all."""
         from deep5.core.files import write_atomically
 
         encoded = encode(self.document)
@@ -322,25 +322,25 @@ class ComparisonRecord:
             write_atomically(self.path / COMPARISON, json.dumps(encoded, indent=2, allow_nan=False) + "\n")
 
     def finish(self, resources: Mapping[str, float]) -> ComparisonResult:
-        """Write it as a success, and read back what was written."""
+        """Write the comparison as successful, and read it back."""
         self.warn(*warnings_in(self.document, self._samples))
         self._close("success", [], resources)
         return load_comparison(self.path)
 
     def end(self, status: str, reason: str, resources: Mapping[str, float]) -> None:
-        """Write down a comparison that came to nothing."""
+        """Record a comparison that failed."""
         self._close(status, [reason], resources)
 
     def changed(self, label: str) -> list[str]:
-        """What a candidate was given in its rounds of before an interruption, and not in the proof behind it."""
+        """Inputs of a candidate that differ between its rounds before an interruption and the proof after it."""
         row = self._candidate(label)
         before, now = row["provenance"] or {}, row["proved_on"]
         return sorted(key for key in before.keys() & now.keys() if before[key] != now[key])
 
     def lost(self) -> list[str]:
-        """Candidates with times of before an interruption that the proof behind it did not hold for, each with why.
+        """Candidates timed before an interruption that failed the proof after it, each with the reason.
 
-        What failed may have been the hour, and then all rounds are lost if the comparison ends without them.
+        The failure may be temporary; if the comparison ends without these candidates, all their rounds are lost.
         """
         return [
             f"{row['label']}: {row['reason']}"
@@ -349,7 +349,7 @@ class ComparisonRecord:
         ]
 
     def measured(self) -> set[str]:
-        """Candidates with times that count, whatever became of them."""
+        """Candidates with valid times, whatever their state."""
         return {sample.candidate for sample in counted(self.document, self._samples)}
 
     def _close(self, status: str, reasons: list[str], resources: Mapping[str, float]) -> None:
@@ -371,7 +371,7 @@ def _now() -> str:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Errors of the file system as messages."""
+    """Convert errors of the file system to messages."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a process of a comparison or a study is requested to do, and the recipe that it does it with."""
+"""Requests to the processes of a comparison or a study, and the recipe that a request refers to."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["recipe_of", "request_of"]
 
 
 def request_of(plan: Plan, recipe: Recipe, candidate: Candidate, job: str, **more: Any) -> dict[str, Any]:
-    """What a process of a candidate is asked for, in JSON's types.
+    """The request to a process of a candidate, in JSON types.
 
     Args:
         plan: The comparison as declared.
         recipe: As the candidate runs it.
         candidate: One of the plan's.
-        job: What the process is to do.
-        more: Whatever the job needs beside.
+        job: The job of the process.
+        more: Further values that the job needs.
     """
     settings = settings_of(candidate, plan.kind)
-    if "threads" not in recipe.fixed:  # what is fixed cannot be set, and is the plan's number already
+    if "threads" not in recipe.fixed:  # a fixed value cannot be set, and already equals the plan's
         settings["threads"] = plan.threads
     return {
         "job": job,
@@ -40,10 +40,10 @@ def request_of(plan: Plan, recipe: Recipe, candidate: Candidate, job: str, **mor
 
 
 def recipe_of(request: Mapping[str, Any]) -> Recipe:
-    """What is run: a candidate of a study is one of its file's where it is not given, for it may hold any object.
+    """The recipe to run; a candidate of a study is read from its file if not given, because it may hold any object.
 
     Args:
-        request: Of the parent.
+        request: From the parent.
     """
     if request["kind"] != "study":
         return load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])

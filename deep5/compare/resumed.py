@@ -1,4 +1,4 @@
-"""What a comparison that was ended was asked for, from its folder: so that the folder alone says how it goes on."""
+"""Options of an interrupted comparison, read from its folder, so that the folder is sufficient to resume it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _WHO = ("frameworks", "vary", "settings")
 
 
 def options_left(left: ComparisonResult, given: Mapping[str, Any], recipe: str) -> dict[str, Any]:
-    """The options of `deep5.compare.plan.make_plan` that a comparison had, each replaced by what is given now.
+    """The options of `deep5.compare.plan.make_plan` of a comparison, each replaced by the one given now, if any.
 
-    Candidates are taken from the folder only where nothing is said of them. It is data, whoever wrote it: nothing is
-    loaded that a folder names by its file.
+    Candidates are taken from the folder only if none are given. The folder is untrusted data: no file that it names is
+    loaded.
 
     Args:
         left: The comparison.
-        given: Options as they are given now.
-        recipe: Name of the recipe that is given now.
+        given: Options given now.
+        recipe: Name of the recipe given now.
 
     Raises:
-        UsageError: It is of another recipe, or a candidate is, or is set to, what may be a file.
+        UsageError: It is of another recipe, or a candidate, or a setting of one, may be a file.
     """
     document = left.document
     if (name := document["recipe"]["name"]) != recipe:
-        # Before its kind, size and candidates, which are of that recipe.
+        # Checked before its kind, size, and candidates, which belong to that recipe.
         raise UsageError(
             f"the comparison in {left.folder} is of {name}; got {recipe}; remedy: the recipe that it is of, or a new "
             "comparison, without --resume"
@@ -51,7 +51,7 @@ def options_left(left: ComparisonResult, given: Mapping[str, Any], recipe: str) 
     if not any(given.get(name) for name in _WHO):
         options["candidates"] = [_candidate(left, row) for row in left.candidates]
     if given.get("rigorous", options["rigorous"]) != options["rigorous"]:
-        del options["most"]  # which is of the other mode
+        del options["most"]  # it belongs to the other mode
     return {**options, **given}
 
 

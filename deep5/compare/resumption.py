@@ -1,4 +1,4 @@
-"""Which comparison may go on: rounds of before and behind an interruption count together, so all else is the same."""
+"""Check whether a comparison may resume: its earlier and later rounds count together, so nothing else may differ."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from deep5.results.comparison import ComparisonResult
 __all__ = ["refuse_another"]
 
 _SAME = ("kind", "mode", "baseline", "threads", "seed", "recipe", "measurement", "provenance")
-# Of `measurement`: a limit is no part of what is measured.
+# Fields of `measurement`: limits do not affect the measured values.
 _LIMITS = ("memory_limit_bytes", "time_limit_s")
 
 
 def refuse_another(left: ComparisonResult, now: Mapping[str, Any]) -> None:
-    """Hold what a comparison left against the one that is to go on with it.
+    """Check an interrupted comparison against the one that is to resume it.
 
     Args:
-        left: The comparison that was ended.
-        now: comparison.json as this one would begin it.
+        left: The interrupted comparison.
+        now: comparison.json as the new comparison would begin it.
 
     Raises:
-        UsageError: It is finished, or is of another recipe, of other candidates, of another machine or environment, or
-            of another deep5.
+        UsageError: It is finished, or it has another recipe, other candidates, another machine or environment, or
+            another version of deep5.
     """
     document = left.document
     if document["status"] == "success":

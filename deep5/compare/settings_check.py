@@ -1,4 +1,4 @@
-"""What a candidate's process reads back: settings and peaks, and whether they are what was requested and proved."""
+"""Settings and peaks read back in a candidate's process, checked against those requested and proved."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["fault_of", "framework_of", "observed", "peaks_of", "provenance_of"]
 
-# Rows and columns of the matrices, and elements of the vector, whose rates are the framework's peaks.
+# Size of the square matrices and of the vector that measure the framework's peak rates.
 _PRODUCT, _COPY = 1024, 1 << 24
 _PEAK_S = 0.1
-# What says how long threads look for work before they sleep.
+# Variables that control how long threads spin before they sleep.
 _WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
-# Of a product of 1024 rows in float32, relative: twenty times its rounding, a fifth of that of TF32.
+# Relative error of a float32 product of size 1024: twenty times its rounding error, a fifth of that of TF32.
 _EXACT = 2e-5
 
 
@@ -45,10 +45,10 @@ def framework_of(recipe: Recipe) -> Framework:
 
 
 def observed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What is read back in this process: a framework's settings, the pools of threads, where it is pinned.
+    """Settings read back in this process: of the framework, the thread pools, and the pinning.
 
     Args:
-        settings: Of an executor, as read back: threads, element type, TF32, determinism, spinning.
+        settings: An executor's settings as read back: threads, element type, TF32, determinism, spinning.
     """
     from deep5.run.record import thread_pools
 
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
 
 
 def provenance_of(parts: Any, **more: str) -> dict[str, Any]:
-    """Hashes of what has to be the same in all candidates of a group.
+    """Hashes of the components that must be the same in all candidates of a group.
 
     Args:
         parts: A recipe's components.
@@ -84,15 +84,15 @@ def provenance_of(parts: Any, **more: str) -> dict[str, Any]:
 
 
 def peaks_of(framework: Framework, device: Any) -> dict[str, float | None]:
-    """What a framework's own matrix product and copy reach in this process, and how exact the product is.
+    """Peak rates of a framework's own matrix product and copy in this process, and the accuracy of the product.
 
     Args:
-        framework: Whose.
-        device: Where.
+        framework: The framework.
+        device: The device.
 
     Returns:
-        `product_flop_s`, `copy_byte_s`, and `product_error`: the product in float32 against float64, the norm of the
-        difference over the norm. It is some 1e-7; where products are rounded to TF32 behind one's back, 1e-4 and more.
+        `product_flop_s`, `copy_byte_s`, and `product_error`: the float32 product compared with float64, as the norm of
+        the difference over the norm. It is about 1e-7; if products are silently rounded to TF32, 1e-4 and more.
     """
     import numpy as np
 
@@ -107,17 +107,17 @@ def peaks_of(framework: Framework, device: Any) -> dict[str, float | None]:
             executor = framework.operator_executor(ONNXOperator(op_type), device=device)
             return Work(call=executor.inference, arguments=executor.arrays(*values), synchronize=executor.synchronize)
         except Deep5Error:
-            return None  # it has no such operator by itself: no peak is known
+            return None  # the framework has no such operator by itself, so no peak is known
 
     found: dict[str, float | None] = {"product_flop_s": None, "copy_byte_s": None, "product_error": None}
     product, copy = work_of("MatMul", left, right), work_of("Neg", vector)
-    with suppress(Exception):  # whatever a framework raises here: it has no peak, and its times stand
+    with suppress(Exception):  # any error of a framework only means that it has no peak; its times remain valid
         _measure(found, product, copy, (left, right))
     return found
 
 
 def _measure(found: dict[str, float | None], product: Work | None, copy: Work | None, factors: Any) -> None:
-    """Put what is measured into what was found so far."""
+    """Measure the peaks and add them to `found`."""
     import numpy as np
 
     left, right = factors
@@ -131,13 +131,13 @@ def _measure(found: dict[str, float | None], product: Work | None, copy: Work | 
 
 
 def fault_of(plan: Plan, recipe: Recipe, proved_on: Mapping[str, Any] | None, answer: Mapping[str, Any]) -> str | None:
-    """What is not as it should be, or None.
+    """The discrepancy in a process, or None.
 
     Args:
         plan: The comparison as declared.
         recipe: As the candidate runs it.
-        proved_on: Hashes of what the candidate was proved on.
-        answer: Of its timed process: `settings` and `provenance` as read back, and `peaks`.
+        proved_on: Hashes of the inputs of the candidate's proof.
+        answer: Answer of its timed process: `settings` and `provenance` as read back, and `peaks`.
     """
     found, error = answer["settings"], answer["peaks"]["product_error"]
     for key, value in (proved_on or {}).items():

@@ -1,4 +1,4 @@
-"""The clock of a training that is timed: whole steps, each reading behind a synchronize, and whether that waited."""
+"""The clock of a timed training: whole steps, each reading after a synchronize, and a check that it waits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from deep5.measuring.statistics import steady_part
 
 __all__ = ["StepClock", "timed_read", "unfinished"]
 
-# A reading waits for the device: often enough to see warming up, seldom enough to cost nothing.
+# A reading waits for the device: frequent enough to detect warm-up, rare enough to cost nothing.
 _LEAST_SAMPLE_S = 0.02
 _FIRST_SINGLE, _SEVERAL, _PATIENCE_S = 6, 8, 0.2
 _FEWEST, _MOST, _EVERY = 20, 400, 5
 _PATIENCE = 4
-# A read that is so much slower than the next one of the same does more than reading.
+# A read that is slower than a repetition by more than this does more than reading.
 _UNFINISHED_S, _UNFINISHED_STEPS, _COPIED_BYTE_S = 2e-3, 2, 1e9
 
 
 def timed_read(executor: Any) -> float:
-    """Seconds of reading every parameter to the host."""
+    """Seconds to read every parameter to the host."""
     from deep5.core.tensors import to_numpy
 
     begin = perf_counter()
@@ -33,40 +33,20 @@ def timed_read(executor: Any) -> float:
 
 
 def unfinished(executor: Any, clock: StepClock) -> str | None:
-    """Whether reading what was trained does work that `synchronize` did not wait for, as where a framework is lazy.
-
-    Args:
-        executor: Behind its last `synchronize`.
-        clock: Of the steps.
-
-    Returns:
-        What was seen, or None.
-    """
+    """Detect whether reading the trained parameters does work that `synchronize` did not wait for (lazy execution)."""
     from deep5.core.tensors import to_numpy
 
     first, again = timed_read(executor), timed_read(executor)
     step_s = float(np.median([seconds for _, seconds, _ in clock.samples]))
     size = sum(to_numpy(value).nbytes for value in executor.parameters().values())
-    # The second read may be of a copy that the framework has kept of the first.
+    # The second read may use the framework's cached copy of the first.
     if first - again > max(_UNFINISHED_S, _UNFINISHED_STEPS * step_s) + size / _COPIED_BYTE_S:
         return f"reading the parameters took {first:.2g} s after the executor had finished, and {again:.2g} s again"
     return None
 
 
 class StepClock(Event):
-    """Reads the clock every so many steps, behind a synchronize, and ends the training when it has seen enough.
-
-    Args:
-        batch_size: Samples of a whole step.
-        budget_s: Seconds of steady state.
-
-    Attributes:
-        first_call_s: Seconds of the first step.
-        samples: Each with seconds since the first step, seconds a step of `batch_size` samples, and number of steps.
-        warm_up: How many of them lie before the steady state.
-        settled: Whether a steady state was reached.
-        outputs: Of the last step.
-    """
+    """Reads the clock every few steps, after a synchronize, and ends the training when it has enough samples."""
 
     def __init__(self, batch_size: int, budget_s: float) -> None:
         self.batch_size, self._budget_s = batch_size, budget_s
@@ -78,21 +58,21 @@ class StepClock(Event):
         self._origin = self._last = 0
 
     def before_training(self, trainer: Any) -> None:
-        """The clock starts: the first batch is on it."""
+        """Start the clock; it includes the first batch."""
         trainer.executor.synchronize()
         self._origin = self._last = perf_counter_ns()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """Count what was learned from."""
+        """Count the trained samples."""
         self._steps += 1
         self._seen += info.batch_size
         self.outputs = outputs
 
     def after_all(self, trainer: Any) -> None:
-        """After so many steps, read the clock.
+        """Read the clock when the interval is over.
 
         Raises:
-            StopTraining: Enough was seen.
+            StopTraining: There are enough samples.
         """
         if self._steps < self._each:
             return
@@ -111,7 +91,8 @@ class StepClock(Event):
         times = [seconds for _, seconds, _ in self.samples]
         if len(times) == _FIRST_SINGLE:
             step_s = float(np.median(times[1:]))
-            # Several steps a reading, where that is soon done: a framework may work on one while the next is fetched.
+            # Several steps per reading if steps are short: a framework may compute one step while the next batch is
+            # fetched.
             self._each = max(1, round(_LEAST_SAMPLE_S / step_s), min(_SEVERAL, round(_PATIENCE_S / step_s)))
         spent = self.samples[-1][0]
         if (

@@ -1,4 +1,4 @@
-"""What a study compares: the candidates of a recipe's STUDY or of what varies, and the target they have to reach."""
+"""The candidates of a study, from a recipe's STUDY or from variations, and the target they must reach."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["chosen", "load_study", "target_of"]
 def load_study(
     name_or_path: str | Path, size: str = FULL, varied: Mapping[str, Mapping[str, Any]] | None = None
 ) -> tuple[Recipe, dict[str, dict[str, Any]]]:
-    """A recipe and the settings that are compared: a dict STUDY in its file, from a candidate's name to settings.
+    """A recipe and the settings to compare: a dict STUDY in its file, from a candidate's name to settings.
 
     Args:
         name_or_path: A registered name, or the path of a Python file.
@@ -27,8 +27,8 @@ def load_study(
         varied: By candidate, settings in place of a STUDY.
 
     Raises:
-        RecipeError: No such recipe, no STUDY in it, or one that is no dict of settings.
-        UsageError: Settings that the recipe does not take; a STUDY and `varied`.
+        RecipeError: No such recipe, no STUDY in it, or a STUDY that is not a dict of settings.
+        UsageError: Settings that the recipe does not accept; or both a STUDY and `varied`.
     """
     recipe = load_recipe(name_or_path)
     if recipe.path is None:
@@ -59,19 +59,19 @@ def load_study(
             raise RecipeError(f"{recipe.path}: STUDY names the candidate {name!r}; allowed: a text")
         if "seed" in own:
             raise UsageError(f"the candidate {name!r} sets 'seed'; allowed: --seeds, which every candidate has")
-        at_size.with_settings(own)  # refuses what is none of its mutable parts, before anything runs
+        at_size.with_settings(own)  # rejects settings of other than mutable parts, before anything runs
     return at_size, {name: dict(own) for name, own in study.items()}
 
 
 def target_of(recipe: Recipe, asked: Target | None = None) -> tuple[Target | None, list[str]]:
-    """The target of a study, and what is to be said of it.
+    """The target of a study, and notes on it.
 
     Args:
         recipe: Its TimeToAccuracy or EpochsToAccuracy states the target.
-        asked: In its place.
+        asked: A target to use instead.
 
     Raises:
-        UsageError: A target that no metric of the recipe could judge.
+        UsageError: A target that no metric of the recipe can evaluate.
     """
     names = {metric.name for metric, _ in recipe.metrics}
     stated = [
@@ -101,14 +101,14 @@ def target_of(recipe: Recipe, asked: Target | None = None) -> tuple[Target | Non
 
 
 def chosen(settings: Mapping[str, Mapping[str, Any]], only: str | None) -> dict[str, Mapping[str, Any]]:
-    """Some of the candidates.
+    """Select candidates.
 
     Args:
         settings: By candidate.
-        only: Names with commas between, or one name, which may hold commas; None: all.
+        only: Names separated by commas, or one name, which may contain commas; None: all.
 
     Raises:
-        UnknownName: None of that name.
+        UnknownName: There is no candidate with such a name.
     """
     if only is None:
         return dict(settings)

@@ -1,4 +1,4 @@
-"""What a candidate of a training comparison does: plays its part of the proof, and times whole steps of its trainer."""
+"""A candidate's jobs in a training comparison: its part of the proof, and timing of whole steps of its trainer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _reference(
 def _prove(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What this candidate adds to the proof."""
+    """This candidate's part of the proof."""
     from safetensors.numpy import load_file
 
     from deep5.networks.transforms.precision import with_precision
@@ -104,15 +104,15 @@ def _time(
     tell("the assembly")
     parts = assembled(recipe)
     trainer = Trainer(parts.executor, parts.optimizer, parts.train_sampler, seed=parts.seeds["noise"])
-    timed_read(parts.executor)  # a framework's first copy to the host is no work of the training
+    timed_read(parts.executor)  # a framework's first copy to the host is not part of the training
     clock = StepClock(parts.batch_size, _BUDGET_S[request["mode"]])
     set_up_s = perf_counter() - begin
     tell("the training that is timed")
-    # A schedule is part of the step; what saves, draws or stops is not.
+    # A schedule is part of the step; events that save, draw, or stop are not.
     own = [event for event in parts.events if isinstance(event, Scheduled)]
     with timing.collector_spared():
         trainer.train(1_000_000, [*own, clock])
-    # Three times, since another program may have stopped this one at the wrong moment.
+    # Three times, because another program may preempt this process at a critical moment.
     fault = None
     for _ in range(3):
         fault = timing.still_busy()
@@ -148,11 +148,11 @@ JOBS: Mapping[str, Callable[..., tuple[dict[str, Any], dict[str, Any]]]] = {
     "prove": _prove,
     "time": _time,
 }
-"""What a process may be asked for."""
+"""The jobs that a process can run."""
 
 
 def assembled(recipe: Recipe) -> Any:
-    """A recipe's components; its network has to be one that the reference can run."""
+    """A recipe's components; the reference must be able to run its network."""
     from deep5.networks.network import Network
     from deep5.run.assemble import assemble
 
@@ -166,7 +166,7 @@ def assembled(recipe: Recipe) -> Any:
 
 
 def first_batches(parts: Any, steps: int) -> list[tuple[StepInfo, dict[str, np.ndarray]]]:
-    """The first batches that the recipe trains on, as NumPy arrays of their own."""
+    """The first training batches of the recipe, as independent NumPy arrays."""
     from deep5.core.tensors import to_numpy
 
     found: list[tuple[StepInfo, dict[str, np.ndarray]]] = []
@@ -197,7 +197,7 @@ def in_types_of(
 
 
 def _maker(recipe: Recipe, framework: str) -> Callable[[], Any]:
-    """Makes the recipe's optimizer for a framework."""
+    """A function that creates the recipe's optimizer for a framework."""
     from deep5.run.assemble_optimizer import make_optimizer
 
     parts = recipe_parts(recipe)
@@ -205,7 +205,7 @@ def _maker(recipe: Recipe, framework: str) -> Callable[[], Any]:
 
 
 def _schedules(recipe: Recipe, parts: Any) -> Schedules:
-    """What the recipe's schedules do before a step of the proof: what is proved is what is timed."""
+    """The recipe's schedules, applied before each step of the proof, so that the proof covers the timed code."""
     from deep5.training.schedules import Scheduled
 
     def of(optimizer: Any) -> Callable[[StepInfo], object]:
@@ -231,21 +231,21 @@ def _schedules(recipe: Recipe, parts: Any) -> Schedules:
 
 
 def of_reference(recipe: Recipe) -> Recipe:
-    """The recipe as the reference runs it: on the host, a framework's own optimizer as the rule of its name."""
+    """The recipe as the reference runs it: on the host, with the rule of the same name for a native optimizer."""
     changes: dict[str, Any] = {"framework": "reference", "device": "cpu"}
     value = recipe.value("optimizer")
     if isinstance(value, str) and value.startswith("native:"):
         changes["optimizer"] = value.removeprefix("native:")
     fixed = {**recipe.fixed, **{key: value for key, value in changes.items() if key in recipe.fixed}}
     mutable = {**recipe.mutable, **{key: value for key, value in changes.items() if key not in recipe.fixed}}
-    # Arguments of a framework are its own.
+    # Arguments of a framework apply only to it.
     gone = ("framework_args", "framework_kwargs", "executor", "executor_args", "executor_kwargs")
     mutable = {key: value for key, value in mutable.items() if key not in gone}
     return replace(recipe, fixed=fixed, mutable=mutable)
 
 
 def executors_of(recipe: Recipe, parts: Any) -> Callable[[Any], GraphExecutor]:
-    """Makes executors of other networks as the recipe's own is made: what is proved is what is timed."""
+    """A function that creates executors of other networks like the recipe's: the proof covers the timed code."""
     from deep5.run.assemble_executor import executor_factory
 
     _, _, build = executor_factory(recipe_parts(recipe))
@@ -255,23 +255,23 @@ def executors_of(recipe: Recipe, parts: Any) -> Callable[[Any], GraphExecutor]:
             return build(network, parts.seeds["noise"])  # type: ignore[no-any-return]
         except RecipeError as error:
             if isinstance(error.__cause__, Unsupported):
-                raise error.__cause__ from None  # which part of the proof it cannot take part in
+                raise error.__cause__ from None  # the part of the proof that it cannot take part in
             raise
 
     return made
 
 
 def _restarts(network: Any) -> int:
-    """At how many places of the trajectory states are kept: so many that they take a GiB, but two at least.
+    """Number of positions of the trajectory at which states are kept: as many as fit into 1 GiB, but at least two.
 
-    A place holds parameters, gradients, and some two states of an optimizer, in float64.
+    A position holds parameters, gradients, and about two optimizer states, in float64.
     """
     size = sum(math.prod(int(extent) for extent in spec.shape) for spec in network.parameter_specs.values())
     return max(2, min(_RESTARTS, (1 << 30) // max(1, 4 * 8 * size)))
 
 
 def hash_of(batches: Sequence[tuple[StepInfo, Mapping[str, np.ndarray]]]) -> str:
-    """Of the batches as they are, whatever the sampler says of its order."""
+    """Hash of the batches themselves, independent of the order that the sampler reports."""
     digest = hashlib.sha256()
     for _, inputs in batches:
         for name in sorted(inputs):
@@ -280,8 +280,8 @@ def hash_of(batches: Sequence[tuple[StepInfo, Mapping[str, np.ndarray]]]) -> str
     return digest.hexdigest()
 
 
-# Operators without a kink where a network is differentiated. Others, unknown ones too, may have one: the proof then
-# asks less of their gradients.
+# Operators without a kink where networks are differentiated. Others, including unknown ones, may have one: the proof
+# then has a wider tolerance for their gradients.
 _SMOOTH = frozenset((
     "Add", "Attention", "AveragePool", "BatchNormalization", "Cast", "CastLike", "Concat", "Constant",
     "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "Div", "Dropout", "Einsum", "Equal", "Erf", "Exp", "Expand",
@@ -295,5 +295,5 @@ _SMOOTH = frozenset((
 
 
 def is_smooth(network: Any) -> bool:
-    """Whether no operator of a network is known, or may be feared, to have a derivative that jumps."""
+    """Whether all operators of a network are known to have a continuous derivative."""
     return all(node.op_type in _SMOOTH and node.domain in ("", "ai.onnx") for node in network.nodes)

@@ -1,4 +1,4 @@
-"""A whole run of a recipe, with its result folder: what a study is made of."""
+"""A whole run of a recipe with its result folder: the unit of a study."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _RANK = (
 def _run(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The name of the result's folder, which holds what was measured; and what others took of the processors.
+    """The name of the result folder, which holds the measurements; and the share of processors that others used.
 
-    A recipe that asks for ranks is run by them; they are on the processors that this process is pinned to.
+    A recipe that requests ranks is run by ranks on the processors that this process is pinned to.
     """
     before = machine_state()
     tell("the run")
@@ -42,7 +42,7 @@ def _run(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be one of the ranks of a run.
+    """Run as one of the ranks of a run.
 
     Args:
         arguments: The folder of the job.
