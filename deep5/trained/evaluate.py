@@ -1,4 +1,4 @@
-"""Evaluation of a result's trained network on its samples, beside what the run had recorded."""
+"""Evaluation of a result's trained network on its samples, compared with the values that the run recorded."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 __all__ = ["Evaluation", "evaluate_result"]
 
 _TOP = 5
-# More classes fill no terminal: then the worst confusions are listed.
+# More classes do not fit a terminal: the worst confusions are listed instead.
 _WIDEST, _LISTED = 20, 10
 _LOGITS, _LOSS, _LABEL = "logits", "loss", "label"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a trained network does on samples.
+    """Evaluation of a trained network on samples.
 
     Attributes:
         folder: The result folder.
-        framework: What computed, with its version.
+        framework: The framework, with its version.
         split: `"test"` or `"train"`, of `data`.
-        data: Where the samples come from.
-        same_data: Whether the data is the run's, bit for bit; None where that is not known.
-        samples: How many.
+        data: Source of the samples.
+        same_data: Whether the data is bit-identical to the run's; None if unknown.
+        samples: Number of samples.
         accuracy: Percent.
         loss: Mean over the samples.
-        top_5: Percent; None where there are five classes or fewer.
-        matrix: The confusion matrix, as `deep5.training.scores.confusion` gives it.
-        names: Of the classes, where the data set names them.
-        recorded: What the run had recorded of the same samples, by `accuracy`, `loss`, `top_5`.
-        notes: What is to be known, a sentence each.
+        top_5: Percent; None with five classes or fewer.
+        matrix: The confusion matrix, as returned by `deep5.training.scores.confusion`.
+        names: Names of the classes, if the data set has them.
+        recorded: Values that the run recorded on the same samples, by `accuracy`, `loss`, `top_5`.
+        notes: Notes, one sentence each.
     """
 
     folder: Path
@@ -60,11 +60,11 @@ class Evaluation:
 
     @property
     def same(self) -> bool | None:
-        """Whether the accuracy is what the run had recorded; None where it had recorded none of these samples."""
+        """Whether the accuracy equals the recorded one; None if the run recorded none for these samples."""
         return None if "accuracy" not in self.recorded else self.recorded["accuracy"] == self.accuracy
 
     def document(self) -> dict[str, Any]:
-        """All of it in JSON's types; a loss that is not finite is one of the texts inf, -inf, nan."""
+        """All of it in JSON types; a loss that is not finite is one of the strings inf, -inf, nan."""
         classes = len(self.matrix)
         return {
             "folder": str(self.folder),
@@ -92,10 +92,10 @@ class Evaluation:
         return found
 
     def print(self, console: Console) -> None:
-        """A few lines, and the confusion matrix.
+        """Print a few lines, and the confusion matrix.
 
         Args:
-            console: Where to print.
+            console: The console to print to.
         """
         from rich.text import Text
 
@@ -169,15 +169,15 @@ def evaluate_result(
     Args:
         folder: The result folder; nothing in it is executed.
         split: `"test"` or `"train"`.
-        data: Another data set, by its registered name or as `FILE.py:NAME`; None: the run's, made again from its
+        data: Another data set, by its registered name or as `FILE.py:NAME`; None: the run's, created again from its
             registered name.
-        arguments: Of that data set, by name.
-        framework: Where it runs; None: on the run's.
-        device: Where it runs.
-        recipe: The recipe of the run, where the data set is code of its own.
+        arguments: Arguments of that data set, by name.
+        framework: The framework to use; None: the run's.
+        device: The device to use.
+        recipe: The recipe of the run, if the data set is the recipe's own code.
 
     Raises:
-        UsageError: No result folder of a training run, or samples that cannot be made or do not fit.
+        UsageError: Not a result folder of a training run, or samples that cannot be created or do not fit.
     """
     from deep5.trained.load import class_names, executor_of, samples_of, trained
 
@@ -220,7 +220,7 @@ def _check_names(network: Any) -> None:
 
 
 def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, float], np.ndarray]:
-    """Samples, labels, right ones of them, those among the first five, sum of losses; and the confusion matrix."""
+    """Counts of samples, labels, correct and top-5 labels, and the sum of losses; and the confusion matrix."""
     from deep5.core.tensors import to_numpy
     from deep5.training.scores import class_rows, confusion, top_k_hits
 
@@ -241,9 +241,9 @@ def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, floa
 
 
 def _recorded(result: Result) -> dict[str, float]:
-    """What the run says of its test set after the last epoch."""
+    """Values of the run on its test set after the last epoch."""
     found: dict[str, float] = {}
-    # What an event stopped within an epoch has other weights than those of its last evaluation.
+    # If an event stopped the run within an epoch, the weights differ from those of its last evaluation.
     stopped = any(reason.startswith("stopped") for reason in result.reasons)
     names = {"test_accuracy": "accuracy", "test_loss": "loss", "top_k": "top_5"}
     for row in result.document["metrics"]:

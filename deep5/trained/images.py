@@ -1,4 +1,4 @@
-"""What becomes of an image file on its way to a trained network: what became of the run's own samples."""
+"""Preparation of image files for a trained network, the same as for the run's own samples."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _SCALING = re.compile(r"divided by 255, less \(([^()]*)\), divided by \(([^()]*)
 _CROP = re.compile(r"shorter side scaled to (\d+), middle (\d+) x \d+")
 _STRETCH = re.compile(r"both sides scaled to (\d+)")
 _TURNED = "turned as EXIF says"
-# Data sets of numbers in [0, 1] that were no image files.
+# Data sets of numbers in [0, 1] that do not come from image files.
 _UNIT = ("digits",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """From an image file to what the network takes.
+    """Conversion of image files to a network's input.
 
     Attributes:
-        name: Of the input; None where the network takes no image, for the reason in `reason`.
-        spec: Of the input.
+        name: Name of the input; None if the network takes no image, with the reason in `reason`.
+        spec: Specification of the input.
         decoder: From bytes to pixels.
         scaling: From pixels to numbers; None: they stay bytes.
-        transforms: What the run's test samples went through after that.
-        invert: Whether dark and bright are turned around.
-        notes: What is to be known, a sentence each.
-        description: Of the run's data set.
-        reason: Why there is none.
+        transforms: Transforms of the run's test samples after that.
+        invert: Whether images are inverted.
+        notes: Notes, one sentence each.
+        description: Description of the run's data set.
+        reason: Why images are not possible.
     """
 
     name: str | None
@@ -58,10 +58,10 @@ class Preparation:
     reason: str = ""
 
     def image(self, path: Path) -> dict[str, np.ndarray]:
-        """The sample that an image file is.
+        """The sample in an image file.
 
         Raises:
-            UsageError: The network takes no images, or the file does not decode or cannot be read.
+            UsageError: The network takes no images, or the file cannot be read or decoded.
         """
         import numpy as np
 
@@ -102,19 +102,19 @@ def preparation_of(
     fit: str | None,
     invert: bool,
 ) -> Preparation:
-    """How images become what the run's network takes.
+    """Create the preparation of images for the run's network.
 
     Args:
-        run: Its data set's description says how its samples were prepared.
-        inputs: Of the network, without the label.
+        run: The description of its data set states how its samples were prepared.
+        inputs: Inputs of the network, without the label.
         size: Height and width of the pixels, or None: the run's.
-        mean: Of pixels in [0, 1], a channel, or None: the run's.
-        std: Likewise.
+        mean: Mean per channel, of pixels in [0, 1], or None: the run's.
+        std: Standard deviation per channel, likewise.
         fit: `"crop"`, `"stretch"`, or None: the run's.
-        invert: Whether dark and bright are turned around.
+        invert: Whether images are inverted.
 
     Returns:
-        Where the run's `test_transforms` cannot be made, a preparation that takes no image and says why.
+        The preparation. If the run's `test_transforms` cannot be created, it takes no image and states the reason.
 
     Raises:
         UsageError: Numbers that do not fit the channels.
@@ -146,7 +146,7 @@ def preparation_of(
 
 
 class _LazyDecoder:
-    """A decoder that is made for the first image: it needs Pillow, which arrays do not."""
+    """A decoder created for the first image: it requires Pillow, which arrays do not."""
 
     def __init__(self, size: int | None, fit: str | None, told: str, channels: int, side: int) -> None:
         cropped, stretched = _CROP.search(told), _STRETCH.search(told)
@@ -158,7 +158,7 @@ class _LazyDecoder:
             side = int(stretched[1])
         self._options: dict[str, Any] = {"size": size or side, "channels": channels, "fit": fit or "stretch"}
         self._options["turn"] = _TURNED in told or not (cropped or stretched)
-        # The share is of the run's own cropping.
+        # The share belongs to the run's own cropping.
         self._options["share"] = share if cropped and fit == "crop" else 1.0
 
     def decode(self, data: bytes, name: str) -> np.ndarray:
@@ -175,7 +175,7 @@ def _scaling(
     std: Sequence[float] | None,
     transformed: bool,
 ) -> tuple[Scaling | None, str]:
-    """What becomes of pixels, and what is to be known of it."""
+    """The scaling of pixels, and a note on it."""
     from deep5.training.datasets.pixels import Scaling
 
     for option, given in (("--mean", mean), ("--std", std)):
@@ -217,7 +217,7 @@ def _transforms(run: Trained) -> tuple[Any, ...]:
 
 
 def _told(description: Mapping[str, Any]) -> str:
-    """What became of the test samples, where the parts differ in it."""
+    """Description of the preparation of the test samples, if that of the parts differs."""
     given = description.get("preparation", "")
     return str(given.get("test", "") if isinstance(given, Mapping) else given)
 

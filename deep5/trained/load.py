@@ -1,4 +1,4 @@
-"""What a run left, made ready for use: its network on a framework, and its samples; nothing of it is executed."""
+"""Load a run's network on a framework, and its samples; nothing in the result folder is executed."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["Samples", "Trained", "class_names", "executor_of", "samples_of", "trained", "transforms_of", "weights_of"]
 
 NETWORK, WEIGHTS = "network.onnx", "weights.safetensors"
-# What a result's samples are made of, with the registry of each; the rest of its recipe is not looked at.
+# Keys that a result's samples depend on, with the registry of each; the rest of its recipe is not used.
 _KINDS = {"dataset": "datasets", "validation_sampler": "samplers", "test_transforms": "transforms"}
 _SUFFIXES = ("", "_args", "_kwargs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A result and the recipe that its samples are made by.
+    """A result, and the recipe that its samples are created by.
 
     Attributes:
-        result: As its folder tells it.
-        recipe: The user's, which may hold code of its own; or made of the registered names in the result alone; None
-            where those do not suffice.
+        result: The result of the folder.
+        recipe: The user's, which may contain its own code; or built only from the registered names in the result; None
+            if those are not sufficient.
         reason: Why `recipe` is None.
-        notes: What is to be known of the two, a sentence each.
+        notes: Notes on both, one sentence each.
     """
 
     result: Result
@@ -45,19 +45,19 @@ class Trained:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The recipe's parts as the result records them."""
+        """The recipe's parts as recorded in the result."""
         recorded = self.result.document["recipe"]
         return {**recorded["fixed"], **recorded["mutable"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Samples to judge a network by.
+    """Samples for the evaluation of a network.
 
     Attributes:
         batches: A source of batches.
-        description: Of the data set.
-        same: Whether the data is the run's, bit for bit; None where that is not known.
+        description: Description of the data set.
+        same: Whether the data is bit-identical to the run's; None if unknown.
     """
 
     batches: Any
@@ -69,7 +69,7 @@ def class_names(description: Mapping[str, Any]) -> dict[int, str]:
     """Names of the classes by number.
 
     Args:
-        description: Of a data set; where it names none, none come back.
+        description: Description of a data set; the result is empty if it has no names.
     """
     given = description.get("classes")
     if isinstance(given, list):
@@ -83,13 +83,13 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
     """Read a result folder.
 
     Args:
-        folder: Of a run of level 2.
-        recipe: Name or file of its recipe, where it has components of its own; its hash is compared, and what the run
-            had set of its samples is set again.
+        folder: Folder of a level-2 run.
+        recipe: Name or file of its recipe, if it has its own components; its hash is compared, and the run's settings
+            of its samples are applied again.
 
     Raises:
-        UsageError: No result folder, or no trained network in it, or another recipe, or one whose samples were set to
-            what no registered name says.
+        UsageError: Not a result folder, no trained network in it, another recipe, or a recipe whose samples were set to
+            something other than a registered name.
     """
     result = load_result(folder)
     if not any((result.folder / name).is_file() for name in (NETWORK, WEIGHTS)):
@@ -121,10 +121,10 @@ def _given_recipe(result: Result, name_or_path: str | Path) -> tuple[Recipe, tup
 
 
 def _as_set(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
-    """The recipe with what its samples are made of as it was in the run, where settings had changed it.
+    """The recipe with the run's values of the keys that its samples depend on, if settings changed them.
 
     Raises:
-        UsageError: It was set to what no registered name says.
+        UsageError: A key was set to something other than a registered name.
     """
     own, mutable = recipe.describe()["mutable"], dict(recipe.mutable)
     remedy = f"a file that says so in place of {recipe.path}"
@@ -138,10 +138,10 @@ def _as_set(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
 
 
 def _recorded_recipe(result: Result, keys: Iterable[str] = _KINDS) -> Recipe:
-    """A recipe of what the result records under these keys by registered names.
+    """A recipe built from the registered names that the result records under these keys.
 
     Raises:
-        UsageError: One of them is code of the recipe's own.
+        UsageError: A value is the recipe's own code.
     """
     recorded = result.document["recipe"]
     parts = {**recorded["fixed"], **recorded["mutable"]}
@@ -155,7 +155,7 @@ def _recorded_recipe(result: Result, keys: Iterable[str] = _KINDS) -> Recipe:
 
 
 def _named(value: Any, key: str, kind: str, remedy: str) -> Any:
-    """What a result records under a key, by its registered name."""
+    """The value that a result records under a key, by its registered name."""
     if key != "test_transforms":
         _check_registered(value, key, kind, remedy)
         return value
@@ -163,7 +163,7 @@ def _named(value: Any, key: str, kind: str, remedy: str) -> Any:
 
 
 def _check_registered(value: Any, key: str, kind: str, remedy: str) -> None:
-    # A name with a colon would be a file: a result folder may come from anybody.
+    # A name with a colon would load a file, and a result folder is untrusted.
     if not isinstance(value, str) or value not in registered(kind):
         raise UsageError(
             f"{key!r} of this result is {str(value)[:80]!r}, which is none of the registered {kind}; remedy: {remedy}"
@@ -171,7 +171,7 @@ def _check_registered(value: Any, key: str, kind: str, remedy: str) -> None:
 
 
 def _transform(entry: Any, remedy: str) -> Any:
-    """A transform by its registered name, or by what it said of itself."""
+    """A transform by its registered name, or by its own description."""
     if isinstance(entry, Mapping) and isinstance(entry.get("transform"), str):
         fields = {name: _tuples(value) for name, value in entry.items() if name != "transform"}
         _check_registered(entry["transform"], "test_transforms", "transforms", remedy)
@@ -188,20 +188,20 @@ def _tuples(value: Any) -> Any:
 
 
 def transforms_of(run: Trained) -> tuple[Any, ...]:
-    """What the run's test samples went through behind their data set.
+    """Transforms of the run's test samples after their data set.
 
     Raises:
-        UsageError: They are code of the recipe's own, and the recipe is not given.
+        UsageError: They are the recipe's own code, and the recipe is not given.
     """
     recipe = run.recipe or _recorded_recipe(run.result, ("test_transforms",))
     return recipe_parts(recipe)["test_transforms"].transforms()
 
 
 def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
-    """The trained network, and what is to be known of it.
+    """The trained network, and notes on it.
 
     Raises:
-        UsageError: The result holds its weights alone.
+        UsageError: The result holds only its weights.
         NetworkError: A file is damaged.
     """
     from deep5.networks.network import Network
@@ -221,12 +221,12 @@ def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
 
 
 def executor_of(run: Trained, name: str | None, device: str) -> tuple[Any, tuple[str, ...]]:
-    """The trained network on a framework, and what is to be known of it.
+    """The trained network on a framework, and notes on it.
 
     Args:
         run: The result.
-        name: Of the framework; None: the run's.
-        device: Where it runs.
+        name: Name of the framework; None: the run's.
+        device: The device to use.
 
     Raises:
         UsageError: No such framework, or native code without its recipe.
@@ -267,24 +267,24 @@ def _native_executor(run: Trained) -> tuple[Any, tuple[str, ...]]:
 
 
 def samples_of(run: Trained, network: Any, split: str, data: str | None, arguments: Mapping[str, Any]) -> Samples:
-    """The samples to judge by, in batches, prepared as the run's test samples were.
+    """The samples for the evaluation, in batches, prepared like the run's test samples.
 
     Args:
         run: The result.
-        network: Whose inputs they are for.
+        network: The network whose inputs they are for.
         split: `"test"` or `"train"`.
         data: Another data set, by its registered name or as `FILE.py:NAME`; None: the run's.
-        arguments: Of that data set, by name.
+        arguments: Arguments of that data set, by name.
 
     Raises:
-        UsageError: The data set cannot be made, or does not fit the network; or what the run's test samples went
-            through is code of the recipe's own, and the recipe is not given.
+        UsageError: The data set cannot be created, or does not fit the network; or the transforms of the run's test
+            samples are the recipe's own code, and the recipe is not given.
     """
     from deep5.training.dataset import Splits
 
     recipe = source = run.recipe
     if data is not None:
-        # What samples go through is the run's, whatever data set they are of.
+        # Samples are prepared as in the run, whatever their data set.
         recipe = recipe or _recorded_recipe(run.result, ("validation_sampler", "test_transforms"))
         fixed = {"dataset": data, "dataset_kwargs": dict(arguments)}
         source = Recipe(name=recipe.name, fixed=fixed, mutable={}, metrics=())
@@ -317,11 +317,11 @@ def _sampler(run: Trained, recipe: Recipe, network: Any, samples: Any) -> Any:
     except UsageError as error:
         raise UsageError(f"data set and network do not fit: {error}") from error
     size = run.described.get("batch_size")
-    # As large as in the run, so that its sums are the run's sums.
+    # The batch size of the run, so that its sums are reproduced.
     size = max(size, 256) if isinstance(size, int) else 256
     size = min(size, len(fit)) if hasattr(fit, "__len__") else size
     sampler = parts["validation_sampler"]
-    # What transforms draw is a function of it.
+    # Random transforms depend on it.
     seed = run.result.document["seeds"].get("order", 0)
     try:
         return sampler.made(fit, size, seed=seed, transforms=found)

@@ -1,4 +1,4 @@
-"""Prediction: what a result's trained network says of arrays and images."""
+"""Prediction: a result's trained network applied to arrays and images."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["Prediction", "predict_files"]
 
 _LOGITS, _LABEL = "logits", "label"
 _ARRAYS = (".npy", ".npz")
-# Samples that run at once.
+# Samples per batch.
 _BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What the network says of one sample.
+    """The network's prediction for one sample.
 
     Attributes:
-        file: Where the sample stands.
-        index: Its place in a file of several; None where the file is the sample.
-        ranked: Pairs of class and probability, the likeliest first; empty where the logits are not numbers or the
-            largest is not finite.
-        names: Of the classes, where the data set names them.
+        file: File of the sample.
+        index: Its index in a file of several; None if the file is a single sample.
+        ranked: Pairs of class and probability, the most probable first; empty if a logit is NaN or the largest is not
+            finite.
+        names: Names of the classes, if the data set has them.
     """
 
     file: str
@@ -41,7 +41,7 @@ class Prediction:
     names: Mapping[int, str]
 
     def document(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """The prediction in JSON types."""
         top = [
             {"class": number, "name": self.names.get(number), "probability": probability}
             for number, probability in self.ranked
@@ -50,7 +50,7 @@ class Prediction:
         return {"file": self.file, "index": self.index, **first, "top": top}
 
     def line(self) -> str:
-        """For a terminal."""
+        """The prediction as a line for a terminal."""
         place = "" if self.index is None else f"[{self.index}]"
         told = (
             f"{number}{f' ({self.names[number]})' if number in self.names else ''} {100 * probability:.2f} %"
@@ -79,24 +79,25 @@ def predict_files(
 
     Args:
         folder: The result folder; nothing in it is executed.
-        files: Arrays (.npy, .npz) as the network takes them, one sample or several with their axis first; else images.
-        top: How many classes are told of each sample.
-        framework: Where it runs; None: on the run's.
-        device: Where it runs.
-        recipe: The recipe of the run, where its network or what its test samples went through is its own code.
-        size: Height and width that images are brought to; None: those of the run's samples.
-        mean: Of pixels in [0, 1], a channel; None: as the run's samples were prepared.
-        std: Likewise.
-        fit: `"crop"` or `"stretch"`; None: as the run's samples were prepared.
-        invert: Turn dark and bright of images around.
+        files: Arrays (.npy, .npz) as the network takes them, one sample or several along the first dimension; otherwise
+            images.
+        top: Number of classes per sample.
+        framework: The framework to use; None: the run's.
+        device: The device to use.
+        recipe: The recipe of the run, if its network or the transforms of its test samples are the recipe's own code.
+        size: Height and width of the resized images; None: those of the run's samples.
+        mean: Mean per channel, of pixels in [0, 1]; None: as in the preparation of the run's samples.
+        std: Standard deviation per channel, likewise.
+        fit: `"crop"` or `"stretch"`; None: as in the preparation of the run's samples.
+        invert: Whether images are inverted.
 
     Returns:
-        A prediction a sample in the order of the files, and what is to be known of them, a sentence each.
+        One prediction per sample in the order of the files, and notes, one sentence each.
 
     Raises:
-        UsageError: No result folder of a training run, or a file that is not there, cannot be read, or does not fit the
-            network.
-        MissingDependency: An image, and Pillow is not installed.
+        UsageError: Not a result folder of a training run, or a file that does not exist, cannot be read, or does not
+            fit the network.
+        MissingDependency: An image is given, and Pillow is not installed.
     """
     from deep5.trained.images import preparation_of
     from deep5.trained.load import class_names, executor_of, trained
@@ -168,7 +169,7 @@ def _read(path: Path) -> Any:
         with path.open("rb") as file:
             held = np.load(file, allow_pickle=False)
             return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
-    except Exception as error:  # the reader of zip files raises its own
+    except Exception as error:  # the zip reader raises errors of its own types
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UsageError(
             f"{path} cannot be read ({reason}); allowed: arrays of numbers as numpy.save writes them"
@@ -176,7 +177,7 @@ def _read(path: Path) -> Any:
 
 
 def _fitted(path: Path, name: str, array: np.ndarray, spec: TensorSpec) -> tuple[bool, np.ndarray]:
-    """Whether the array is one sample, and it with an axis of samples, in the network's element type."""
+    """Whether the array is a single sample, and the array with a batch dimension, in the network's element type."""
     import numpy as np
 
     from deep5.core.tensors import numpy_dtype
@@ -205,14 +206,14 @@ _PIXELS = "; remedy: prepare pixels as the data set does, or give the image's fi
 
 
 def _batch_size(inputs: Mapping[str, TensorSpec]) -> int | None:
-    """Samples in a batch, where the network has a fixed number; None where it takes any."""
+    """Batch size, if the network has a fixed one; None if it takes any."""
     return next((spec.shape[0] for spec in inputs.values() if spec.shape and isinstance(spec.shape[0], int)), None)
 
 
 def _batched(samples: Iterator[_Sample], fixed: int | None) -> Iterator[list[_Sample]]:
     batch: list[_Sample] = []
     for sample in samples:
-        # Samples of other extents (sentences, say) do not go together.
+        # Samples of different sizes (such as sentences) cannot share a batch.
         if batch and any(batch[0][2][name].shape != array.shape for name, array in sample[2].items()):
             yield batch
             batch = []
@@ -225,7 +226,7 @@ def _batched(samples: Iterator[_Sample], fixed: int | None) -> Iterator[list[_Sa
 
 
 def _logits(executor: Any, samples: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """A row of logits a sample."""
+    """One row of logits per sample."""
     import numpy as np
 
     from deep5.core.tensors import numpy_dtype, to_numpy
@@ -235,9 +236,9 @@ def _logits(executor: Any, samples: Sequence[Mapping[str, np.ndarray]]) -> np.nd
     feed = {}
     for name in samples[0]:
         stacked = np.stack([sample[name] for sample in samples])
-        # A network of a fixed batch size gets the last sample over and over.
+        # For a network with a fixed batch size, the last sample fills the batch.
         feed[name] = np.concatenate([stacked, np.repeat(stacked[-1:], rows - len(samples), axis=0)])
-    if _LABEL in network.inputs:  # for the loss, at which nobody looks
+    if _LABEL in network.inputs:  # for the loss, which is not used
         label = network.inputs[_LABEL]
         extents = {
             symbol: extent
@@ -260,7 +261,7 @@ def _logits(executor: Any, samples: Sequence[Mapping[str, np.ndarray]]) -> np.nd
 def _ranked(logits: np.ndarray, top: int) -> tuple[tuple[int, float], ...]:
     import numpy as np
 
-    if not np.isfinite(logits.max()):  # the largest of numbers and NaN is NaN
+    if not np.isfinite(logits.max()):  # the maximum is NaN if any logit is
         return ()
     shifted = np.exp(logits - logits.max())
     probabilities = shifted / shifted.sum()
