@@ -1,1 +1,1 @@
-"""Operators timed: what is measured, how, and what is said of it."""
+"""Timing of operators: candidates, measurement, and summaries."""

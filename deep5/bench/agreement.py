@@ -1,4 +1,4 @@
-"""Whether candidates give the same results: what computes something else is not timed."""
+"""Agreement between candidates: those that compute something else are not timed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Results", "difference", "standard_of", "tolerances", "wrong_dtypes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What a candidate's first call gave.
+    """Results of a candidate's first call.
 
     Attributes:
-        label: The candidate's.
-        bare: Whether it is written by hand.
+        label: Label of the candidate.
+        bare: Whether it is hand-written on the bare framework.
         arrays: Outputs, then gradients.
     """
 
@@ -36,13 +36,13 @@ class Results:
 
 
 def standard_of(work: Workload, found: Sequence[Results]) -> Results | str | None:
-    """The results that most candidates agree with; why there are none, where nobody agrees with another.
+    """The results that most candidates agree with; why there are none, if no two candidates agree.
 
-    Whoever comes first is not right for that. Code written by hand is held to the one candidate beside it.
+    The first candidate is not assumed to be correct. Hand-written code is compared with the one other candidate.
 
     Args:
-        work: Gives the tolerance.
-        found: Of every candidate that ran; None comes of none.
+        work: Defines the tolerance.
+        found: Results of every candidate that ran; the return value is None if empty.
     """
     own = [results for results in found if not results.bare]
     if len(found) == 2 and len(own) == 1:
@@ -57,14 +57,14 @@ def standard_of(work: Workload, found: Sequence[Results]) -> Results | str | Non
 
 
 def difference(work: Workload, results: Results, standard: Results | None) -> str | None:
-    """Why results are not those that most candidates agree with, or are no right numbers; None where nothing is wrong.
+    """Why results differ from those of most candidates, or are invalid; None if they are correct.
 
     Args:
-        work: Gives the tolerance.
-        results: Looked at.
-        standard: From `standard_of`; None: whether they are finite and of the right element types is all that is asked.
+        work: Defines the tolerance.
+        results: The results to check.
+        standard: Result of `standard_of`; None: check only that they are finite and of the right element types.
     """
-    # Code by hand reads its results into what NumPy has, bfloat16 into float32, say; its tolerance is no wider for it.
+    # Hand-written code converts its results to NumPy types, such as bfloat16 to float32; its tolerance stays the same.
     wrong = {} if results.bare else wrong_dtypes(work, results.arrays)
     for reason in wrong.values():
         return reason
@@ -87,10 +87,10 @@ def difference(work: Workload, results: Results, standard: Results | None) -> st
 
 
 def wrong_dtypes(work: Workload, results: Sequence[NDArray[Any]]) -> dict[int, str]:
-    """What is wrong with the element types of results, by place: rounded to another one, a result is another one.
+    """Errors in the element types of results, by position: a result rounded to another type is another result.
 
     Args:
-        work: Says which are right; where it says nothing of its outputs, none is wrong.
+        work: Defines the correct types; without declared outputs, none is wrong.
         results: Outputs, then gradients.
     """
     return {
@@ -101,17 +101,17 @@ def wrong_dtypes(work: Workload, results: Sequence[NDArray[Any]]) -> dict[int, s
 
 
 def tolerances(work: Workload, results: Sequence[NDArray[Any]]) -> list[float]:
-    """By how much each result of two frameworks may differ, relative, in the 2-norm.
+    """Allowed difference of each result between two frameworks, relative, in the 2-norm.
 
-    Whole numbers and truth values may not differ. Rounding errors of a sum of n products grow with the square root of
-    n, in units of the rounding of the coarsest element type that takes part; 64 of them leave room for algorithms that
-    round more, as Winograd's. A wrong operator differs by about 1.
+    Integers and booleans must not differ. Rounding errors of a sum of n products grow with the square root of n, in
+    units of the rounding of the coarsest element type involved; a factor of 64 leaves room for algorithms that round
+    more, such as Winograd's. A wrong operator differs by about 1.
 
     Args:
-        work: Gives the inputs, the operations and the element types of results: a candidate's own would let it set
-            what it is held to.
-        results: Outputs, then gradients. They give how many elements share the operations, and element types where the
-            operator says nothing of them.
+        work: Defines the inputs, the operations, and the element types of results; a candidate must not set its own
+            tolerance.
+        results: Outputs, then gradients. They determine how many elements share the operations, and the element types
+            if the operator does not declare them.
     """
     declared = _declared(work)
     dtypes = [*declared, *(str(value.dtype) for value in results[len(declared) :])]
@@ -119,10 +119,10 @@ def tolerances(work: Workload, results: Sequence[NDArray[Any]]) -> list[float]:
 
 
 def _declared(work: Workload) -> list[str]:
-    """Element types of the outputs, and then those of the gradients, which are the inputs'; none where nobody says."""
+    """Element types of the outputs, then those of the gradients, which equal the inputs'; empty if not declared."""
     if work.outputs is None:
         return []
-    inputs = zip(work.problem.inputs, work.direction.needs, strict=False)  # the forward pass alone needs none
+    inputs = zip(work.problem.inputs, work.direction.needs, strict=False)  # the forward pass requires no gradients
     return [spec.dtype for spec in (*work.outputs, *(spec for spec, wanted in inputs if wanted))]
 
 

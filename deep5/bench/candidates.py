@@ -1,4 +1,4 @@
-"""Who is timed: an operator through deep5 on a framework, and the same written by hand on the bare framework."""
+"""Candidates of a timing: an operator through deep5 on a framework, and hand-written on the bare framework."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = ["Candidate", "Prepared", "candidates", "prepare", "random_values", "r
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Who is timed.
+    """A candidate to time.
 
     Attributes:
-        framework: Its name.
-        bare: Whether the operator is written by hand there; else it runs through deep5.
+        framework: Name of its framework.
+        bare: Whether the operator is hand-written for the framework; otherwise it runs through deep5.
     """
 
     framework: str
@@ -40,7 +40,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """As results name it: "pytorch", "pytorch (bare)"."""
+        """Name in results: "pytorch", "pytorch (bare)"."""
         return f"{self.framework} (bare)" if self.bare else self.framework
 
 
@@ -49,9 +49,9 @@ class Prepared:
     """A candidate with its inputs in its own memory.
 
     Attributes:
-        work: To be timed.
-        settings: Gives what the framework says of itself; some know it once they have run.
-        read: Gives what a call returned as NumPy arrays, outputs before gradients, waiting where it must.
+        work: The work to time.
+        settings: Returns the settings that the framework reports; some know them only after a run.
+        read: Returns the results of a call as NumPy arrays, outputs before gradients, waiting if necessary.
     """
 
     work: Work
@@ -60,16 +60,16 @@ class Prepared:
 
 
 def candidates(plan: Plan) -> list[Candidate]:
-    """Every framework of a plan, through deep5 and, where the plan has it by hand, bare."""
+    """All frameworks of a plan, through deep5 and, if the plan has a hand-written version, bare."""
     kinds = (False, True) if plan.bare else (False,)
     return [Candidate(framework=name, bare=bare) for name in plan.frameworks for bare in kinds]
 
 
 def set_numerics(engine: Framework, plan: Plan) -> None:
-    """Ask an accelerator's framework for what training asks for where a recipe says nothing: no TF32, the same bits.
+    """Set an accelerator's framework to the defaults of training: no TF32, bit-identical results.
 
-    It goes before `set_threads`, which starts some frameworks. On the host there is nothing to set, and TensorFlow
-    could not take it back.
+    Call it before `set_threads`, which starts some frameworks. On the host there is nothing to set, and TensorFlow
+    could not undo it.
 
     Raises:
         UsageError: As for `Framework.set_numerics`.
@@ -83,16 +83,16 @@ def random_values(
 ) -> tuple[tuple[NDArray[Any], ...], tuple[NDArray[Any] | None, ...]]:
     """Inputs and output gradients, the same for every candidate: uniform in [-scale, scale].
 
-    Whole numbers are from 0 on and below every extent, as `deep5 check operator` draws them, so that they may be
-    indices.
+    Integers start at 0 and are smaller than every dimension, as in `deep5 check operator`, so that they can be indices.
 
     Args:
-        work: Gives shapes and element types.
-        seed: Of the numbers.
-        bounds: Inputs are drawn between these instead.
+        work: Defines shapes and element types.
+        seed: Seed of the numbers.
+        bounds: Draw inputs between these bounds instead.
 
     Returns:
-        An array an input; a gradient an output, None where it is no floating-point one, none for the forward pass.
+        One array per input; one gradient per output, None if the output is not floating-point; no gradients for the
+        forward pass.
     """
     problem = work.problem
     scales = problem.scales or (1.0,) * len(problem.inputs)
@@ -136,12 +136,12 @@ def _within(
 def prepare(
     candidate: Candidate, plan: Plan, work: Workload, inputs: Sequence[Any], output_grads: Sequence[Any]
 ) -> Prepared:
-    """Make a candidate ready to be timed; nothing is computed yet.
+    """Prepare a candidate for timing, without computing anything yet.
 
     Args:
-        candidate: Who.
-        plan: Gives operator, device and threads.
-        work: What.
+        candidate: The candidate.
+        plan: Defines operator, device, and threads.
+        work: The workload.
         inputs: NumPy arrays.
         output_grads: NumPy arrays, or None.
 
@@ -184,7 +184,7 @@ def prepare(
 
 
 def read(outputs: Any) -> list[NDArray[Any]]:
-    """Everything that a call returned as NumPy arrays: outputs, then the gradients that there are."""
+    """All results of a call as NumPy arrays: outputs, then the existing gradients."""
     found: list[NDArray[Any]] = []
     for value in several(outputs):
         if isinstance(value, (tuple, list)):
@@ -195,7 +195,8 @@ def read(outputs: Any) -> list[NDArray[Any]]:
 
 
 def _by_hand(plan: Plan) -> Callable[..., tuple[Callable[..., Any], Callable[[], object], Callable[[Any], list[Any]]]]:
-    """The function that a plan names as `bare`: it gives a call, what waits for it, and what reads its results."""
+    """The function under the plan's `bare`; it returns a call, a function that waits for it, and one that reads its
+    results."""
     from deep5.recipe.file import named_in_file
 
     text = plan.bare or ""

@@ -1,6 +1,6 @@
-"""Operators timed on every framework: in turn, in a new random order each round, every raw time kept.
+"""Timing of operators on every framework: in alternation, in a new random order each round, with all raw times kept.
 
-The rigorous mode measures in fresh processes: so threads can be set that a framework fixes when it starts.
+The rigorous mode uses fresh processes, in which threads can be set that a framework fixes at its start.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ SCOPE = (
     "direction with gradients holds the forward pass too; the loop's own time is stated, not subtracted"
 )
 
-# Processors, beyond as many as there are threads, that a candidate may keep busy: what the interpreter does beside it.
+# Processors beyond the number of threads that a candidate may keep busy, for the interpreter's own work.
 _BESIDE = 0.3
 _TIMEOUT_S = 3600
-# A fresh process finds modules where this one does: not `deep5` in a folder of that name which it was started beside.
+# A fresh process finds modules where this one does: not in a folder named `deep5` in its working directory.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.bench.measure import main; main(sys.argv[2:])"
 )
 
 
 def measure(plan: Plan) -> list[dict[str, Any]]:
-    """Measure a plan, in this process or in fresh ones, as its mode says; an operator of a file always in fresh ones.
+    """Measure a plan in this process, or in fresh ones in the rigorous mode or for an operator of a file.
 
     Returns:
-        What `measure_here` gives, of every process.
+        The results of `measure_here`, one per process.
 
     Raises:
-        UsageError: The plan names something that is not there.
-        RunFailed: A process failed, or not one candidate could be timed.
+        UsageError: The plan names something that does not exist.
+        RunFailed: A process failed, or no candidate could be timed.
     """
-    workloads(plan)  # what is wrong with it is told before processes are started
+    workloads(plan)  # its errors are reported before processes start
     for name in plan.frameworks:
         _check_framework(name)
     if plan.mode == "rigorous":
         found = [_in_fresh_process(plan, number) for number in range(plan.processes)]
     elif ".py:" in (plan.operator or ""):
-        # Code of a file may crash, or leave by exit: it does so in a process of its own, and that is told.
+        # Code of a file may crash or exit: it runs in a separate process, which reports this.
         found = [_in_fresh_process(plan, 0)]
     else:
         found = [measure_here(plan)]
@@ -74,7 +74,7 @@ def _check_framework(name: str) -> None:
         with uninterrupted():
             framework(name)
     except MissingDependency:
-        return  # it is listed, with what installs it
+        return  # it is listed, with the command that installs it
 
 
 def _in_fresh_process(plan: Plan, number: int) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _in_fresh_process(plan: Plan, number: int) -> dict[str, Any]:
                 f"{_name(plan)} did not end within {_TIMEOUT_S} s in {_read(doing)} (it ran in a child process, which "
                 "was ended); remedy: look for a loop without an end, or run fewer sizes"
             ) from None
-        # What an operator prints is for its author; what frameworks say while they start is not.
+        # An operator's output is for its author; that of frameworks at startup is not.
         sys.stdout.write(done.stdout)
         if done.returncode or not got.exists():
             raise RunFailed(death(_name(plan), done.returncode, _read(doing), done.stderr))
@@ -112,19 +112,19 @@ def _read(doing: Path) -> str:
 
 
 def _untold(doing: str) -> None:
-    """Nobody waits to know what is done."""
+    """Discard progress messages."""
 
 
 def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _untold) -> dict[str, Any]:
     """Measure a plan in this process, and the machine's peaks before and after.
 
     Args:
-        plan: What.
+        plan: The plan.
         process: Its number, for the record and the order.
-        tell: Is told what is done next, in words that follow "in", before what may crash.
+        tell: Called before each step that may crash, with words that follow "in".
 
     Returns:
-        What `measure_series` gives; `roofline`, and `peaks_flop_s` before and after.
+        The result of `measure_series`; `roofline`, and `peaks_flop_s` before and after.
 
     Raises:
         Deep5Error: The timer's self-test fails.
@@ -143,10 +143,10 @@ def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _
 
 
 def measure_series(plan: Plan, process: int = 0, tell: Callable[[str], object] = _untold) -> dict[str, Any]:
-    """Measure a plan in this process, and no peaks: those load frameworks that the plan does not name.
+    """Measure a plan in this process, without peaks, which load frameworks that the plan does not name.
 
     Args:
-        plan: What.
+        plan: The plan.
         process: Its number, for the record and the order.
         tell: As for `measure_here`.
 
@@ -164,7 +164,8 @@ def measure_series(plan: Plan, process: int = 0, tell: Callable[[str], object] =
 
 
 def _started(plan: Plan, process: int) -> tuple[dict[str, Any], list[Workload], list[Candidate]]:
-    """What will be told, what is run, and who is ready to run it: the others are told as left out."""
+    """The document to fill, the workloads, and the candidates that are ready; the document lists the others as left
+    out."""
     timing.self_test()
     works, left_out = workloads(plan)
     raw: dict[str, Any] = {
@@ -194,7 +195,7 @@ def _time(
     tell: Callable[[str], object],
     begin: float,
 ) -> None:
-    """Put the times of those that are ready, their settings and what is to be said of them into what is told."""
+    """Add the times, settings, and warnings of the ready candidates to the document."""
     evictor = timing.Evictor(plan.threads) if plan.cold else None
     order = generator(derive_seed(plan.seed, "bench order", raw["process"]), "order")
     with timing.collector_spared():
@@ -207,7 +208,7 @@ def _time(
                 sample_cold(plan, made, evictor, order, begin)
             for series in made:
                 name = series.candidate.framework
-                if not series.candidate.bare and name not in raw["settings"]:  # code by hand says nothing of them
+                if not series.candidate.bare and name not in raw["settings"]:  # hand-written code does not report them
                     raw["settings"][name] = series.prepared.settings()
                 raw["series"].append(series.told())
     if evictor is not None:
@@ -216,7 +217,7 @@ def _time(
 
 
 def _start(plan: Plan, candidate: Candidate, raw: dict[str, Any]) -> str | None:
-    """Load a framework and set its numerics and threads, before it computes; why that cannot be, or None."""
+    """Load a framework and set its numerics and threads before it computes; why that fails, or None."""
     try:
         engine = framework(candidate.framework)
     except MissingDependency as error:
@@ -248,9 +249,9 @@ def _prepared(
     begin: float,
     tell: Callable[[str], object],
 ) -> list[Series]:
-    """Every candidate that runs this workload rightly: first call, check of its results, calibration, warm-up.
+    """All candidates that run this workload correctly, after first call, check of results, calibration, and warm-up.
 
-    First calls come in a random order: who comes later finds memory and kernels that another has left.
+    First calls have a random order, because later candidates find memory and kernels cached by earlier ones.
     """
     tried: dict[Candidate, tuple[Series, Results]] = {}
     reasons: dict[Candidate, str] = {}
@@ -264,7 +265,7 @@ def _prepared(
             reason = difference(work, results, None)
         except UsageError:
             raise
-        except Exception as error:  # whatever a framework raises is the answer of that framework, and is listed
+        except Exception as error:  # any error of a framework is its answer, and is listed
             reason = reason_of(error)
         if reason is None:
             tried[candidate] = series, results
@@ -289,7 +290,7 @@ def _prepared(
 
 
 def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Sequence[dict[str, Any]]) -> list[str]:
-    """Who has other threads than were asked for, by what it says and, code by hand too, by what it keeps busy."""
+    """Candidates whose threads differ from the requested ones, by their report and by the processors they keep busy."""
     asked = f"the run asked for {plan.threads} threads and"
     said = [
         f"{asked} {name} has {own['threads']}"
@@ -306,7 +307,7 @@ def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Seq
 
 
 def main(arguments: Sequence[str]) -> None:
-    """What a fresh process does: read the plan, measure, and write what came of it."""
+    """Entry point of a fresh process: read the plan, measure, and write the result."""
     die_with_parent()
     wanted, got, doing, number = arguments
     plan, tell = Plan.from_json(Path(wanted).read_text()), Path(doing).write_text

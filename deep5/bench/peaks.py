@@ -1,4 +1,4 @@
-"""The machine's peaks as NumPy, ONNX Runtime and the frameworks that are timed reach them."""
+"""The machine's peaks as reached by NumPy, ONNX Runtime, and the timed frameworks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from deep5.operators.roofline import PRODUCT, Roofline, best_rate, numpy_rooflin
 
 __all__ = ["peaks"]
 
-# Measured in any case where it is there, so that the peak does not hang on which frameworks are timed: its product is
-# among the fastest, it computes nothing else, and it is soon loaded.
+# Measured whenever it is installed, so that the peak does not depend on which frameworks are timed: its product is
+# among the fastest, it does nothing else, and it loads fast.
 _ALWAYS = "onnxruntime"
 
 
 def peaks(plan: Plan, names: Sequence[str]) -> Roofline:
-    """The peaks of NumPy and of every framework's own product, in the plan's element type, and stream of memory.
+    """Peaks of the products of NumPy and of all frameworks, in the plan's element type, and the memory stream rate.
 
     Args:
-        plan: Gives element type, threads and device.
-        names: Of the frameworks that are timed; ONNX Runtime is measured beside them.
+        plan: Defines element type, threads, and device.
+        names: Names of the timed frameworks; ONNX Runtime is measured in addition.
     """
     if _ALWAYS not in (name.partition(":")[0] for name in names) and _is_there(plan):
         names = (*names, _ALWAYS)
@@ -38,14 +38,14 @@ def peaks(plan: Plan, names: Sequence[str]) -> Roofline:
     operands = tuple(draw.random((PRODUCT, PRODUCT)).astype(numpy_dtype(plan.peak_dtype)) for _ in range(2))
     long = np.ones(2 * timing.last_level_cache_bytes() // 4, dtype=np.float32)
     for name in names:
-        # Operations on whole numbers are no floating-point ones: there is no peak of them.
+        # Integer operations are not floating-point operations: they have no peak.
         product = _rate(plan, name, "MatMul", operands, 2 * PRODUCT**3) if is_floating(plan.peak_dtype) else None
         roofline = roofline.with_library(name, product, _rate(plan, name, "Neg", (long,), 2 * long.nbytes))
     return roofline
 
 
 def _is_there(plan: Plan) -> bool:
-    """Whether ONNX Runtime is installed and takes the plan's threads: with others, its peak is another machine's."""
+    """Whether ONNX Runtime is installed and accepts the plan's threads; otherwise its peak would not be comparable."""
     try:
         framework(_ALWAYS).set_threads(plan.threads)
     except (MissingDependency, UsageError):
@@ -59,5 +59,5 @@ def _rate(plan: Plan, name: str, op_type: str, values: Sequence[Any], amount: in
         native = executor.arrays(*values)
         work = timing.Work(call=executor.inference, arguments=native, synchronize=executor.synchronize)
         return best_rate(work, amount)
-    except Exception:  # whatever a framework raises: it is no peak, and shows in the framework's own rows
+    except Exception:  # any error of a framework: it sets no peak, and the error appears in its own rows
         return None

@@ -1,4 +1,4 @@
-"""What an operator benchmark is to run, in JSON's types: the same in this process and in fresh ones."""
+"""The plan of an operator benchmark, in JSON types: the same in this process and in fresh ones."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ class Plan:
     """An operator benchmark as declared.
 
     Attributes:
-        operator: ONNX's name, `DOMAIN.NAME` of a registered operator, or `FILE.py:NAME`; None: what the problems say.
+        operator: Name of an ONNX operator, `DOMAIN.NAME` of a registered operator, or `FILE.py:NAME`; None: that of the
+            problems.
         problems: Name of a problem set, or None.
-        uses: Of the problems; all where empty.
-        shapes: Of the inputs, where there are no problems.
-        attributes: Of the operator, beside those of a problem.
-        dtype: Of every tensor, or one an input.
-        bounds: Inputs are drawn evenly between these; None: within [-scale, scale], whole numbers below every extent.
+        uses: Uses of the problems; all if empty.
+        shapes: Shapes of the inputs, without a problem set.
+        attributes: Attributes of the operator, in addition to those of a problem.
+        dtype: Of every tensor, or one per input.
+        bounds: Inputs are uniform between these; None: within [-scale, scale], integers below every dimension.
         frameworks: Names, modes included.
-        bare: `FILE.py:NAME` or `MODULE:NAME` of the function that writes the operator by hand, or None.
+        bare: `FILE.py:NAME` or `MODULE:NAME` of the function with the hand-written operator, or None.
         backward: Whether gradients are timed too.
         cold: Whether calls after an eviction of the caches are timed too.
         mode: "quick" (this process) or "rigorous" (`processes` fresh ones).
         processes: Fresh processes of the rigorous mode.
-        rounds: Most samples of each, in a process.
-        threads: Within an operator.
-        device: Where it runs.
-        seed: Of the numbers and of the order.
-        limit_gflop: Problems with more work than this in one direction are left out, and listed; None: none are.
-        take: So many of the problems within the limit are run, evenly spread over the set; None: all.
-        keep: Name of a problem that is among those taken in any case, or None.
-        folder: Where a relative FILE.py is looked for, or None.
+        rounds: Maximum number of samples of each, per process.
+        threads: Threads within an operator.
+        device: The device to use.
+        seed: Seed of the numbers and of the order.
+        limit_gflop: Problems with more work than this in one direction are left out, and listed; None: no limit.
+        take: Number of problems within the limit to run, evenly spread over the set; None: all.
+        keep: Name of a problem that is always among those taken, or None.
+        folder: Folder of a relative FILE.py, or None.
     """
 
     operator: str | None = None
@@ -72,16 +73,16 @@ class Plan:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Element types as given: one, or one an input."""
+        """Element types as given: one, or one per input."""
         return (self.dtype,) if isinstance(self.dtype, str) else self.dtype
 
     @property
     def peak_dtype(self) -> str:
-        """The element type that peaks are measured in: the first floating-point one, or else the first."""
+        """The element type in which peaks are measured: the first floating-point one, or else the first."""
         return next(filter(is_floating, self.dtypes), self.dtypes[0])
 
     def to_json(self) -> str:
-        """As text that `from_json` reads."""
+        """The plan as a string that `from_json` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -100,8 +101,8 @@ class Workload:
 
     Attributes:
         problem: The problem.
-        direction: The forward pass, or that and gradients.
-        outputs: Specifications of the outputs; None where the operator says nothing of them.
+        direction: The forward pass, or also the gradients.
+        outputs: Specifications of the outputs; None if the operator does not declare them.
         flops: Operations of one call, or None.
         moved_bytes: Bytes that one call must read and write, or None.
     """
@@ -114,7 +115,7 @@ class Workload:
 
     @property
     def key(self) -> dict[str, str]:
-        """What names it in results."""
+        """Its identifier in results."""
         return {
             "problem": self.problem.name,
             "title": self.problem.title,
@@ -124,7 +125,7 @@ class Workload:
 
 
 def workloads(plan: Plan) -> tuple[list[Workload], list[dict[str, Any]]]:
-    """What is run, and what is left out before anything runs: with its reason, so that nothing is dropped unsaid.
+    """The workloads to run, and those left out before anything runs, each with its reason.
 
     Raises:
         UsageError: The plan names nothing that could be run.
@@ -161,7 +162,7 @@ def _too_large(plan: Plan, work: Workload) -> str:
 
     if plan.limit_gflop is not None and work.flops is not None and work.flops > plan.limit_gflop * 1e9:
         return f"its work is {work.flops / 1e9:.3g} GFLOP (limit_gflop={plan.limit_gflop:g})"
-    # Inputs, outputs and gradients are held several times over: by NumPy, by every framework, and by its workspaces.
+    # Inputs, outputs, and gradients are held several times: by NumPy, by every framework, and in its workspaces.
     needed, free = 8 * (work.moved_bytes or 0), psutil.virtual_memory().available
     if needed > free:
         return f"it may need {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB of memory are free"
@@ -215,12 +216,13 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
 
 
 def remarks(plan: Plan, works: Sequence[Workload], left_out: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is to be said of a workload: gradients that are asked for and not run, layers that are not built alike.
+    """Remarks on a plan: gradients that are requested but not run, and layers that deep5 and bare code build
+    differently.
 
     Args:
-        plan: Asks for gradients or not.
-        works: What is run.
-        left_out: What is not, from `workloads`.
+        plan: Defines whether gradients are requested.
+        works: The workloads to run.
+        left_out: Those left out, from `workloads`.
     """
     problems, said = {work.problem.name: work.problem for work in works}, []
     without = [problem for problem in problems.values() if len(problem.directions) == 1]
@@ -250,13 +252,13 @@ def workload_of(plan: Plan, problem: Problem, direction: Direction) -> Workload:
     """A problem with its outputs and its work.
 
     Raises:
-        ShapeError: The operator does not take these inputs.
-        UsageError: The operator is not there.
+        ShapeError: The operator does not accept these inputs.
+        UsageError: The operator does not exist.
     """
     from deep5.operators.contract import specs_of
 
     inputs, attributes = problem.inputs, {**problem.attributes, **plan.attributes}
-    # A known problem says what comes out, and how much work it is: also where a class of the user's own does it.
+    # A known problem defines its outputs and its work, even if a user's class computes it.
     outputs: tuple[TensorSpec, ...] | None = problem.outputs
     op_type, own = problem.operator, None
     if not outputs:
@@ -280,12 +282,12 @@ def make_operator_of(plan: Plan, problem: Problem, framework: str = "reference")
     """The operator that a plan runs on a problem.
 
     Args:
-        plan: Names it; where it does not, the problem does.
-        problem: Gives attributes.
-        framework: Whose a native function is.
+        plan: Names it; otherwise, the problem does.
+        problem: Defines attributes.
+        framework: Framework of a native function.
 
     Raises:
-        UsageError: It is not there, does not take the attributes, or is no operator.
+        UsageError: It does not exist, does not accept the attributes, or is not an operator.
     """
     from deep5.recipe.operator_names import made_operator
 

@@ -1,4 +1,4 @@
-"""A recipe of operators (level 0) as a plan: read, and checked without running it."""
+"""Convert a recipe of operators (level 0) to a plan, and check it without running it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from deep5.recipe.part import Part, Parts, is_factory
 
 __all__ = ["check_operators", "plan_of"]
 
-# What the function under `bare` is called with, by name.
+# Keyword arguments of the function under `bare`.
 _GIVEN = ("inputs", "output_grads", "needs", "threads", "device")
 
 
 def plan_of(parts: Parts) -> Plan:
-    """What a level-0 recipe runs, in JSON's types.
+    """The plan of a level-0 recipe, in JSON types.
 
     Args:
-        parts: Of the recipe, by key.
+        parts: The recipe's parts, by key.
 
     Raises:
-        RecipeError: `bare` is no function that another process could find.
+        RecipeError: `bare` is not a function that another process can find.
     """
     values = {key: part.value for key, part in parts.items()}
     operator = parts["operator"]
@@ -62,7 +62,7 @@ def _names(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _absolute(text: str, folder: Path | None) -> str:
-    """`FILE.py:NAME` with the whole path: another process may stand elsewhere."""
+    """`FILE.py:NAME` with the absolute path, since another process may have another working directory."""
     if ".py:" not in text:
         return text
     file, _, name = text.rpartition(":")
@@ -76,22 +76,22 @@ def _bare(part: Part) -> str | None:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if not is_factory(value) or not module or not name.isidentifier():
         raise part.not_a(value, "a function at the top level of a module, or FILE.py:NAME")
-    # A recipe's file is run as a module of its own name, which no other process knows.
+    # A recipe's file runs as a module with a special name, which no other process knows.
     own = part.file is not None and module.startswith(("deep5_recipe_", "__main__"))
     return f"{Path(str(part.file)).resolve()}:{name}" if own else f"{module}:{name}"
 
 
 def check_operators(parts: Parts) -> list[str]:
-    """Whether a level-0 recipe could run: its problems, its operator, its function for the bare frameworks.
+    """Check whether a level-0 recipe can run: its problems, its operator, its function for the bare frameworks.
 
     Args:
-        parts: Of the recipe, by key.
+        parts: The recipe's parts, by key.
 
     Returns:
         What would be run, and how much would be left out.
 
     Raises:
-        RecipeError: A part is not there or does not fit.
+        RecipeError: A part does not exist or does not fit.
     """
     plan, bare, notes = plan_of(parts), parts["bare"], []
     if plan.bare is not None:
@@ -125,7 +125,7 @@ def _check_box(part: Part, plan: Plan) -> None:
     box = part.value
     if box is None or plan.problems is None:
         return
-    # Of all uses: one that a setting leaves out is told when the pictures are drawn.
+    # Of all uses: if a setting leaves one out, this is reported when the charts are drawn.
     names = [problem.name for problem in problem_set(plan.problems, (), plan.peak_dtype)]
     if box not in names:
         raise RecipeError(f"{part.where}'box' is {box!r}; allowed: one of {names[0]} … {names[-1]}")

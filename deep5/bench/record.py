@@ -1,4 +1,4 @@
-"""operators.json: medians, rates, coverage and the machine's peaks of a run that timed operators."""
+"""operators.json: medians, rates, coverage, and the machine's peaks of a run that timed operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["OPERATORS", "operators_document", "unsure"]
 
 OPERATORS = "operators.json"
-"""The file of a result folder that holds medians, rates, coverage and the machine's peaks."""
+"""File in a result folder with medians, rates, coverage, and the machine's peaks."""
 
 
 def operators_document(times: OperatorTimes) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def operators_document(times: OperatorTimes) -> dict[str, Any]:
 
 
 def unsure(times: OperatorTimes) -> list[str]:
-    """One line for all numbers that may be unstable; which they are, and why, stands in operators.json."""
+    """One line on all numbers that may be unstable; operators.json lists them, with reasons."""
     number = sum(bool(row["warnings"]) for row in times.rows)
     if not number:
         return []

@@ -1,4 +1,4 @@
-"""Times of operators for the eye: a table, what was left out with its reason, the machine's peaks."""
+"""Printed report of operator times: a table, what was left out with its reason, and the machine's peaks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDE = 110
 
 
 def seconds(value: float | None) -> str:
-    """A time in three digits and the unit that fits.
+    """A time with three digits in the unit that fits.
 
     >>> seconds(1.234e-5), seconds(2.0), seconds(None)
     ('12.3 us', '2 s', '-')
@@ -33,11 +33,11 @@ def seconds(value: float | None) -> str:
 
 
 def operator_table(told: Mapping[str, Any], console: Console) -> None:
-    """Print what operators.json holds.
+    """Print the content of operators.json.
 
     Args:
         told: Its content.
-        console: Where to print.
+        console: The console to print to.
     """
     from rich import box
     from rich.table import Table
@@ -93,7 +93,7 @@ def operator_table(told: Mapping[str, Any], console: Console) -> None:
 
 
 def _legend(told: Mapping[str, Any], wide: bool) -> list[str]:
-    """What the columns mean, and what stands behind a mark or an empty place."""
+    """The meaning of columns, marks, and empty cells."""
     rows, peak = told["rows"], told["roofline"]
     product_of, copy_of = (_fastest(peak["seen"], which) for which in (0, 1))
     copy = f"{peak['byte_s'] / 1e9:.4g} GB/s (copy, {copy_of})"
@@ -132,10 +132,10 @@ def _short(text: str) -> str:
 
 
 def _grouped(reasons: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
-    """Reasons that differ in their numbers alone, such as the work of a problem, are one; the most frequent first.
+    """Merge reasons that differ only in their numbers, such as the work of a problem; the most frequent first.
 
     Returns:
-        Candidate and reason, the latter after ": ", or after ", such as: " where it is one of several.
+        Candidate and reason, the latter after ": ", or after ", such as: " if it represents several.
     """
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for (candidate, reason), count in reasons.items():

@@ -1,4 +1,4 @@
-"""`Series`: one candidate on one workload, called for the first time, warmed up, and timed in turn with the others."""
+"""`Series`: one candidate on one workload: first call, warm-up, and timing in alternation with the others."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Series", "call_first", "sample", "sample_cold", "warm_up"]
 
-# Seconds that one size may take on one framework in one process: checks, warm-up and samples. What prepares and
-# compiles, up to the end of the first call, is told apart.
+# Seconds for one size on one framework in one process: checks, warm-up, and samples. Preparation and compilation, up to
+# the end of the first call, are reported separately.
 _BUDGET_S = {"quick": 0.75, "rigorous": 0.95}
 _WARM_UP_S = 0.1
-# A call this long brings its data into the caches by itself; before shorter ones, which follow another candidate's, one
+# A call this long loads its data into the caches by itself; before shorter ones, which follow another candidate's, one
 # call is made that does not count.
 _LONG_S = 0.02
 _FEWEST, _LEAST_S = 7, 0.2
@@ -29,7 +29,8 @@ _COLD = 15
 
 @dataclass(kw_only=True)
 class Series:
-    """One candidate on one workload, as it is measured. Times are pairs: seconds since the process began, a call's."""
+    """Measurements of one candidate on one workload. Times are pairs: seconds since the process began, seconds of a
+    call."""
 
     work: Workload
     candidate: Candidate
@@ -38,14 +39,14 @@ class Series:
     first_call_s: float = 0.0
     memory_bytes: int | None = None
     settled: bool = True
-    spent_s: float = 0.0  # checks, warm-up and samples; the first call, which may compile, is told apart
+    spent_s: float = 0.0  # checks, warm-up, and samples; the first call, which may compile, is reported separately
     warm_ups: list[tuple[float, float]] = field(default_factory=list)
     samples: list[tuple[float, float]] = field(default_factory=list)
     cold: list[tuple[float, float]] = field(default_factory=list)
-    processors: list[float] = field(default_factory=list)  # kept busy while a sample was taken
+    processors: list[float] = field(default_factory=list)  # processors kept busy while a sample was taken
 
     def told(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """The series in JSON types."""
         return {
             **self.work.key,
             "candidate": self.candidate.label,
@@ -66,7 +67,7 @@ class Series:
 
 
 def call_first(series: Series) -> list[NDArray[Any]]:
-    """The results of the first call, on NumPy; its time, and how far memory grew in it, are noted in the series."""
+    """The results of the first call as NumPy arrays; records its time and memory growth in the series."""
     kept: list[Any] = []
     loop = series.prepared.work
 
@@ -81,7 +82,7 @@ def call_first(series: Series) -> list[NDArray[Any]]:
 
 
 def warm_up(series: Series, begin: float, plan: Plan) -> str | None:
-    """Check that all work is timed, calibrate, warm up; why the candidate is left out, or None."""
+    """Check that all work is timed, calibrate, and warm up; why the candidate is left out, or None."""
     loop, start = series.prepared.work, perf_counter()
     fault = timing.untimed_work(loop, series.prepared.read)
     if fault is not None:
@@ -100,16 +101,16 @@ def warm_up(series: Series, begin: float, plan: Plan) -> str | None:
 
 
 def sample(plan: Plan, made: list[Series], order: Any, begin: float) -> None:
-    """A sample of each a round, in a new random order; a candidate that has used its time up takes part no more."""
+    """Take one sample of each per round, in a new random order; candidates drop out when their time is used up."""
     budget_s = _BUDGET_S[plan.mode] * (0.65 if plan.cold else 1.0)
     costs = [_sample_s(series) for series in made]
-    # Where warming up took most of the time, short calls still get the samples that an interval needs.
+    # If warm-up took most of the time, short calls still get the samples that an interval requires.
     least = [_FEWEST if _FEWEST * cost < _LEAST_S else 1 for cost in costs]
     with timing.collector_off():
         for number in range(plan.rounds):
             for which in order.permutation(len(made)):
                 series, turn = made[which], perf_counter()
-                # Whoever leaves out one round leaves out all that follow: sample i is of round i.
+                # A candidate that skips one round skips all following ones, so that sample i belongs to round i.
                 if number > len(series.samples) or (
                     number >= least[which] and series.spent_s + costs[which] > budget_s
                 ):
@@ -128,7 +129,7 @@ def _sample_s(series: Series) -> float:
 
 
 def sample_cold(plan: Plan, made: list[Series], evictor: timing.Evictor, order: Any, begin: float) -> None:
-    """Single calls, the caches emptied before each."""
+    """Time single calls, with the caches evicted before each."""
     budget_s, cost_s = _BUDGET_S[plan.mode], 0.0
     with timing.collector_off():
         for number in range(_COLD):

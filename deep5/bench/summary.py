@@ -1,4 +1,4 @@
-"""Raw times of operators -> medians with intervals, rates, shares of the machine's peak, and what was left out."""
+"""Summary of the raw times of operators: medians with intervals, rates, shares of the machine's peak, and omissions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from deep5.operators.roofline import Roofline
 __all__ = ["OperatorTimes", "middle_of", "rates_of", "roofline_of", "series_name", "summarise"]
 
 _KEY = ("problem", "direction", "candidate")
-# What makes a number less certain, beyond which it is said.
+# Thresholds beyond which a number is reported as uncertain.
 _WIDE, _DRIFT, _OVERHEAD, _STEADY = 0.05, 0.05, 0.01, 0.2
-# Time through deep5 over time bare, below which they do not run the same thing: the interval of the median is there.
+# Ratio of time through deep5 to bare time below which the two do not run the same thing, by the median's interval.
 _ALIKE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorTimes:
-    """Everything that was measured of operators, in JSON's types.
+    """All measurements of operators, in JSON types.
 
     Attributes:
-        rows: One a problem, direction and candidate; times in seconds a call.
+        rows: One per problem, direction, and candidate; times in seconds per call.
         left_out: Each with `problem`, `title`, `use`, `direction`, `candidate` and `reason`.
-        coverage: By candidate, `measured` and `of`: how many of all problems and directions.
+        coverage: By candidate, `measured` and `of`: the number of measured and of all problems and directions.
         roofline: The peaks.
-        raw: What `deep5.bench.measure` gave.
-        warnings: What makes the numbers less certain.
+        raw: Result of `deep5.bench.measure`.
+        warnings: Causes of uncertainty in the numbers.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -43,7 +43,7 @@ class OperatorTimes:
     warnings: tuple[str, ...]
 
     def samples(self) -> Iterable[tuple[str, list[Sample]]]:
-        """Every raw time by the name of its series, warm-ups too, in the order of time."""
+        """All raw times by the name of their series, including warm-up, in chronological order."""
         for raw in self.raw:
             for series in raw["series"]:
                 for cache in ("warm_ups", "samples", "cold"):
@@ -58,7 +58,7 @@ class OperatorTimes:
 
 
 def series_name(series: Mapping[str, Any], cache: str, process: int) -> str:
-    """What samples.csv calls a series: `time[conv-24 | forward | pytorch (bare) | warm | process 1]`."""
+    """Name of a series in samples.csv: `time[conv-24 | forward | pytorch (bare) | warm | process 1]`."""
     state = {"samples": "warm", "cold": "cold", "warm_ups": "warm-up"}[cache]
     return (
         f"time[{series['problem']} | {series['direction']} | {series['candidate']} | {state} | process {process + 1}]"
@@ -66,13 +66,13 @@ def series_name(series: Mapping[str, Any], cache: str, process: int) -> str:
 
 
 def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
-    """Rows of medians from the raw times of one process or several.
+    """Compute rows of medians from the raw times of one process or several.
 
-    In one process the interval is that of the median of its samples. Of several, each process gives its median, and
-    the interval is that of the median of these: samples of one process are no independent ones.
+    For one process, the interval is that of the median of its samples. For several, each process contributes its
+    median, and the interval is that of the median of these, because samples of one process are not independent.
 
     Args:
-        found: As `deep5.bench.measure` gives it.
+        found: Result of `deep5.bench.measure`.
     """
     peak = reduce(Roofline.merged, (roofline_of(raw["roofline"]) for raw in found))
     grouped: dict[tuple[str, ...], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
@@ -103,7 +103,7 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
 
 
 def _not_alike(times: OperatorTimes) -> list[str]:
-    """Frameworks on which deep5 is faster than code by hand: it cannot be, where both run the same thing."""
+    """Frameworks on which deep5 is faster than hand-written code, which is impossible if both run the same thing."""
     ratios: dict[str, list[float]] = {}
     for ours, bare in times.pairs():
         ratios.setdefault(ours["framework"], []).append(ours["median_s"] / bare["median_s"])
@@ -116,7 +116,7 @@ def _not_alike(times: OperatorTimes) -> list[str]:
 
 
 def _surely_below(values: Sequence[float], limit: float) -> bool:
-    """Whether the whole interval of a median is below; fewer values than an interval needs say nothing."""
+    """Whether the whole interval of a median is below the limit; false if there are too few values for an interval."""
     try:
         return median_interval(values).high < limit
     except TooFewSamples:
@@ -124,7 +124,7 @@ def _surely_below(values: Sequence[float], limit: float) -> bool:
 
 
 def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Whether the machine reached the same peak before and after, in every process."""
+    """A warning if the machine's peak changed during the measurement, over all processes."""
     seen = [flop_s for raw in found for flop_s in raw["peaks_flop_s"] if flop_s is not None]
     if not seen or max(seen) <= (1 + _STEADY) * min(seen):
         return []
@@ -135,7 +135,7 @@ def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def roofline_of(told: Mapping[str, Any]) -> Roofline:
-    """The peaks as they are written down."""
+    """The peaks as read from the document."""
     seen = {name: (rates[0], rates[1]) for name, rates in told["seen"].items()}
     return Roofline(**{**told, "seen": seen})
 
@@ -161,13 +161,13 @@ def _row(
 
 
 def rates_of(seconds: float, flops: int | None, moved: int | None, peak: Roofline) -> dict[str, float | None]:
-    """Rates of a call, and their shares of what the machine reaches; None where work or traffic is not known.
+    """Rates of a call, and their shares of the machine's peaks; None if work or traffic is unknown.
 
     Args:
-        seconds: Of a call.
-        flops: Its operations.
-        moved: Its bytes.
-        peak: Of the machine.
+        seconds: Seconds of a call.
+        flops: Operations of a call.
+        moved: Bytes moved by a call.
+        peak: Peaks of the machine.
     """
     rate = None if flops is None else flops / seconds
     attainable = None if flops is None or not moved else peak.attainable(flops, moved)
@@ -180,10 +180,10 @@ def rates_of(seconds: float, flops: int | None, moved: int | None, peak: Rooflin
 
 
 def middle_of(processes: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Median, interval and number of samples.
+    """Median, interval, and number of samples.
 
     Args:
-        processes: The times of each, in seconds a call.
+        processes: The times of each, in seconds per call.
     """
     values = [median(times) for times in processes if times] if len(processes) > 1 else list(processes[0])
     count = sum(map(len, processes))
@@ -206,7 +206,7 @@ def _warnings(
     overhead_s: float,
     processes: int,
 ) -> list[str]:
-    """Why a number may be unstable, and what to do about it."""
+    """Why a number may be unstable, and the remedy."""
     said, middle = [], row["median_s"]
     remedy = "remedy: a quiet machine" if processes > 1 else "remedy: --rigorous, a quiet machine"
     if row["low_s"] is None:

@@ -1,1 +1,1 @@
-"""All-reduce timed: what is measured, by whom, and what is said of it."""
+"""Timing of all-reduce: plans, measurement by ranks, and summaries."""

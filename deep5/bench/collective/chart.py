@@ -1,4 +1,4 @@
-"""A picture of all-reduce over sizes: time with its interval, and what the model says, and both bandwidths below."""
+"""A chart of all-reduce over sizes: measured times with intervals and modeled times, and both bandwidths below."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _HEIGHT, _RATE_HEIGHT = 240, 160
 
 
 def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
-    """Median times as lines with points and their intervals, modelled times dashed; below, both bandwidths.
+    """Median times as lines with points and their intervals, modeled times dashed; below, both bandwidths.
 
     Args:
-        summary: As `summarise_collectives` gives it.
-        title: Of the whole.
+        summary: Result of `summarise_collectives`.
+        title: Title of the chart.
 
     Raises:
         MissingDependency: Altair is not installed.

@@ -1,4 +1,4 @@
-"""What ranks reduce to be timed, and whether the result is right."""
+"""Buffers that ranks reduce for timing, and the check of the result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["allowed_error", "drawn", "largest_error", "reference"]
 
 
 def drawn(plan: CollectivePlan, rank: int, elements: int) -> np.ndarray:
-    """A rank's buffer, as any rank can draw it; shape (elements,), of the plan's dtype.
+    """A rank's buffer, which any rank can reproduce; shape (elements,), of the plan's dtype.
 
-    Sums are of values in [-1, 1), products of values in [0.8, 1.25), so that they neither overflow nor vanish; whole
-    numbers are 3, 5 or 7 in products, which wrap around and are never zero, and from 1 to 16 otherwise. So no rank has
-    the result of a sum or a product from the start.
+    Sums use values in [-1, 1), products values in [0.8, 1.25), so that they neither overflow nor vanish. Integers are
+    3, 5 or 7 in products, which wrap around and are never zero, and 1 to 16 otherwise. Therefore no rank starts with
+    the result of a sum or a product.
     """
     random: np.random.Generator = generator(plan.seed, "collective", rank, elements)
     dtype = np.dtype(plan.dtype)
@@ -31,7 +31,7 @@ def drawn(plan: CollectivePlan, rank: int, elements: int) -> np.ndarray:
 
 
 def reference(plan: CollectivePlan, ranks: int, elements: int) -> np.ndarray:
-    """The right result, in float64 or, of whole numbers, int64."""
+    """The correct result, in float64, or in int64 for integers."""
     from deep5.distributed.collectives.messages import COMBINE
 
     wide = np.int64 if np.dtype(plan.dtype).kind == "i" else np.float64
@@ -42,10 +42,10 @@ def reference(plan: CollectivePlan, ranks: int, elements: int) -> np.ndarray:
 
 
 def allowed_error(plan: CollectivePlan, ranks: int) -> float:
-    """How far a right result may be from the reference: absolutely in a sum, relatively in a product, else not at all.
+    """Allowed difference of a correct result from the reference: absolute for sums, relative for products, otherwise 0.
 
-    P - 1 roundings, in whatever order, are off by (P - 1) u sum |x| at most, or (P - 1) u times the product, to first
-    order in the unit roundoff u. Twice that covers the higher orders and what the reference rounds itself.
+    P - 1 roundings, in any order, cause an error of at most (P - 1) u sum |x|, or (P - 1) u times the product, to first
+    order in the unit roundoff u. Twice that covers the higher orders and the rounding of the reference.
 
     References:
         Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 2002, sections 3.1 and 4.2.
@@ -58,14 +58,14 @@ def allowed_error(plan: CollectivePlan, ranks: int) -> float:
 
 
 def largest_error(plan: CollectivePlan, result: np.ndarray, right: np.ndarray) -> float:
-    """The largest error of a result, to be held to `allowed_error`; infinite where a value is not finite.
+    """The largest error of a result, for comparison with `allowed_error`; infinite if a value is not finite.
 
     Args:
-        plan: Of the run.
+        plan: The plan.
         result: Shape (elements,).
-        right: As `reference` gives it.
+        right: Result of `reference`.
     """
-    worst, step = 0.0, 1 << 20  # piece by piece: buffers may take a good part of the memory
+    worst, step = 0.0, 1 << 20  # in chunks, since buffers may take a large part of the memory
     for begin in range(0, result.size, step):
         got, due = result[begin : begin + step], right[begin : begin + step]
         if result.dtype.kind == "i":

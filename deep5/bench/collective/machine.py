@@ -1,4 +1,4 @@
-"""Messages and additions timed: what the constants of a machine are fitted to."""
+"""Timing of messages and additions, to which the machine's constants are fitted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from deep5.distributed.collectives.messages import COMBINE
 
 __all__ = ["MachineTimes"]
 
-# Sizes go up to the largest that is measured: in caches both are faster than in memory. Those of small plans go up to
-# here, as a slope needs sizes that take longer than a message's latency.
+# Sizes go up to the largest measured one: in caches, both are faster than in memory. For small plans they go up to
+# `_LEAST_BYTES`, because a slope requires sizes that take longer than a message's latency.
 _LEAST_BYTES, _MOST_BYTES = 1 << 21, 1 << 26
 _WARM_UP = 1
 _FEWEST = 3
-# Between two looks of a rank that has nothing to do: one that looks all the time takes a processor from those that do.
+# Polling interval of an idle rank: constant polling would take a processor from the working ranks.
 _PAUSE_S = 0.002
 
 
@@ -30,19 +30,19 @@ def _sizes(plan: CollectivePlan, first: int) -> list[int]:
 
 
 class MachineTimes:
-    """Times of messages and additions, collected by and by: what else the machine does for a moment does not matter.
+    """Times of messages and additions, collected over the whole measurement, so that short disturbances do not matter.
 
-    Every rank makes one, and calls it alike.
+    Every rank creates one and makes the same calls.
 
     Args:
-        communicator: Of at least two ranks.
-        plan: Says how often in all, of which dtype and with which op, and how long to wait.
+        communicator: Communicator of at least two ranks.
+        plan: Defines the total number of rounds, dtype, op, and timeout.
 
     Attributes:
-        message_s: By size in bytes, half of what messages there and back took between the first rank and the last:
-            those two are most often on different machines. The other ranks wait meanwhile. The same on every rank.
-        addition_s: By size in bytes, what NumPy took to combine two buffers in place: on all ranks at once, the slowest
-            one's. The same on every rank.
+        message_s: By size in bytes, half of the round-trip time between the first rank and the last, which are the most
+            likely to be on different machines. The other ranks wait meanwhile. The same on every rank.
+        addition_s: By size in bytes, the time of NumPy to combine two buffers in place, on all ranks at once; that of
+            the slowest rank. The same on every rank.
     """
 
     def __init__(self, communicator: Communicator, plan: CollectivePlan) -> None:
@@ -53,7 +53,7 @@ class MachineTimes:
         self.addition_s: dict[int, list[float]] = {size: [] for size in _sizes(plan, 1024)}
 
     def collect(self) -> None:
-        """Measure some more."""
+        """Collect further measurements."""
         self._messages()
         self._additions()
 

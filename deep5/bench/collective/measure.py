@@ -1,4 +1,4 @@
-"""All-reduce timed: algorithms in turn, in one set of ranks, over sizes, and every result looked at."""
+"""Timing of all-reduce: algorithms in alternation, by one set of ranks, over sizes, with a check of every result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deep5.results.round_samples import order_of_round
 
 __all__ = ["CollectiveTimes", "Measured", "is_right", "measure_collectives"]
 
-# Of the larger buffer that warms up: fast enough for many calls in a tenth of a second.
+# Size of the larger warm-up buffer: small enough for many calls in a tenth of a second.
 _WARM_BYTES = 1 << 16
 
 
@@ -35,14 +35,14 @@ class Measured:
 
     Attributes:
         algorithm: Its name.
-        size_bytes: Of the buffer.
-        seconds: A call each, in the order of the rounds; the slowest rank's.
+        size_bytes: Size of the buffer.
+        seconds: One per call, in the order of the rounds; the slowest rank's.
         own_seconds: By rank, the same by its own clock.
-        sent_bytes: By rank, what the communicator counted in one call.
-        messages: By rank, how many messages that was.
+        sent_bytes: By rank, the bytes that the communicator counted in one call.
+        messages: By rank, the number of these messages.
         largest_error: Over all ranks; see `deep5.bench.collective.data.largest_error`.
-        checksums: By rank, two sums over the bits of the first result and two over those of the last, as
-            `deep5.distributed.agreement.checksum` gives them.
+        checksums: By rank, two sums over the bits of the first result and two over those of the last, from
+            `deep5.distributed.agreement.checksum`.
     """
 
     algorithm: str
@@ -62,15 +62,15 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveTimes:
-    """What was measured; the same on every rank.
+    """Measurements of a plan; the same on every rank.
 
     Attributes:
-        plan: What was asked for.
-        ranks: How many took part.
-        measured: Size after size, in the order of the plan's algorithms.
+        plan: The plan.
+        ranks: Number of ranks.
+        measured: By size, in the order of the plan's algorithms.
         message_s: By size in bytes, seconds of a message.
         addition_s: By size in bytes, seconds of combining two buffers.
-        others_share: What other programs took of the ranks' processors meanwhile, 0 to 1; None where that is not known.
+        others_share: Share of the ranks' processors that other programs used meanwhile, 0 to 1; None if unknown.
     """
 
     plan: CollectivePlan
@@ -81,12 +81,12 @@ class CollectiveTimes:
     others_share: float | None = None
 
     def to_json(self) -> str:
-        """All of it as text, for another process."""
+        """The measurements as JSON, for another process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> CollectiveTimes:
-        """`to_json` undone."""
+        """The inverse of `to_json`."""
         found = json.loads(text)
         measured = []
         for row in found["measured"]:
@@ -106,21 +106,21 @@ class CollectiveTimes:
 def measure_collectives(
     communicator: Communicator, plan: CollectivePlan, algorithms: Mapping[str, AllReduceFunction] = ALGORITHMS
 ) -> CollectiveTimes:
-    """Time a plan; every rank calls this alike.
+    """Time a plan; every rank calls this with the same arguments.
 
-    A round calls every algorithm once, in an order that is drawn for every two rounds and turned in the second. Before
-    each call the buffer is filled anew and the ranks meet at a barrier; each reads its own clock around its call, and
-    the slowest counts. The first call and the last of each algorithm are looked at: against a sum in float64 that each
-    rank makes itself, and for the same bits on every rank.
+    A round calls every algorithm once; a random order is drawn for every two rounds and reversed in the second. Before
+    each call, the buffer is refilled and the ranks meet at a barrier; each rank reads its own clock around its call,
+    and the slowest counts. The first and the last call of each algorithm are checked: against a float64 sum that each
+    rank computes itself, and for bit-identical results on all ranks.
 
     Args:
-        communicator: Of at least two ranks.
+        communicator: Communicator of at least two ranks.
         plan: What to measure.
         algorithms: By name.
 
     Raises:
-        UsageError: There is one rank alone, or an algorithm is not there.
-        CommunicationError: A call was not finished in time, or a rank is lost.
+        UsageError: There is only one rank, or an algorithm does not exist.
+        CommunicationError: A call did not finish in time, or a rank is lost.
     """
     if communicator.size < 2:
         raise UsageError("a collective on 1 rank, which has nobody to send to; allowed: at least 2; remedy: --ranks 2")
@@ -147,7 +147,7 @@ def measure_collectives(
 
 
 def _warm_up(communicator: Communicator, plan: CollectivePlan, functions: Mapping[str, AllReduceFunction]) -> None:
-    """Call everything at the smallest size and a larger one until the time is over; all ranks end with the first."""
+    """Call everything at the smallest size and a larger one until the time is over on the first rank."""
     begin, limit_s = monotonic(), plan.timeout_s
     sizes = [min(plan.sizes_bytes), min(max(plan.sizes_bytes), _WARM_BYTES)]
     each = [_Size(communicator, plan, functions, size // plan.itemsize * plan.itemsize) for size in sizes]
@@ -160,9 +160,10 @@ def _warm_up(communicator: Communicator, plan: CollectivePlan, functions: Mappin
 
 
 def _others_share(communicator: Communicator, before: Mapping[str, Any], limit_s: float) -> float | None:
-    """What others than these ranks took of the processors, the most that any rank saw; None where that is not known.
+    """Share of the processors that processes other than these ranks used, the maximum over ranks; None if unknown.
 
-    A rank knows the time of its own process alone: that of its neighbours on the machine is taken off by asking them.
+    A rank knows only the time of its own process: it queries its neighbors on the same machine and subtracts their
+    time.
     """
     after = machine_state()
     own = np.array([after["own_s"] - before["own_s"]])
@@ -199,7 +200,7 @@ class _Size:
         count = len(functions)
         self.seconds = np.zeros((count, plan.rounds))
         self.errors = np.zeros(count)
-        # By algorithm: of the first result and the last, two sums over the bits each; bytes and messages of a call.
+        # By algorithm: two sums each over the bits of the first result and the last; bytes and messages of a call.
         self.sums = np.zeros((count, 2, 2), np.int64)
         self.sent = np.zeros((count, 2), np.int64)
 
@@ -239,7 +240,7 @@ class _Size:
         ]
 
     def call_all(self) -> None:
-        """Call every algorithm once, and look at nothing."""
+        """Call every algorithm once, without a check."""
         for place, function in enumerate(self.functions.values()):
             self._call(place, function)
 
@@ -263,5 +264,5 @@ class _Size:
 
 
 def is_right(measured: Measured, plan: CollectivePlan) -> bool:
-    """Whether all results that were looked at are right, and the same on every rank."""
+    """Whether all checked results are correct, and the same on every rank."""
     return measured.same_bits and measured.largest_error <= allowed_error(plan, len(measured.sent_bytes))

@@ -1,4 +1,4 @@
-"""What `deep5 bench collective` measures: algorithms, sizes, element type, rounds."""
+"""The measurements of `deep5 bench collective`: algorithms, sizes, element type, rounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DTYPES = ("float16", "float32", "float64", "int32", "int64")
 """Element types that can be timed: those whose sum float64 or int64 can check."""
 
 SIZE_SETS = ("deepbench",)
-"""Sizes by name: those of DeepBench (Baidu Research, https://github.com/baidu-research/DeepBench, Apache-2.0),
+"""Named sets of sizes: that of DeepBench (Baidu Research, https://github.com/baidu-research/DeepBench, Apache-2.0),
 `code/kernels/all_reduce_problems.h`: numbers of elements, which are float32 there."""
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -33,23 +33,23 @@ _FACTOR = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivePlan:
-    """What is measured, on every rank alike.
+    """The plan of a measurement, the same on every rank.
 
     Attributes:
-        sizes_bytes: Of the buffers, each a whole number of elements, above zero.
-        algorithms: Names, "library" among them for the communicator's own.
+        sizes_bytes: Sizes of the buffers, each a multiple of the element size, above zero.
+        algorithms: Names, including "library" for the communicator's own.
         dtype: One of `DTYPES`.
-        op: How values are combined.
+        op: Reduction operation.
         rounds: Timed calls of each algorithm and size.
-        warm_up: Calls before them, at least.
-        warm_up_s: So long all algorithms are called before the first size is timed: ranks that have just begun share a
-            core or sleep, and the sizes measured first would pay for it.
-        segment_bytes: Of the pipeline.
-        seed: Of the buffers and of the order.
-        timeout_s: Limit of every call.
+        warm_up: Minimum number of calls before them.
+        warm_up_s: Seconds of calls of all algorithms before the first size is timed: newly started ranks share a core
+            or sleep, which would distort the first sizes.
+        segment_bytes: Segment size of the pipeline.
+        seed: Seed of the buffers and of the order.
+        timeout_s: Time limit of every call.
 
     Raises:
-        UsageError: One of them cannot be.
+        UsageError: A value is invalid.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -82,16 +82,16 @@ class CollectivePlan:
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element."""
+        """Bytes per element."""
         return np.dtype(self.dtype).itemsize
 
     def to_json(self) -> str:
-        """The plan as text, for another process."""
+        """The plan as JSON, for another process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> CollectivePlan:
-        """`to_json` undone."""
+        """The inverse of `to_json`."""
         found: dict[str, Any] = json.loads(text)
         for name in ("sizes_bytes", "algorithms"):
             found[name] = tuple(found[name])
@@ -102,8 +102,8 @@ def parse_algorithms(text: str | None, known: Iterable[str] = ALGORITHMS) -> tup
     """The algorithms of `ring,library`; None: all.
 
     Raises:
-        UnknownName: One is none.
-        UsageError: None is named, or one twice.
+        UnknownName: An algorithm does not exist.
+        UsageError: The list is empty or has a duplicate.
     """
     allowed = (*known, LIBRARY)
     if text is None:
@@ -118,15 +118,15 @@ def parse_algorithms(text: str | None, known: Iterable[str] = ALGORITHMS) -> tup
 
 
 def parse_sizes(text: str | None, itemsize: int, *, most: str = "64M") -> tuple[int, ...]:
-    """Sizes in bytes of `4:64M` (each four times the last), `4:64M:2`, `1K,1M` or `deepbench`; None: from one element.
+    """Sizes in bytes of `4:64M` (factor 4), `4:64M:2`, `1K,1M` or `deepbench`; None: from one element.
 
     Args:
         text: As on the command line; K, M and G are powers of 1024.
-        itemsize: Bytes an element.
-        most: The largest, where no text is given.
+        itemsize: Bytes per element.
+        most: The largest size if `text` is None.
 
     Raises:
-        UsageError: It cannot be read, or a size is no whole number of elements.
+        UsageError: It cannot be read, or a size is not a multiple of the element size.
 
     >>> parse_sizes("4:1K", 4), parse_sizes("8:1K:8", 4), parse_sizes("12,2K", 4)
     ((4, 16, 64, 256, 1024), (8, 64, 512), (12, 2048))

@@ -1,7 +1,7 @@
 """One rank of a collective measurement, as a process: `python -m deep5.bench.collective.rank PLAN OUT`.
 
-A launcher starts it once a rank. PLAN is the file of a `CollectivePlan`, OUT the file that rank 0 writes its
-`CollectiveTimes` to.
+A launcher starts it once per rank. PLAN is the file of a `CollectivePlan`, OUT the file to which rank 0 writes its
+`CollectiveTimes`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["main"]
 
 
 def main(plan_file: str, out_file: str) -> int:
-    """Measure; gives the exit status.
+    """Run the measurement and return the exit status.
 
     Args:
-        plan_file: Read.
-        out_file: Written by rank 0.
+        plan_file: File to read.
+        out_file: File that rank 0 writes.
     """
     report = Report()
     report.started()

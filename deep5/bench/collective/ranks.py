@@ -1,4 +1,4 @@
-"""Ranks that time collectives: those of the job that this process is of, threads, or processes that are started."""
+"""Ranks that time collectives: those of this process' job, threads, or newly started processes."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from deep5.measuring.machine_load import CROWDED
 __all__ = ["LAUNCHERS", "check_launcher", "crowded", "disturbed", "measure_as_rank", "start"]
 
 LAUNCHERS = ("mpiexec", "threads", "torchrun")
-"""What ranks are started with."""
+"""The launchers of ranks."""
 
-# Every call has a limit of its own; that of all together is far beyond.
+# Every call has its own limit; the limit of the whole measurement is far larger.
 _LIMIT_S = 24 * 3600.0
 
 
 def check_launcher(launcher: str) -> None:
-    """Refuse a name that is no launcher's.
+    """Reject an unknown launcher.
 
     Raises:
-        UnknownName: It is none.
+        UnknownName: It does not exist.
     """
     if launcher not in LAUNCHERS:
         raise UnknownName("launcher", launcher, LAUNCHERS)
 
 
 def crowded(ranks: int) -> list[str]:
-    """What is to be known where this machine has fewer processors than ranks; a sentence, or none.
+    """A warning if this machine has fewer processors than ranks; one sentence, or none.
 
     Args:
-        ranks: Of this machine.
+        ranks: Number of ranks on this machine.
     """
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if ranks <= processors:
@@ -47,10 +47,10 @@ def crowded(ranks: int) -> list[str]:
 
 
 def disturbed(times: CollectiveTimes) -> list[str]:
-    """What is to be known where other programs used the processors meanwhile; a sentence, or none.
+    """A warning if other programs used the processors meanwhile; one sentence, or none.
 
     Args:
-        times: As measured.
+        times: The measurements.
     """
     if times.others_share is None or times.others_share < CROWDED:
         return []
@@ -58,18 +58,18 @@ def disturbed(times: CollectiveTimes) -> list[str]:
 
 
 def measure_as_rank(plan: CollectivePlan, ranks: int | None) -> tuple[CollectiveTimes, int, str] | None:
-    """Measure as a rank of the job that this process was started as a part of; every rank calls this.
+    """Measure as a rank of the job that this process belongs to; every rank calls this.
 
     Args:
         plan: What to measure.
-        ranks: How many there should be; None: as many as there are.
+        ranks: Expected number of ranks; None: any.
 
     Returns:
-        The times, the same on every rank; this rank; and what started the job. None where there is no job.
+        The times, the same on every rank; this rank; and the launcher of the job. None without a job.
 
     Raises:
-        UsageError: There are others than told.
-        CommunicationError: A call was not finished in time, or a rank is lost.
+        UsageError: The number of ranks is not the expected one.
+        CommunicationError: A call did not finish in time, or a rank is lost.
     """
     from deep5.distributed.launch.join import join
     from deep5.distributed.launch.launcher import launched
@@ -90,18 +90,18 @@ def measure_as_rank(plan: CollectivePlan, ranks: int | None) -> tuple[Collective
 def start(
     plan: CollectivePlan, ranks: int, launcher: str, algorithms: Mapping[str, AllReduceFunction] = ALGORITHMS
 ) -> CollectiveTimes:
-    """Start ranks, measure, end them.
+    """Start ranks, measure, and end them.
 
     Args:
         plan: What to measure.
-        ranks: How many.
-        launcher: One of `LAUNCHERS`. Threads of this process show what an algorithm does, not what a network costs.
-        algorithms: By name; other processes know deep5's own alone.
+        ranks: Number of ranks.
+        launcher: One of `LAUNCHERS`. Threads of this process show the cost of an algorithm, not that of a network.
+        algorithms: By name; other processes know only deep5's own.
 
     Raises:
         UnknownName: No such launcher.
         MissingDependency: It is not installed.
-        CommunicationError: A call was not finished in time, or a rank is lost.
+        CommunicationError: A call did not finish in time, or a rank is lost.
         KeyboardInterrupt: The job was interrupted.
     """
     check_launcher(launcher)

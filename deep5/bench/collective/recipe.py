@@ -1,4 +1,4 @@
-"""A recipe of collectives as a plan: read, and checked without running it."""
+"""Convert a recipe of collectives to a plan, and check it without running it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["check_collectives", "collective_plan"]
 
 
 def collective_plan(value: Callable[[str], Any], where: Callable[[str], str] = lambda key: "") -> CollectivePlan:
-    """What the keys of a recipe of collectives request.
+    """The plan that a recipe of collectives requests.
 
     Args:
-        value: From a key to what it holds, or its default.
-        where: From a key to its file and line, ending in `": "`, or an empty string.
+        value: Returns the value of a key, or its default.
+        where: Returns the file and line of a key, ending in `": "`, or an empty string.
 
     Raises:
         RecipeError: A value cannot be read.
@@ -31,7 +31,7 @@ def collective_plan(value: Callable[[str], Any], where: Callable[[str], str] = l
         try:
             return parse(value(key))
         except UsageError as error:
-            # What reads an option names it as on the command line.
+            # The option parsers name options as on the command line.
             raise RecipeError(f"{where(key)}{str(error).removeprefix('--')}") from error
 
     def dtype(name: str) -> str:
@@ -52,13 +52,13 @@ def collective_plan(value: Callable[[str], Any], where: Callable[[str], str] = l
         "rounds": value("rounds"),
         "seed": value("seed"),
     }
-    # What is left to be wrong is the operation.
+    # Only the operation can still be invalid.
     plan: CollectivePlan = read("op", lambda op: CollectivePlan(op=op, **asked))
     return plan
 
 
 def check_collectives(plan: CollectivePlan) -> list[str]:
-    """What a plan would time, in a sentence."""
+    """A sentence that describes the measurements of a plan."""
     from deep5.bench.collective.report import size_text
 
     sizes = sorted(plan.sizes_bytes)

@@ -23,18 +23,18 @@ from deep5.results.validation import encode
 __all__ = ["COLLECTIVE", "check_writable", "collective_document", "collective_pictures", "write_collective"]
 
 COLLECTIVE = "collective.json"
-"""The file of the folder that holds the plan, the machine, the fitted constants and the rows."""
+"""File in the folder with the plan, the machine, the fitted constants, and the rows."""
 
 _VERSION = 1
 
 
 def collective_document(times: CollectiveTimes, summary: CollectiveSummary, launcher: str) -> dict[str, Any]:
-    """What collective.json holds, in JSON's types.
+    """The content of collective.json, in JSON types.
 
     Args:
-        times: As measured.
-        summary: Of them.
-        launcher: What started the ranks.
+        times: The measurements.
+        summary: Their summary.
+        launcher: The launcher of the ranks.
     """
     from deep5.measuring.environment import describe_software, describe_system
 
@@ -63,13 +63,13 @@ def collective_document(times: CollectiveTimes, summary: CollectiveSummary, laun
 def write_collective(
     times: CollectiveTimes, summary: CollectiveSummary, document: Mapping[str, Any], out: str | Path
 ) -> tuple[Path, list[str]]:
-    """Make `<out>/collective-<UTC yyyymmdd-hhmmss>-<6 hex digits>/`; it appears whole or not at all.
+    """Create `<out>/collective-<UTC yyyymmdd-hhmmss>-<6 hex digits>/`; it appears complete or not at all.
 
     Args:
-        times: As measured.
-        summary: Of them.
-        document: As `collective_document` makes it.
-        out: Where the folder goes; made where it does not exist.
+        times: The measurements.
+        summary: Their summary.
+        document: Result of `collective_document`.
+        out: Parent of the folder; created if it does not exist.
 
     Returns:
         The folder, and why a file is missing.
@@ -102,7 +102,7 @@ def write_collective(
 
 
 def check_writable(out: str | Path) -> None:
-    """Refuse a folder for results before the time for them is spent; it is made where it does not exist.
+    """Check a folder for results before the measurement; it is created if it does not exist.
 
     Raises:
         OutputError: It cannot be written.
@@ -125,7 +125,7 @@ def _writing(out: Path) -> Iterator[None]:
 
 
 def _samples(times: CollectiveTimes) -> str:
-    """Every raw time: `ring/1024` a call, `message/1024` and `addition/1024` what the model was fitted to."""
+    """All raw times: one row `ring/1024` per call; `message/1024` and `addition/1024`, to which the model is fitted."""
     series = {f"{each.algorithm}/{each.size_bytes}": each.seconds for each in times.measured}
     series |= {f"message/{size}": tuple(values) for size, values in times.message_s.items()}
     series |= {f"addition/{size}": tuple(values) for size, values in times.addition_s.items()}
@@ -134,20 +134,20 @@ def _samples(times: CollectiveTimes) -> str:
 
 
 def _looked_at(each: Measured) -> dict[str, Any]:
-    """What was measured beside times, by rank."""
+    """Measurements other than times, by rank."""
     names = ("algorithm", "size_bytes", "sent_bytes", "messages", "largest_error", "checksums", "same_bits")
     return {name: getattr(each, name) for name in names}
 
 
 def collective_pictures(summary: CollectiveSummary, document: Mapping[str, Any]) -> dict[str, bytes]:
-    """The pictures of a measurement, by the names of their files.
+    """The charts of a measurement, by file name.
 
     Args:
-        summary: Of it.
-        document: As `collective_document` makes it.
+        summary: Its summary.
+        document: Result of `collective_document`.
 
     Raises:
-        MissingDependency: What draws is not installed.
+        MissingDependency: The drawing package is not installed.
     """
     from deep5.bench.collective.chart import collective_chart
     from deep5.core.charts import files

@@ -1,4 +1,4 @@
-"""Times of all-reduce for the eye: a table, the machine's constants, what was wrong."""
+"""Printed report of all-reduce times: a table, the machine's constants, and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDE = 92
 
 
 def interval_text(low_s: float | None, high_s: float | None) -> str:
-    """Both ends in two digits or more, in the unit that fits the upper one.
+    """Both ends with at least two digits, in the unit that fits the upper one.
 
     >>> interval_text(4.73e-4, 1.284e-3), interval_text(2.04e-4, 8.1e-4), interval_text(None, None)
     ('0.47-1.3 ms', '204-810 us', '-')
@@ -31,7 +31,7 @@ def interval_text(low_s: float | None, high_s: float | None) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size in the largest unit that leaves it whole.
+    """A size in the largest unit that gives an integer.
 
     >>> size_text(4), size_text(1 << 20), size_text(400000)
     ('4 B', '1 MiB', '400000 B')
@@ -43,7 +43,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def rate_text(gbyte_s: float) -> str:
-    """A rate in three digits and the decimal unit that fits.
+    """A rate with three digits in the decimal unit that fits.
 
     >>> rate_text(8.114e-6), rate_text(0.5014), rate_text(12.0)
     ('8.11 kB/s', '501 MB/s', '12 GB/s')
@@ -58,9 +58,9 @@ def collective_table(summary: CollectiveSummary, console: Console, warnings: Seq
     """Print a summary.
 
     Args:
-        summary: As `summarise_collectives` gives it.
-        console: Where to print.
-        warnings: What else is to be known.
+        summary: Result of `summarise_collectives`.
+        console: The console to print to.
+        warnings: Further warnings.
     """
     from rich import box
     from rich.table import Table

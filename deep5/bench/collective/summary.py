@@ -1,4 +1,4 @@
-"""Raw times of all-reduce -> medians, bandwidths, what the model says, what was wrong."""
+"""Summary of the raw times of all-reduce: medians, bandwidths, modeled times, and errors."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class CollectiveRow:
 
     Attributes:
         algorithm: Its name.
-        size_bytes: Of the buffer.
+        size_bytes: Size of the buffer.
         rounds: Timed calls.
-        median_s: Seconds a call, of the slowest rank.
-        low_s: Lower end of the median's 95 % interval; None of fewer than six rounds.
+        median_s: Seconds per call, of the slowest rank.
+        low_s: Lower end of the median's 95 % interval; None with fewer than six rounds.
         high_s: Upper end.
-        algorithm_gbyte_s: Algorithm bandwidth S / t in 10**9 bytes a second, as nccl-tests defines it.
-        bus_gbyte_s: Bus bandwidth, S / t * 2(n - 1)/n: what each rank would have to send and receive at best.
-        modelled_s: What the model says; None for the library's.
+        algorithm_gbyte_s: Algorithm bandwidth S / t in 10**9 bytes per second, as defined by nccl-tests.
+        bus_gbyte_s: Bus bandwidth, S / t * 2(n - 1)/n: the minimum that each rank must send and receive.
+        modelled_s: Time by the model; None for the library's.
         measured_over_modelled: Median over model; None for the library's.
-        sent_bytes: In one call, of the rank that sent most, as its communicator counted.
+        sent_bytes: In one call, of the rank that sent most, as counted by its communicator.
         all_sent_bytes: Of all ranks together.
-        messages: Of the rank that sent most of them.
-        largest_error: Against the reference.
-        allowed_error: What that may be.
-        right: Whether the result was right, and the same on every rank.
+        messages: Of the rank that sent the most messages.
+        largest_error: Compared with the reference.
+        allowed_error: The largest allowed error.
+        right: Whether the result was correct, and the same on every rank.
     """
 
     algorithm: str
@@ -61,14 +61,14 @@ class CollectiveRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSummary:
-    """What is said of a measurement.
+    """Summary of a measurement.
 
     Attributes:
-        ranks: How many took part.
+        ranks: Number of ranks.
         machine: The fitted constants.
-        optimal_segment_bytes: By size, the segment that the model would give the pipeline.
-        rows: Size after size.
-        wrong: A sentence for each result that was wrong; empty where all were right.
+        optimal_segment_bytes: By size, the optimal segment of the pipeline by the model.
+        rows: Ordered by size.
+        wrong: One sentence per wrong result; empty if all were correct.
     """
 
     ranks: int
@@ -79,7 +79,7 @@ class CollectiveSummary:
 
 
 def summarise_collectives(times: CollectiveTimes) -> CollectiveSummary:
-    """Medians with intervals, bandwidths, the model fitted to messages and additions.
+    """Medians with intervals, bandwidths, and the model fitted to messages and additions.
 
     References:
         NVIDIA, nccl-tests, doc/PERFORMANCE.md, for algorithm and bus bandwidth.
@@ -133,7 +133,7 @@ def _interval(seconds: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def bus_gbyte_s(size_bytes: int, seconds: float, ranks: int) -> float:
-    """Bus bandwidth in 10**9 bytes a second: S / t * 2(n - 1)/n.
+    """Bus bandwidth in 10**9 bytes per second: S / t * 2(n - 1)/n.
 
     Args:
         size_bytes: S, of the buffer.
@@ -150,11 +150,11 @@ def bus_gbyte_s(size_bytes: int, seconds: float, ranks: int) -> float:
 
 
 def faults_of(each: Measured, times: CollectiveTimes) -> list[str]:
-    """What was wrong with an algorithm's results at a size, or with what it sent: a sentence each.
+    """Errors in an algorithm's results at a size, or in the bytes it sent, one sentence each.
 
     Args:
-        each: One of those measured.
-        times: All of them.
+        each: One of the measured entries.
+        times: All measurements.
     """
     plan, ranks = times.plan, times.ranks
     at = f"{each.algorithm} at {each.size_bytes} bytes"
