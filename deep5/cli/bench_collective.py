@@ -22,11 +22,11 @@ _RANKS, _ROUNDS, _QUICK_ROUNDS = 2, 20, 8
 
 
 def collective_command(errors: Errors, algorithms: Mapping[str, AllReduceFunction] | None = None) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
-        algorithms: By name, instead of deep5's own; threads alone know others.
+        errors: Error handling of the command line.
+        algorithms: By name, in place of the built-in ones; only threads can use others.
     """
 
     @click.command("collective")
@@ -82,7 +82,7 @@ def _tell(
     from deep5.bench.collective.ranks import LAUNCHERS, crowded, disturbed
     from deep5.bench.collective.record import collective_document, write_collective
 
-    # Of the ranks of a job, nobody here knows which machines they are on.
+    # It is not known on which machines the ranks of a job run.
     warnings = [*(crowded(times.ranks) if by in LAUNCHERS else []), *disturbed(times)]
     document = {**collective_document(times, summary, by), "warnings": warnings}
     folder, missing = write_collective(times, summary, document, out)

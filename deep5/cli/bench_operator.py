@@ -33,28 +33,28 @@ def ready_recipe(
     device: str = "cpu",
     seed: int = 0,
 ) -> Any:
-    """The recipe that a command line stands for.
+    """The recipe equivalent to a command line.
 
     Args:
-        operator: ONNX's name, `DOMAIN.NAME`, or `FILE.py:NAME`.
+        operator: Name of an ONNX operator, `DOMAIN.NAME`, or `FILE.py:NAME`.
         problems: A problem set.
-        uses: Of its problems.
-        frameworks: Names with commas between; None: all that are installed.
-        shapes: Of the inputs, each as `64x64`.
-        attributes: Of the operator, each as `KEY=VALUE`.
-        dtypes: Of the inputs: one for all, or one an input; none: float32.
+        uses: Uses of its problems.
+        frameworks: Names separated by commas; None: all installed frameworks.
+        shapes: Shapes of the inputs, each as `64x64`.
+        attributes: Attributes of the operator, each as `KEY=VALUE`.
+        dtypes: Element types of the inputs: one for all, or one per input; none: float32.
         bounds: Inputs are drawn between these.
         backward: Whether gradients are timed too.
-        rigorous: In fresh processes.
-        threads: Within an operator.
-        cold: With cold caches too.
-        limit_gflop: The most work.
-        take: So many of the problems.
-        device: Where.
-        seed: Of numbers and order.
+        rigorous: Whether to use fresh processes.
+        threads: Threads within an operator.
+        cold: Whether to time with cold caches too.
+        limit_gflop: Maximum work of a problem.
+        take: Number of problems to run.
+        device: The device to use.
+        seed: Seed of the numbers and of the order.
 
     Raises:
-        UsageError: An argument that cannot be read, or a name that is not there.
+        UsageError: An argument that cannot be read, or a name that does not exist.
     """
     from deep5.recipe.operator_names import parse_shape
     from deep5.recipe.recipe import Recipe
@@ -88,7 +88,7 @@ def ready_recipe(
 
 
 def _frameworks(text: str | None) -> tuple[str, ...]:
-    """Those that are named; else all whose packages are there, found without loading one."""
+    """The named frameworks, or all whose packages are installed; loads none."""
     from importlib.metadata import PackageNotFoundError, version
 
     from deep5.core.plugins import load, registered
@@ -107,10 +107,10 @@ def _frameworks(text: str | None) -> tuple[str, ...]:
 
 
 def bench_command(errors: Errors) -> click.Group:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.group()

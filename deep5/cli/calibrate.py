@@ -14,7 +14,7 @@ __all__ = ["calibrate_command"]
 
 
 def calibrate_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told."""
+    """Create the command, with the error handling of the command line."""
 
     @click.command("calibrate")
     @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")

@@ -1,4 +1,4 @@
-"""What `deep5 check operator` does: it makes an operator, draws inputs for it, and checks forward and backward."""
+"""Implementation of `deep5 check operator`: create an operator, draw inputs, and check forward and backward passes."""
 
 from __future__ import annotations
 
@@ -59,34 +59,35 @@ def check_operator(
     time_limit_s: float = TIME_LIMIT_S,
     out: str | Path | None = None,
 ) -> OperatorReport:
-    """`check_forward` and `check_gradient` of what a command line names, in one report, in which failures are rows.
+    """Run `check_forward` and `check_gradient` on a command line's operator, in one report with failures as rows.
 
     Args:
-        operator: `FILE.py:NAME`, a registered name, or one of ONNX's.
+        operator: `FILE.py:NAME`, a registered name, or the name of an ONNX operator.
         settings: Arguments of the class, each as `NAME=VALUE`.
-        shapes: Of the inputs, each as `3x4`; one for all, or one an input.
-        dtypes: The same of element types.
-        bounds: Inputs are drawn evenly between these; None: normal numbers.
-        seed: Of the inputs.
+        shapes: Shapes of the inputs, each as `3x4`; one for all, or one per input.
+        dtypes: Element types, likewise.
+        bounds: Inputs are uniform between these; None: normal numbers.
+        seed: Seed of the inputs.
         framework: As for `check_forward`.
-        against: What is right: a framework, or `FILE.py:FUNCTION`.
+        against: The reference: a framework, or `FILE.py:FUNCTION`.
         strict: As for `check_forward`.
-        time_limit_s: Seconds that one call may take in a process of its own.
+        time_limit_s: Time limit in seconds of one call in a separate process.
         out: As for `check_forward`.
 
     Raises:
-        UsageError: An argument that cannot be read, or a name that is not there.
-        Deep5Error: The operator does not run at all: it does not take the inputs, does not compile, or crashes.
+        UsageError: An argument that cannot be read, or a name that does not exist.
+        Deep5Error: The operator does not run at all: it does not accept the inputs, does not compile, or crashes.
     """
     check_time_limit("--time-limit", time_limit_s)
     if bounds is not None:
         check_bounds(bounds)
-    # A plain function is called with arrays of the framework that is named, or with NumPy's.
+    # A plain function receives arrays of the named framework, or of NumPy.
     own = made_again(operator, settings, (framework or "reference").partition(":")[0])
     inputs = _drawn(own, list(map(parse_shape, shapes)), dtypes, bounds, seed)
     reference = None if against is None else _named_reference(against)
     if not isinstance(own, (CppOperator, NativeOperator, ONNXOperator)):
-        # What ends the process does it in any element type; one that does not is not to wait for all of them twice.
+        # A crash occurs with any element type, so two are enough; a hang would otherwise exhaust the limit for each
+        # type twice.
         tried = tuple(dict.fromkeys((own_dtype(inputs), "float64")))
         again = f"{__name__}:{made_again.__name__}"
         survive_again(name_of(own), again, (operator, list(settings)), inputs, tried, time_limit_s)
@@ -106,12 +107,12 @@ def check_operator(
 
 
 def made_again(text: str, settings: Sequence[str], framework: str = "reference") -> Operator:
-    """An operator by its name and arguments as a command line has them; a process of its own makes it so, too.
+    """Create an operator by its name and arguments as on a command line; separate processes call this, too.
 
     Args:
-        text: Names it.
+        text: Name of the operator.
         settings: Each as `NAME=VALUE`.
-        framework: Whose a function of arrays in a file is.
+        framework: Framework of a function of arrays in a file.
 
     Raises:
         UsageError: An argument that cannot be read or is given twice; as for `made_operator`.
@@ -126,7 +127,7 @@ def made_again(text: str, settings: Sequence[str], framework: str = "reference")
 
 
 def _unfinished(text: str, error: UsageError) -> UsageError | None:
-    """What to say of a class that has not all methods of an operator; None where something else is wrong."""
+    """The message on a class that lacks methods of an operator; None for other errors."""
     found = re.search(r"abstract class \w+ .*abstract methods? (.*)", str(error.__cause__))
     if found is None:
         return None
@@ -141,7 +142,7 @@ def _unfinished(text: str, error: UsageError) -> UsageError | None:
 
 
 def _drawn_text(operator: Operator, inputs: Sequence[np.ndarray]) -> str:
-    """Which inputs an operator was given, and how to give it others."""
+    """Description of the inputs of an operator, and how to change them."""
     names, _, _ = _taken(operator)
     told = [
         f"{names[number] if number < len(names) else f'input {number}'} {spec}"
@@ -153,7 +154,7 @@ def _drawn_text(operator: Operator, inputs: Sequence[np.ndarray]) -> str:
 
 
 def _taken(operator: Operator) -> tuple[list[str], int, bool]:
-    """The names of an operator's inputs, how many it has at least, and whether it may have more."""
+    """The names of an operator's inputs, their minimum number, and whether there may be more."""
     if isinstance(operator, ONNXOperator):
         schema = onnx.defs.get_schema(operator.op_type, OPSET, "")
         names = [
@@ -166,10 +167,10 @@ def _taken(operator: Operator) -> tuple[list[str], int, bool]:
 
 
 def _named_reference(text: str) -> Callable[..., Any] | None:
-    """The function that `FILE.py:FUNCTION` names; None where the text names no file.
+    """The function that `FILE.py:FUNCTION` names; None if the string names no file.
 
     Raises:
-        UsageError: It is not there, or is no function.
+        UsageError: It does not exist, or is not a function.
     """
     if not names_file(text):
         return None
@@ -187,19 +188,21 @@ def _drawn(
     bounds: tuple[float, float] | None = None,
     seed: int = 0,
 ) -> list[np.ndarray]:
-    """Inputs for an operator: normal numbers; whole ones from 0 on, below every extent, so that they may be indices.
+    """Draw inputs for an operator: normal numbers, or for integer types, numbers usable as indices.
+
+    Integers start at 0 and are smaller than every dimension.
 
     Args:
-        operator: Its `specs` says how many there are.
-        shapes: One an input, or one for all; none: 3 x 4.
-        dtypes: The same of element types; none: float32.
-        bounds: Numbers evenly between these instead.
-        seed: Of the numbers.
+        operator: Its `specs` defines the number of inputs.
+        shapes: One per input, or one for all; none: 3 x 4.
+        dtypes: Element types, likewise; none: float32.
+        bounds: Draw uniform numbers between these instead.
+        seed: Seed of the numbers.
 
     Raises:
-        UsageError: Not as many shapes or element types as inputs, or a type that is none.
-        ShapeError: The operator does not take such inputs.
-        UsageError: There is no memory for them, or an element type does not hold what is between the bounds.
+        UsageError: The number of shapes or element types differs from that of inputs, or an element type is unknown.
+        ShapeError: The operator does not accept such inputs.
+        UsageError: There is not enough memory, or an element type cannot hold numbers between the bounds.
     """
     names, least, open_ended = _taken(operator)
     count = max(len(shapes), len(dtypes), least) if open_ended else least
@@ -236,7 +239,7 @@ def _drawn(
 
 
 def _of_both_signs(drawn: Any) -> np.ndarray:
-    """Numbers of which, by chance, all may have one sign: then the first has the other, so that both are tried."""
+    """Numbers of both signs: if all happen to have one sign, the first gets the other."""
     values = np.asarray(drawn)
     if values.size > 1 and ((values > 0).all() or (values < 0).all()):
         values.reshape(-1)[0] *= -1
@@ -244,10 +247,10 @@ def _of_both_signs(drawn: Any) -> np.ndarray:
 
 
 def _check_room(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> None:
-    """Refuse inputs that have no place in this machine's memory; they are drawn in float64, and then cast.
+    """Reject inputs that do not fit into this machine's memory; they are drawn in float64, and then cast.
 
     Raises:
-        UsageError: The message says how much they need.
+        UsageError: The message states how much they require.
     """
     sizes = [math.prod(shape) for shape in shapes]
     needed = sum(size * numpy_dtype(dtype).itemsize for size, dtype in zip(sizes, dtypes, strict=False)) + 8 * max(

@@ -15,7 +15,7 @@ __all__ = ["optimizer_command"]
 
 
 def optimizer_command(errors: Errors) -> click.Command:
-    """The command, to be added to `deep5 check`."""
+    """Create the command, to be added to `deep5 check`."""
 
     @click.command("optimizer")
     @click.argument("optimizer", metavar="NAME|FILE:CLASS")

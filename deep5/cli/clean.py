@@ -1,4 +1,4 @@
-"""`deep5 clean`: what deep5 keeps on disk that can be made again, and old checkpoints; shown, and deleted."""
+"""`deep5 clean`: list and delete deep5's reproducible files on disk, and old checkpoints."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ KINDS = {
     "data": "downloaded data sets, and indices of TFRecord files",
     "checkpoints": "checkpoints",
 }
-"""What can be deleted, and what it is called."""
+"""The kinds that can be deleted, with their descriptions."""
 
 _COMPILED = re.compile(r".+\.(so|sha256|includes)")
 _LISTING = re.compile(r"\.?[0-9a-f]{32}\.index\.jsonl(\..*\.tmp)?")
 _INDEX = re.compile(r"[0-9a-f]{64}\.npy")
 _DATA_SETS = ("cifar-10-batches-bin", "cifar-100-binary", "fashion-mnist", "mnist")
-# Of several ranks each writes its part of the checkpoint beside the first one's.
+# With several ranks, each writes its part of the checkpoint next to the first rank's.
 _STEP = re.compile(r"step-(\d{10,})(?:\.rank-([1-9]\d*))?\.safetensors")
 _TORN = re.compile(r"\.(step-\d{10,}(\.rank-[1-9]\d*)?|best)\.safetensors\..*\.tmp")
 _BEST = "best.safetensors"
-# What somebody else may be writing at this moment is younger.
+# Younger files may still be written by another process.
 _TORN_AFTER_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Something on disk that deep5 wrote.
+    """An item on disk that deep5 wrote.
 
     Attributes:
-        path: A file, or a folder with all that is in it.
+        path: A file, or a folder with its content.
         kind: A key of `KINDS`.
-        size_bytes: What deleting it frees.
-        kept: Why it stays, or empty.
+        size_bytes: Bytes that deleting it frees.
+        kept: Why it is kept, or empty.
     """
 
     path: Path
@@ -61,11 +61,10 @@ class Found:
 
 
 def found_in_cache(folder: Path | None = None) -> list[Found]:
-    """What is in deep5's cache, by the names that deep5 gives; links are not followed, and what else is there is not
-    looked at.
+    """The items in deep5's cache with names that deep5 gives; links are not followed, and other items are ignored.
 
     Args:
-        folder: The cache; None: that of this user.
+        folder: The cache; None: the user's.
     """
     root = cache_folder() if folder is None else folder
     found = [Found(path=path, kind="compiled", size_bytes=_size(path)) for path in _files(root / "kernels", _COMPILED)]
@@ -83,11 +82,11 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
 
 
 def found_in_results(folder: str | Path, keep: int = 1) -> list[Found]:
-    """The checkpoints in a result folder, or in all of those in a folder.
+    """The checkpoints in a result folder, or in all result folders inside a folder.
 
     Args:
-        folder: Of a run, or of several.
-        keep: How many of the last of each run stay; where it is 0, the best one does not stay either.
+        folder: Folder of a run, or of several.
+        keep: Number of latest checkpoints to keep per run; if 0, the best one is not kept either.
 
     Raises:
         UsageError: No such folder, no result folder in it, or a number below 0.
@@ -110,7 +109,7 @@ def _checkpoints(run: Path, keep: int) -> list[Found]:
         return []
     steps = _parts_by_step(folder)
     busy = "" if _free(run) else "a run still writes there"
-    # Ranks go on from what all of them have written.
+    # Ranks resume from a checkpoint that all of them have written.
     ranks = _ranks(run)
     usable = [step for step, parts in steps.items() if 0 in parts and len(parts) >= ranks]
     usable = usable or [step for step, parts in steps.items() if 0 in parts]
@@ -131,7 +130,7 @@ def _checkpoints(run: Path, keep: int) -> list[Found]:
 
 
 def _parts_by_step(folder: Path) -> dict[int, dict[int, Path]]:
-    """The ranks' parts of every checkpoint, the one of most steps first."""
+    """The ranks' parts of every checkpoint, the one with the most steps first."""
     steps: dict[int, dict[int, Path]] = {}
     for path in _files(folder, _STEP):
         if (name := _STEP.fullmatch(path.name)) is not None:
@@ -140,7 +139,7 @@ def _parts_by_step(folder: Path) -> dict[int, dict[int, Path]]:
 
 
 def _ranks(run: Path) -> int:
-    """How many ranks a result says that it has; 1 where it does not say it."""
+    """Number of ranks recorded in a result; 1 if there is none."""
     from deep5.results.kind import RESULT
     from deep5.results.reading import read_object
 
@@ -152,16 +151,16 @@ def _ranks(run: Path) -> int:
 
 
 def cleaned(found: list[Found]) -> list[Found]:
-    """Delete what does not stay.
+    """Delete the items that are not kept.
 
     Args:
-        found: As `found_in_cache` and `found_in_results` give it.
+        found: Result of `found_in_cache` and `found_in_results`.
 
     Returns:
-        What was deleted.
+        The deleted items.
 
     Raises:
-        OutputError: Something cannot be deleted; what came before it is gone.
+        OutputError: An item cannot be deleted; those before it are deleted.
     """
     gone = []
     for entry in found:
@@ -174,7 +173,7 @@ def cleaned(found: list[Found]) -> list[Found]:
                 else:
                     entry.path.unlink(missing_ok=True)
         except BlockingIOError:
-            continue  # a run has begun to write there since it was looked at
+            continue  # a run has started to write there since the listing
         except OSError as error:
             raise OutputError(
                 f"{entry.path} cannot be deleted ({error.strerror or error}); allowed: what this user may delete"
@@ -188,10 +187,10 @@ def cleaned(found: list[Found]) -> list[Found]:
 
 @contextmanager
 def _held(entry: Found) -> Iterator[None]:
-    """While inside, no run begins to write into the result folder of a checkpoint.
+    """Prevent runs from writing into the result folder of a checkpoint in this context.
 
     Raises:
-        BlockingIOError: One does so already.
+        BlockingIOError: A run is already writing there.
     """
     if entry.kind != "checkpoints":
         yield
@@ -224,11 +223,11 @@ def _lock(handle: int) -> None:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise BlockingIOError from error
-        # A file system without locks: nothing can be said.
+        # A file system without locks: whether a run writes there is unknown.
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder, and no link to one: what a link leads to may be anybody's."""
+    """Whether it is a folder and not a link to one: the target of a link may not belong to deep5."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -241,7 +240,7 @@ def _files(folder: Path, name: re.Pattern[str]) -> list[Path]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; a link counts nothing."""
+    """Bytes of a file, or of all files in a folder; a link counts as 0."""
     if not path.is_dir():
         return path.lstat().st_size
     total = 0
@@ -249,7 +248,7 @@ def _size(path: Path) -> int:
         for name in names:
             try:
                 about = Path(inside, name).lstat()
-            except OSError:  # gone meanwhile
+            except OSError:  # deleted meanwhile
                 continue
             total += about.st_size if stat.S_ISREG(about.st_mode) else 0
     return total
@@ -264,7 +263,7 @@ def _young(path: Path) -> str:
 
 
 def _told(size_bytes: int) -> str:
-    """A size for a reader.
+    """A size in a readable form.
 
     >>> _told(3 << 10), _told(5 << 20), _told(3 << 30)
     ('3 KiB', '5.0 MiB', '3.0 GiB')
@@ -276,10 +275,10 @@ def _told(size_bytes: int) -> str:
 
 
 def clean_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.command("clean")
@@ -330,7 +329,7 @@ def clean_command(errors: Errors) -> click.Command:
 
 
 def _wanted(data: bool, checkpoints: bool, everything: bool) -> set[str]:
-    """Which kinds of the cache are deleted."""
+    """The kinds of cached items to delete."""
     if everything:
         return {"compiled", "listings", "data"}
     if data:

@@ -14,10 +14,10 @@ __all__ = ["compare_command", "parse_bytes"]
 
 
 def compare_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.command("compare")
@@ -107,7 +107,7 @@ def parse_bytes(text: str) -> int:
     """Read a size of memory.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is invalid.
 
     >>> parse_bytes("4GiB"), parse_bytes("800MB")
     (4294967296, 800000000)

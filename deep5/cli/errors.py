@@ -1,4 +1,4 @@
-"""How a command of the command line ends where something goes wrong: one message, one exit status."""
+"""Error handling of commands: one message and one exit status."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["discard", "errors", "fail", "told"]
 
 @contextmanager
 def errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
-    """One clear message and the right status for everything that can go wrong; gives the function that prints.
+    """Convert every error to one clear message and an exit status; yields the function that prints.
 
-    With `as_json`, what a recipe itself prints goes to standard error: standard output is one JSON document.
+    With `as_json`, a recipe's own output goes to standard error: standard output is one JSON document.
     """
     out = sys.stdout
     try:
@@ -41,7 +41,7 @@ def errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _load_numpy() -> None:
-    """Every command needs it; loaded here, once, so that an interruption waits until it is whole."""
+    """Load NumPy, which every command needs, once here, so that an interruption waits until it is loaded completely."""
     from deep5.core.plugins import uninterrupted
 
     with uninterrupted():
@@ -49,7 +49,7 @@ def _load_numpy() -> None:
 
 
 def told(error: BaseException) -> tuple[str, int]:
-    """Message and exit status."""
+    """Message and exit status of an error."""
     if isinstance(error, Deep5Error):
         return str(error), error.exit_status
     if isinstance(error, KeyboardInterrupt):
@@ -60,7 +60,7 @@ def told(error: BaseException) -> tuple[str, int]:
 
 
 def fail(message: str, status: int, as_json: bool) -> NoReturn:
-    """End with a message on standard error, and as JSON where that was asked for."""
+    """Exit with a message on standard error, also as JSON if requested."""
     click.echo(f"deep5: {plain(message)}", err=True)
     if as_json:
         click.echo(json.dumps({"error": message, "exit_status": status}))
@@ -68,5 +68,5 @@ def fail(message: str, status: int, as_json: bool) -> NoReturn:
 
 
 def discard(stream: Any) -> None:
-    """What is still to be written goes nowhere: Python flushes once more at the end, and would complain."""
+    """Discard pending output: Python flushes once more at exit, and would report an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -14,10 +14,10 @@ __all__ = ["evaluate_command"]
 
 
 def evaluate_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.command("evaluate")

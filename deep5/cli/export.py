@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["Exported", "export", "export_command"]
 
 _ENDINGS = {"mllog": ".mllog", "pytest-benchmark": ".json", "parquet": ".parquet", "csv": ".csv"}
-# Of samples in one file, a million or so: it is made whole in memory, where each takes many times the room.
+# Size of the samples in one file, about a million: it is built in memory, where a sample takes far more space.
 _SAMPLES_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What an export came to.
+    """Result of an export.
 
     Attributes:
-        paths: The files, each whole.
-        left_out: Results and parts of results that are in none of them, and why, a sentence each.
+        paths: The files, all complete.
+        left_out: Results and parts of results that no file contains, with the reasons, one sentence each.
     """
 
     paths: list[Path]
@@ -41,7 +41,7 @@ class Exported:
 
 
 class _Part(NamedTuple):
-    """What one result gives to an export: a name for a file of its own, and its content in the format's own form."""
+    """One result's part of an export: a name for a separate file, and its content in the format's own form."""
 
     name: str
     content: Any
@@ -52,15 +52,15 @@ _Join = Callable[[Sequence[Any]], bytes]
 
 
 def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exported:
-    """Write results in the format of another program: all that fit, with the reason for those that do not.
+    """Export results that fit a format of another program; returns the reasons for those that do not.
 
     Args:
-        folders: Of results, of studies, or of several of either.
+        folders: Folders of results, of studies, or of several of either.
         form: "mllog", "pytest-benchmark", "parquet" or "csv".
-        out: A file, by its ending (.mllog, .log, .json, .parquet, .csv); else a folder, for a file a result.
+        out: A file, if it ends in .mllog, .log, .json, .parquet or .csv; otherwise a folder, with one file per result.
 
     Raises:
-        UsageError: No such format, no result that has what it holds, or nothing that can be written to.
+        UsageError: No such format, no result with suitable content, or an output path that cannot be written.
         MissingDependency: A package that writes the format is not installed.
     """
     from deep5.results.export.missing import missing_of
@@ -78,7 +78,7 @@ def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exporte
     if kind_of((out.parent if single else out).resolve()) is not None:
         raise UsageError(f"{out} lies in a result folder, which holds what its run wrote; allowed: another place")
     make, join = _format(form)
-    # Of a comparison's process that failed there is a log that says so.
+    # The log format itself records failed processes of a comparison.
     missing = None if form == "mllog" else lambda source: missing_of(source, tables=form != "pytest-benchmark")
     parts = _parts(found, make, left_out, missing)
     if single and (size := sum(map(_samples_bytes, found))) > _SAMPLES_BYTES:
@@ -93,7 +93,7 @@ def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exporte
 
 
 def _format(form: str) -> tuple[_Make, _Join]:
-    """What makes the parts of a result, and what makes a file of parts."""
+    """The function that makes the parts of a result, and the one that joins parts to a file."""
     if form == "mllog":
         from deep5.results.export.mllog import mllogs
 
@@ -120,14 +120,14 @@ def _one_log(parts: Sequence[str]) -> bytes:
 def _samples_bytes(source: Source) -> int:
     try:
         return sum(os.lstat(path).st_size for _, path in sample_files(source.folder, source.about.ranks or 1))
-    except OSError:  # there are none, or reading them says what is wrong
+    except OSError:  # there are none, or reading them reports the error
         return 0
 
 
 def _parts(
     found: Sequence[Source], make: _Make, left_out: list[str], missing: Callable[[Source], list[str]] | None
 ) -> Iterator[_Part]:
-    """The parts of all results; what does not fit is noted, and none of it is taken; so is what is missing in one."""
+    """The parts of all results; unsuitable results are noted and left out, and missing parts of a result are noted."""
     for source in found:
         if (size := _samples_bytes(source)) > _SAMPLES_BYTES:
             left_out.append(
@@ -154,12 +154,12 @@ def _one_file(parts: Iterator[_Part], join: _Join, out: Path) -> list[Path]:
 
 
 def _a_file_each(parts: Iterator[_Part], join: _Join, out: Path, ending: str) -> list[Path]:
-    """One after the other: no more than one result is in memory."""
+    """One result at a time, so that only one is in memory."""
     paths: list[Path] = []
     taken: set[str] = set()
     for part in parts:
         name, number = part.name, 2
-        # Folders of one name in different places are told apart by a number.
+        # A number distinguishes folders of the same name in different places.
         while name in taken:
             name, number = f"{part.name}-{number}", number + 1
         taken.add(name)
@@ -181,10 +181,10 @@ def _written(path: Path, content: bytes) -> None:
 
 
 def export_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.command("export")

@@ -1,4 +1,4 @@
-"""What `deep5 list` shows: a line per component, and for a missing framework the command that installs it."""
+"""Implementation of `deep5 list`: one line per component, with the install command of missing frameworks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["listing"]
 
 
 def listing(kind: str) -> list[dict[str, Any]]:
-    """Every registered component of a kind: `name` and `about`; for frameworks also `installed`.
+    """All registered components of a kind: `name` and `about`; for frameworks also `installed`.
 
     Recipes also have `internal`: whether they measure deep5 itself.
 
@@ -51,7 +51,7 @@ def listing(kind: str) -> list[dict[str, Any]]:
 
 
 def _installed(component: Any) -> dict[str, Any]:
-    """Whether a framework's packages are there, looked up without importing any."""
+    """Whether a framework's packages are installed, checked without importing them."""
     versions = []
     for package in component.requires:
         try:
@@ -63,7 +63,7 @@ def _installed(component: Any) -> dict[str, Any]:
 
 
 def _recipes(point: EntryPoint) -> list[dict[str, Any]]:
-    """The recipe of a module, or the recipes of a family; none is run."""
+    """The recipe of a module, or the recipes of a family, without running them."""
     if not point.attr:
         return [{"name": point.name, "about": _recipe_about(point), "internal": False}]
     family = family_of(point)

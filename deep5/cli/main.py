@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before a command needs it."""
+"""The command line. Slow imports wait until a command needs them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class _Late(click.Group):
-    """A group that imports some of its commands when they are asked for.
+    """A group that imports some of its commands on use.
 
     Args:
-        late: By a command's name, the module and the name of the command in it, or of the function that makes it.
+        late: By a command's name, the module and the name of the command in it, or of the function that creates it.
     """
 
     def __init__(self, *args: Any, late: Mapping[str, tuple[str, str]], **extra: Any) -> None:
@@ -78,7 +78,7 @@ def _cli() -> None:
 
 
 class _OrRecipe(_Late):
-    """A group in which what is no command of its own is a recipe: `deep5 check RECIPE`."""
+    """A group that treats an unknown command as a recipe: `deep5 check RECIPE`."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -221,7 +221,7 @@ def _terminated(signum: int, frame: Any) -> NoReturn:
 
 
 def _not_lost(unraisable: Any) -> None:
-    """An interruption that met a callback of the interpreter's own, which cannot raise it: it comes again at once."""
+    """Repeat an interruption that occurred in a callback of the interpreter, which cannot raise it."""
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
         return
@@ -230,14 +230,15 @@ def _not_lost(unraisable: Any) -> None:
         time.sleep(0.001)
         _thread.interrupt_main(number)
 
-    # From another thread: here, the handler would run within this hook, and be lost once more.
+    # From another thread: in this one, the handler would run within this hook, and the interruption would be lost
+    # again.
     number = signal.SIGTERM if "SIGTERM" in str(unraisable.exc_value) else signal.SIGINT
     _thread.start_new_thread(again, (number,))
 
 
 def main() -> None:
     """The entry point of the command `deep5`."""
-    # A run that is told to end (by a batch system, say) ends in good order, as one that the user interrupts.
+    # A run ended from outside (such as by a batch system) shuts down cleanly, like one that the user interrupts.
     signal.signal(signal.SIGTERM, _terminated)
     sys.unraisablehook = _not_lost
     as_json = "--json" in sys.argv

@@ -20,10 +20,10 @@ _NAME = "profile"
 
 
 def profile_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.command("profile")
@@ -70,7 +70,7 @@ def profile_command(errors: Errors) -> click.Command:
 
 
 def _write(record: ProfileRecord, out: Path, *, log: bool) -> str | None:
-    """The files; without the packages that draw, the document alone, and the reason why."""
+    """Write the files; without the drawing packages, only the document, and return the reason."""
     from deep5.core.files import write_atomically
 
     content: dict[str, bytes | str] = {f"{_NAME}.json": json.dumps(record.document(), indent=2, allow_nan=False) + "\n"}

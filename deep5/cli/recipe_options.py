@@ -1,4 +1,4 @@
-"""What commands on a recipe share: the options that name and change it, and how a table is printed."""
+"""Shared parts of commands on recipes: the options that name and change a recipe, and the printing of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["configured", "debug_option", "printed", "recipe_options", "whole_num
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Reads an option's value."""
+    """A parser for an option's integer of at least `least`."""
 
     def read(value: str) -> int:
         try:
@@ -64,10 +64,10 @@ def configured(
     init: str | None,
     size: str,
 ) -> Recipe:
-    """The recipe that `recipe_options` name, at its size and with its settings.
+    """The recipe named by `recipe_options`, at its size and with its settings.
 
     Raises:
-        UsageError: Two options that set the same, or no such recipe, size or key.
+        UsageError: Two options set the same value, or there is no such recipe, size, or key.
     """
     from deep5.recipe.recipe import load_recipe
     from deep5.recipe.settings import parse_setting
@@ -88,7 +88,7 @@ def configured(
 
 
 def printed(write: Callable[[Any], None]) -> str:
-    """What is written to a console, as a text."""
+    """The console output of `write`, as a string."""
     from rich.console import Console
 
     console = Console()

@@ -18,10 +18,10 @@ _PAGE, _FIGURES = "report.html", "figures"
 
 
 def report_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.command("report")

@@ -17,10 +17,10 @@ _LAST = 50
 
 
 def results_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.command("results")
@@ -72,8 +72,8 @@ def results_command(errors: Errors) -> click.Command:
             for note in listing.notes:
                 click.echo(f"deep5: note: {note}", err=True)
             rows, units = rows_with_units(listing.results)
-            # Without results there are no metrics and settings to know a column by.
-            # In order first: a column is one of all of them, whichever are asked for.
+            # Without results, columns of metrics and settings are unknown. Sort before filtering: the columns of all
+            # results are valid, not only those of the requested ones.
             known = (*columns_of(rows), "result", "outcome")
             asked = _asked(where, named, known)
             found = chosen(ordered(rows, sort), asked) if rows else []
@@ -99,7 +99,7 @@ def _asked(where: Sequence[str], named: Mapping[str, str | None], known: Sequenc
     asked = {key: value for key, value in named.items() if value is not None}
     for text in where:
         key, sign, value = text.partition("=")
-        # A candidate's name may hold the sign: the longest key that is a column.
+        # A candidate's name may contain the sign: use the longest key that is a column.
         parts = text.split("=")
         for count in range(len(parts) - 1, 1, -1):
             if (longer := "=".join(parts[:count])).strip() in known:
@@ -117,7 +117,7 @@ def _columns(text: str | None, known: Sequence[str]) -> list[str]:
     names: list[str] = []
     parts = (text or "").split(",")
     while parts:
-        # A name may hold commas, as those of candidates do: the longest that is a column.
+        # A name, such as a candidate's, may contain commas: use the longest one that is a column.
         counts = range(len(parts), 1, -1)
         count = next((count for count in counts if ",".join(parts[:count]).strip() in known), 1)
         names.append(",".join(parts[:count]).strip())
@@ -142,7 +142,7 @@ def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str], units: Mapping
     from deep5.results.reading import told_path
 
     values = ([row.get(name) for name in names] for row in rows)
-    # The name of a folder may hold what steers a terminal, and what is no text.
+    # A folder's name may contain control characters and invalid characters.
     shown = ([told_path(value) if isinstance(value, str) else value for value in row] for row in values)
     return csv_lines(([heading(name, units) for name in names], *shown)).rstrip("\n")
 

@@ -62,7 +62,7 @@ def run_command(
     With --ranks, or under mpiexec, torchrun or srun, several processes train together, by the recipe's scheme;
     where the recipe itself asks for ranks, they are started without it.
     """
-    out_stream = sys.stdout  # with --json, what is printed within goes elsewhere
+    out_stream = sys.stdout  # with --json, the recipe's own output is redirected
     with errors(debug, as_json) as show:
         from deep5.distributed.launch.launcher import launched
 
@@ -87,7 +87,7 @@ def run_command(
                 show(_shown(result, as_json))
                 sys.stdout.flush()
             except OSError:
-                # Nobody can be told any more, but the run is done and judged, and its folder written.
+                # The output is closed, but the run is done and evaluated, and its folder is written.
                 discard(sys.stdout)
     sys.exit(status)
 
@@ -105,7 +105,7 @@ def _alone(recipe: Recipe, resume: str | None, *, quiet: bool, **how: Any) -> Re
 
 
 def _checkpointer(every: str) -> Checkpointer | None:
-    """What `--checkpoint-every` asks for: a number of steps, of seconds with an s behind it, or never."""
+    """The checkpointer requested by `--checkpoint-every`: a number of steps, of seconds with the suffix s, or never."""
     from deep5.training.checkpointer import Checkpointer
 
     if every == "never":
@@ -121,7 +121,7 @@ def _checkpointer(every: str) -> Checkpointer | None:
 
 
 def _shown(result: Any, as_json: bool) -> str:
-    """The result as JSON, or as the table, with colours where the output is a terminal."""
+    """The result as JSON, or as a table, with colors if the output is a terminal."""
     from deep5.results.table import to_json, verdict_table
 
     if as_json:

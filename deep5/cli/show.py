@@ -33,10 +33,10 @@ _BATCHES = "256,64,16,4,1"
 
 
 def show_command(errors: Errors) -> click.Group:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.group("show")
@@ -136,7 +136,7 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any]]:
-    """The network that a command line names, and the arguments that made it.
+    """The network named on the command line, and the arguments that created it.
 
     Raises:
         UsageError: No such name or file, or arguments that do not fit.
@@ -240,7 +240,7 @@ def _printed(record: NetworkRecord) -> str:
 
 
 def _write(made: Network, record: NetworkRecord, out: Path) -> list[str]:
-    """The files; returns what could not be drawn, and why."""
+    """Write the files; returns what could not be drawn, with reasons."""
     from deep5.core.files import write_atomically
     from deep5.networks.analysis.picture import svg
     from deep5.results.kind import NETWORK

@@ -15,13 +15,13 @@ __all__ = ["study_command", "varied"]
 
 
 def varied(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Candidates from what varies: every combination, named as `deep5 compare` names them; None where nothing does.
+    """All combinations of the variations, named as in `deep5 compare`; None without variations.
 
     Args:
         texts: Of the form KEY=VALUE,VALUE,…
 
     Raises:
-        UsageError: A text that cannot be read, or a key that is given twice or that every candidate has.
+        UsageError: A string that cannot be read, a repeated key, or a key that is already set for every candidate.
 
     >>> varied(["framework=pytorch,jax"])
     {'pytorch': {'framework': 'pytorch'}, 'jax': {'framework': 'jax'}}
@@ -50,10 +50,10 @@ def varied(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
 
 
 def study_command(errors: Errors) -> click.Command:
-    """The command, for a command line that says how errors are told.
+    """Create the command.
 
     Args:
-        errors: The command line's own.
+        errors: Error handling of the command line.
     """
 
     @click.command("study")
@@ -125,7 +125,7 @@ def study_command(errors: Errors) -> click.Command:
                 tell=None if quiet else lambda line: click.echo(line, err=True),
             )
             none = not any(done.runs.values())
-            if as_json and not none:  # else the error is the one document
+            if as_json and not none:  # otherwise the error is the only document
                 show(json.dumps({**done.document(), "folder": str(done.folder)}, indent=2, allow_nan=False))
             elif not quiet and not as_json:
                 from rich.console import Console
