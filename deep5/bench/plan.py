@@ -216,8 +216,7 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
 
 
 def remarks(plan: Plan, works: Sequence[Workload], left_out: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Remarks on a plan: gradients that are requested but not run, and layers that deep5 and bare code build
-    differently.
+    """Remarks on a plan: requested gradients that are not run, and layers that bare code builds differently.
 
     Args:
         plan: Defines whether gradients are requested.
