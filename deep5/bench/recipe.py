@@ -125,7 +125,7 @@ def _check_box(part: Part, plan: Plan) -> None:
     box = part.value
     if box is None or plan.problems is None:
         return
-    # Of all uses: if a setting leaves one out, this is reported when the charts are drawn.
+    # Looks in all uses: if a setting leaves the problem out, this is reported when the charts are drawn.
     names = [problem.name for problem in problem_set(plan.problems, (), plan.peak_dtype)]
     if box not in names:
         raise RecipeError(f"{part.where}'box' is {box!r}; allowed: one of {names[0]} … {names[-1]}")

@@ -61,7 +61,7 @@ class Plan:
         size: Size of the recipe.
         kind: One of `KINDS`.
         mode: One of `MODES`.
-        candidates: In the order in which they were named.
+        candidates: The candidates, in the order in which they were named.
         baseline: Label of the candidate that the others are compared with.
         threads: Threads within an operator.
         seed: Seed of the order of the processes.

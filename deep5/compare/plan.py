@@ -108,7 +108,7 @@ def make_plan(
         frameworks: Names, modes included; none: the recipe's own.
         vary: By key of the recipe, the values to combine into candidates.
         settings: Settings of all candidates.
-        candidates: In place of the three above, from a resumed comparison.
+        candidates: Candidates of a resumed comparison, in place of the three above.
         size: Size of the recipe.
         kind: One of `KINDS`; None: depends on the recipe.
         rigorous: Eight to thirty processes per candidate instead of one.

@@ -45,7 +45,7 @@ class ComparisonRecord:
         out: Parent of the folder.
         plan: The plan of the comparison.
         recipes: By candidate, the recipe that it runs.
-        scope: What the clock covers.
+        scope: Description of the timed work.
 
     Attributes:
         path: The folder.

@@ -43,7 +43,7 @@ def recipe_of(request: Mapping[str, Any]) -> Recipe:
     """The recipe to run; a candidate of a study is read from its file if not given, because it may hold any object.
 
     Args:
-        request: From the parent.
+        request: The request of the parent.
     """
     if request["kind"] != "study":
         return load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])

@@ -34,7 +34,7 @@ def framework_of(recipe: Recipe) -> Framework:
     """The framework that a recipe names.
 
     Raises:
-        UsageError: It has a function of its own instead.
+        UsageError: The recipe has its own function instead.
     """
     from deep5.run.assemble_executor import executor_factory
 

@@ -91,7 +91,7 @@ def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:
         from deep5.training.rule import UpdateRule
 
         bound = RuleOptimizer(optimizer) if isinstance(optimizer, UpdateRule) else optimizer
-        # An optimizer that does not list its hyperparameters is asked when one is set.
+        # An optimizer without a list of its hyperparameters is checked when one is set.
         allowed = getattr(bound, "changeable", None)
         for name in schedules:
             if allowed is not None and name not in allowed:

@@ -90,7 +90,7 @@ class RunRecord:
             started=_now(),
             **known,
         )
-        # Of the earlier processes of a resumed run.
+        # Totals of the earlier processes of a resumed run.
         self._before = {"wall_time_s": 0.0, "cpu_time_s": 0.0}
         self._resumed = resume is not None
         self._unmeasured = dict(self.document["measurement"])

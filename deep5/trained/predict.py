@@ -169,7 +169,7 @@ def _read(path: Path) -> Any:
         with path.open("rb") as file:
             held = np.load(file, allow_pickle=False)
             return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
-    except Exception as error:  # the zip reader raises errors of its own types
+    except Exception as error:  # the zip reader raises its own error types
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UsageError(
             f"{path} cannot be read ({reason}); allowed: arrays of numbers as numpy.save writes them"
