@@ -1,4 +1,4 @@
-"""Gradient accumulation: several micro-batches learned from as one step."""
+"""Gradient accumulation: one update from several micro-batches."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _UNNAMED = "?"
 
 
 class Halves(Protocol):
-    """A training step in two halves, as every `TrainStep` has them.
+    """A training step in two halves, as every `TrainStep` provides them.
 
-    What it returns is computed with inside its `arithmetic()`, a context manager, if it has one.
+    Computations on its results run inside its `arithmetic()`, a context manager, if it has one.
     """
 
     def backprop(
@@ -33,7 +33,7 @@ class Halves(Protocol):
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """The outputs, with gradients left in the executor; see `TrainStep.backprop`."""
+        """The outputs; gradients stay in the executor. See `TrainStep.backprop`."""
         ...
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
@@ -42,20 +42,20 @@ class Halves(Protocol):
 
 
 class BatchLayout:
-    """Where the samples of a batch stand in a network's inputs and outputs.
+    """The sample dimension of a network's inputs and outputs.
 
-    What counts them is the symbolic extent that leads the labels; without labels that are known as such, the one that
-    leads every input with a symbolic first axis. It may stand on any axis, as in a recurrent network's (T, N, F).
+    The symbolic dimension that leads the labels counts the samples; without known labels, the one that leads every
+    input with a symbolic first dimension. It may be any axis of an array, as in a recurrent network's (T, N, F).
 
     Args:
         network: The network.
 
     Raises:
-        Unsupported: Several symbolic extents lead, and no label decides.
+        Unsupported: Several symbolic dimensions lead, and no label decides.
 
     Attributes:
         network: As given.
-        symbol: The extent; None where all shapes are fixed.
+        symbol: The dimension; None if all shapes are fixed.
     """
 
     def __init__(self, network: Any) -> None:
@@ -63,7 +63,7 @@ class BatchLayout:
         labels = _labels(network)
         self.symbol = symbol = _batch_symbol(network, labels)
         known = {extent for name in network.inputs for extent in _extents(network, network.inputs[name])}
-        # An extent without a name may be any number: it is that of the labels where there are some.
+        # An unnamed dimension may be any number: use that of the labels, if there are labels.
         counted = labels if labels and symbol == _UNNAMED else network.inputs
         self._place = next(
             (
@@ -78,10 +78,10 @@ class BatchLayout:
         }
 
     def samples(self, inputs: Arrays) -> int:
-        """Samples of a micro-batch; 1 where all shapes are fixed: all weigh the same.
+        """The number of samples of a micro-batch; 1 if all shapes are fixed: all have the same weight.
 
         Raises:
-            ShapeError: The input that they are counted in is missing, or has none.
+            ShapeError: The input that determines the count is missing or has no such dimension.
         """
         if self._place is None:
             return 1
@@ -92,7 +92,7 @@ class BatchLayout:
         return int(shape[axis])
 
     def combined(self, name: str, values: Sequence[Array], weights: Sequence[float]) -> Array:
-        """One output of all micro-batches; see `accumulated_step`."""
+        """One output combined over all micro-batches; see `accumulated_step`."""
         if len(values) == 1:
             return values[0]
         spec: TensorSpec = self.network.outputs[name]
@@ -106,7 +106,7 @@ class BatchLayout:
 
 
 def batch_layout(network: Any, known: BatchLayout | None) -> BatchLayout:
-    """The layout of a network; the one that is known where it is of this network.
+    """The layout of a network; `known` if it belongs to this network.
 
     Raises:
         Unsupported: See `BatchLayout`.
@@ -119,24 +119,24 @@ def accumulated_step(
 ) -> Arrays:
     """One update from the gradient of the mean over the samples of all micro-batches.
 
-    The loss of a micro-batch has to be the mean over its samples; it is weighted by its share of all samples. Dropout
-    draws other masks for each micro-batch, the first of which has those of a plain step. Batch normalisation takes its
-    statistics from each micro-batch by itself, and its running ones move once a micro-batch: with it, the step is not
+    The loss of a micro-batch has to be the mean over its samples; its weight is its share of all samples. Dropout draws
+    different masks for each micro-batch; the first has those of a plain step. Batch normalization uses the statistics
+    of each micro-batch separately and updates its running statistics once per micro-batch, so the step differs from
     that of the whole batch.
 
     Args:
         step: The training step.
-        executor: What runs the network.
-        batches: A dict of inputs a micro-batch; they may differ in size.
-        info: Of the whole step.
-        layout: Of the executor's network.
+        executor: Runs the network.
+        batches: A dict of inputs per micro-batch; sizes may differ.
+        info: The whole step's.
+        layout: The layout of the executor's network.
 
     Returns:
-        The network's outputs: floating-point scalars, such as the loss, as the weighted mean; what has the samples on
-        an axis, of all samples, in order; anything else of the last micro-batch.
+        The network's outputs: floating-point scalars, such as the loss, as the weighted mean; outputs with a sample
+        dimension concatenated in order; all others from the last micro-batch.
 
     Raises:
-        UsageError: No micro-batch, or no list of them.
+        UsageError: `batches` is empty or not a list.
         ShapeError: As for `GraphExecutor.inference_and_backprop`.
     """
     check_info(info)
@@ -145,12 +145,12 @@ def accumulated_step(
     sizes = [layout.samples(inputs) for inputs in batches]
     total, found = sum(sizes), []
     for index, (inputs, size) in enumerate(zip(batches, sizes, strict=True)):
-        # The rule's point is one for all, so nothing differs but the seed of masks.
+        # The rule's point is the same for all, so only the mask seed differs.
         own = info._replace(seed=derive_seed(info.seed, "micro-batch", index)) if index else info
         found.append(step.backprop(inputs, own, accumulate=index > 0, loss_scale=size / total))
     step.apply(executor.gradients(), info)
     weights = [size / total for size in sizes]
-    # JAX has 64-bit types only where they are asked for.
+    # JAX has 64-bit types only if they are enabled.
     with getattr(step, "arithmetic", nullcontext)():
         return {
             name: layout.combined(name, [outputs[name] for outputs in found], weights)
@@ -159,7 +159,7 @@ def accumulated_step(
 
 
 def _labels(network: Any) -> list[str]:
-    """The inputs that a loss takes as labels; what a framework alone can run does not say which these are."""
+    """The inputs that a loss uses as labels; native code of a framework does not declare them."""
     if not hasattr(network, "nodes"):
         return []
     from deep5.networks.labels import label_inputs
@@ -168,7 +168,7 @@ def _labels(network: Any) -> list[str]:
 
 
 def _extents(network: Any, spec: TensorSpec) -> tuple[int | str, ...]:
-    """A shape; whatever leads an input and has no name in the file, of which `Network` makes one a value, is one."""
+    """A shape; an input's leading dimension without a name in the file, which `Network` makes a value, is symbolic."""
     nameless = {f"{name}:0" for name in network.inputs}
     return tuple(_UNNAMED if extent in nameless else extent for extent in spec.shape)
 
@@ -188,8 +188,8 @@ def _batch_symbol(network: Any, labels: Sequence[str]) -> str | None:
 
 
 def _axis(extents: Sequence[int | str], symbol: str | None, known: Container[int | str]) -> int | None:
-    """Where an output has the samples; None where it has none."""
+    """The sample axis of an output; None if it has none."""
     if symbol is not None and symbol in extents:
         return list(extents).index(symbol)
-    # An extent that no input has was made of others, such as samples times places: its rows are of the samples.
+    # A dimension that no input has is derived, such as samples times positions: its rows belong to samples.
     return 0 if extents and isinstance(extents[0], str) and extents[0] not in known else None

@@ -1,4 +1,4 @@
-"""Archives unpacked safely: nothing outside the folder, no links, no more than a stated size, all or nothing."""
+"""Unpack archives safely: nothing outside the folder, no links, a size limit, all or nothing."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from deep5.core.errors import OutputError, UsageError
 __all__ = ["extract", "inflated"]
 
 _BLOCK = 1 << 20
-# A member of a tar file has headers of some blocks of 512 bytes; so much is counted for each.
+# A tar member has headers of several blocks of 512 bytes; this is the allowance for each.
 _HEADERS = 4096
 # A tar file ends with two blocks of zeros.
 _END = 1024
-# What a file system says of a member's name that it does not take; all else is the folder's fault.
+# Errors that mean that the file system rejects a member's name; all others are the folder's fault.
 _NAME_FAULTS = {
     **dict.fromkeys(
         (errno.EEXIST, errno.EISDIR, errno.ENOTDIR),
@@ -36,7 +36,7 @@ _NAME_FAULTS = {
     ),
     errno.ENAMETOOLONG: ("has a name that is too long for the folder's file system", "shorter names"),
 }
-# What the libraries raise on a file that is not what they expect; BadGzipFile is an OSError.
+# Errors that the libraries raise on an unexpected file; BadGzipFile is an OSError.
 _CORRUPT = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -47,32 +47,32 @@ _CORRUPT = (
     EOFError,
     ValueError,
     OverflowError,
-    RuntimeError,  # NotImplementedError among them: a version or a method of tomorrow
+    RuntimeError,  # includes NotImplementedError: an unknown version or method
 )
 
 
 class _TooMuch(Exception):
-    """More came out of a compressed stream than is allowed."""
+    """A compressed stream yields more than the allowed number of bytes."""
 
 
 def extract(archive: Path, folder: Path, *, max_bytes: int, max_members: int = 100_000) -> Path:
     """Unpack a .tar, .tar.gz, .tar.bz2, .tar.xz or .zip file into a new folder.
 
-    It is unpacked into a hidden folder beside, which gets its name when everything is there and right. Only files and
-    folders are made, with the rights of new ones; sizes are counted while they are unpacked, whatever the archive says.
+    The members go into a hidden sibling folder, which is renamed when it is complete and valid. Only files and folders
+    are created, with default permissions; sizes are counted during unpacking, whatever the archive declares.
 
     Args:
         archive: The file.
-        folder: What is to hold its content; where it is there already, nothing is done.
-        max_bytes: How much may come out, all files together.
-        max_members: How many files and folders may come out.
+        folder: The target; if it exists, nothing is done.
+        max_bytes: The limit of the total unpacked size.
+        max_members: The limit of the number of files and folders.
 
     Returns:
         `folder`.
 
     Raises:
-        UsageError: No such archive, or a corrupt one; a member with an absolute path or with `..`, a link or a device;
-            more members or bytes than allowed, or more than the archive says.
+        UsageError: The archive does not exist or is corrupt; a member is a link or a device or has an absolute path or
+            `..`; or there are more members or bytes than allowed or than the archive declares.
         OutputError: The folder cannot be written.
     """
     if folder.is_dir():
@@ -91,7 +91,7 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, max_members: int = 1
             try:
                 room.rename(folder)
             except OSError:
-                if not folder.is_dir():  # another process was first: what it unpacked is as good
+                if not folder.is_dir():  # another process was first: its result is equivalent
                     raise
     finally:
         shutil.rmtree(room, ignore_errors=True)
@@ -99,10 +99,10 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, max_members: int = 1
 
 
 def inflated(path: Path, max_bytes: int) -> bytes:
-    """The content of a file, decompressed where it is a gzip file.
+    """The content of a file, decompressed if it is a gzip file.
 
     Raises:
-        UsageError: It cannot be read, is corrupt, or holds more than `max_bytes`.
+        UsageError: The file cannot be read, is corrupt, or holds more than `max_bytes`.
     """
     content = b""
     with _told(path, path):
@@ -118,7 +118,7 @@ def inflated(path: Path, max_bytes: int) -> bytes:
 
 @contextmanager
 def _told(archive: Path, folder: Path) -> Iterator[None]:
-    """Errors of the libraries as ours."""
+    """Convert errors of the libraries to deep5's."""
     try:
         yield
     except _TooMuch as error:
@@ -142,7 +142,7 @@ def _untar(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
     total = end = 0
     with _decompressed(archive) as stream:
         limited: Any = _Limited(stream, max_bytes + max_members * _HEADERS)
-        # As a stream: members one after the other, nothing looked up behind.
+        # As a stream: members in sequence, without look-ups in later parts.
         with tarfile.open(fileobj=limited, mode="r|", tarinfo=_Member) as tar:
             for member in tar:
                 target = _target(archive, room, member.name, member.isdir(), seen, max_members)
@@ -160,7 +160,7 @@ def _untar(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
                     raise _refused(archive, member.name, "has no content", "whole files")
                 with _blamed_on(archive, member.name):
                     _copy(source, target)
-        # tarfile takes a block of zeros for the end, whatever follows. And a gzip's checksum is compared at its end.
+        # tarfile ends at a block of zeros, whatever follows. A gzip checksum is verified only at the end.
         limited.drain()
         if not seen or limited.filled > end or limited.count < end + _END:
             raise UsageError(
@@ -199,7 +199,7 @@ def _unzip(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
 
 
 def _target(archive: Path, room: Path, name: str, folder: bool, seen: set[str], max_members: int) -> Path:
-    """Where a member goes, inside the room: a folder is made, of a file the folder that it lies in."""
+    """The path of a member inside the room; creates the folder, or the parent folder of a file."""
     path = PurePosixPath(name)
     if path.is_absolute() or "\\" in name or "\0" in name or re.match("[A-Za-z]:", name):
         raise _refused(archive, name, "has a path that is not relative", "paths inside the archive")
@@ -219,7 +219,7 @@ def _target(archive: Path, room: Path, name: str, folder: bool, seen: set[str], 
 
 @contextmanager
 def _blamed_on(archive: Path, name: str) -> Iterator[None]:
-    """An error of the file system that a member's name is the cause of, told as the archive's."""
+    """Report a file system error that a member's name causes as an error of the archive."""
     try:
         yield
     except OSError as error:
@@ -229,14 +229,14 @@ def _blamed_on(archive: Path, name: str) -> Iterator[None]:
 
 
 class _Member(tarfile.TarInfo):
-    """A member of a tar file. One whose header cannot be read is an error here; tarfile takes it for the file's end."""
+    """A member of a tar file. An unreadable header is an error here; tarfile treats it as the end of the file."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
         """The next member.
 
         Raises:
-            ReadError: Its header cannot be read.
+            ReadError: The header cannot be read.
         """
         try:
             return super().fromtarfile(tar)
@@ -245,7 +245,7 @@ class _Member(tarfile.TarInfo):
 
 
 def _copy(source: IO[bytes], target: Path) -> int:
-    """Write a new file; both libraries give no more than the size that was stated, and that has been counted."""
+    """Write a new file; both libraries return at most the declared size, which has been counted."""
     copied = 0
     with target.open("xb") as file:
         while block := source.read(_BLOCK):
@@ -256,7 +256,7 @@ def _copy(source: IO[bytes], target: Path) -> int:
 
 @contextmanager
 def _decompressed(archive: Path) -> Iterator[Any]:
-    """The content of a file that is compressed by one of the programs that tar knows, or not at all."""
+    """The content of a file that is uncompressed or compressed by a program that tar supports."""
     import bz2
 
     with archive.open("rb") as file:
@@ -276,11 +276,11 @@ def _decompressed(archive: Path) -> Iterator[Any]:
 
 
 class _Limited:
-    """A stream out of which no more than so many bytes come, whatever asks for them: headers and padding count.
+    """A stream that yields at most a given number of bytes, including headers and padding.
 
     Attributes:
-        count: Bytes that came out.
-        filled: Of these, how many there are up to the last one that is not zero.
+        count: Bytes read so far.
+        filled: Of these, the number up to the last nonzero byte.
     """
 
     def __init__(self, stream: IO[bytes], max_bytes: int) -> None:

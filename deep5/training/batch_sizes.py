@@ -1,4 +1,4 @@
-"""`GrowingBatches`: a batch size that grows with the epochs."""
+"""`GrowingBatches`: a batch size that grows over the epochs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["GrowingBatches"]
 
 @dataclass(frozen=True, kw_only=True)
 class GrowingBatches:
-    """Batches that become larger every few epochs, where others let the learning rate decay.
+    """Batches that grow every few epochs, as an alternative to learning-rate decay.
 
-    A sampler takes it in place of a batch size. Of a data set with fewer samples, a batch holds all.
+    A sampler accepts it as its batch size. The batch size is limited to the number of samples.
 
     Attributes:
-        start: Samples a batch in the first epochs.
-        factor: The batch size is multiplied by it each time, and rounded to the nearest whole number.
-        every: Epochs from one size to the next.
-        most: Where growing ends; None: with all samples.
+        start: Samples per batch in the first epochs.
+        factor: Each growth multiplies the batch size by it and rounds to the nearest integer.
+        every: Epochs between two growths.
+        most: The upper limit; None: all samples.
 
     Raises:
-        UsageError: A `start`, `every` or `most` that is no whole number of at least 1, a `most` below `start`, or a
-            factor that is no finite number of at least 1.
+        UsageError: `start`, `every` or `most` is not an integer of at least 1, `most` is below `start`, or `factor` is
+            not a finite number of at least 1.
 
     References:
         Smith, Kindermans, Ying and Le, Don't decay the learning rate, increase the batch size, ICLR 2018, section 5.
@@ -53,7 +53,7 @@ class GrowingBatches:
             raise UsageError(f"GrowingBatches: got factor={self.factor!r}; allowed: a finite number of at least 1")
 
     def __call__(self, epoch: int) -> int:
-        """Samples a batch in this epoch, counted from 0."""
+        """Samples per batch in this epoch, counted from 0."""
         try:
             size = round(self.start * float(self.factor) ** (epoch // self.every))
         except OverflowError:
@@ -61,7 +61,7 @@ class GrowingBatches:
         return size if self.most is None else min(size, self.most)
 
     def describe(self) -> dict[str, Any]:
-        """What enters a recipe's hash."""
+        """The values that enter a recipe's hash."""
         return {
             "batches": "growing",
             "start": self.start,

@@ -1,4 +1,4 @@
-"""`BatchSource`: what the trainer takes its batches from, whoever makes them."""
+"""`BatchSource`: the interface through which the trainer obtains batches."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from deep5.core.tensors import Arrays
 __all__ = ["Batch", "BatchSource", "batch_size_of", "first_batch", "joined_batches", "sample_count"]
 
 Batch = tuple[Any, Mapping[str, Any]]
-"""Identities of the samples, int64 of shape (batch_size,), or None where they are unknown; and the samples by name."""
+"""Sample ids, int64 of shape (batch_size,), or None if unknown; and the arrays by name."""
 
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """Batches by epoch: a `Sampler`, one that is `Prefetched`, or a framework's own loader behind an adapter."""
+    """Batches by epoch: a `Sampler`, a `Prefetched` one, or an adapter of a framework's loader."""
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The epoch's batches from number `start` on: exactly those that follow the first `start` ones."""
+        """The epoch's batches from number `start` on: exactly those after the first `start` batches."""
         ...
 
     def steps(self, epoch: int) -> int | None:
-        """Number of batches of the epoch, or None where it is known only when the epoch is over."""
+        """Number of batches of the epoch, or None if it is unknown before the epoch ends."""
         ...
 
     def order_hash(self, epochs: int) -> str | None:
-        """SHA-256 of batch sizes and order of the first epochs, or None where nobody knows it beforehand."""
+        """SHA-256 of batch sizes and order of the first epochs, or None if the order is unknown in advance."""
         ...
 
 
 def batch_size_of(inputs: Mapping[str, Any]) -> int:
-    """Number of samples of a batch, by the first extent of its first array; arrays of any library.
+    """Number of samples of a batch: the first dimension of its first array; accepts arrays of any library.
 
     Raises:
-        UsageError: No arrays, or one without extents.
+        UsageError: There are no arrays, or the first has rank 0.
 
     >>> import numpy as np
     >>> batch_size_of({"input": np.zeros((5, 3)), "label": np.zeros(5)})
@@ -55,10 +55,10 @@ def batch_size_of(inputs: Mapping[str, Any]) -> int:
 
 
 def first_batch(start: object, steps: int | None) -> int:
-    """The number of the first batch wanted.
+    """The number of the first requested batch.
 
     Raises:
-        UsageError: It is no whole number from 0 to the number of batches.
+        UsageError: It is not an integer from 0 to the number of batches.
     """
     if isinstance(start, bool) or not isinstance(start, int) or start < 0 or (steps is not None and start > steps):
         last = "" if steps is None else f" to {steps} (all of the epoch's batches done)"
@@ -67,9 +67,9 @@ def first_batch(start: object, steps: int | None) -> int:
 
 
 def joined_batches(batches: Iterable[tuple[Any, Arrays]], count: int) -> Iterator[tuple[Any, list[Any]]]:
-    """So many batches at a time, with the indices of all their samples; at the end there may be fewer.
+    """Groups of `count` batches, with the indices of all their samples; the last group may be smaller.
 
-    Of a batch in which this rank has no sample there is None, unless there are no others.
+    A batch in which this rank has no sample is None, unless there are no others.
     """
     for ids, inputs in (source := iter(batches)):
         both = [(ids, inputs), *itertools.islice(source, count - 1)]
@@ -81,5 +81,5 @@ def joined_batches(batches: Iterable[tuple[Any, Arrays]], count: int) -> Iterato
 
 
 def sample_count(inputs: Arrays | list[Arrays]) -> int:
-    """Samples in a batch whose indices are not known, or in several."""
+    """Samples in one or several batches with unknown indices."""
     return sum(map(batch_size_of, inputs)) if isinstance(inputs, list) else batch_size_of(inputs)

@@ -1,4 +1,4 @@
-"""`BucketSampler`: samples of similar length share a batch, so that little of it is padding."""
+"""`BucketSampler`: batches of samples of similar length, to minimize padding."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ __all__ = ["BucketSampler"]
 
 
 class BucketSampler(Sampler):
-    """Batches of samples of similar length, in random order, each sample exactly once an epoch.
+    """Batches of samples of similar length, in random order, each sample exactly once per epoch.
 
-    The samples are shuffled and dealt into pools of `pool` batches; each pool is sorted by length and cut into
-    batches, and the batches of the epoch are shuffled. A pool of one batch is a plain shuffle; a pool of all samples
-    wastes the least and mixes the least. The smaller batch, where there is one, stands last; which lengths it holds is
-    drawn too.
+    The samples are shuffled and divided into pools of `pool` batches; each pool is sorted by length and cut into
+    batches, and the epoch's batches are shuffled. A pool of one batch is a plain shuffle; a pool of all samples has the
+    least padding and the least mixing. A smaller batch, if there is one, is the last; its lengths are random, too.
 
-    Padding is the data set's business: `SequenceDataset` fills a batch up to its longest sample.
+    The data set does the padding: `SequenceDataset` pads a batch to its longest sample.
 
     Args:
         dataset: The samples.
-        batch_size: Samples a batch, or a function of the epoch.
+        batch_size: Samples per batch, or a function of the epoch.
         seed: The order is a function of (seed, epoch).
         transforms: See `Sampler`.
-        length: The samples' lengths: one number for each, the name of a part that holds it, or a function that gets
-            samples by name and gives one number for each. None: the data set's own `lengths`.
-        pool: Batches a pool.
+        length: The samples' lengths: one number per sample, the name of the part that holds it, or a function that maps
+            samples by name to one number per sample. None: the data set's own `lengths`.
+        pool: Batches per pool.
 
     Raises:
-        UsageError: Lengths that are none, or a pool that is no whole number of at least 1.
+        UsageError: The lengths are not valid, or `pool` is not an integer of at least 1.
 
     >>> from deep5.training.dataset import ArrayDataset
     >>> data = ArrayDataset({"length": np.array([9, 1, 8, 2, 9, 1])})
@@ -66,7 +65,7 @@ class BucketSampler(Sampler):
         self.pool = pool
 
     def order(self, epoch: int) -> np.ndarray:
-        """Indices batch by batch, a function of (seed, epoch); the smaller batch is the last."""
+        """Indices batch by batch, a function of (seed, epoch); a smaller batch comes last."""
         draw = generator(self.seed, "buckets", epoch)
         size = self.epoch_batch_size(epoch)
         order: np.ndarray = draw.permutation(len(self.dataset)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""`Lender`: memory for outputs that callers are lent, and that is written to again once none of them holds it."""
+"""`Lender`: memory for outputs lent to callers and reused once they release it."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from deep5.core.tensors import aligned_empty
 __all__ = ["Lender", "Lent"]
 
 _Bound = TypeVar("_Bound")
-# `y = f(x)` in a loop holds the last outputs while the next are computed.
+# `y = f(x)` in a loop still holds the last outputs during the next computation.
 _SETS = 2
 
 
 class Lent(Generic[_Bound]):
-    """Arrays that are lent together.
+    """Arrays that are lent as a group.
 
     Args:
-        arrays: New ones, each a view of memory of its own (`aligned_empty`).
-        bind: Makes of an array what the engine wants to be told of it; called once an array.
+        arrays: New ones, each a view of its own memory (`aligned_empty`).
+        bind: Converts an array to the engine's binding; called once per array.
 
     Attributes:
-        bound: What it made.
+        bound: The bindings.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], bind: Callable[[np.ndarray], _Bound]) -> None:
         self._arrays = arrays
         self._owners = [array.base for array in arrays]
         self.bound = [bind(array) for array in arrays]
-        # NumPy lets a view of a view refer to the owner of the memory: whatever uses it counts here.
+        # In NumPy, the base of a view of a view is the owner of the memory: every use increases its reference count.
         self._alone = list(map(sys.getrefcount, self._owners))
 
     def lend(self) -> list[np.ndarray] | None:
-        """Views, or None while somebody holds earlier ones, or what was made of one without a copy."""
+        """Views, or None if earlier ones, or zero-copy objects made from one, are still referenced."""
         return self.views() if list(map(sys.getrefcount, self._owners)) == self._alone else None
 
     def views(self) -> list[np.ndarray]:
-        """New views: whoever changes a shape or a flag changes his own."""
+        """New views, so that a caller's change of shape or flags affects only that caller."""
         return [array[...] for array in self._arrays]
 
 
 class Lender(Generic[_Bound]):
     """Memory for the outputs of calls with inputs of the same shapes.
 
-    Memory that an engine wrote to at the call before is in the caches and bound; new memory is neither, and a copy out
-    of memory that stays bound costs time, too. It serves one call at a time.
+    The memory of the previous call is cached and bound; new memory is neither, and copying out of memory that stays
+    bound costs time, too. Not for concurrent calls.
 
     Args:
-        outputs: Shape and element type of each.
+        outputs: Shape and element type of each output.
         bind: As for `Lent`.
     """
 
@@ -60,9 +60,9 @@ class Lender(Generic[_Bound]):
         self._sets: list[Lent[_Bound]] = []
 
     def lend(self) -> tuple[Lent[_Bound], list[np.ndarray]]:
-        """Memory that nobody holds, that of the last call if it can be, else that of the one before, or new; its views.
+        """Unreferenced memory and its views: that of the last call if possible, else the one before, else new memory.
 
-        Nothing is written to it before the engine runs.
+        It is not written to before the engine runs.
         """
         for number, lent in enumerate(self._sets):
             if (views := lent.lend()) is not None:

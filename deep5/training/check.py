@@ -1,4 +1,4 @@
-"""`check_optimizer`: the conformance suite of update rules, ours and yours."""
+"""`check_optimizer`: the conformance suite for update rules, deep5's and third-party ones."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ __all__ = ["check_optimizer", "rule_checks"]
 
 Schedule = Callable[[int], None]
 
-# Relative to the largest element of a tensor. Scalars round alike and elements nearly so; what may differ is the order
-# of sums and powers written as products: some 1e-16 a step. What a wrong rule does is off by 1e-3.
+# Relative to the largest element of a tensor. Scalars round alike and elements nearly so; the order of sums and powers
+# written as products may differ: some 1e-16 per step. A wrong rule differs by 1e-3.
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
-# The C library and NumPy round these each in its own way; all other operations are rounded as IEEE 754 has it.
+# The C library and NumPy round these differently; all other operations round as IEEE 754 specifies.
 _INEXACT = {"pow", "exp", "expm1", "log", "log1p", "tanh", "sin", "cos"}
-# Enough elements that a kernel uses its second thread.
+# Enough elements that a kernel uses a second thread.
 _LARGE = (1 << 17) + 1000
 
 
 def check_optimizer(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> None:
-    """Check that an update rule keeps its contract, so that every back-end computes what it says.
+    """Check that an update rule meets its contract, so that every back-end computes the same update.
 
-    The rule is traced, and a short trajectory over parameters of several shapes is computed by the kernels (C where
-    there is a compiler, and NumPy) and by the rule itself on arrays of `array_api_strict` and of NumPy. All have to
-    agree, each hyperparameter has to be read at every step, the sums have to run over the scope that the rule declares,
-    and gradients of zero have to leave every number finite.
+    The rule is traced. The kernels (C if a compiler is available, and NumPy) and the rule itself on arrays of
+    `array_api_strict` and NumPy compute a short trajectory over parameters of several shapes. All must agree, each
+    hyperparameter must be read at every step, the sums must run over the scope that the rule declares, and zero
+    gradients must leave every number finite.
 
     Args:
-        rule: The rule; its hyperparameters are changed meanwhile and restored.
+        rule: The rule; the checks change its hyperparameters temporarily.
         steps: Length of the trajectory, at least 6.
-        seed: Of parameters and gradients.
+        seed: The seed of parameters and gradients.
 
     Raises:
-        RuleError: What does not hold, with what was got, what is allowed and how to mend it.
+        RuleError: A check fails; the message has the actual result, the allowed one and the remedy.
     """
     for _, check in rule_checks(rule, steps=steps, seed=seed):
         check()
 
 
 def rule_checks(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> list[tuple[str, Callable[[], None]]]:
-    """The checks of `check_optimizer` one by one: what each is of, and what raises where it does not hold.
+    """The checks of `check_optimizer` separately: the name of each, and a function that raises if it fails.
 
     Args:
         rule: As for `check_optimizer`.
@@ -63,7 +63,7 @@ def rule_checks(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> list[tup
         seed: As there.
 
     Raises:
-        RuleError: The rule cannot be traced at all.
+        RuleError: The rule cannot be traced.
     """
     suite = _Suite(rule, trace_rule(rule), max(steps, 6), seed)
     found: list[tuple[str, Callable[[], None]]] = [
@@ -87,7 +87,7 @@ class _Suite:
         self.problem = Problem.make({"a": (5, 4), "b": (7,), "c": (1,), "d": ()}, steps, seed)
 
     def check_deterministic(self) -> None:
-        """Twice the same, by the kernel and by the rule itself."""
+        """Repeated runs agree, for the kernel and the rule itself."""
         for run in (self.kernel, self.eager):
             _same(
                 run(self.problem),
@@ -98,7 +98,7 @@ class _Suite:
             )
 
     def check_against_itself(self) -> None:
-        """The kernel does what the rule does."""
+        """The kernel agrees with the rule."""
         _same(
             self.kernel(self.problem),
             self.eager(self.problem),
@@ -109,7 +109,7 @@ class _Suite:
         )
 
     def check_against_numpy(self) -> None:
-        """The kernel does what the rule's own code does on plain arrays, step by step, in float64."""
+        """The kernel agrees with the rule's own code on plain arrays, step by step, in float64."""
         _same(
             self.kernel(self.problem),
             self.eager(self.problem, xp=np),
@@ -119,7 +119,7 @@ class _Suite:
         )
 
     def check_zero(self) -> None:
-        """A gradient of zero, as a weight that nothing depends on has it, leaves every number finite."""
+        """A zero gradient, as an unused weight has, leaves every number finite."""
         start = Problem.make({"a": (3, 2), "zero": (2,)}, 1, self.seed).start
         start["zero"] = np.zeros_like(start["zero"])
         for what, scale in {"from the first step on": 0.0, "after a step of another": 1.0}.items():
@@ -140,7 +140,7 @@ class _Suite:
                     )
 
     def check_scope(self) -> None:
-        """What the rule sums over is what it declares."""
+        """The rule sums over the scope that it declares."""
         if self.rule.scope == "element":
             self._check_split()
             return
@@ -207,7 +207,7 @@ class _Suite:
         )
 
     def check_hyper(self, hyper: str) -> None:
-        """A hyperparameter is read at every step, and nowhere else."""
+        """A hyperparameter is read at every step, and only there."""
         value = getattr(self.rule, hyper)
         changed = 0.75 * value if value else 0.05
         remedy = f"read self.{hyper} in the methods, and keep nothing that was computed from it"
@@ -232,13 +232,13 @@ class _Suite:
             raise RuleError(f"the hyperparameter {self.name}.{hyper} has no effect; allowed: {remedy}")
 
     def _inputs(self) -> list[Mapping[str, float]]:
-        """What the rule computes anew, at steps near and far: some of it begins late."""
+        """The rule's inputs at early and late steps: some effects start late."""
         return [
             self.rule.new_input(_info(step)) for step in (*range(self.steps), *(10**power for power in range(2, 8)))
         ]
 
     def check_states(self) -> None:
-        """No state stays what it began as, unless that is the parameter's own beginning."""
+        """Every state changes from its initial value, unless that is the initial parameter."""
         for key, expression in self.traced.new_states.items():
             kept = expression.op in ("input", "load") and expression.args[0] == f"state:{key}"
             begins = topological([self.traced.states[key]])
@@ -249,7 +249,7 @@ class _Suite:
                 )
 
     def check_compiled(self) -> None:
-        """The C kernel computes what NumPy computes: the same bits, but for sums and transcendental functions."""
+        """The C kernel agrees with NumPy: bit-identical except for sums and transcendental functions."""
         exact = not self.traced.sums and not _INEXACT & {node.op for node in topological(self.traced.roots())}
         for dtype, tolerance in _TOLERANCE.items():
             _same(
@@ -261,7 +261,7 @@ class _Suite:
             )
 
     def check_threads(self) -> None:
-        """The bits do not depend on the number of threads."""
+        """The result does not depend on the number of threads, bit for bit."""
         problem = Problem.make({"large": (_LARGE,), "small": (3,)}, 2, self.seed)
         one, two = (_KernelRun(self.rule, problem, "float32", "c", threads=threads) for threads in (1, 2))
         for step in range(2):
@@ -358,7 +358,7 @@ def _restored(rule: UpdateRule, hyper: str) -> Iterator[None]:
 
 
 def _rebuilt(rule: UpdateRule, changed: Mapping[str, float]) -> UpdateRule | None:
-    """The rule made anew from its attributes, or None where its constructor takes others or refuses the values."""
+    """The rule rebuilt from its attributes, or None if its constructor has other arguments or rejects the values."""
     parameters = list(inspect.signature(type(rule)).parameters.values())
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [parameter.name for parameter in parameters]
@@ -368,7 +368,7 @@ def _rebuilt(rule: UpdateRule, changed: Mapping[str, float]) -> UpdateRule | Non
         return None
     try:
         return type(rule)(**{name: changed.get(name, getattr(rule, name)) for name in names})
-    except Exception:  # whatever a constructor has against a value: then it cannot be compared this way
+    except Exception:  # the constructor rejects a value, for any reason: no comparison is possible
         return None
 
 

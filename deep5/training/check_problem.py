@@ -1,4 +1,4 @@
-"""The problem that an update rule is checked on."""
+"""The test problem for update rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Outcome = dict[str, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Quadratic bowls with noise, one an element: the gradient at x is 0.5 (x - target) + noise of the step."""
+    """A noisy quadratic per element: the gradient at x is 0.5 (x - target) + the step's noise."""
 
     start: Outcome
     target: Outcome
@@ -26,7 +26,7 @@ class Problem:
 
     @classmethod
     def make(cls, shapes: Mapping[str, tuple[int, ...]], steps: int, seed: int) -> Problem:
-        """One of these shapes, drawn."""
+        """A random problem of these shapes."""
 
         def draw(*purpose: str | int) -> Outcome:
             return {
@@ -37,7 +37,7 @@ class Problem:
         return cls(start=draw("start"), target=draw("target"), noise=tuple(draw("noise", k) for k in range(steps)))
 
     def of(self, function: Callable[[Outcome], Outcome]) -> Problem:
-        """The same problem with every set of arrays mapped."""
+        """The same problem with the function applied to every set of arrays."""
         return Problem(start=function(self.start), target=function(self.target), noise=tuple(map(function, self.noise)))
 
     def gradients(self, points: Mapping[str, Any], step: int, dtype: str) -> Outcome:
@@ -49,7 +49,7 @@ class Problem:
 
 
 def half(arrays: Outcome, part: int, *, rename: bool = True) -> Outcome:
-    """One half of each array, flat; an array of one element is left out, or whole where names are kept."""
+    """One half of each array, flat; single-element arrays are omitted, or whole if names are kept."""
     return {
         f"{name}[{part}]" if rename else name: np.array_split(value.reshape(-1), 2)[part]
         for name, value in arrays.items()

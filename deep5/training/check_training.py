@@ -1,4 +1,4 @@
-"""Checks of an optimizer at work: a real network on every framework, resumed, and a convex problem solved."""
+"""Optimizer checks in training: a real network on every framework, resuming, and a convex problem."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Made = Callable[[], "UpdateRule | StepOptimizer"]
 
 _STEPS, _BATCH, _FEATURES, _CLASSES = 6, 8, 12, 4
 _HALF = _STEPS // 2
-_SIZES = 2  # of batches
+_SIZES = 2  # number of batch sizes
 
 
 class Workout:
-    """An optimizer trains a small smooth network on one framework, and everything that comes of it is looked at.
+    """Trains a small smooth network with an optimizer on one framework and checks all results.
 
     Args:
-        make: Makes the optimizer anew; it may be the same update rule each time.
+        make: Makes a new optimizer; it may reuse the same update rule.
         name: The framework.
-        dtype: Of the parameters.
+        dtype: The parameters' dtype.
     """
 
     def __init__(self, make: Made, name: str, dtype: str) -> None:
@@ -58,10 +58,10 @@ class Workout:
         return executor, optimizer
 
     def go(self, optimizer: Any, begin: int = 0, end: int = _STEPS, *, schedule: bool = False) -> list[float]:
-        """Some steps, the last batch of each epoch smaller; their losses.
+        """Run some steps, the last batch of each epoch smaller; return their losses.
 
         Raises:
-            UsageError: A step gives no outputs, or outputs without the loss.
+            UsageError: A step returns no outputs, or outputs without the loss.
         """
         losses = []
         for step in range(begin, end):
@@ -78,15 +78,15 @@ class Workout:
         return losses
 
     def trajectory(self, *, schedule: bool = False, **options: Any) -> Outcome:
-        """The parameters after some steps, what evaluation uses, and the losses.
+        """The parameters after some steps, the evaluation values, and the losses.
 
         Args:
-            schedule: Whether the first hyperparameter of an update rule changes in the middle.
-            options: Of `RuleOptimizer`.
+            schedule: Whether the first hyperparameter of an update rule changes halfway.
+            options: Arguments of `RuleOptimizer`.
 
         Raises:
-            RuleError: The step was traced more often than there are batch sizes.
-            UsageError: What evaluation uses stays when it is over.
+            RuleError: The step was traced more often than once per batch size.
+            UsageError: The evaluation values remain after evaluation.
         """
         executor, optimizer = self.begin(**options)
         losses = self.go(optimizer, schedule=schedule)
@@ -106,10 +106,10 @@ class Workout:
         return {**found, "losses": np.array(losses)}
 
     def check_resume(self) -> None:
-        """A run that is resumed in the middle ends with the bits of one that never stopped.
+        """A run that resumes halfway ends bit-identically to an uninterrupted one.
 
         Raises:
-            UsageError: It does not, or a state is not what a checkpoint can hold.
+            UsageError: It does not, or a checkpoint cannot hold the state.
         """
         executor, optimizer = self.begin()
         self.go(optimizer, 0, _HALF + 1)
@@ -121,7 +121,7 @@ class Workout:
             if not _equal(state[key], value):
                 raise UsageError(f"state_dict() gave {key!r} that later steps changed; allowed: copies")
         other, resumed = self.begin()
-        self.go(resumed, 0, 1)  # what is left of an earlier run must not count
+        self.go(resumed, 0, 1)  # leftovers of an earlier run must have no effect
         other.load_state_dict(parameters)
         resumed.load_state_dict(kept)
         self.go(resumed, _HALF + 1)
@@ -152,7 +152,7 @@ class Workout:
                     ) from None
 
     def _check_refusals(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        # A state of before there were hyperparameters in it goes without.
+        # States from before hyperparameters were part of them lack this entry.
         for key in [key for key in state if key != KEY][:1]:
             try:
                 optimizer.load_state_dict({name: value for name, value in state.items() if name != key})
@@ -164,7 +164,7 @@ class Workout:
             )
 
     def grouped(self) -> Outcome:
-        """A trajectory with a group, a frozen parameter and a modifier of gradients."""
+        """A trajectory with a group, a frozen parameter and a gradient modifier."""
         rule = self.first
         hyper = {name: 0.5 * getattr(rule, name) for name in rule.hyper[:1]}
         groups = [
@@ -175,7 +175,7 @@ class Workout:
 
 
 def _change(optimizer: Any) -> None:
-    """Another value for the first hyperparameter."""
+    """Set another value for the first hyperparameter."""
     rule = getattr(optimizer, "rule", None)
     if isinstance(rule, UpdateRule):
         for name in rule.hyper[:1]:
@@ -187,14 +187,14 @@ def _halved(name: str, param: Any, grad: Any) -> Any:
 
 
 def converged(make: Made, rate: float | None, steps: int = 400) -> float:
-    """By how much a strongly convex problem's excess falls: f(w_T) - f* over f(w_0) - f*.
+    """The relative excess on a strongly convex problem: (f(w_T) - f*) / (f(w_0) - f*).
 
-    Softmax regression with a penalty, full batches, on the reference; f* by the gradient's norm g: f - f* <= g² / 2μ.
+    Softmax regression with a penalty, full batches, on the reference; f* from the gradient norm g: f - f* <= g² / 2μ.
 
     Args:
         make: Makes the optimizer.
-        rate: Its learning rate; None: as it is.
-        steps: So many.
+        rate: Its learning rate; None: unchanged.
+        steps: Number of steps.
     """
     network, decay = _convex()
     executor = framework("reference").executor(network)
@@ -231,14 +231,14 @@ def _convex() -> tuple[Any, float]:
 
 
 def _excess(executor: GraphExecutor, feed: Mapping[str, Any], decay: float) -> float:
-    """An upper bound of f - f*: the loss is strongly convex with the penalty's factor."""
+    """An upper bound of f - f*: the loss is strongly convex with the penalty factor."""
     executor.inference_and_backprop(feed)
     gradient = np.asarray(to_numpy(executor.gradients()["w"]))
     return float(np.sum(gradient * gradient)) / (2 * decay)
 
 
 def _samples(number: int, size: int, dtype: str) -> tuple[dict[str, Any], np.ndarray]:
-    """A batch: every time the same, samples by their ids."""
+    """A deterministic batch: the samples by their ids."""
     draw = generator(0, "check optimizer", number)
     images = np.asarray(draw.standard_normal((24, _FEATURES)))
     labels = np.asarray(draw.integers(0, _CLASSES, 24), np.int64)
@@ -247,7 +247,7 @@ def _samples(number: int, size: int, dtype: str) -> tuple[dict[str, Any], np.nda
 
 
 def relative(one: Outcome, other: Outcome) -> tuple[float, str]:
-    """The largest relative distance between two outcomes, and where it is."""
+    """The largest relative distance between two outcomes, and its location."""
     worst, where = 0.0, ""
     for key, value in other.items():
         scale = float(np.linalg.norm(value)) or 1.0

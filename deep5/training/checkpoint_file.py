@@ -1,4 +1,4 @@
-"""Checkpoint files: a tree of values and arrays in one safetensors file that is whole or not there."""
+"""Checkpoint files: a tree of values and arrays in one safetensors file, written atomically."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ __all__ = ["read_checkpoint", "write_checkpoint"]
 
 _VERSION = 1
 _KEY = "deep5"
-# From this length on, a list of numbers is an array: text takes five times the room and twenty times the time.
+# Number lists of at least this length become arrays: JSON takes five times the space and twenty times the time.
 _LONG = 32
 
 
 def write_checkpoint(path: str | Path, tree: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[str, ...]:
-    """Write a file that appears whole or not at all, even where the machine stops.
+    """Write a file atomically, even if the machine stops.
 
-    Arrays become the file's tensors, all else JSON in its header. The bits of every number are kept.
+    Arrays become the file's tensors, everything else JSON in its header. Every number is stored exactly.
 
     Args:
         path: A file that ends in `.safetensors`; its folder must exist.
-        tree: Values by name: dicts, lists, tuples and sets of None, truth values, numbers, texts, NumPy arrays and
+        tree: Values by name: dicts, lists, tuples and sets of None, booleans, numbers, strings, NumPy arrays and
             `Sample`s.
-        about: What the file is of, in JSON's types.
+        about: A description of the content, in JSON types.
 
     Returns:
-        The places in the tree whose value is none of these, and was left out.
+        The places in the tree with values of other types, which are omitted.
 
     Raises:
-        OutputError: The file cannot be written; one of this name that was there is as it was.
+        OutputError: The file cannot be written; an existing file of this name is unchanged.
 
     References:
         https://huggingface.co/docs/safetensors: a header of names, dtypes and shapes, and the bytes.
@@ -59,7 +59,7 @@ def write_checkpoint(path: str | Path, tree: Mapping[str, Any], about: Mapping[s
     except BaseException as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        # The library tells of a full disk by an exception of its own.
+        # The library reports a full disk by its own exception.
         if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
             told = getattr(error, "strerror", None) or error
             raise OutputError(
@@ -71,10 +71,10 @@ def write_checkpoint(path: str | Path, tree: Mapping[str, Any], about: Mapping[s
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `write_checkpoint` was given: the tree, and what it is of. Nothing in the file is executed.
+    """The tree and the description that `write_checkpoint` stored. Nothing in the file is executed.
 
     Raises:
-        CheckpointError: No such file, a truncated one, or none that deep5 wrote.
+        CheckpointError: The file does not exist, is truncated, or was not written by deep5.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -103,7 +103,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _flushed(path: Path) -> None:
-    """What stands under this name reaches the disk before anybody relies on it."""
+    """Flush the file of this name to disk before anything relies on it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -112,7 +112,7 @@ def _flushed(path: Path) -> None:
 
 
 class _Packer:
-    """Turns a tree into JSON's types, and its arrays into tensors by the path where they stand."""
+    """Converts a tree to JSON types, and its arrays to tensors named by their paths."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
@@ -164,7 +164,7 @@ class _Packer:
                 try:
                     return {"$": only.__name__, "at": self._kept(np.array(items, dtype=_NUMBERS[only]), path)}
                 except OverflowError:
-                    pass  # whole numbers beyond 64 bits stay text
+                    pass  # integers beyond 64 bits stay strings
         found = [self.packed(item, f"{path}/{index}") for index, item in enumerate(items)]
         return found if kind == "list" else {"$": kind, "of": found}
 
@@ -207,7 +207,7 @@ def _unpacked(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def _sample(row: list[float]) -> Sample:
-    """NaN stands for None: a sample's place and time are never NaN."""
+    """NaN represents None: a sample's place and time are never NaN."""
     value, step, epoch, time_s = row
     return Sample(
         value,

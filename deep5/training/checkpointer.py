@@ -1,4 +1,4 @@
-"""`Checkpointer`: writes checkpoints while training goes on; `latest_checkpoint` and `restore` go on from one."""
+"""`Checkpointer`: writes checkpoints during training; `latest_checkpoint` and `restore` resume from one."""
 
 from __future__ import annotations
 
@@ -20,36 +20,38 @@ __all__ = ["BEST", "Checkpointer", "checkpoints", "name_of", "restore", "step_of
 BEST = "best.safetensors"
 _UNREADABLE = ".unreadable"
 _NAME = re.compile(r"step-(\d{10,})(?:\.rank-(\d+))?\.safetensors")
-# Where nobody says how often.
+# The default interval.
 _DEFAULT_S = 30.0
 _BETTER: dict[str, Callable[[float, float], bool]] = {"accuracy": lambda a, b: a > b, "loss": lambda a, b: a < b}
 
 
 class Checkpointer(Event):
-    """Writes everything that training goes on from to `step-<steps done>.safetensors`, between two steps.
+    """Writes everything that a resume needs to `step-<steps done>.safetensors`, between two steps.
 
-    A file is whole or not there. Writing is a part of the run's time, and of no step's.
+    Files are written atomically. The writing time counts toward the run, not toward any step.
 
     Args:
-        folder: Where the files go; made where it is not there. None: a run's own folder of checkpoints.
-        every_steps: Write after so many steps.
-        every_s: Write when so many seconds have passed since the last one; with `every_steps`, whatever comes first.
-            Where neither is given: 30 s.
-        keep: How many of the last are kept.
-        best: Keep the one of the best evaluation too, as `best.safetensors`: by the highest `"accuracy"` or the lowest
-            `"loss"`; None: not.
+        folder: Where the files go; created if it does not exist. None: the run's checkpoint folder.
+        every_steps: Write after this number of steps.
+        every_s: Write if this many seconds have passed since the last checkpoint; with `every_steps`, whichever comes
+            first. If neither is given: 30 s.
+        keep: Number of recent checkpoints to keep.
+        best: Also keep the checkpoint of the best evaluation, as `best.safetensors`: by the highest `"accuracy"` or the
+            lowest `"loss"`; None: no.
 
     Raises:
         UsageError: An argument out of its range.
 
     Attributes:
-        about: Gives what is written into each file beside its state, in JSON's types; a run puts in its own.
-        rank: Whose part of the state is written: that of rank r > 0 goes to `step-<steps done>.rank-<r>.safetensors`.
-        confirm: Called when a checkpoint is written and older ones are not deleted yet: ranks wait here for each other,
-            so that all have a step in common, whenever one of them is lost.
-        interruption: Ends the training once the next checkpoint, which does not wait, is written; None: nobody asked.
-        written: Checkpoints written.
-        seconds: What writing them took.
+        about: Returns the description that is written into each file beside its state, in JSON types; set by a run.
+        rank: The rank whose part of the state is written: that of rank r > 0 goes to
+            `step-<steps done>.rank-<r>.safetensors`.
+        confirm: Called after a checkpoint is written and before older ones are deleted: ranks wait here for each other,
+            so that all have a common step even if one of them is lost.
+        interruption: Ends the training after the next checkpoint, which is then written without delay; None: not
+            requested.
+        written: Number of checkpoints written.
+        seconds: Time spent writing them.
         left_out: Places in the state that no file can hold.
     """
 
@@ -86,16 +88,16 @@ class Checkpointer(Event):
         self._best_score: float | None = None
 
     def describe(self) -> dict[str, Any]:
-        """How often and how many; where does not matter to a result."""
+        """The interval and the number kept; the location does not affect a result."""
         names = ("every_steps", "every_s", "keep", "best")
         return {"event": "checkpointer", **{name: getattr(self, name) for name in names}}
 
     def before_training(self, trainer: Any) -> None:
-        """Make the folder, and see that nothing of another training's is in the way.
+        """Create the folder, and check that it holds no conflicting files of another training.
 
         Raises:
-            UsageError: Nobody said where, or the folder holds checkpoints of a training that is further on.
-            OutputError: It cannot be made.
+            UsageError: No folder is set, or it holds checkpoints of a training with more steps.
+            OutputError: It cannot be created.
         """
         if self.folder is None:
             raise UsageError(
@@ -110,16 +112,16 @@ class Checkpointer(Event):
             ) from error
         if not self.rank:
             for torn in self.folder.glob(".step-*.tmp"):
-                torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
+                torn.unlink(missing_ok=True)  # from a process that was killed while writing
             self._clear_ahead(trainer.step)
         if trainer.step == 0:
-            self._best_score = None  # a new training; that of one that goes on comes with its state
+            self._best_score = None  # a new training; a resumed one restores the score from its state
         self._last_s, self._last_step, self._judged = perf_counter(), trainer.step, trainer.epoch
 
     def _clear_ahead(self, step: int) -> None:
-        """Refuse checkpoints of later steps, which would be taken for this training's newest.
+        """Reject checkpoints of later steps, which would be mistaken for this training's newest.
 
-        Those that cannot be read, by one rank at least, which a resume passed over, are renamed.
+        Those that at least one rank cannot read, which a resume skipped, are renamed.
         """
         for path in checkpoints(self.folder or ""):
             if step_of(path) <= step:
@@ -136,8 +138,8 @@ class Checkpointer(Event):
             path.replace(path.with_suffix(_UNREADABLE))
 
     def after_all(self, trainer: Any) -> None:
-        """Write where it is time, where an evaluation was the best so far, and before an interruption."""
-        # The best first: a checkpoint behind it knows that it was judged.
+        """Write if a checkpoint is due, if an evaluation is the best so far, and before an interruption."""
+        # The best first: a checkpoint after it records that it was evaluated.
         self.judge(trainer)
         if self.due(trainer):
             self.write(trainer)
@@ -146,22 +148,23 @@ class Checkpointer(Event):
             self.interruption()
 
     def due(self, trainer: Any) -> bool:
-        """Whether it is time to write."""
+        """Whether a checkpoint is due."""
         return self.due_by_steps(trainer) or perf_counter() - self._last_s >= self._every_s
 
     def due_by_steps(self, trainer: Any) -> bool:
-        """Whether so many steps were done: what ranks in step agree on without a word."""
+        """Whether enough steps were done: synchronous ranks agree on this without communication."""
         return self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
 
     def judge(self, trainer: Any, judged: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Write the best where the last evaluation, not judged yet, was the best so far.
+        """Write the best checkpoint if the last evaluation, not yet considered, is the best so far.
 
         Args:
-            trainer: As everywhere.
-            judged: While inside, the executor holds what was evaluated, where that is not what this rank trains on.
+            trainer: The trainer.
+            judged: A context in which the executor holds the evaluated values, if they differ from those that this rank
+                trains.
 
         Raises:
-            UsageError: The best is asked for by an accuracy, and there is none.
+            UsageError: The best is selected by accuracy, and there is none.
         """
         if self.best is not None and trainer.epoch != self._judged:
             self._judged = trainer.epoch
@@ -175,10 +178,10 @@ class Checkpointer(Event):
                         self._write(trainer, BEST)
 
     def write(self, trainer: Any) -> Path:
-        """Write a checkpoint now, and delete those that are too many.
+        """Write a checkpoint now, and delete the surplus ones.
 
         Raises:
-            OutputError: It cannot be written; the ones before it are as they were.
+            OutputError: It cannot be written; earlier ones are unchanged.
         """
         path = self._write(trainer, name_of(trainer.step, self.rank))
         self._last_s, self._last_step = perf_counter(), trainer.step
@@ -198,7 +201,7 @@ class Checkpointer(Event):
         return path
 
     def state_dict(self) -> dict[str, Any]:
-        """The best score so far, and where it was judged last; nothing where nobody asks for the best."""
+        """The best score so far, and the step of its last evaluation; empty if `best` is None."""
         return {"best_score": self._best_score, "judged": self._judged} if self.best is not None else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -206,7 +209,7 @@ class Checkpointer(Event):
         self._best_score, self._judged = state["best_score"], state["judged"]
 
     def clear(self) -> None:
-        """Delete all checkpoints, those of other ranks too, and the folder where nothing else is in it."""
+        """Delete all checkpoints, including those of other ranks, and the folder if it is empty then."""
         if self.folder is not None and self.folder.is_dir():
             ranks = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
             for path in [*ranks, *self.folder.glob(f"step-*{_UNREADABLE}"), self.folder / BEST]:
@@ -216,11 +219,11 @@ class Checkpointer(Event):
 
 
 def _nobody_else() -> None:
-    """There is one rank."""
+    """The default `confirm`: there is one rank."""
 
 
 def name_of(step: int, rank: int = 0) -> str:
-    """The file of a rank's part of the state after so many steps.
+    """The file of a rank's part of the state after this number of steps.
 
     >>> name_of(20), name_of(20, rank=1)
     ('step-0000000020.safetensors', 'step-0000000020.rank-1.safetensors')
@@ -229,7 +232,7 @@ def name_of(step: int, rank: int = 0) -> str:
 
 
 def checkpoints(folder: str | Path, rank: int = 0) -> list[Path]:
-    """A rank's checkpoints in a folder, the one of most steps first; `best.safetensors` is not among them."""
+    """A rank's checkpoints in a folder, newest step first, without `best.safetensors`."""
     try:
         found = [
             path for path in Path(folder).iterdir() if (name := _NAME.fullmatch(path.name)) and _rank(name) == rank
@@ -244,7 +247,7 @@ def _rank(name: re.Match[str]) -> int:
 
 
 def step_of(path: Path) -> int:
-    """The steps that were done when a checkpoint was written, by its name."""
+    """The number of steps done at a checkpoint, from its name."""
     name = _NAME.fullmatch(path.name)
     return int(name[1]) if name else 0
 
@@ -252,19 +255,19 @@ def step_of(path: Path) -> int:
 def restore(
     trainer: Any, path: str | Path, *, tell: Callable[[str], None] | None = None
 ) -> tuple[dict[str, Any], Path]:
-    """Put a trainer where a checkpoint stands; its next `train` does the rest.
+    """Restore a trainer from a checkpoint; its next `train` does the rest.
 
     Args:
-        trainer: Made as the one that wrote it: same network, optimizer, samplers.
-        path: A checkpoint, or a folder of them: then the last that can be read.
-        tell: Takes a sentence about each that cannot be read; None: that is an error.
+        trainer: Made like the one that wrote the checkpoint: same network, optimizer, samplers.
+        path: A checkpoint, or a folder of them: then the newest readable one.
+        tell: Receives a sentence about each unreadable one; None: that is an error.
 
     Returns:
-        What the checkpoint says that it is of, and its path.
+        The checkpoint's description, and its path.
 
     Raises:
-        CheckpointError: There is none, none can be read, it is of another network or optimizer, or the folder has the
-            parts of several ranks.
+        CheckpointError: There is none, none is readable, it belongs to another network or optimizer, or the folder has
+            the parts of several ranks.
     """
     path = Path(path)
     candidates = checkpoints(path) if path.is_dir() else [path]
@@ -278,7 +281,7 @@ def restore(
             if tell is None or number == len(candidates):
                 raise
             tell(f"{error}, which is tried now")
-    # Who names a file takes the part that is in it.
+    # A path of a file selects the part in it.
     if path.is_dir() and (writers := about.get("ranks", 1)) > 1:
         raise CheckpointError(
             f"{writers} ranks wrote the checkpoint {candidate}, and no rank is to go on from it; allowed: any number "

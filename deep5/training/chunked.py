@@ -1,4 +1,4 @@
-"""The expressions of a traced rule in NumPy: what a kernel computes, where there is no compiler."""
+"""Evaluates the expressions of a traced rule in NumPy: the kernel's computation without a compiler."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def run_chunks(
     dtype: str,
     chunk: int,
 ) -> None:
-    """One pass over all parameters in place: what the C function of that name does.
+    """One pass over all parameters in place: the equivalent of the C function of that name.
 
     Args:
         phase: The pass.
-        traced: The rule that it is of.
-        given: Values of hyperparameters, inputs and the pipeline's numbers, of each group.
+        traced: The phase's rule.
+        given: Values of hyperparameters, inputs and pipeline numbers for each group.
         memory: The kernel's memory by the names of the C structure.
-        state: The arrays of each state, one a parameter.
+        state: The arrays of each state, one per parameter.
         sizes: Elements of each parameter.
-        per_tensor: Whether sums run over each parameter and not over all.
+        per_tensor: Whether sums run over each parameter instead of over all.
         dtype: Element type of the parameters.
-        chunk: Elements at a time.
+        chunk: Elements per chunk.
     """
     scalar_states = [name for name in traced.states if traced.scalar_state(name)]
     if phase.name == "sums":
@@ -60,13 +60,13 @@ def run_chunks(
         for begin in range(0, size, chunk):
             part = {name: array[begin : begin + chunk] for name, array in arrays.items() if array is not None}
             found = run_phase(phase.elements, known, part, dtype)
-            # What is only passed on is the memory itself, which another root may be written to first.
+            # A value that is only passed through is the memory itself, which another root may overwrite first.
             found |= {
                 name: found[name].copy() for name, root in phase.elements.items() if root.op == "load" and name in part
             }
             for destination, value in found.items():
                 if destination.startswith(("sum:", "total:")):
-                    # A constant under a sum counts once an element.
+                    # A constant in a sum counts once per element.
                     terms = np.broadcast_to(value, (min(chunk, size - begin),))
                 if destination == "total:norm":
                     memory["totals"][total] += np.sum(np.square(terms, dtype=np.float64))
@@ -89,10 +89,10 @@ def run_phase(
         roots: What to evaluate, by name.
         scalars: Values of the scalar inputs, in float64.
         arrays: Values of the array leaves, all of one shape.
-        dtype: Element type; scalars are rounded to it where they meet an array, as the C kernel does.
+        dtype: Element type; scalars are rounded to it when combined with an array, as in the C kernel.
 
     Returns:
-        The values by name, in float64 where a root is a scalar.
+        The values by name; float64 for scalar roots.
     """
     values: dict[int, Any] = {}
     element = np.dtype(dtype).type

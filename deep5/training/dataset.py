@@ -1,4 +1,4 @@
-"""`Dataset`: samples by index, as named arrays; `StreamDataset`: samples one after the other, their number unknown."""
+"""`Dataset`: samples by index, as named arrays; `StreamDataset`: a sequence of samples of unknown number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dataset(ABC):
     """Indexed samples.
 
     Attributes:
-        specs: Each named part of a sample, without the batch's axis.
+        specs: Each named part of a sample, without the batch dimension.
     """
 
     specs: dict[str, TensorSpec]
@@ -43,15 +43,15 @@ class Dataset(ABC):
             Arrays of shape (batch_size, *spec.shape), which the caller may keep.
 
         Raises:
-            UsageError: `ids` are no whole numbers in one row, or one is of no sample.
+            UsageError: `ids` is not one-dimensional integers, or an index is out of range.
         """
 
     def in_batches(self, order: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """The samples in this order, so many a batch, each batch with its indices; the last may be smaller.
+        """Batches of `size` samples in this order, each with its indices; the last may be smaller.
 
         Args:
             order: int64, shape (samples,).
-            size: Samples a batch, at least 1.
+            size: Samples per batch, at least 1.
 
         Raises:
             UsageError: As `batch`.
@@ -63,39 +63,39 @@ class Dataset(ABC):
 
     @abstractmethod
     def content_hash(self) -> str:
-        """SHA-256 of what the samples are."""
+        """SHA-256 of the samples' content."""
 
     @abstractmethod
     def cast(self, specs: Mapping[str, TensorSpec]) -> Dataset:
-        """This data set with the floating parts in the dtypes that a network's inputs have.
+        """This data set with its floating parts converted to the dtypes of a network's inputs.
 
         Args:
-            specs: The network's inputs, the batch's axis included.
+            specs: The network's inputs, including the batch dimension.
 
         Raises:
-            UsageError: A part has another name or shape than the network's input, or integers would become floats.
+            UsageError: A part differs from the network's input in name or shape, or integers would become floats.
         """
 
     def labels(self, name: str = "label") -> np.ndarray | None:
-        """All values of one part in the order of the samples, where they are at hand without reading samples.
+        """All values of one part in the order of the samples, if available without reading samples.
 
         Args:
             name: The part.
 
         Returns:
-            An array of shape (samples, …) that is not to be changed, or None.
+            An array of shape (samples, …), not to be modified, or None.
         """
         return None
 
 
 class StreamDataset(ABC):
-    """Samples that come one after the other; how many is known when they have ended.
+    """A sequence of samples whose number is known only at its end.
 
-    A sampler gathers them into batches (`StreamSampler`). The samples of an epoch are a function of the epoch alone, so
-    that a run that is resumed in the middle of one goes on with the sample that it would have had.
+    A sampler groups them into batches (`StreamSampler`). The samples of an epoch depend only on the epoch, so that a
+    run that resumes within an epoch continues with the correct sample.
 
     Attributes:
-        specs: Each named part of a sample, without the batch's axis; an extent that varies has a name.
+        specs: Each named part of a sample, without the batch dimension; a variable dimension has a name.
     """
 
     specs: dict[str, TensorSpec]
@@ -105,8 +105,8 @@ class StreamDataset(ABC):
         """The samples of an epoch.
 
         Args:
-            epoch: Counts from 0; may be asked for again, and in any order.
-            start: How many of the epoch's samples to leave out at its beginning.
+            epoch: Counts from 0; epochs may repeat and come in any order.
+            start: Number of samples to skip at the beginning of the epoch.
 
         Returns:
             An iterator of samples: arrays of the shapes and dtypes of `specs`, by name, which the caller may keep.
@@ -114,22 +114,22 @@ class StreamDataset(ABC):
 
     @abstractmethod
     def cast(self, specs: Mapping[str, TensorSpec]) -> StreamDataset:
-        """This stream with the floating parts in the dtypes that a network's inputs have; see `Dataset.cast`."""
+        """This stream with its floating parts converted to the dtypes of a network's inputs; see `Dataset.cast`."""
 
     def content_hash(self) -> str | None:
-        """SHA-256 of what the samples are, or None where nobody can know that without reading them."""
+        """SHA-256 of the samples' content, or None if it cannot be known without reading them."""
         return None
 
 
 class ArrayDataset(Dataset):
-    """Samples in memory, or in files that are mapped into it.
+    """Samples in memory or memory-mapped files.
 
     Args:
-        arrays: Named arrays, all with the same first extent.
-        content_hash: SHA-256 of what the arrays hold, where the caller knows it better than by reading all of them.
+        arrays: Named arrays, all with the same first dimension.
+        content_hash: SHA-256 of the arrays' content, if the caller knows it without reading all of them.
 
     Raises:
-        UsageError: No array, no sample, or different numbers of samples.
+        UsageError: There are no arrays or no samples, or the numbers of samples differ.
 
     >>> data = ArrayDataset({"input": np.zeros((5, 2), np.float32), "label": np.arange(5)})
     >>> len(data), data.batch(np.array([4, 0]))["label"].tolist()
@@ -153,7 +153,7 @@ class ArrayDataset(Dataset):
         return self._length
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """The samples with these indices, gathered; see `Dataset.batch`."""
+        """The samples with these indices, copied; see `Dataset.batch`."""
         if type(ids) is not np.ndarray or ids.dtype is not _INT64 or ids.ndim != 1:
             ids = _indices(ids)
         try:
@@ -162,7 +162,7 @@ class ArrayDataset(Dataset):
             raise _no_sample(ids, self._length) from error
 
     def in_batches(self, order: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """See `Dataset.in_batches`; small ones are gathered many at a time, where `batch` is not a subclass's own."""
+        """See `Dataset.in_batches`; small batches are gathered in groups unless a subclass overrides `batch`."""
         if type(self).batch is not ArrayDataset.batch:
             yield from super().in_batches(order, size)
             return
@@ -176,22 +176,22 @@ class ArrayDataset(Dataset):
         return self._arrays.get(name)
 
     def content_hash(self) -> str:
-        """SHA-256 over names, shapes, dtypes and bytes, or what the caller gave in its place."""
+        """SHA-256 over names, shapes, dtypes and bytes, or the given hash."""
         if self._content_hash is not None:
             return self._content_hash
         digest = hashlib.sha256()
         for name, array in self._arrays.items():
             digest.update(f"{name} {array.dtype}{array.shape}\n".encode())
-            # As bytes: not every element type gives its memory out as itself, bfloat16 does not.
+            # As bytes: not every element type supports the buffer protocol; bfloat16 does not.
             digest.update(array.reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> ArrayDataset:
-        """Converted once; what needs no conversion is shared."""
+        """Converts once; parts that need no conversion are shared."""
         dtypes = fitted(self.specs, specs)
         arrays = {name: array.astype(numpy_dtype(dtypes[name]), copy=False) for name, array in self._arrays.items()}
         same = all(arrays[name] is array for name, array in self._arrays.items())
-        # A hash that was given is of these bits; of others it is made anew, from it and from their dtypes.
+        # A given hash covers the original bits; that of a converted data set derives from it and the dtypes.
         known = self._content_hash
         if known is not None and not same:
             known = hashlib.sha256(f"{known} {sorted(dtypes.items())}".encode()).hexdigest()
@@ -199,15 +199,15 @@ class ArrayDataset(Dataset):
 
 
 def fitted(have: Mapping[str, TensorSpec], want: Mapping[str, TensorSpec]) -> dict[str, str]:
-    """The dtype that each part of a sample is to have for a network.
+    """The dtype that each part of a sample needs for a network.
 
     Args:
-        have: The samples' parts, without the batch's axis.
-        want: The network's inputs, the batch's axis included.
+        have: The samples' parts, without the batch dimension.
+        want: The network's inputs, including the batch dimension.
 
     Raises:
-        UsageError: A part has another name or shape than the network's input, integers would become floats, or a
-            conversion could change a whole number.
+        UsageError: A part differs from the network's input in name or shape, integers would become floats, or a
+            conversion could change an integer.
 
     >>> fitted({"x": TensorSpec(shape=(3,))}, {"x": TensorSpec(shape=("N", 3), dtype="float64")})
     {'x': 'float64'}
@@ -220,7 +220,7 @@ def fitted(have: Mapping[str, TensorSpec], want: Mapping[str, TensorSpec]) -> di
     for name, spec in have.items():
         wanted = want[name]
         batch = next((extent for extent in wanted.shape[:1] if isinstance(extent, int)), 1)
-        if wanted.mismatch((batch, *spec.shape), wanted.dtype):  # type: ignore[arg-type]  # an extent's name fits none
+        if wanted.mismatch((batch, *spec.shape), wanted.dtype):  # type: ignore[arg-type]  # a symbol matches none
             raise UsageError(f"samples {name!r} are {spec} but the network takes {wanted}")
         if not _converts(spec.dtype, wanted.dtype):
             remedy = "; remedy: a transform that normalises, or pixels='normalised'" if spec.dtype == "uint8" else ""
@@ -229,7 +229,7 @@ def fitted(have: Mapping[str, TensorSpec], want: Mapping[str, TensorSpec]) -> di
 
 
 def _converts(given: str, wanted: str) -> bool:
-    """Whether values become no others by a conversion, rounding of floating ones left aside."""
+    """Whether a conversion preserves values, except for floating-point rounding."""
     one, other = numpy_dtype(given), numpy_dtype(wanted)
     if given == wanted or (_floating(one) and _floating(other)):
         return True
@@ -241,14 +241,14 @@ def _floating(dtype: np.dtype[Any]) -> bool:
 
 
 def sample_ids(ids: object, length: int) -> np.ndarray:
-    """Indices of samples as `Dataset.batch` takes them: int64, 0 to `length` - 1.
+    """Indices of samples in the form that `Dataset.batch` requires: int64, 0 to `length` - 1.
 
     Args:
-        ids: Whole numbers in one row; those below zero count from the end.
-        length: How many samples there are.
+        ids: Integers, one-dimensional; negative ones count from the end.
+        length: The number of samples.
 
     Raises:
-        UsageError: `ids` are no whole numbers in one row, or one is of no sample.
+        UsageError: `ids` is not one-dimensional integers, or an index is out of range.
     """
     array = _indices(ids)
     if array.size and not (-length <= array.min() and array.max() < length):
@@ -259,17 +259,17 @@ def sample_ids(ids: object, length: int) -> np.ndarray:
 def check_labels(
     dataset: Dataset | StreamDataset, classes: int, *, name: str = "label", ignore: int | None = None, what: str = ""
 ) -> None:
-    """Check that every label is one of a network's classes, where the labels are at hand without reading samples.
+    """Check that every label is one of a network's classes, if labels are available without reading samples.
 
     Args:
         dataset: The samples.
         classes: The network's number of classes.
-        name: The part that holds the labels.
-        ignore: A label that the network's loss leaves out.
-        what: Which samples they are, for the message: "training", say.
+        name: The part with the labels.
+        ignore: A label that the network's loss ignores.
+        what: The name of the samples for the message, for example "training".
 
     Raises:
-        UsageError: A label is below 0 or not below `classes`; the message names the first sample that has one.
+        UsageError: A label is below 0 or not below `classes`; the message names the first such sample.
     """
     labels = dataset.labels(name) if isinstance(dataset, Dataset) else None
     if labels is None or labels.dtype.kind not in "iu":
@@ -295,7 +295,7 @@ def _no_sample(ids: np.ndarray, length: int) -> UsageError:
 
 
 def _indices(ids: object) -> np.ndarray:
-    """Indices of samples that are no int64 array yet."""
+    """Indices of samples converted to int64."""
     if type(ids) is np.ndarray and ids.dtype is _INT64 and ids.ndim == 1:
         return ids
     told = brief(ids)
@@ -313,17 +313,17 @@ def _indices(ids: object) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """What a data set's factory returns.
+    """The result of a data set's factory.
 
     Attributes:
-        train: Samples to learn from, a `Dataset` or a `StreamDataset`.
-        test: Samples to judge by, likewise.
-        split_hash: SHA-256 of which sample went where; where it is empty, that of both parts' contents, computed when a
-            run asks for it.
-        description: Where the samples come from and how the split was made, in JSON's types.
+        train: Training samples, a `Dataset` or a `StreamDataset`.
+        test: Test samples, likewise.
+        split_hash: SHA-256 of the assignment of samples to the parts; if empty, it is computed from both parts'
+            contents when a run requests it.
+        description: The source of the samples and the method of the split, in JSON types.
     """
 
-    # Either kind of data set; a union would make everybody who has samples by index prove that they are no stream.
+    # Either kind of data set; with a union, users of indexed samples would have to prove that they are no stream.
     train: Any
     test: Any
     split_hash: str = ""

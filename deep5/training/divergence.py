@@ -1,4 +1,4 @@
-"""`NonFiniteLoss` says where a loss is not a number or infinite, `StopOnNaN` stops there; both read losses late."""
+"""`NonFiniteLoss` reports a NaN or infinite loss, `StopOnNaN` stops at it; both read losses with a delay."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from deep5.core.tensors import Arrays, to_numpy
 
 __all__ = ["NonFiniteLoss", "StopOnNaN"]
 
-# Losses to keep unread: an epoch may have millions of steps.
+# Maximum number of unread losses: an epoch may have millions of steps.
 _MOST = 1024
-# Indices of samples that a sentence names: the batch may have thousands.
+# Maximum number of sample indices in a message: a batch may have thousands.
 _NAMED = 8
 
 _WHY = (
@@ -25,36 +25,36 @@ _WHY = (
 
 
 class _Losses(Event):
-    """Keeps losses of training steps unread, which may not be there yet, and finds the first that is not finite."""
+    """Keeps losses of training steps, possibly still in computation, unread and finds the first that is not finite."""
 
     def __init__(self) -> None:
         self._unread: list[tuple[Any, StepInfo, int]] = []
         self._found: str | None = None
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """Keep the loss, which may not be there yet."""
-        # An optimizer of the user's may return other outputs, or none.
+        """Keep the loss, which may still be in computation."""
+        # A user's optimizer may return other outputs, or none.
         if self._found is None and outputs and trainer.loss in outputs:
             self._unread.append((outputs[trainer.loss], info, trainer.batch))
             if len(self._unread) >= _MOST:
                 self._read()
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """Read the epoch's losses, which come first, and look at the mean loss, which is a number of the host's."""
+        """Read the epoch's losses, which come first, and check the mean loss, a host number."""
         self._read()
         loss = scores.get("loss", 0.0)
         if self._found is None and not math.isfinite(loss):
             self._find(f"the loss of the evaluation after epoch {epoch + 1} is {loss}")
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Read the epoch's losses, where there was no evaluation."""
+        """Read the epoch's losses, if there was no evaluation."""
         self._read()
 
     def _read(self) -> None:
         for value, info, batches in self._unread:
             loss = float(to_numpy(value))
             if not math.isfinite(loss):
-                # Where a step is of several batches, the last of them.
+                # If a step has several batches, the last of them.
                 self._find(
                     f"the training loss is {loss} at step {info.step} of epoch {info.epoch}, counted from 0; it is of "
                     f"batch {max(batches - 1, 0)} of the epoch{_samples(info)}"
@@ -67,7 +67,7 @@ class _Losses(Event):
 
 
 def _samples(info: StepInfo) -> str:
-    """Which samples a batch is of, the first of them by name."""
+    """A description of a batch that names the first of its samples."""
     if info.sample_ids is None:
         return f", {info.batch_size} samples that have no number"
     first = ", ".join(str(int(index)) for index in islice(info.sample_ids, _NAMED))
@@ -75,14 +75,14 @@ def _samples(info: StepInfo) -> str:
 
 
 class NonFiniteLoss(_Losses):
-    """Tells of the first training loss that is NaN or infinite; of an evaluation's, where all those before it are not.
+    """Reports the first NaN or infinite training loss; that of an evaluation only if all losses before it are finite.
 
-    Losses are read at the end of an epoch, when the device has finished, or when a thousand are unread: steps do not
-    wait for them. Labels outside their range raise an error on some back-ends and give NaN on those that compile,
-    where nothing can raise.
+    Losses are read at the end of an epoch, after the device has finished, or when a thousand are unread: steps do not
+    wait for them. Labels out of range raise an error on some back-ends and produce NaN on compiling ones, which cannot
+    raise.
 
     Args:
-        tell: Takes a sentence; called once a training at most, and after a resume with the same sentence again.
+        tell: Receives a sentence; called at most once per training, and again with the same sentence after a resume.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -90,7 +90,7 @@ class NonFiniteLoss(_Losses):
         self._tell = tell
 
     def after_training(self, trainer: Any) -> None:
-        """Read what an epoch that was cut short left."""
+        """Read the remaining losses of an incomplete epoch."""
         self._read()
 
     def _find(self, told: str) -> None:
@@ -98,27 +98,27 @@ class NonFiniteLoss(_Losses):
         self._tell(f"{told}; {_WHY}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether it was told; what is unread is read."""
+        """Whether the loss was reported; reads the unread losses."""
         self._read()
         return {"found": self._found}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`; what was found is told again, since whoever heard it may be gone."""
+        """Restore `state_dict` and repeat an earlier report, since its recipient may be gone."""
         if state["found"] is not None:
             self._find(state["found"])
 
 
 class StopOnNaN(_Losses):
-    """Stops where a loss is NaN or infinite, and says at which step and of which samples.
+    """Stops at a NaN or infinite loss, and reports its step and samples.
 
-    Losses are read every few steps, and when an epoch's steps are over: training goes on for so long at most, and what
-    is said is the step that it began with.
+    Losses are read every few steps and after an epoch's last step: training continues at most that long, and the
+    report names the first step with such a loss.
 
     Args:
-        every: Steps between two readings; 1 has every step wait for its loss.
+        every: Steps between two readings; with 1, every step waits for its loss.
 
     Raises:
-        UsageError: No whole number of at least 1.
+        UsageError: `every` is not an integer of at least 1.
     """
 
     def __init__(self, every: int = 100) -> None:
@@ -128,20 +128,20 @@ class StopOnNaN(_Losses):
         self.every = every
 
     def describe(self) -> dict[str, Any]:
-        """How often it looks."""
+        """The interval of the readings."""
         return {"event": "stop_on_nan", "every": self.every}
 
     def before_training(self, trainer: Any) -> None:
-        """Begin anew with a new training."""
+        """Reset for a new training."""
         self._unread.clear()
         if trainer.step == 0:
             self._found = None
 
     def before_batch(self, trainer: Any, epoch: int) -> None:
-        """Read the losses where it is time; by the step alone, so that a resumed run stops at the same one.
+        """Read the losses if due; this depends only on the step, so that a resumed run stops at the same one.
 
         Raises:
-            StopTraining: One is not finite.
+            StopTraining: A loss is not finite.
         """
         if trainer.step % self.every == 0:
             self._stop()
@@ -150,15 +150,15 @@ class StopOnNaN(_Losses):
         """Read the epoch's losses.
 
         Raises:
-            StopTraining: One is not finite; there is nothing to evaluate.
+            StopTraining: A loss is not finite; there is nothing to evaluate.
         """
         self._stop()
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Read the epoch's losses, where there was no evaluation; judge the evaluation, where there was.
+        """Read the epoch's losses if there was no evaluation, else check the evaluation.
 
         Raises:
-            StopTraining: One is not finite.
+            StopTraining: A loss is not finite.
         """
         self._stop()
 
@@ -168,7 +168,7 @@ class StopOnNaN(_Losses):
             raise StopTraining(self._found)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was found; what is unread is read, and acted on when it is time."""
+        """The finding so far; reads the unread losses, and a stop follows at the next check."""
         self._read()
         return {"found": self._found}
 

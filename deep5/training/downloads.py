@@ -1,4 +1,4 @@
-"""Files of data sets: those one has, else downloaded once over https, checked by SHA-256, its size said before."""
+"""Data set files: existing ones, or a single https download with a SHA-256 check and its size announced before."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["Remote", "data_folders", "download_folder", "fetch", "find_or_fetch"
 
 _CONNECT_S, _SILENCE_S = 20.0, 60.0
 _BLOCK = 1 << 18
-# Where urllib3 (before 2.2) waits until a block is full: what a server as slow as is allowed sends in a second.
+# urllib3 before 2.2 waits until a block is full: this is what the slowest allowed server sends in a second.
 _SMALL_BLOCK = 1 << 10
-# Slower than this over so long a time, a server only pretends to send.
+# Minimum transfer rate, averaged over this period; a slower server counts as stalled.
 _SLOWEST_BYTES_PER_S, _PATIENCE_S = 1_000, 300.0
 
 
@@ -34,12 +34,12 @@ class Remote:
     """A file that can be downloaded.
 
     Attributes:
-        name: What it is called on disk.
-        urls: Where it is, https only; the next one is asked where one fails.
-        sha256: Of its content.
-        size_bytes: Of the file.
-        archive_of: The folder that it unpacks to, beside it; None: it is no archive.
-        unpacked_bytes: How much may come out of it.
+        name: Its file name on disk.
+        urls: Its addresses, https only; tried in order.
+        sha256: The checksum of its content.
+        size_bytes: The size of the file.
+        archive_of: The sibling folder to unpack it to; None: it is no archive.
+        unpacked_bytes: The limit of the unpacked size.
     """
 
     name: str
@@ -51,28 +51,28 @@ class Remote:
 
 
 def download_folder() -> Path:
-    """The one folder that data sets are downloaded to: `data` in deep5's cache."""
+    """The folder for data set downloads: `data` in deep5's cache."""
     return cache_folder() / "data"
 
 
 def data_folders() -> tuple[Path, ...]:
-    """Where data sets are looked for: `$DEEP5_DATA`, where it is set, then the folder of downloads."""
+    """The search path for data sets: `$DEEP5_DATA`, if set, then the download folder."""
     given = os.environ.get("DEEP5_DATA")
     return (*((Path(given),) if given else ()), download_folder())
 
 
 def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: str | None, download: bool) -> Path:
-    """The folder that holds a data set's files.
+    """The folder with a data set's files.
 
     Args:
-        name: What the folder is called in `$DEEP5_DATA` and in the folder of downloads.
+        name: The folder's name in `$DEEP5_DATA` and in the download folder.
         what: The data set, for messages.
-        remotes: What to download where the folder is in neither.
-        folder: The folder itself, where the caller says it; then nothing is looked for or downloaded.
-        download: Whether to download.
+        remotes: The files to download if the folder is in neither.
+        folder: The folder, if the caller specifies it; then there is no search and no download.
+        download: Whether downloading is allowed.
 
     Raises:
-        UsageError: The folder is nowhere, and it may not or could not be downloaded.
+        UsageError: The folder does not exist, and a download is not allowed or failed.
         MissingDependency: `pooch` is not installed.
     """
     if folder is not None:
@@ -97,15 +97,15 @@ def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: st
 
 
 def given_path(what: str, path: object, name: str = "folder") -> Path:
-    """A path that the caller of a data set's function gave.
+    """A path argument of a data set's function.
 
     Args:
         what: The data set, for messages.
-        path: What was given.
-        name: The argument.
+        path: The argument's value.
+        name: The argument's name.
 
     Raises:
-        UsageError: It is no path.
+        UsageError: It is not a path.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"{what}: got {name}={brief(path)}; allowed: a path as text")
@@ -113,17 +113,17 @@ def given_path(what: str, path: object, name: str = "folder") -> Path:
 
 
 def fetch(remotes: Sequence[Remote], target: Path, *, plain_http: bool = False) -> None:
-    """Download files, check them, and unpack those that are archives.
+    """Download files, verify them, and unpack archives.
 
-    They come into a hidden folder beside the data set's, which gets its name when all that is in it is whole and right.
+    They go into a hidden sibling of the data set's folder, which is renamed when it is complete and verified.
 
     Args:
-        remotes: The files; one that is an archive becomes the folder itself.
+        remotes: The files; an archive becomes the folder itself.
         target: The data set's folder.
-        plain_http: For tests against a server on this machine alone.
+        plain_http: Only for tests against a local server.
 
     Raises:
-        UsageError: A file cannot be downloaded, is not the one with its checksum, or is an archive that is not safe.
+        UsageError: A file cannot be downloaded, has another checksum, or is an unsafe archive.
         OutputError: The folder cannot be written.
         MissingDependency: `pooch` is not installed.
     """
@@ -145,14 +145,14 @@ def fetch(remotes: Sequence[Remote], target: Path, *, plain_http: bool = False) 
         try:
             ready.rename(target)
         except OSError as error:
-            if not target.is_dir():  # another process was first: what it has is as good
+            if not target.is_dir():  # another process was first: its result is equivalent
                 raise OutputError(f"{target} cannot be written ({error.strerror})") from error
     finally:
         shutil.rmtree(waiting, ignore_errors=True)
 
 
 def _fetch_one(remote: Remote, folder: Path, plain_http: bool) -> None:
-    """One file into a folder by pooch: into a temporary file, which gets its name when its checksum is right."""
+    """Download one file with pooch: to a temporary file, which is renamed after its checksum is verified."""
     try:
         import pooch
     except ModuleNotFoundError as error:
@@ -171,9 +171,9 @@ def _fetch_one(remote: Remote, folder: Path, plain_http: bool) -> None:
                 )
             except UsageError as error:
                 failures.append(f"{url}: {error}")
-            except ValueError as error:  # pooch's word for a checksum that is not the known one
+            except ValueError as error:  # pooch's exception for a wrong checksum
                 failures.append(f"{url}: not the file with the SHA-256 {remote.sha256[:16]}… ({_first_line(error)})")
-            except OSError as error:  # requests' errors are among them
+            except OSError as error:  # includes requests' errors
                 if error.errno is not None and not isinstance(error, ConnectionError):
                     raise OutputError(
                         f"{folder / remote.name} cannot be written ({error.strerror}); remedy: make room for "
@@ -181,7 +181,7 @@ def _fetch_one(remote: Remote, folder: Path, plain_http: bool) -> None:
                     ) from error
                 failures.append(f"{url}: {_network_reason(error)}")
             else:
-                (folder / remote.name).chmod(0o644)  # a temporary file is its owner's alone
+                (folder / remote.name).chmod(0o644)  # only its owner can read a temporary file
                 return
     raise UsageError(
         f"{remote.name} ({told_size(remote.size_bytes)}) could not be downloaded: {'; '.join(failures)}; remedy: try "
@@ -190,7 +190,7 @@ def _fetch_one(remote: Remote, folder: Path, plain_http: bool) -> None:
 
 
 class _Downloader:
-    """What pooch calls to write a file: streams it, never more than its size, refusing every way out of https."""
+    """The downloader for pooch: streams a file, never more than its size, and rejects redirects away from https."""
 
     def __init__(self, remote: Remote, plain_http: bool) -> None:
         self._remote, self._plain_http = remote, plain_http
@@ -218,12 +218,12 @@ class _Downloader:
         import urllib3
 
         size, copied, began = self._remote.size_bytes, 0, time.monotonic()
-        # What has arrived, not whole blocks: of a slow server they would come too late to judge it by.
+        # Partial reads instead of whole blocks: with a slow server these would arrive too late to measure the rate.
         read1 = getattr(response.raw, "read1", None)
         read, most = (response.raw.read, _SMALL_BLOCK) if read1 is None else (read1, _BLOCK)
         while True:
             try:
-                # As it came: a Content-Encoding is not undone, the checksum is of the file itself.
+                # Raw bytes: no Content-Encoding is decoded, the checksum is that of the file itself.
                 block = read(most, decode_content=False)
             except urllib3.exceptions.HTTPError as error:
                 raise UsageError(f"the connection broke after {copied} of the file's {size} bytes ({error})") from error
@@ -242,7 +242,7 @@ class _Downloader:
 
 
 def told_size(size_bytes: int) -> str:
-    """A size for a reader.
+    """A human-readable size.
 
     >>> told_size(170_052_171), told_size(4_542)
     ('170.1 MB', '0.005 MB')
@@ -258,7 +258,7 @@ def _check_scheme(url: str, plain_http: bool) -> None:
 
 @contextmanager
 def _progress(remote: Remote) -> Iterator[Any]:
-    """A bar on a terminal; elsewhere nothing, as the size has been said."""
+    """A progress bar on a terminal; otherwise nothing, as the size has been announced."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -273,7 +273,7 @@ def _progress(remote: Remote) -> Iterator[Any]:
 
 @contextmanager
 def _quiet(logger: Any) -> Iterator[None]:
-    """Pooch's own lines held back: the size has been said, and what goes wrong becomes an error."""
+    """Suppress pooch's log: the size has been announced, and failures become errors."""
     level = logger.level
     logger.setLevel("ERROR")
     try:
@@ -283,7 +283,7 @@ def _quiet(logger: Any) -> Iterator[None]:
 
 
 def _network_reason(error: BaseException) -> str:
-    """What requests' errors say behind the objects that they name."""
+    """The cause in requests' errors, without the objects that they name."""
     cause = error.args[0] if error.args and isinstance(error.args[0], BaseException) else error
     return _first_line(getattr(cause, "reason", None) or cause).rpartition("): ")[2]
 

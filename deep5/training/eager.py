@@ -1,4 +1,4 @@
-"""An update rule run as it stands, call by call: the meaning that kernels and compiled steps have to reproduce."""
+"""Eager evaluation of an update rule: the semantics that kernels and compiled steps must reproduce."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _ARGUMENTS = {
 
 
 class EagerRule:
-    """A rule over parameters of any library with an array namespace. Slow; every call is checked.
+    """A rule applied to parameters of any library with an array namespace. Slow; checks every call.
 
     Args:
         rule: Its hyperparameters are read at every step.
         parameters: Arrays of one library and one dtype, by name; they are not changed.
 
     Raises:
-        RuleError: A method fails, changes what it was given, or returns another shape, dtype or set of states.
+        RuleError: A method fails, modifies its arguments, or returns another shape, dtype or set of states.
 
     Attributes:
-        parameters: The parameters as the last step left them.
-        states: The states of each parameter, likewise.
+        parameters: The parameters after the last step.
+        states: The states of each parameter after the last step.
     """
 
     def __init__(self, rule: UpdateRule, parameters: Arrays) -> None:
@@ -57,7 +57,7 @@ class EagerRule:
                     )
 
     def prepare(self, info: StepInfo) -> dict[str, Array]:
-        """The points at which the gradients are taken, by name."""
+        """The points for the gradients, by name."""
         bound = self._bound(info)
         return {
             name: self._like("prepare_param", self._call(bound, "prepare_param", param, self.states[name]), param)
@@ -80,7 +80,7 @@ class EagerRule:
         self.states = {name: states for name, (_, states) in updated.items()}
 
     def evaluated(self) -> dict[str, Array]:
-        """What evaluation uses, by name."""
+        """The values for evaluation, by name."""
         bound = self._bound(None)
         return {
             name: self._like("eval_param", self._call(bound, "eval_param", param, self.states[name]), param)
@@ -88,7 +88,7 @@ class EagerRule:
         }
 
     def _bound(self, info: StepInfo | None) -> UpdateRule:
-        """A copy of the rule whose hyperparameters, and in a step its inputs, are arrays of shape ()."""
+        """A copy of the rule whose hyperparameters and, in a step, inputs are arrays of shape ()."""
         bound = copy.copy(self.rule)
         scalars = {name: getattr(self.rule, name) for name in self.rule.hyper}
         scalars |= {} if info is None else dict(self.rule.new_input(info))

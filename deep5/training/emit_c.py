@@ -1,4 +1,4 @@
-"""A traced rule as C source: one function a phase, each a loop over chunks of all parameters at once."""
+"""Emits a traced rule as C source: one function per phase, each a loop over chunks of all parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deep5.training.trace import TracedRule
 __all__ = ["POINTERS", "TOTALS", "KernelArgs", "Phase", "emit_c", "phases"]
 
 TOTALS = ("norm", "overflow")
-"""Sums over the model for the gradient pipeline, a phase each: of squares, and of zeros where all is finite."""
+"""Sums over the model for the gradient pipeline, one phase each: of squares, and of zeros if all is finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class Phase:
 
     Attributes:
         name: `"prepare"`, `"overflow"`, `"norm"`, `"sums"`, `"update"` or `"evaluate"`.
-        elements: What each element gets: the destination (`"live"`, `"state:NAME"`, `"sum:NAME"`, `"total:NAME"`) and
-            its value.
+        elements: Per-element results: the destination (`"live"`, `"state:NAME"`, `"sum:NAME"`, `"total:NAME"`) and the
+            value.
         scalars: Scalar nodes that the element expressions use, in the order of the kernel's scratch.
         new_scalars: New values of states of shape (), by name.
     """
@@ -35,7 +35,7 @@ class Phase:
 
 
 def phases(traced: TracedRule) -> dict[str, Phase]:
-    """The passes that a rule needs, by name."""
+    """The passes of a rule, by name."""
     found = {}
     if traced.prepare is not None:
         found["prepare"] = _phase("prepare", {"live": traced.prepare})
@@ -61,7 +61,7 @@ def _phase(name: str, elements: Mapping[str, Expr], new_scalars: Mapping[str, Ex
     for node in topological(elements.values()):
         if node.element:
             used.update((arg.serial, arg) for arg in node.args if isinstance(arg, Expr) and not arg.element)
-    # A state may be made constant; then the root itself is the scalar that every element gets.
+    # A state may be constant; then the root itself is the scalar that every element receives.
     used.update((root.serial, root) for root in elements.values() if not root.element)
     return Phase(name=name, elements=dict(elements), scalars=tuple(used.values()), new_scalars=dict(new_scalars or {}))
 
@@ -105,7 +105,7 @@ POINTERS = (
     "scratch",
     "partial",
 )
-"""The memory that a kernel works on, in the order of the C structure."""
+"""The arguments of a kernel, in the order of the C structure."""
 
 
 class KernelArgs(ctypes.Structure):
@@ -155,14 +155,14 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
         clause = "".join(f" reduction(+:sum{index})" for index in range(len(sums)))
         lines.append(f"        #pragma omp simd{clause}")
     else:
-        # Every element is read before it is written and no other is touched: there is no dependence to respect.
+        # Each iteration reads an element before writing it and touches no other: there are no dependences.
         lines.append("        #pragma GCC ivdep")
     lines.append("        for (int64_t i = begin; i < end; ++i) {")
     lines += _emit_elements(phase, names, arrays, suffix)
     for destination, root in phase.elements.items():
         value = names[root.serial]
         if destination == "total:norm":
-            # Squared in double precision: the square of a gradient in float32 may be more than float32 holds.
+            # Squared in double precision: the square of a float32 gradient may overflow float32.
             lines.append(f"            sum0 += (double){value} * (double){value};")
         elif destination in sums:
             lines.append(f"            sum{sums.index(destination)} += (double){value};")
@@ -174,7 +174,7 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
     lines += [f"        a->partial[c * {len(sums)} + {index}] = sum{index};" for index in range(len(sums))]
     lines.append("    }")
     if sums:
-        # Chunk by chunk in one order, whatever the number of threads: the bits do not depend on it.
+        # In chunk order for any number of threads: the result is the same, bit for bit.
         width, model = len(sums), phase.name in TOTALS
         into = f"a->totals + {TOTALS.index(phase.name)}" if model else "a->sums"
         lines += [
@@ -229,7 +229,7 @@ def _emit_elements(phase: Phase, names: dict[int, str], arrays: list[str], suffi
         names[node.serial] = f"v{number}"
         if node.op == "load":
             leaf = node.args[0]
-            # By number: a state's name may hold letters that C does not know.
+            # By number: a state's name may contain characters that C does not allow.
             value = f"{leaf if leaf in ('grad', 'param') else f'state{arrays.index(leaf[6:])}'}[i]"
         elif node.op == "broadcast":
             value = names[node.args[0].serial]

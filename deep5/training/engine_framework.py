@@ -1,4 +1,4 @@
-"""`EngineFramework`: the part of `Framework` that is the same for engines that only run ONNX forward."""
+"""`EngineFramework`: the common part of `Framework` for engines that only run ONNX forward."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["EngineFramework"]
 
 
 class EngineFramework(Framework):
-    """Base of back-ends whose executors are `GradientExecutor`s, and whose options belong to what was compiled.
+    """Base of back-ends with `GradientExecutor`s, whose options are fixed at compilation.
 
-    The number of threads is the process's: each class keeps its own, and tells the executors that are alive.
+    The number of threads is process-wide: each class keeps its own and updates the live executors.
     """
 
     _asked: ClassVar[int] = 0
@@ -33,11 +33,11 @@ class EngineFramework(Framework):
 
     @property
     def threads(self) -> int:
-        """How many threads an operator may use: as set, or one a physical core that this process may run on."""
+        """Threads per operator: as set, or one per physical core available to this process."""
         return self._asked or _cores()
 
     def set_threads(self, threads: int) -> None:
-        """Threads within an operator, from the next call of any executor on.
+        """Set the threads per operator, for all later calls of any executor.
 
         Raises:
             UsageError: As for `Framework.set_threads`.
@@ -47,7 +47,7 @@ class EngineFramework(Framework):
             executor.discard_programs()
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The operator as the engine runs it, on NumPy arrays; gives one array, or a tuple of them."""
+        """The operator on the engine, on NumPy arrays; returns an array or a tuple of arrays."""
         run = self.operator_executor(operator).inference
 
         def call(*inputs: Array) -> Any:

@@ -1,8 +1,8 @@
-"""Symbols: what stands for an array while an update rule is traced, and what may be done with it.
+"""Symbols: placeholders for arrays while an update rule is traced, and their operations.
 
-The graph has two kinds of nodes. A *scalar* one is the same for all elements of a parameter (hyperparameters, the
-host's extra inputs, sums, what is computed from these); it is evaluated once a parameter in float64. An *element*
-one differs from element to element and is evaluated in the parameter's dtype.
+The graph has two kinds of nodes. A *scalar* node is the same for all elements of a parameter (hyperparameters, the
+host's extra inputs, sums, and functions of these); it is evaluated once per parameter in float64. An *element* node
+differs between elements and is evaluated in the parameter's dtype.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deep5.core.errors import RuleError
 
 __all__ = ["OPERATIONS", "Expr", "lift", "topological"]
 
-# name: (number of arguments, result is a truth value, C expression, NumPy function). {S} is the suffix of the
+# name: (number of arguments, whether the result is boolean, C expression, NumPy function). {S} is the suffix of the
 # C library's function for the element type: "f" for float, nothing for double.
 OPERATIONS: dict[str, tuple[int, bool, str, Callable[..., Any]]] = {
     "add": (2, False, "{0} + {1}", np.add),
@@ -38,8 +38,8 @@ OPERATIONS: dict[str, tuple[int, bool, str, Callable[..., Any]]] = {
     "floor": (1, False, "floor{S}({0})", np.floor),
     "ceil": (1, False, "ceil{S}({0})", np.ceil),
     "sign": (1, False, "{0} > 0 ? 1 : {0} < 0 ? -1 : {0} == 0 ? 0 : {0}", np.sign),
-    # As the array API has it: a NaN on either side comes out. Written so that a loop with one in the other, which clips
-    # to an interval, vectorises: with "||" it took a hundred times as long.
+    # As in the array API: NaN propagates from both sides. This form lets a loop with nested minimum and maximum
+    # (clipping) vectorize; with "||" it took a hundred times as long.
     "maximum": (2, False, "{1} != {1} ? {1} : {0} < {1} ? {1} : {0}", np.maximum),
     "minimum": (2, False, "{1} != {1} ? {1} : {0} > {1} ? {1} : {0}", np.minimum),
     "where": (3, False, "{0} ? {1} : {2}", np.where),
@@ -56,24 +56,24 @@ OPERATIONS: dict[str, tuple[int, bool, str, Callable[..., Any]]] = {
     "logical_not": (1, True, "!{0}", np.logical_not),
 }
 
-# What takes truth values; equality and `where` take both kinds, everything else numbers alone.
+# Operations on booleans; equality and `where` take both kinds, all others only numbers.
 _LOGICAL = ("logical_and", "logical_or", "logical_not")
 _serial = itertools.count()
 
 
 class Expr:
-    """A node of the graph. Behaves like an array of the standard as far as an update rule may use one.
+    """A node of the graph. Behaves like an array of the standard within the limits of update rules.
 
     Attributes:
         op: A key of `OPERATIONS`, or `"const"`, `"input"` (a scalar by name), `"load"` (an array by name),
-            `"broadcast"` (a scalar made an array), `"sum"`.
-        args: Operands; for the leaves a number or a name.
-        element: Whether it differs from element to element.
-        boolean: Whether it is a truth value.
+            `"broadcast"` (a scalar expanded to an array), `"sum"`.
+        args: Operands; for leaves a number or a name.
+        element: Whether it differs between elements.
+        boolean: Whether it is boolean.
     """
 
     __slots__ = ("args", "boolean", "element", "op", "serial")
-    __array_ufunc__ = None  # NumPy must not take the operators over
+    __array_ufunc__ = None  # NumPy must not take over the operators
 
     def __init__(self, op: str, args: tuple[Any, ...], element: bool, boolean: bool = False) -> None:
         self.op, self.args, self.element, self.boolean = op, args, element, boolean
@@ -84,11 +84,11 @@ class Expr:
 
     @property
     def dtype(self) -> str:
-        """What the functions that make arrays may be given as `dtype`."""
+        """The `dtype` argument for array creation functions."""
         return "the parameter's dtype"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # a library asks which protocols there are
+        if name.startswith("__"):  # libraries query protocols this way
             raise AttributeError(name)
         raise RuleError(
             f"an update rule used '.{name}' of an array; allowed: operators and the functions of "
@@ -192,7 +192,7 @@ class Expr:
 
 
 def lift(value: Any) -> Expr:
-    """The symbol itself, or the constant symbol of a number; anything else cannot be traced."""
+    """The symbol itself, or a number as a constant symbol; other types cannot be traced."""
     if isinstance(value, Expr):
         return value
     if isinstance(value, (bool, int, float, np.floating, np.integer)):
@@ -219,7 +219,7 @@ def _apply(op: str, *operands: Any) -> Expr:
 
 
 def _power(base: Any, exponent: Any) -> Expr:
-    """Small whole powers and the root become multiplications and sqrt: exact, and a loop over them vectorises."""
+    """Small integer powers and the root become multiplications and sqrt: exact and vectorizable."""
     base, exponent = lift(base), lift(exponent)
     if exponent.op == "const":
         value = exponent.args[0]
@@ -234,12 +234,12 @@ def _power(base: Any, exponent: Any) -> Expr:
 
 
 class _Namespace:
-    """The functions of the array API that an update rule may use while it is traced."""
+    """The functions of the array API that an update rule may use during tracing."""
 
     def __getattr__(self, name: str) -> Any:
         if name in OPERATIONS:
             return lambda *operands: _apply(name, *operands)
-        if name.startswith("__"):  # a library asks which protocols there are
+        if name.startswith("__"):  # libraries query protocols this way
             raise AttributeError(name)
         raise RuleError(f"an update rule used xp.{name}; allowed: {', '.join(sorted([*OPERATIONS, *_EXTRA]))}")
 
@@ -294,7 +294,7 @@ _NAMESPACE = _Namespace()
 
 
 def topological(roots: Iterable[Expr]) -> list[Expr]:
-    """Every node under the roots, operands before users."""
+    """Every node of the expressions, operands before users."""
     seen: set[int] = set()
     order: list[Expr] = []
     stack = [(root, False) for root in reversed(list(roots))]

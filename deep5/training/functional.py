@@ -1,7 +1,7 @@
 """`FunctionalRule`: an update rule as pure functions of a framework's arrays, for back-ends that compile whole steps.
 
-The rule was traced into expressions; here they are evaluated with the framework's own functions while the framework
-traces its step. Scalar parts are float64, as in the kernel: `1 - beta2` in float32 would be off by 1.3e-5.
+A framework evaluates the rule's traced expressions with its own functions while it traces its step. Scalar parts are
+float64, as in the kernel: `1 - beta2` in float32 would be off by 1.3e-5.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["ArrayFunctions", "FunctionalRule"]
 
 
 class ArrayFunctions(Protocol):
-    """What a back-end lends: its own functions, by the names of the array API."""
+    """A back-end's functions, by the names of the array API."""
 
     def function(self, name: str) -> Callable[..., Array]:
         """The function for a key of `OPERATIONS`; takes arrays of one dtype, and Python numbers."""
         ...
 
     def cast(self, value: Array, dtype: str) -> Array:
-        """The array, or a Python number, as an array of this element type."""
+        """Convert an array or a Python number to an array of this element type."""
         ...
 
     def sum(self, value: Array) -> Array:
@@ -47,11 +47,11 @@ class ArrayFunctions(Protocol):
         ...
 
     def all_finite(self, values: Sequence[Array]) -> Array:
-        """Whether every element of every array is finite, a truth value of shape ()."""
+        """Whether every element of every array is finite, a boolean of shape ()."""
         ...
 
     def broadcast(self, value: Array, like: Array) -> Array:
-        """A scalar of the array's dtype repeated to its shape."""
+        """A scalar of the array's dtype, broadcast to its shape."""
         ...
 
 
@@ -64,27 +64,27 @@ class _Part(NamedTuple):
 
 
 class FunctionalRule:
-    """A rule over the parameters of a network; every method but `given` and `check_state` may be traced.
+    """A rule over the parameters of a network; all methods except `given` and `check_state` are traceable.
 
     Args:
-        rule: Its hyperparameters are read at every step, by `given`.
+        rule: `given` reads its hyperparameters at every step.
         specs: The parameters by name.
         functions: The back-end's functions.
-        groups: Parameter groups; frozen parameters are left out.
-        pipeline: What is done to gradients before the rule, and to parameters beside it.
-        modified: Whether gradients come divided by the loss scale, because a modifier has seen them.
+        groups: Parameter groups; frozen parameters are omitted.
+        pipeline: The stages around the rule.
+        modified: Whether the gradients are already divided by the loss scale, because a modifier requires it.
 
     Raises:
         RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
             sets an unknown hyperparameter or matches nothing.
-        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
+        UsageError: `groups` is not a sequence of groups, or a group's `match` does not return a bool.
 
     Attributes:
         names: The parameters that the rule updates.
         prepares: Whether the gradient is taken at another point than the parameter.
         averages: Whether evaluation uses another value than the parameter.
-        remembers: The states that become the parameter or the gradient of the step as they stand: what `update` gives
-            for them are the arrays that it was given.
+        remembers: The states that are equal to the step's parameter or gradient: `update` returns its argument arrays
+            for them.
         traces: How often the rule was traced.
     """
 
@@ -120,25 +120,25 @@ class FunctionalRule:
         )
 
     def given(self, info: StepInfo, scale: float = 1.0) -> np.ndarray:
-        """What the step is given anew: float64, shape (`width`,); an argument of the compiled step.
+        """The numbers of a step: float64, shape (`width`,); an argument of the compiled step.
 
         Args:
             info: The step that begins.
-            scale: The loss scale where it is dynamic, and known to the host.
+            scale: The loss scale if it is dynamic and known to the host.
 
         Raises:
-            RuleError: The rule gives other names than it was traced with, or no numbers.
-            UsageError: `info` is no `StepInfo`, or a number of the pipeline's is out of range.
+            RuleError: The rule returns other names than those traced, or values that are not numbers.
+            UsageError: `info` is not a `StepInfo`, or a number of the pipeline is out of range.
         """
         check_info(info)
         return np.array(self._numbers.values(info, scale), np.float64)
 
     def scale(self, given: Sequence[Array]) -> Array:
-        """The loss scale among what a step is given; there is one wherever the pipeline scales the loss."""
+        """The loss scale among a step's numbers; present whenever the pipeline scales the loss."""
         return given[self._scale_places()[0]]
 
     def with_scale(self, given: Sequence[Array], scale: Array) -> list[Array]:
-        """What a step is given, with a loss scale that only the compiled step knows."""
+        """A step's numbers with a loss scale that only the compiled step knows."""
         found = [given[index] for index in range(self.width)]
         for place in self._scale_places():
             found[place] = scale
@@ -164,11 +164,11 @@ class FunctionalRule:
         return states
 
     def prepare(self, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
-        """The points at which the gradients are taken."""
+        """The points for the gradients."""
         return self._each(self._traced.prepare, parameters, states, given)
 
     def evaluate(self, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
-        """The values that evaluation and export use."""
+        """The values for evaluation and export."""
         return self._each(self._traced.evaluate, parameters, states, given)
 
     def update(
@@ -185,9 +185,9 @@ class FunctionalRule:
     def updates(
         self, gradients: Arrays, parameters: Arrays, states: Arrays, given: Array
     ) -> Iterator[tuple[str, Callable[[], tuple[Array, dict[str, Array]]]]]:
-        """One parameter after the other: its name, and what evaluates its new value and its new states by name.
+        """For each parameter, its name and a function that evaluates its new value and its new states by name.
 
-        The last comes first, whose gradient a backward pass knows first. A framework may so say that one is done before
+        The order is reversed, since a backward pass computes the last gradient first. A framework may finish one before
         the next begins.
         """
         work = []
@@ -202,7 +202,7 @@ class FunctionalRule:
             values = [evaluate.element(self._traced.norm) for _, _, own in work for _, evaluate in own]
             total = self._functions.square_sum(values)
             for part, shared, own in work:
-                # What depends on the norm alone is computed once, too.
+                # Functions of the norm only are computed once, too.
                 more = self._shared(part, given, {"total:norm": total}, shared)
                 for _, evaluate in own:
                     evaluate.known.update(more)
@@ -222,7 +222,7 @@ class FunctionalRule:
         return parameter, new
 
     def check_state(self, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The entries of a `state_dict`, each of the right shape and dtype.
+        """The entries of a `state_dict`, checked for shape and dtype.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
@@ -253,7 +253,7 @@ class FunctionalRule:
         totals: Mapping[str, Array] | None = None,
         known: Mapping[int, Array] | None = None,
     ) -> dict[int, Array]:
-        """The scalars that are the same for all parameters of a part, by their serial number; evaluated once."""
+        """The scalars common to all parameters of a part, by their serial number; evaluated once."""
         inputs = {name: given[part.offset + index] for index, name in enumerate(self._traced.given)}
         inputs |= totals or {}
         evaluate = _Evaluator(self._functions, part.dtype, known or {}, inputs)
@@ -271,7 +271,7 @@ class FunctionalRule:
         return {f"state:{key}": states[f"{key}/{name}"] for key in self._traced.states}
 
     def _add_sums(self, work: Sequence[tuple[str, _Evaluator]]) -> None:
-        """Evaluate the sums, over a parameter or over the model, and make them known."""
+        """Evaluate the sums, over a parameter or over the model, and store them."""
         for key, expression in self._traced.sums.items():
             parts = [
                 self._functions.cast(self._functions.sum(evaluate.element(expression)), "float64")
@@ -291,8 +291,8 @@ class _Evaluator:
 
     Args:
         functions: The back-end's.
-        dtype: Of the parameter.
-        shared: Values that are known already, by serial number.
+        dtype: The parameter's.
+        shared: Known values, by serial number.
         arrays: Values of the leaves by name.
     """
 
@@ -329,7 +329,7 @@ class _Evaluator:
         return self._functions.function(node.op)(*(self._operand(arg, node.element) for arg in node.args))
 
     def _operand(self, node: Expr, element: bool) -> Array:
-        """A scalar is rounded where it meets an array; a Python number rounds by itself."""
+        """A scalar is rounded when combined with an array; a Python number rounds automatically."""
         value = self.known[node.serial]
         if node.element or not element or node.boolean or type(value) is float:
             return value

@@ -1,4 +1,4 @@
-"""Batches gathered from arrays in memory, small ones many at a time: what NumPy takes for a call is shared by all."""
+"""Gathers batches from arrays in memory; small batches in groups, to share NumPy's call overhead."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import numpy as np
 
 __all__ = ["gathered"]
 
-# Batches up to this size are gathered together: of larger ones the copy takes longer than the call, and a gather that
-# leaves the nearest cache takes longer than one that stays in it.
+# Batches up to this size are gathered in groups: for larger ones the copy dominates the call overhead, and a gather
+# beyond the nearest cache takes longer than one within it.
 _SMALL_BYTES = 1 << 13
-# What is gathered together at most, and what a batch that somebody keeps holds alive.
+# Maximum size of a group, which is also the memory that a retained batch keeps alive.
 _BYTES = 1 << 16
-# As NumPy's own memory is aligned. What a kernel gives may depend on it in the last bit, and has to be the same
-# whichever batches are gathered together: behind a resume they are others.
+# NumPy's own alignment. The last bit of a kernel's result may depend on it and must not depend on the grouping, which
+# differs after a resume.
 _ALIGNMENT = 16
 
 
 def gathered(
     arrays: Mapping[str, np.ndarray], order: np.ndarray, size: int
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Batches of so many samples in this order, each its indices and the samples by name; the last may be smaller.
+    """Batches of `size` samples in this order, each with its indices and the samples by name; the last may be smaller.
 
-    No two batches overlap in memory, but small ones share an allocation.
+    Batches do not overlap in memory, but small ones share an allocation.
 
     Args:
-        arrays: The samples' parts; the first axis counts samples.
+        arrays: The samples' parts; the first dimension counts samples.
         order: int64, shape (samples,).
-        size: Samples a batch.
+        size: Samples per batch.
 
     Raises:
-        IndexError: An index is of no sample.
+        IndexError: An index is out of range.
     """
     parts, end, begin = tuple(arrays.items()), len(order), 0
     batch_bytes = size * max(1, sum(array[:1].nbytes for array in arrays.values()))
@@ -48,7 +48,7 @@ def gathered(
     takes = [(name, array.take) for name, array in parts]
     for first in range(begin, end, size):
         ids = order[first : first + size]
-        # take is the fastest gather that NumPy has; fancy indexing costs half as much again on a small batch.
+        # take is NumPy's fastest gather; fancy indexing takes 1.5 times as long on a small batch.
         batch = {}
         for name, take in takes:
             batch[name] = take(ids, 0)
@@ -56,7 +56,7 @@ def gathered(
 
 
 def _apart(array: np.ndarray, count: int) -> np.ndarray:
-    """The array as so many batches, shape (count, batch_size, …), each contiguous and aligned."""
+    """The array split into batches, shape (count, batch_size, …), each contiguous and aligned."""
     split = array.reshape(count, len(array) // count, *array.shape[1:])
     batch_bytes = split[0].nbytes
     if batch_bytes % _ALIGNMENT == 0:

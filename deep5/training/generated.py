@@ -1,4 +1,4 @@
-"""`GeneratorDataset`: a stream of what a user's function gives."""
+"""`GeneratorDataset`: a stream of samples from a user's function."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["GeneratorDataset"]
 
 
 class GeneratorDataset(StreamDataset):
-    """Samples that a function of the epoch gives, as many as it likes.
+    """Samples from a function of the epoch, in any number.
 
-    The samples are to be a function of the epoch alone: a resumed run asks for them again and leaves out those it had.
+    The samples must depend only on the epoch: a resumed run requests them again and skips those already processed.
 
     Args:
-        make: Called with the epoch, gives an iterable of samples: arrays or numbers by name.
-        specs: The shape and dtype of each part; an extent that varies has a name: `("T", 3)`.
-        content_hash: SHA-256 of what the samples are, where it is known.
+        make: Called with the epoch; returns an iterable of samples: arrays or numbers by name.
+        specs: The shape and dtype of each part; a variable dimension has a name: `("T", 3)`.
+        content_hash: SHA-256 of the samples' content, if known.
 
     Raises:
-        UsageError: `make` is no function, or there are no specs.
+        UsageError: `make` is not a function, or there are no specs.
 
     >>> def squares(epoch):
     ...     for number in range(epoch + 2):
@@ -52,10 +52,10 @@ class GeneratorDataset(StreamDataset):
         self._dtypes = {name: spec.dtype for name, spec in specs.items()}
 
     def samples(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """What the function gives for this epoch, from sample `start` on, each held to the specs.
+        """The function's samples for this epoch, from sample `start` on, each checked against the specs.
 
         Raises:
-            UsageError: It gives nothing at all, no iterable, or a sample that is not as the specs say; the message
+            UsageError: It returns no samples, not an iterable, or a sample that does not match the specs; the message
                 names epoch and sample.
         """
         made = self._make(epoch)
@@ -68,11 +68,11 @@ class GeneratorDataset(StreamDataset):
             raise UsageError(f"epoch {epoch} of the stream has no sample; allowed: at least one")
 
     def content_hash(self) -> str | None:
-        """What the caller gave."""
+        """The hash given by the caller."""
         return self._content_hash
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> GeneratorDataset:
-        """The same samples; floating parts converted after they were checked."""
+        """The same samples; floating parts are converted after the check."""
         cast = GeneratorDataset(self._make, self.specs, content_hash=self._content_hash)
         cast._dtypes = fitted(self.specs, specs)
         return cast

@@ -1,4 +1,4 @@
-"""`StepNumbers`: what a kernel or compiled step is given anew at every step."""
+"""`StepNumbers`: the numbers that a kernel or compiled step receives at every step."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["StepNumbers"]
 
 
 class StepNumbers:
-    """A traced rule with the numbers of each group of parameters: hyperparameters, `new_input`, the pipeline's.
+    """A traced rule with the numbers of each parameter group: hyperparameters, `new_input`, pipeline numbers.
 
     Args:
         rule: Its hyperparameters are read at every step.
         pipeline: Its numbers are read at every step, too.
-        hypers: What each group sets for itself; read at every step, so values (not names) may change.
-        fused: Whether the rule divides the gradient by the loss scale; else somebody else has done so.
+        hypers: Each group's own values; read at every step, so values (not names) may change.
+        fused: Whether the rule divides the gradient by the loss scale; otherwise the caller has done so.
 
     Raises:
         RuleError: The rule breaks its contract, the pipeline does not fit it, or a group sets an unknown
@@ -29,8 +29,8 @@ class StepNumbers:
 
     Attributes:
         traced: The rule with the pipeline around it.
-        stages: Of the pipeline.
-        width: Numbers of a group.
+        stages: The pipeline's stages.
+        width: Numbers per group.
     """
 
     def __init__(
@@ -53,20 +53,20 @@ class StepNumbers:
                     f"a parameter group sets {sorted(unknown)}; allowed: hyperparameters of {type(rule).__name__}, "
                     f"{allowed}"
                 )
-        # One copy a group, filled anew at every step: `new_input` reads hyperparameters from the rule.
+        # One copy per group, updated at every step: `new_input` reads hyperparameters from the rule.
         self._copies = [copy.copy(rule) if hyper else rule for hyper in hypers]
         self._plain = len(self._hypers) == 1 and not self._hypers[0] and not self.stages.names
 
     def values(self, info: StepInfo, scale: float = 1.0) -> list[float]:
-        """The numbers of all groups, one behind the other, in the order of `TracedRule.given`.
+        """The numbers of all groups, concatenated in the order of `TracedRule.given`.
 
         Args:
             info: The step that begins.
-            scale: The loss scale where it is dynamic.
+            scale: The loss scale if it is dynamic.
 
         Raises:
-            RuleError: The rule gives other names than it was traced with, or no numbers.
-            UsageError: A number of the pipeline's is out of range.
+            RuleError: The rule returns other names than those traced, or values that are not numbers.
+            UsageError: A number of the pipeline is out of range.
         """
         if self._plain:
             return self.traced.numbers(self.rule, info)

@@ -1,7 +1,7 @@
 """`GradientExecutor`: trains on any engine that runs ONNX forward.
 
-The backward pass is a part of the graph (`gradient_network`), the update is the compiled rule, and parameters live in
-host memory that the engine reads in place. What an engine adds is how it runs one network.
+The backward pass is part of the graph (`gradient_network`), the update is the compiled rule, and parameters are in host
+memory that the engine reads in place. An engine only adds the execution of one network.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Key = tuple[Any, ...]
 
 
 class Run(Protocol):
-    """A network made runnable."""
+    """A runnable network."""
 
     def __call__(
         self, inputs: Sequence[Any], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
@@ -49,26 +49,26 @@ class Run(Protocol):
 
         Args:
             inputs: In the network's order.
-            notify: Called with (number, value) for each announced output as soon as the engine gives it away.
-            into: The announced outputs of an earlier call, which nobody else holds any more: memory that the engine
-                may write those of this call to.
+            notify: Called with (number, value) for each announced output as soon as the engine provides it.
+            into: The announced outputs of an earlier call without other references: memory that the engine may reuse
+                for the outputs of this call.
 
         Returns:
-            The outputs in the network's order: those that were not announced, and those that were. All are in memory
-            that no later call writes to while somebody holds them, except where it comes back as `into`; those that
-            were announced are C-contiguous and writable.
+            The outputs in the network's order: those not announced, and the announced ones. No later call writes to
+            their memory while it is referenced, except if it is passed as `into`; announced outputs are C-contiguous
+            and writable.
         """
         ...
 
 
 class _Program(NamedTuple):
-    """A network that runs, and what its outputs are.
+    """A runnable network and its outputs.
 
     Attributes:
         run: The engine's.
         outputs: Names of the first outputs: those of the executor's network.
-        statistics: The buffers that the outputs behind them go into.
-        names: What the announced outputs are the gradients of.
+        statistics: The buffers for the outputs after them.
+        names: The tensors whose gradients the announced outputs are.
         loss_dtype: Element type of the loss.
     """
 
@@ -81,7 +81,7 @@ class _Program(NamedTuple):
 
 @dataclass
 class _Memory:
-    """The announced outputs of a program, and where each lies, once somebody asked."""
+    """The announced outputs of a program, and their addresses, once requested."""
 
     arrays: Sequence[np.ndarray]
     places: dict[str, int] = field(default_factory=dict)
@@ -92,11 +92,11 @@ class _Gradients:
     """Gradients of the last call.
 
     Attributes:
-        key: Of the program that ran last.
+        key: The key of the program that ran last.
         values: By name.
-        memory: The part that the last program made.
-        given: Whether a caller holds them.
-        spent: Whether a whole training step has used them up.
+        memory: The part that the last program created.
+        given: Whether a caller holds references.
+        spent: Whether a whole training step has consumed them.
     """
 
     key: _Key
@@ -107,16 +107,16 @@ class _Gradients:
 
 
 class GradientExecutor(TrainingExecutor):
-    """Base of executors whose engine knows no gradients; implements `GraphExecutor`.
+    """Base of executors whose engine has no gradients; implements `GraphExecutor`.
 
     Args:
         network: The network; it is not changed.
         framework: The back-end.
         device: Where the engine runs; parameters are in host memory.
-        seed: Of noise alone.
+        seed: Only for noise.
 
     Raises:
-        Unsupported: Nodes that the engine cannot run, each with its reason.
+        Unsupported: The engine cannot run some nodes; the message has the reason for each.
     """
 
     capabilities: frozenset[str] = frozenset()
@@ -124,7 +124,7 @@ class GradientExecutor(TrainingExecutor):
     def __init__(self, network: Network, framework: Framework, *, device: Device, seed: int = 0) -> None:
         super().__init__(network, device=device, seed=seed)
         self._forms = Forms(network, framework)
-        # The live parameters and buffers, 64-byte aligned: what the engine reads.
+        # The live parameters and buffers, 64-byte aligned: the engine reads them.
         self._values: dict[str, np.ndarray] = {}
         for name in self._specs:
             initial = network.initial(name)
@@ -133,19 +133,19 @@ class GradientExecutor(TrainingExecutor):
         self._labels = label_inputs(network)
         self._programs: dict[_Key, _Program] = {}
         self._last: _Gradients | None = None
-        # By program, memory of gradients that nobody holds: a training loop allocates nothing.
+        # Unreferenced gradient memory by program: a training loop allocates nothing.
         self._spare: dict[_Key, _Memory] = {}
         self._scale: tuple[Any, np.ndarray] = (None, np.array(0))
-        # Told the step before each pass in training, where what runs depends on it.
+        # Called with the step before each training pass, if the program depends on it.
         self._before_training: Callable[[StepInfo | None], None] = lambda info: None
 
     @abstractmethod
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        """Make a network runnable; its parameters and buffers are `self._values`, read where they lie.
+        """Make a network runnable; its parameters and buffers are `self._values`, read in place.
 
         Args:
             network: One of this executor's, forward or with gradients.
-            announced: Names of its last outputs, to notify of.
+            announced: Names of its last outputs, which `notify` reports.
         """
 
     @abstractmethod
@@ -153,11 +153,11 @@ class GradientExecutor(TrainingExecutor):
         """Threads, dtype, TF32 and determinism as read back from the engine; see `GraphExecutor.settings`."""
 
     def _suited(self, network: Network) -> Network:
-        """A network with gradients in other operators, where the engine has none for those or faster ones."""
+        """A network with gradients in other operators, if the engine lacks these or has faster ones."""
         return network
 
     def _in_training(self, network: Network) -> Network:
-        """The network in training as this executor runs it, before its gradient is written down."""
+        """The training network as this executor runs it, before its gradient is derived."""
         return network
 
     def _dtype(self, name: str) -> Any:
@@ -208,7 +208,7 @@ class GradientExecutor(TrainingExecutor):
         if on_gradient is not None:
             check_callable("on_gradient", on_gradient, "(name, gradient)")
         fed, extents = self._feed(inputs)
-        # Whatever fails from here on leaves no gradients.
+        # Any failure from here on leaves no gradients.
         last, self._last = self._last, None
         if type(loss) is not str:
             self._check_loss(loss)
@@ -248,7 +248,7 @@ class GradientExecutor(TrainingExecutor):
             for index, gradient in enumerate(arrays):
                 add(index, gradient)
         if last is not None and adds and last.key == key:
-            self._recycle(last)  # the sums lie elsewhere now
+            self._recycle(last)  # the sums are in other memory now
         if memory is None or arrays is not memory.arrays:
             memory = _Memory(arrays)
         values = {**earlier, **dict(zip(program.names, arrays, strict=True))}
@@ -256,10 +256,10 @@ class GradientExecutor(TrainingExecutor):
         return self._outputs(program, results)
 
     def gradients(self) -> Arrays:
-        """Gradients of the last `inference_and_backprop`, C-contiguous; later calls leave them as they are.
+        """Gradients of the last `inference_and_backprop`, C-contiguous; later calls do not change them.
 
         Raises:
-            Unsupported: Nothing has run backward yet, or the last call failed.
+            Unsupported: No backward pass has run yet, or the last call failed.
         """
         if self._last is None:
             self._refuse_gradients()
@@ -271,7 +271,7 @@ class GradientExecutor(TrainingExecutor):
         return {name: self._values[name] for name in self.network.parameter_specs}
 
     def buffers(self) -> Arrays:
-        """The live running statistics, as `parameters`."""
+        """The live running statistics, like `parameters`."""
         return {name: self._values[name] for name in self.network.buffer_specs}
 
     def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> KernelStep:
@@ -286,11 +286,11 @@ class GradientExecutor(TrainingExecutor):
         )
 
     def discard_programs(self) -> None:
-        """Compile anew at the next call: options of what is compiled cannot change."""
+        """Recompile at the next call: the options of compiled programs are fixed."""
         self._programs.clear()
 
     def synchronize(self) -> None:
-        """Return at once: the engine has finished when a call returns."""
+        """Return immediately: the engine has finished when a call returns."""
 
     def _threads(self) -> int:
         """How many threads the update may use."""
@@ -301,7 +301,7 @@ class GradientExecutor(TrainingExecutor):
             self._spare[gradients.key] = gradients.memory
 
     def _locate(self, names: Sequence[str]) -> Sequence[int]:
-        """Addresses of gradients of the last call; unlike `gradients` it leaves them the executor's own."""
+        """Addresses of gradients of the last call; unlike with `gradients`, the executor retains ownership."""
         if self._last is None:
             self._refuse_gradients()
         places = self._last.memory.places
@@ -311,7 +311,7 @@ class GradientExecutor(TrainingExecutor):
         return [places[name] for name in names]
 
     def spend(self) -> None:
-        """A whole training step has used the gradients up: they stay readable, but nothing is added to them."""
+        """Mark the gradients as consumed by a whole training step: they stay readable, but nothing is added to them."""
         if self._last is not None:
             self._last.spent = True
 
@@ -324,7 +324,7 @@ class GradientExecutor(TrainingExecutor):
         evaluation, form = self._forms.evaluation, self._forms.training if training else None
         if form is None or form.network is evaluation:
             program = _Program(self._compile(evaluation, ()), tuple(self.network.outputs))
-            # One program serves both where training makes no difference.
+            # One program serves both modes if training makes no difference.
             self._programs[("forward", False)] = program
         else:
             from deep5.networks.gradients.batch_normalization import expand_training
@@ -350,7 +350,7 @@ class GradientExecutor(TrainingExecutor):
         return tuple(self._values[name] for name in self._forms.training.statistics)
 
     def _outputs(self, program: _Program, results: Sequence[np.ndarray]) -> Arrays:
-        """The network's own outputs by name; new running statistics go into their buffers."""
+        """The network's own outputs by name; copies new running statistics into their buffers."""
         if program.statistics:
             for buffer, value in zip(program.statistics, results[len(program.outputs) :], strict=True):
                 buffer[...] = value
@@ -359,6 +359,6 @@ class GradientExecutor(TrainingExecutor):
 
 
 def has_gradient(node: ir.Node) -> Support:
-    """Whether the gradient of a node can be written down, so that an engine's own layer need not be expanded."""
+    """Whether the gradient of a node can be derived, so that an engine's own layer need not be expanded."""
     known = is_custom(node) or (not node.domain and (node.op_type in RULES or node.op_type in CONSTANT))
     return Support(known or not any(value.dtype in FLOATS for value in node.outputs), "it has no gradient rule")

@@ -1,4 +1,4 @@
-"""Parameter groups: which parameters an update rule works on together, and with which hyperparameters."""
+"""Parameter groups: subsets of parameters with common hyperparameters."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Parts = list[tuple[dict[str, TensorSpec], dict[str, float]]]
 def partition(
     specs: Mapping[str, TensorSpec], groups: Sequence[ParameterGroup], present: Container[str] | None = None
 ) -> Parts:
-    """Parameters by (group, dtype), with their group's hyperparameters; those of a frozen group are left out.
+    """Parameters by (group, dtype), with their group's hyperparameters; those of frozen groups are omitted.
 
-    The dict of hyperparameters is the group's own: who reads it at every step sees what it holds then.
+    The dict of hyperparameters is the group's own: later readers see its current values.
 
     Args:
         specs: The parameters by name.
-        groups: The first that matches a name has it.
-        present: Names that count; all of `specs` where None.
+        groups: The first match of a name determines the group.
+        present: Names to include; None: all of `specs`.
 
     Raises:
         RuleError: A group matches no parameter.
-        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
+        UsageError: `groups` is not a sequence of groups, or a group's `match` does not return a bool.
     """
     check_groups(groups)
     parts: dict[tuple[int, str], dict[str, TensorSpec]] = {}
@@ -49,10 +49,10 @@ def partition(
 
 
 def owners(names: Iterable[str], groups: Sequence[ParameterGroup]) -> dict[str, int]:
-    """Which group each parameter belongs to: the first that matches its name; -1 where none does.
+    """The group of each parameter: the first that matches its name; -1 if none does.
 
     Raises:
-        UsageError: A group's `match` gives no bool.
+        UsageError: A group's `match` does not return a bool.
     """
     return {
         name: next((index for index, group in enumerate(groups) if matches(group.match, name, f"group {index}")), -1)
@@ -61,10 +61,10 @@ def owners(names: Iterable[str], groups: Sequence[ParameterGroup]) -> dict[str, 
 
 
 def check_groups(groups: Any) -> None:
-    """Refuse what is no sequence of groups.
+    """Reject an argument that is not a sequence of groups.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not.
     """
     if not isinstance(groups, Sequence) or not all(isinstance(group, ParameterGroup) for group in groups):
         raise UsageError(
@@ -73,7 +73,7 @@ def check_groups(groups: Any) -> None:
 
 
 def by_dtype(parts: Parts) -> list[Parts]:
-    """The parts of each element type: what one kernel works on."""
+    """The parts by element type: one kernel handles each."""
     found: dict[str, Parts] = {}
     for part, hyper in parts:
         found.setdefault(next(iter(part.values())).dtype, []).append((part, hyper))
@@ -81,10 +81,10 @@ def by_dtype(parts: Parts) -> list[Parts]:
 
 
 def require_trained(rule: UpdateRule, parameters: Sized, trained: Sized) -> None:
-    """Refuse a network all of whose parameters are frozen.
+    """Reject a network whose parameters are all frozen.
 
     Raises:
-        RuleError: There are parameters, and none is trained.
+        RuleError: There are parameters, but none is trained.
     """
     if len(parameters) and not len(trained):
         raise RuleError(
@@ -94,10 +94,10 @@ def require_trained(rule: UpdateRule, parameters: Sized, trained: Sized) -> None
 
 
 def matches(match: Callable[[str], bool], name: str, whose: str) -> bool:
-    """What a predicate says of a parameter's name.
+    """The result of a predicate for a parameter's name.
 
     Raises:
-        UsageError: No bool.
+        UsageError: It is not a bool.
     """
     answer = match(name)
     if not isinstance(answer, (bool, np.bool_)):

@@ -1,4 +1,4 @@
-"""Hyperparameters of whatever a trainer drives, by name: to be set by schedules and read by loggers."""
+"""Hyperparameters of any optimizer, by name: schedules set them and loggers read them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["hyper_reader", "hyper_setter", "hyper_value"]
 
 
 def hyper_setter(optimizer: Any, name: str) -> Callable[[float], None]:
-    """What sets a hyperparameter; it acts from the next step on.
+    """A function that sets a hyperparameter, effective from the next step.
 
     Args:
-        optimizer: A `RuleOptimizer`, or what has `set_hyper(name, value)`.
-        name: Of the hyperparameter.
+        optimizer: A `RuleOptimizer`, or an object with `set_hyper(name, value)`.
+        name: The hyperparameter.
 
     Raises:
         UnknownName: The rule has no such hyperparameter.
-        UsageError: An optimizer that owns its step and has no `set_hyper`.
+        UsageError: The optimizer owns its step and has no `set_hyper`.
     """
     rule, set_hyper = getattr(optimizer, "rule", None), getattr(optimizer, "set_hyper", None)
     if isinstance(rule, UpdateRule) and (name in rule.hyper or not callable(set_hyper)):
@@ -39,23 +39,23 @@ def hyper_setter(optimizer: Any, name: str) -> Callable[[float], None]:
 
 
 def hyper_value(optimizer: Any, name: str) -> float | None:
-    """A hyperparameter as the rule, or an optimizer that owns its step, has it now; None where nobody knows."""
+    """The current value of a hyperparameter of a rule or of an optimizer that owns its step; None if unknown."""
     rule = getattr(optimizer, "rule", None)
     value = getattr(rule, name, None) if isinstance(rule, UpdateRule) else None
     if value is None:
-        # `hyper` of a native optimizer is what it was given.
+        # `hyper` of a native optimizer has the initial values.
         hyper = getattr(optimizer, "hyper_now", None) or getattr(optimizer, "hyper", None)
         value = hyper.get(name) if isinstance(hyper, dict) else None
     return float(value) if value is not None and is_finite(value) else None
 
 
 def hyper_reader(optimizer: Any, names: Sequence[str], scheduled: Sequence[Any]) -> Callable[[], tuple[Any, ...]]:
-    """What reads the values in force of several hyperparameters, in about a microsecond; what nobody knows is None.
+    """A function that reads the current values of several hyperparameters in about 1 µs; unknown ones are None.
 
     Args:
-        optimizer: What the trainer drives.
-        names: Of the hyperparameters.
-        scheduled: Events whose `values` are what they have set.
+        optimizer: The trainer's optimizer.
+        names: The hyperparameters.
+        scheduled: Events whose `values` are the values that they set.
     """
     rule = getattr(optimizer, "rule", None)
     if not names:

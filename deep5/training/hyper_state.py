@@ -1,4 +1,4 @@
-"""Hyperparameters in an optimizer's state: what was set during a run holds when it goes on."""
+"""Hyperparameters in an optimizer's state: values set during a run remain in effect after a resume."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from deep5.training.groups import owners
 __all__ = ["KEY", "apart", "check_names", "group_values", "plain", "regrouped", "restore_rate"]
 
 KEY = "hyper"
-"""Where an optimizer's `state_dict` has them: no slash, unlike a rule's `"<state>/<parameter>"`."""
+"""Their key in an optimizer's `state_dict`: without a slash, unlike a rule's `"<state>/<parameter>"`."""
 
 Entries = list[dict[str, Any]]
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as Python's numbers: a checkpoint's header has no others."""
+    """Convert values to Python numbers, the only ones that a checkpoint's header supports."""
     return {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}
 
 
 def apart(state: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
-    """A state without the hyperparameters, and these; None where an earlier deep5 wrote it without.
+    """Separate a state from its hyperparameters, which are None if an earlier deep5 wrote it without them.
 
     Raises:
-        ShapeError: The state has something else in their place.
+        ShapeError: The entry has another type.
     """
     rest = {key: value for key, value in state.items() if key != KEY}
     if len(rest) == len(state):
@@ -38,7 +38,7 @@ def apart(state: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any] |
 
 
 def check_names(values: Mapping[str, Any], required: Collection[str], further: Collection[str] = ()) -> None:
-    """Refuse hyperparameters of another optimizer.
+    """Reject hyperparameters of another optimizer.
 
     Raises:
         ShapeError: One is missing or unknown.
@@ -52,11 +52,11 @@ def check_names(values: Mapping[str, Any], required: Collection[str], further: C
 
 
 def restore_rate(optimizer: Any, held: Mapping[str, Any] | None) -> None:
-    """Set the learning rate, all that may change, of an optimizer whose state has its hyperparameters apart.
+    """Set the learning rate, the only changeable value, of an optimizer that stores hyperparameters separately.
 
     Raises:
-        ShapeError: The hyperparameters are another optimizer's.
-        UsageError: No learning rate.
+        ShapeError: The hyperparameters belong to another optimizer.
+        UsageError: The learning rate is invalid.
     """
     if held is not None:
         check_names(held["values"], ("lr",))
@@ -64,7 +64,7 @@ def restore_rate(optimizer: Any, held: Mapping[str, Any] | None) -> None:
 
 
 def group_values(names: Iterable[str], groups: Sequence[ParameterGroup]) -> Entries:
-    """What each group that is trained sets for itself: `parameters`, their names, and `values`."""
+    """The own values of each trained group: `parameters`, their names, and `values`."""
     owned = owners(names, groups)
     return [
         {"parameters": [name for name, own in owned.items() if own == index], "values": plain(group.hyper)}
@@ -76,10 +76,10 @@ def group_values(names: Iterable[str], groups: Sequence[ParameterGroup]) -> Entr
 def regrouped(
     names: Collection[str], groups: Sequence[ParameterGroup], entries: Sequence[Mapping[str, Any]]
 ) -> list[ParameterGroup] | None:
-    """Groups that set what `group_values` gave; what is frozen stays so.
+    """Groups that set the values from `group_values`; frozen parameters stay frozen.
 
     Returns:
-        New groups; None where those that are there have the same parameters, and got the values.
+        New groups; None if the existing groups have the same parameters and were updated.
     """
     now = group_values(names, groups)
     trained = [group for group in groups if not group.frozen]
@@ -91,7 +91,7 @@ def regrouped(
     frozen = frozenset(name for name, own in owned.items() if own >= 0 and groups[own].frozen)
     found = [ParameterGroup(frozen.__contains__, frozen=True)] if frozen else []
     for entry in entries:
-        # A group that matches nothing is refused.
+        # A group that matches nothing is rejected.
         if members := frozenset(entry["parameters"]) - frozen:
             group = ParameterGroup(members.__contains__)
             group.hyper.update(entry["values"])

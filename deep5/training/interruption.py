@@ -1,4 +1,4 @@
-"""`saved_when_interrupted`: whoever ends a training by a signal loses no step of it."""
+"""`saved_when_interrupted`: a training that a signal interrupts loses no step."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from deep5.training.checkpointer import Checkpointer
 
 __all__ = ["saved_when_interrupted"]
 
-# For the step under way to end, before the signal does its work at once; batch systems kill after some 30 s.
+# The time for the current step to end before the signal takes effect; batch systems kill after some 30 s.
 _LIMIT_S = 10.0
 
 
 @contextmanager
 def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
-    """Let a training that SIGINT or SIGTERM ends finish its step and write a checkpoint first.
+    """Let a training interrupted by SIGINT or SIGTERM finish its step and write a checkpoint first.
 
-    A second signal ends it at once, and so does the first where there is no end of a step within 10 s (an evaluation
-    counts as part of the step before it). Signals without a handler in Python are left as they are, and outside the
-    main thread, where Python takes none, all of them.
+    A second signal ends it immediately, and so does the first if no step ends within 10 s (an evaluation counts as part
+    of the step before it). Signals without a Python handler are unchanged, and so are all outside the main thread,
+    where Python does not handle signals.
 
     Args:
-        keeper: Writes the checkpoint; it has to listen to the training.
+        keeper: Writes the checkpoint; must be attached to the training.
     """
     main = threading.main_thread()
     handlers: dict[int, Callable[[int, Any], Any]] = {}
@@ -55,7 +55,7 @@ def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Processes that load data get a terminal's signal too: what their end breaks is the interruption's doing.
+        # Data-loading processes receive a terminal's signal, too: their failure results from the interruption.
         if asked and not isinstance(error, OutputError):
             end()
         raise

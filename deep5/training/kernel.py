@@ -1,7 +1,7 @@
-"""`bind_rule`: an update rule as one kernel that works in place on memory of the host.
+"""`bind_rule`: an update rule as one kernel that works in place on host memory.
 
-The memory is whoever's it is: PyTorch's, NumPy's, ONNX Runtime's, a parameter server's. The rule is traced once,
-emitted as C and compiled once; without a compiler the same expressions run in NumPy, chunk by chunk, and `how` says so.
+The memory may belong to PyTorch, NumPy, ONNX Runtime, a parameter server, etc. The rule is traced once, emitted as C
+and compiled once; without a compiler the same expressions run in NumPy, chunk by chunk, and `how` reports this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["RuleKernel", "bind_groups", "bind_rule"]
 
 Parts = Sequence[tuple[Mapping[str, TensorSpec], Mapping[str, float]]]
 
-# Below this many elements a second thread costs more than it brings (about 10 µs to wake it).
+# Below this many elements a second thread costs more than it saves (about 10 µs to wake it).
 _PARALLEL = 1 << 17
 
 
@@ -42,15 +42,15 @@ def bind_rule(
     pipeline: GradientPipeline | None = None,
     backend: str | None = None,
 ) -> RuleKernel:
-    """Trace a rule and make it a kernel for these parameters.
+    """Trace a rule and build its kernel for these parameters.
 
     Args:
         rule: Its hyperparameters are read at every step, so they may change.
-        specs: The parameters by name, of one floating dtype, every extent known.
-        threads: How many threads the kernel may use; results do not depend on it.
+        specs: The parameters by name, of one floating dtype, with static shapes.
+        threads: Maximum number of threads; results do not depend on it.
         hyper: Values that replace the rule's hyperparameters (a parameter group's).
         pipeline: Clipping, decay and scaling, in the same kernel.
-        backend: `"c"` or `"numpy"`; None takes C where there is a compiler.
+        backend: `"c"` or `"numpy"`; None: C if there is a compiler.
 
     Raises:
         RuleError: The rule breaks its contract, or the pipeline does not fit it.
@@ -68,14 +68,14 @@ def bind_groups(
     fused: bool = True,
     backend: str | None = None,
 ) -> RuleKernel:
-    """`bind_rule` for several groups of parameters with hyperparameters of their own: still one kernel.
+    """`bind_rule` for several groups of parameters with their own hyperparameters: still one kernel.
 
     Args:
         rule: As for `bind_rule`.
-        parts: The parameters of each group, and what the group sets for itself, which is read at every step.
+        parts: The parameters of each group, and the group's own values, which are read at every step.
         threads: As for `bind_rule`.
         pipeline: As for `bind_rule`.
-        fused: Whether the kernel divides gradients by the loss scale; else it is given them divided.
+        fused: Whether the kernel divides gradients by the loss scale; otherwise they are already divided.
         backend: As for `bind_rule`.
 
     Raises:
@@ -135,13 +135,13 @@ class RuleKernel:
         self._memory, self._grad, self._given = held.tables, held.grad, held.given
         self._master = held.packed() if self.prepares or self.averages else None
         self._live: list[np.ndarray] = []
-        # Whether the live memory holds the point of the gradient, or what evaluation uses, and `_master` the parameter.
+        # Whether the live memory holds the gradient's point or the evaluation value, and `_master` the parameter.
         self._prepared = self._averaging = False
         self._args = held.arguments(threads=threads if sum(self.sizes) >= _PARALLEL else 1)
         self._pointer = ctypes.addressof(self._args)
 
     def attach(self, parameters: Mapping[str, np.ndarray]) -> None:
-        """Take hold of the live parameters, which are updated in place from now on, and initialise the state.
+        """Bind the live parameters, which are updated in place from now on, and initialize the state.
 
         Args:
             parameters: C-contiguous arrays over the live memory, by name.
@@ -161,7 +161,7 @@ class RuleKernel:
             live.append(array.reshape(-1))
         self._live, self._prepared = live, False
         self._memory["live"][:] = [address_of(view) for view in live]
-        # Where nothing is prepared, `_master` is filled for the time of `averaged` alone.
+        # If nothing is prepared, only `averaged` fills `_master`.
         self._memory["param"][:] = [address_of(view) for view in (self._master if self.prepares else None) or live]
         self._set_given(StepInfo(batch_size=1))
         given = self._given_by_name()
@@ -187,9 +187,9 @@ class RuleKernel:
             self._given[:] = values
 
     def prepare(self, info: StepInfo) -> None:
-        """Before the gradient: keep the parameter and put the point of the gradient in its place.
+        """Before the gradient: save the parameter and replace it by the gradient's point.
 
-        Several gradients may be taken before one update: a second call starts from the parameter, too.
+        Several gradients may be taken before one update: a second call also starts from the parameter.
 
         Raises:
             UsageError: Inside `averaged`.
@@ -204,7 +204,7 @@ class RuleKernel:
             self._prepared = True
 
     def cancel(self) -> None:
-        """Undo `prepare`, where no update can follow: the live memory holds the parameter again."""
+        """Undo `prepare` if no update can follow: the live memory holds the parameter again."""
         if self._prepared:
             self._restore()
             self._prepared = False
@@ -229,11 +229,11 @@ class RuleKernel:
         Raises:
             ShapeError: A gradient is missing or of another shape or dtype.
         """
-        kept = self.check_gradients(gradients)  # what was copied has to outlive the call
+        kept = self.check_gradients(gradients)  # copies have to outlive the call
         self.update_from([address_of(array) for array in kept], info)
 
     def check_gradients(self, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The gradients in the kernel's order, contiguous (copied only where they are not).
+        """The gradients in the kernel's order, contiguous (copied only if they are not).
 
         Raises:
             ShapeError: A gradient is missing or of another shape or dtype.
@@ -251,10 +251,10 @@ class RuleKernel:
     def update_from(self, addresses: Sequence[int], info: StepInfo) -> None:
         """One update in place from the addresses of contiguous gradients, in the order of `names`.
 
-        The addresses are not checked: this is the path of executors, which know their own memory.
+        The addresses are not checked: this path is for executors, which know their own memory.
 
         Raises:
-            UsageError: `attach`, or `prepare` where the rule needs it, was not called; or inside `averaged`.
+            UsageError: `attach`, or `prepare` if the rule needs it, was not called; or the call is inside `averaged`.
         """
         self.begin(addresses, info)
         if self.clips_norm:
@@ -265,12 +265,12 @@ class RuleKernel:
         self._prepared = False
 
     def begin(self, addresses: Sequence[int], info: StepInfo, scale: float = 1.0) -> None:
-        """The first part of `update_from`, for who adds up over several kernels: the numbers of the step.
+        """The first part of `update_from`, for callers that sum over several kernels: sets the numbers of the step.
 
         Args:
             addresses: As for `update_from`.
             info: As for `update_from`.
-            scale: The loss scale where it is dynamic.
+            scale: The loss scale if it is dynamic.
 
         Raises:
             UsageError: As for `update_from`.
@@ -284,14 +284,14 @@ class RuleKernel:
         self._set_given(info, scale)
 
     def finite(self) -> bool:
-        """After `begin`, where the pipeline scales the loss: whether every element of the gradients is finite."""
+        """After `begin`, if the pipeline scales the loss: whether every element of the gradients is finite."""
         self._run("overflow")
         return bool(self._memory["totals"][TOTALS.index("overflow")] == 0.0)
 
     def norm_square(self) -> np.ndarray:
-        """After `begin`, where the pipeline clips by norm: the square of the norm over this kernel's parameters.
+        """After `begin`, if the pipeline clips by norm: the square of the norm over this kernel's parameters.
 
-        Shape (1,); to be added across kernels and shards and written back into the array that is returned.
+        Shape (1,); the caller adds it up across kernels and shards and writes the sum back into the returned array.
         """
         self._run("norm")
         index = TOTALS.index("norm")
@@ -299,15 +299,18 @@ class RuleKernel:
         return total
 
     def rule_sums(self) -> np.ndarray:
-        """After `begin`, and after the norm is known: the rule's sums, as `partial_sums` gives them."""
+        """After `begin`, and after the norm is known: the rule's sums, as `partial_sums` returns them."""
         if "sums" in self._phases:
             self._run("sums")
         sums: np.ndarray = self._memory["sums"]
         return sums
 
     def partial_sums(self, addresses: Sequence[int], info: StepInfo) -> np.ndarray:
-        """The rule's sums over these gradients, shape (parameters or 1, sums); to be added across shards and written
-        back into the array that is returned, before `update_after_sums`."""
+        """The rule's sums over these gradients, shape (parameters or 1, sums).
+
+        The caller adds them up across shards and writes the sums back into the returned array before
+        `update_after_sums`.
+        """
         self.begin(addresses, info)
         if self.clips_norm:
             self._run("norm")
@@ -336,12 +339,12 @@ class RuleKernel:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the live parameters hold `eval_param`; they are restored after it, also after an exception.
+        """Inside the context, the live parameters hold `eval_param`; exit restores them, also after an exception.
 
-        May be entered again inside itself (an export during evaluation).
+        Reentrant (an export during evaluation).
 
         Raises:
-            UsageError: Between `prepare` and the update; or a step is asked for inside.
+            UsageError: The call is between `prepare` and the update, or a step is requested inside.
         """
         if not self.averages or self._averaging:
             yield
@@ -363,11 +366,11 @@ class RuleKernel:
         return {key: view.copy() for key, view in self.state_views().items()}
 
     def state_views(self) -> dict[str, np.ndarray]:
-        """As `state_dict`, but of the live memory: to be read before the next update."""
+        """Like `state_dict`, but views of the live memory: read them before the next update."""
         return self._held.state_views()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+        """Restore `state_dict` exactly.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.

@@ -1,4 +1,4 @@
-"""`KernelMemory`: the memory that a rule's kernel works on apart from parameters and gradients."""
+"""`KernelMemory`: the memory of a rule's kernel except parameters and gradients."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from deep5.training.trace import TracedRule
 
 __all__ = ["CHUNK", "KernelMemory", "address_of"]
 
-# A chunk of every array that a rule touches stays in the second-level cache.
+# A chunk of every array that a rule uses fits in the second-level cache.
 CHUNK = 8192
 
 
 class KernelMemory:
-    """The optimizer's state, and the tables that a compiled kernel reads.
+    """The optimizer's state, and the tables for a compiled kernel.
 
     Args:
         traced: The rule.
-        specs: Of the parameters, by name, all of one dtype.
-        groups: Of each parameter, its group.
-        width: How many numbers a group gets in each step.
-        per_tensor: Whether the rule's sums are over one parameter, and not over all.
-        scratch: How many numbers a phase computes for each parameter at most.
+        specs: The parameters' specs by name, all of one dtype.
+        groups: The group of each parameter.
+        width: Numbers per group and step.
+        per_tensor: Whether the rule's sums are over one parameter instead of all.
+        scratch: Maximum number of scalars that a phase computes per parameter.
 
     Attributes:
-        arrays: Names of the states of the parameter's shape.
-        scalars: Names of the states that are one number.
-        state: Of each of `arrays`, flat memory by parameter.
-        tables: What `KernelArgs` points to, by name.
+        arrays: Names of the states with the parameter's shape.
+        scalars: Names of the scalar states.
+        state: For each of `arrays`, flat memory by parameter.
+        tables: The targets of the pointers in `KernelArgs`, by name.
         grad: Addresses of the gradients; the memory of `tables["grad"]`.
         given: The numbers of a step; the memory of `tables["given"]`.
     """
@@ -80,12 +80,12 @@ class KernelMemory:
             "scratch": np.zeros((tensors, scratch)),
             "partial": np.zeros((len(chunks), max(sums, 1))),
         }
-        # The same memory as the NumPy array's, but assigning a list to it takes a third of the time.
+        # Shares the NumPy array's memory, but assigning a list to it takes a third of the time.
         self.grad: Any = (ctypes.c_uint64 * tensors).from_buffer(self.tables["grad"])
         self.given: Any = (ctypes.c_double * given).from_buffer(self.tables["given"]) if given else []
 
     def arguments(self, *, threads: int) -> KernelArgs:
-        """What a compiled kernel is called with; valid as long as this object."""
+        """The arguments for a compiled kernel; valid as long as this object exists."""
         return KernelArgs(
             tensors=len(self._names),
             chunks=len(self.tables["chunk_tensor"]),
@@ -95,7 +95,7 @@ class KernelMemory:
         )
 
     def packed(self) -> list[np.ndarray]:
-        """One block for all parameters, and a view of it for each, every view aligned."""
+        """One block for all parameters, and an aligned view of it for each."""
         offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in self._sizes)])
         block = aligned_empty((int(offsets[-1]),), self._dtype)
         return [block[offset : offset + size] for offset, size in zip(offsets, self._sizes, strict=False)]
@@ -113,7 +113,7 @@ class KernelMemory:
         return found
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_views` gave, bit for bit.
+        """Restore the values of `state_views` exactly.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
@@ -130,5 +130,5 @@ class KernelMemory:
 
 
 def address_of(array: np.ndarray) -> int:
-    """Where an array begins."""
+    """The address of an array's first element."""
     return int(array.__array_interface__["data"][0])

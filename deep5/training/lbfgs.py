@@ -1,4 +1,4 @@
-"""`LBFGS`: quasi-Newton steps from the last changes of parameters and gradients."""
+"""`LBFGS`: quasi-Newton steps from the latest changes of parameters and gradients."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class LBFGS:
     p = −H g, H from the last pairs s = w' − w, y = g' − g by the two-loop recursion, starting from γ = sᵀy / yᵀy;
     w ← w + α p with α by the line search, which tries `lr` first (on the first step lr · min(1, 1 / ‖g‖)).
 
-    Every evaluation of a step is a forward and a backward pass on the step's own batch, and so is every pair, with the
-    random masks of one step and with the running statistics of its first pass. With small batches the steps follow the
-    batch: L-BFGS is for full batches, or nearly. Vectors are kept in float64.
+    Every evaluation in a step, also for the pairs, is a forward and a backward pass on the step's own batch, with the
+    random masks of one step and the running statistics of its first pass. With small batches the steps fit the batch:
+    L-BFGS is for full batches, or nearly full ones. Vectors are in float64.
 
-    Where the line search finds no decrease, the pairs are forgotten and the steepest descent is tried; where that finds
-    none either (the minimum, as far as the loss can be told in its type), the parameters stay. They stay as well where
-    the loss or its gradient is not finite.
+    If the line search finds no decrease, the pairs are cleared and steepest descent is tried. If that finds none either
+    (the minimum, to the precision of the loss), or if the loss or its gradient is not finite, the parameters do not
+    change.
 
     Args:
-        lr: The step length to try first; 1 is Newton's.
-        history: Pairs that are kept, each twice the parameters in float64.
-        iterations: Updates a step.
-        evaluations: How often a line search may run the network.
-        c1: Of sufficient decrease.
-        c2: Of curvature.
-        loss: Name of the scalar output to minimise.
+        lr: The initial step length; 1 is Newton's.
+        history: Number of pairs to keep, each twice the size of the parameters in float64.
+        iterations: Updates per step.
+        evaluations: Maximum number of network evaluations per line search.
+        c1: The constant of the sufficient decrease condition.
+        c2: The constant of the curvature condition.
+        loss: Name of the scalar output to minimize.
 
     Raises:
-        UsageError: A number outside of what is allowed.
+        UsageError: A number is out of range.
 
     Attributes:
-        calls: How often the network ran forward and backward since `bind`, resumed runs included.
+        calls: Number of forward and backward passes since `bind`, including those before a resume.
 
     References:
         Nocedal and Wright, Numerical optimization, 2nd edition, 2006, algorithms 7.4 and 7.5, equation 7.20.
@@ -81,10 +81,10 @@ class LBFGS:
         self._packed: Packed | None = None
 
     def set_hyper(self, name: str, value: float) -> None:
-        """Change the step length to try first, `lr`.
+        """Change the initial step length, `lr`.
 
         Raises:
-            UsageError: Another hyperparameter, or no positive finite number.
+            UsageError: Another hyperparameter, or not a positive finite number.
         """
         if name != "lr":
             raise UsageError(f"no hyperparameter {name!r}; allowed: lr")
@@ -93,23 +93,23 @@ class LBFGS:
         self.lr = float(value)
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Take hold of the executor's parameters.
+        """Bind the executor's parameters.
 
         Raises:
-            UsageError: Parameters of several types.
+            UsageError: The parameters have several types.
         """
         self._packed = Packed(executor, self.loss, "LBFGS")
         self._pairs = _Pairs(self.history, self._packed.size)
         self.calls = 0
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """`iterations` updates on one batch.
+        """Run `iterations` updates on one batch.
 
         Returns:
-            The outputs before the first of them.
+            The outputs before the first update.
 
         Raises:
-            UsageError: `bind` was not called, or `info` is no `StepInfo`.
+            UsageError: `bind` was not called, or `info` is not a `StepInfo`.
         """
         problem = _Problem(self._bound(), inputs, check_info(info))
         here, outputs = problem.first()
@@ -123,7 +123,7 @@ class LBFGS:
         return outputs
 
     def _update(self, problem: _Problem, here: _Evaluated) -> _Evaluated | None:
-        """One update; None where there is nothing to gain."""
+        """One update; None if no improvement is possible."""
         if not here.finite or not here.gradient.any():
             return None
         after = self._searched(problem, here, -self._pairs.product(here.gradient)) if len(self._pairs) else None
@@ -160,7 +160,7 @@ class LBFGS:
         return {**self._pairs.state(), "calls": self.calls, KEY: {"values": {"lr": self.lr}}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+        """Restore `state_dict` exactly.
 
         Raises:
             ShapeError: An entry is missing, unknown, or does not fit the network or `history`.
@@ -188,7 +188,7 @@ class LBFGS:
 
 
 class _Evaluated(NamedTuple):
-    """A point with the loss and its gradient there, in float64."""
+    """A point with its loss and gradient, in float64."""
 
     point: np.ndarray
     loss: float
@@ -208,23 +208,23 @@ class _Problem:
         self.calls = 0
 
     def first(self) -> tuple[_Evaluated, Arrays]:
-        """The parameters as they are, and the outputs there."""
+        """The current parameters, and the outputs there."""
         outputs = self._packed.backprop(self._inputs, self._info)
-        # Later passes may use the memory again.
+        # Later passes may reuse the memory.
         kept = {name: np.array(to_numpy(value)) for name, value in outputs.items()}
         self.calls = 1
         self._packed.keep_buffers()
         return _Evaluated(self._written, self._packed.loss(kept), vector(self._packed.gradient())), kept
 
     def at(self, point: np.ndarray) -> _Evaluated:
-        """Another point, rounded to the parameters' type."""
+        """Evaluate another point, rounded to the parameters' type."""
         self._written = vector(self._packed.write(point))
         outputs = self._packed.backprop(self._inputs, self._info)
         self.calls += 1
         return _Evaluated(self._written, self._packed.loss(outputs), vector(self._packed.gradient()))
 
     def settle(self, point: np.ndarray) -> None:
-        """Leave the parameters at a point, and the running statistics as the first pass left them."""
+        """Set the parameters to a point, and the running statistics to those after the first pass."""
         if self._written is not point:
             self._packed.write(point)
         if self.calls > 1:
@@ -232,10 +232,10 @@ class _Problem:
 
 
 class _Pairs:
-    """The last changes of parameters and gradients, oldest first."""
+    """The latest changes of parameters and gradients, oldest first."""
 
     def __init__(self, history: int, size: int) -> None:
-        # Rows begin on cache lines, so that equal rows have equal products whichever they are.
+        # Rows begin at cache lines, so that equal rows have equal products at any position.
         padded = -(-size // _LINE) * _LINE
         self._s, self._y = (aligned_empty((history, padded), "float64")[:, :size] for _ in range(2))
         self._order: list[int] = []
@@ -244,7 +244,7 @@ class _Pairs:
         return len(self._order)
 
     def add(self, s: np.ndarray, y: np.ndarray) -> None:
-        """A new pair in the place of the oldest; one without curvature, which the line search excludes, is left out."""
+        """Add a pair in place of the oldest; one without curvature, which the line search excludes, is omitted."""
         curvature = float(np.dot(s, y))
         if not curvature > np.finfo(np.float64).eps * float(np.dot(y, y)):
             return

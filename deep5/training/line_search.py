@@ -1,4 +1,4 @@
-"""A step length that keeps the strong Wolfe conditions."""
+"""A line search for the strong Wolfe conditions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 __all__ = ["Trial", "strong_wolfe"]
 
-# The largest step in units of the first one.
+# The maximum step relative to the first one.
 _LONGEST = 1e10
-# An interpolated step keeps this share of the interval away from its ends, or it is halved.
+# An interpolated step keeps this fraction of the interval away from its ends; otherwise the interval is halved.
 _MARGIN = 0.1
 
 
 class Trial(NamedTuple):
-    """A step length α with φ(α), the loss there, and φ'(α), its slope along the direction."""
+    """A step length α with the loss φ(α) and the slope φ'(α) along the direction."""
 
     alpha: float
     value: float
@@ -33,19 +33,19 @@ def strong_wolfe(
 ) -> Trial | None:
     """A step length α with φ(α) ≤ φ(0) + c₁ α φ'(0) and |φ'(α)| ≤ c₂ |φ'(0)|.
 
-    A loss that is not finite counts as infinite: the step was too long.
+    A non-finite loss counts as infinite: the step was too long.
 
     Args:
-        phi: Loss and slope at a step length.
-        start: The same at 0; the slope is negative.
-        first: The step length to try first, positive.
-        c1: Of sufficient decrease.
-        c2: Of curvature; c₁ < c₂ < 1.
-        evaluations: How often `phi` may be called.
+        phi: Returns loss and slope at a step length.
+        start: Loss and slope at 0; the slope is negative.
+        first: The initial step length, positive.
+        c1: The constant of the sufficient decrease condition.
+        c2: The constant of the curvature condition; c₁ < c₂ < 1.
+        evaluations: Maximum number of calls of `phi`.
 
     Returns:
-        The step; where none was found in as many evaluations, the lowest that decreases sufficiently, or None where
-        none of them does.
+        The step; if none is found within the limit, the trial with the lowest loss and sufficient decrease, or None if
+        there is none.
 
     References:
         Nocedal and Wright, Numerical optimization, 2nd edition, 2006, algorithms 3.5 and 3.6, equation 3.59.
@@ -67,7 +67,7 @@ def strong_wolfe(
 
 
 class _Search:
-    """The two conditions, the evaluations that are left, and the lowest step so far that decreases sufficiently."""
+    """The two conditions, the remaining evaluations, and the lowest trial so far with sufficient decrease."""
 
     def __init__(
         self, phi: Callable[[float], tuple[float, float]], start: Trial, c1: float, c2: float, evaluations: int
@@ -87,15 +87,15 @@ class _Search:
         return trial
 
     def decreases(self, trial: Trial) -> bool:
-        """Whether the first condition holds."""
+        """Whether the decrease condition holds."""
         return trial.value <= self._start.value + self._c1 * trial.alpha * self._start.slope
 
     def flat(self, trial: Trial) -> bool:
-        """Whether the second condition holds."""
+        """Whether the curvature condition holds."""
         return abs(trial.slope) <= -self._c2 * self._start.slope
 
     def zoom(self, low: Trial, high: Trial) -> Trial | None:
-        """Algorithm 3.6: an interval that holds a step, `low` the end with the smaller loss, is made smaller."""
+        """Algorithm 3.6: shrink an interval that contains a valid step; `low` is the end with the smaller loss."""
         while self.left and low.alpha != high.alpha:
             trial = self.evaluate(_between(low, high))
             if not self.decreases(trial) or trial.value >= low.value:
@@ -110,7 +110,7 @@ class _Search:
 
 
 def _between(one: Trial, other: Trial) -> float:
-    """The minimum of the cubic through both ends (equation 3.59), or their middle where it is too near to one."""
+    """The minimum of the cubic through both ends (equation 3.59), or the midpoint if it is too close to one of them."""
     middle, width = (one.alpha + other.alpha) / 2, other.alpha - one.alpha
     if not math.isfinite(other.value):
         return middle

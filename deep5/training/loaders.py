@@ -1,6 +1,6 @@
-"""A framework's own loader as a source of batches: `from_dataloader` (PyTorch) and `from_tf_data` (TensorFlow).
+"""Adapters from a framework's loader to a batch source: `from_dataloader` (PyTorch) and `from_tf_data` (TensorFlow).
 
-What the loader gives is handed on as it is: tensors of the framework, which its executor takes without a detour.
+The loader's batches are passed on unchanged: tensors of the framework, which its executor accepts directly.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["LoaderSource", "from_dataloader", "from_tf_data"]
 
 
 class LoaderSource(ABC):
-    """Batches of a loader that is not deep5's; which samples they hold it does not say, so identities are None.
+    """Batches of a third-party loader, which does not report their samples, so ids are None.
 
     Args:
-        names: Of the parts of a batch, in the loader's order; None: the batches are dicts, whose names stay.
+        names: The names of a batch's parts, in the loader's order; None: the batches are dicts and keep their names.
 
     Attributes:
-        no_prefetch: Why its batches cannot be made by a thread, as an error has it; empty: they can.
+        no_prefetch: Why a thread cannot make its batches, for the error message; empty: it can.
     """
 
     no_prefetch = ""
@@ -40,14 +40,14 @@ class LoaderSource(ABC):
 
     @abstractmethod
     def steps(self, epoch: int) -> int | None:
-        """Batches of the epoch, or None where the loader does not know."""
+        """Batches of the epoch, or None if the loader does not know."""
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The epoch's batches from number `start` on: None and the samples by name."""
 
     def order_hash(self, epochs: int) -> str | None:
-        """None: the loader does not say which samples a batch holds."""
+        """None: the loader does not report which samples a batch holds."""
         return None
 
     def __len__(self) -> int:
@@ -112,14 +112,14 @@ class _DataLoaderSource(LoaderSource):
         self._quiet = _quiet(loader, data)
 
     def steps(self, epoch: int) -> int | None:
-        """The loader's length; None for an `IterableDataset`, whose length is at best a guess."""
+        """The loader's length; None for an `IterableDataset`, whose length is only a guess."""
         try:
             return len(self.loader) if self._sized else None
         except TypeError:
             return None
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """See `LoaderSource.batches`; the batches left out are made and dropped."""
+        """See `LoaderSource.batches`; skipped batches are made and dropped."""
         return self._batches(epoch, first_batch(start, self.steps(epoch)))
 
     def _batches(self, epoch: int, start: int) -> Iterator[Batch]:
@@ -133,9 +133,9 @@ class _DataLoaderSource(LoaderSource):
             set_epoch = getattr(part, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
-        # Whatever the loader draws from PyTorch's global generator comes from a stream of this epoch's own: the rest of
-        # the run draws as if there were no loader, and a resumed run as one that was never interrupted. Written out
-        # twice: a context manager would take as long as all the rest of this adapter.
+        # All draws of the loader from PyTorch's global generator come from a stream of this epoch: the rest of the run
+        # draws as if there were no loader, and a resumed run like an uninterrupted one. The code is duplicated, because
+        # a context manager would take as long as the rest of this adapter.
         read, write = torch.get_rng_state, torch.set_rng_state
         own, before = torch.Generator().manual_seed(seed).get_state(), read()
         write(own)
@@ -163,7 +163,7 @@ class _DataLoaderSource(LoaderSource):
 
 
 def _quiet(loader: Any, data: Any) -> bool:
-    """Whether nothing in this process draws from PyTorch's global generator after the first batch, for certain."""
+    """Whether it is certain that this process does not draw from PyTorch's global generator after the first batch."""
     drawn_first = (data.SequentialSampler, data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
     if type(loader.sampler) not in drawn_first or type(loader.batch_sampler) not in {data.BatchSampler, type(None)}:
         return False
@@ -187,9 +187,9 @@ class _TFDataSource(LoaderSource):
         self._first = self._made(0)
 
     def _made(self, epoch: int) -> tuple[Any, int | None]:
-        """The data set of an epoch, and its number of batches or None."""
+        """An epoch's data set, and its number of batches or None."""
         if self._fixed and hasattr(self, "_first"):
-            return self._first  # asking for the cardinality takes as long as a small batch
+            return self._first  # computing the cardinality takes as long as a small batch
         made = self.dataset if self._fixed else self.dataset(epoch)
         if not hasattr(made, "cardinality") or not hasattr(made, "skip"):
             raise _no_data(made)
@@ -202,11 +202,11 @@ class _TFDataSource(LoaderSource):
         return made, count if count >= 0 else None
 
     def steps(self, epoch: int) -> int | None:
-        """The data set's cardinality; None where TensorFlow does not know it."""
+        """The data set's cardinality; None if TensorFlow does not know it."""
         return self._made(epoch)[1]
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """See `LoaderSource.batches`; the batches left out are TensorFlow's to skip."""
+        """See `LoaderSource.batches`; TensorFlow skips the initial batches."""
         made, count = self._made(epoch)
         start = first_batch(start, count)
         named = self._named
@@ -223,25 +223,26 @@ def _no_data(got: object) -> UsageError:
 def from_dataloader(loader: Any, names: Sequence[str] | None = ("input", "label"), *, seed: int = 0) -> BatchSource:
     """A PyTorch `DataLoader` as a source of batches for a trainer.
 
-    Each epoch, generators that the loader and its samplers have are seeded with a function of (seed, epoch),
-    `set_epoch` is called where there is one, and what is drawn from PyTorch's global generator comes from a stream of
-    the epoch's own. So the order is a function of (seed, epoch), and so are random numbers of worker processes, which
-    PyTorch seeds from there. What a data set draws in this process from `random` or NumPy is its own affair.
+    In each epoch, generators of the loader and its samplers are seeded with a function of (seed, epoch), `set_epoch` is
+    called if it exists, and draws from PyTorch's global generator come from a stream of the epoch. So the order depends
+    only on (seed, epoch), and so do random numbers of worker processes, which PyTorch seeds from there. Draws of a data
+    set in this process from `random` or NumPy are not controlled.
 
-    `Prefetched` does not take it: the generator is one for the process, and steps draw from it, too. What makes batches
-    ahead is the loader itself, with `num_workers` and `prefetch_factor`.
+    `Prefetched` does not accept it: the generator is process-wide, and steps draw from it, too. The loader itself
+    prefetches, with `num_workers` and `prefetch_factor`.
 
     Args:
-        loader: Its batches are tuples, lists or dicts of tensors. With `drop_last` it leaves samples out: its choice.
-            With `persistent_workers` its draws would not be a function of the epoch: it is refused.
-        names: Of the parts of a batch in their order, the network's inputs; for dicts, the parts to take, None for all.
-        seed: See above.
+        loader: Its batches are tuples, lists or dicts of tensors. `drop_last` is allowed and skips samples.
+            `persistent_workers` is rejected: random draws would not depend only on the epoch.
+        names: The names of a batch's parts in their order, the network's inputs; for dicts, the parts to use, None for
+            all.
+        seed: The seed of the random draws above.
 
     Returns:
-        Batches of tensors as the loader makes them, without identities of the samples.
+        The loader's batches of tensors, without sample ids.
 
     Raises:
-        UsageError: No `DataLoader`, one with `persistent_workers`, or batches that do not have these parts.
+        UsageError: Not a `DataLoader`, one with `persistent_workers`, or batches without these parts.
         ModuleNotFoundError: PyTorch is not installed.
     """
     return _DataLoaderSource(loader, names, seed)
@@ -250,19 +251,19 @@ def from_dataloader(loader: Any, names: Sequence[str] | None = ("input", "label"
 def from_tf_data(dataset: Any | Callable[[int], Any], names: Sequence[str] | None = ("input", "label")) -> BatchSource:
     """A `tf.data.Dataset` of batches as a source of batches for a trainer.
 
-    A data set that shuffles draws a new order each time it is iterated over, counted from the start of the process: a
-    run that is resumed would begin with the first order again. Where that matters give a function of the epoch, whose
-    data set shuffles by it: `lambda epoch: data.shuffle(1000, seed=epoch).batch(64)`.
+    A shuffling data set draws a new order at each iteration, counted from the start of the process: a resumed run would
+    begin with the first order again. To avoid this, pass a function of the epoch whose data set shuffles by the epoch:
+    `lambda epoch: data.shuffle(1000, seed=epoch).batch(64)`.
 
     Args:
-        dataset: Its elements are batches: tuples or dicts of tensors; or a function of the epoch that gives such a
+        dataset: Its elements are batches: tuples or dicts of tensors; or a function of the epoch that returns such a
             data set.
         names: As for `from_dataloader`.
 
     Returns:
-        Batches of tensors as TensorFlow makes them, without identities of the samples.
+        TensorFlow's batches of tensors, without sample ids.
 
     Raises:
-        UsageError: No `tf.data.Dataset`, one that never ends, or batches that do not have these parts.
+        UsageError: Not a `tf.data.Dataset`, an infinite one, or batches without these parts.
     """
     return _TFDataSource(dataset, names)

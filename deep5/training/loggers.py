@@ -16,25 +16,25 @@ from deep5.training.schedules.scheduled import Scheduled
 
 __all__ = ["CSVLogger", "logged_hyper"]
 
-# Losses to keep unread: an epoch may have millions of steps.
+# Maximum number of unread losses: an epoch may have millions of steps.
 _MOST = 1024
 
 
 class CSVLogger(Event):
-    """Writes a row a step: `step,epoch,loss,seconds,test_accuracy`, then the learning rate and what else is scheduled.
+    """Writes one row per step: `step,epoch,loss,seconds,test_accuracy`, the learning rate and other scheduled values.
 
-    Steps and epochs are counted from 0; the accuracy of an epoch's evaluation, in percent, stands in the row of its
-    last step. Losses are read and written once an epoch, or when a thousand are unread, and at every checkpoint.
+    Steps and epochs count from 0; the accuracy of an epoch's evaluation, in percent, is in the row of its last step.
+    Losses are read and written once per epoch, or when a thousand are unread, and at every checkpoint.
 
-    A training that begins at step 0 replaces the file. One that goes on, after a resume too, continues it: rows of
-    steps that will be done anew are cut off, so that each step has one row.
+    A training that begins at step 0 replaces the file. A continued one, also after a resume, appends to it: rows of
+    steps that will run again are removed, so that each step has one row.
 
     Args:
         path: The file.
         loss: Name of the output to log.
 
     Raises:
-        UsageError: The path is none.
+        UsageError: The path is invalid.
     """
 
     every_rank = False
@@ -45,18 +45,18 @@ class CSVLogger(Event):
         self._path, self._loss = Path(path), loss
         self._file: BinaryIO | None = None
         self._rows: list[tuple[StepInfo, Any, int, tuple[Any, ...]]] = []
-        # The row that an accuracy would still be put into, and where it begins.
+        # The row to which an accuracy may still be added, and its offset.
         self._last, self._last_begin = "", 0
 
     def describe(self) -> dict[str, Any]:
-        """The event; where it writes does not matter to a result."""
+        """The event; its path does not affect a result."""
         return {"event": "csv_logger"}
 
     def before_training(self, trainer: Any) -> None:
-        """Open the file, and cut off what will be written anew.
+        """Open the file, and remove the rows that will be written again.
 
         Raises:
-            OutputError: It cannot be written, or is the log of another training.
+            OutputError: The file cannot be written or is the log of another training.
             UnknownName: The network has no such output.
         """
         if self._loss not in trainer.executor.network.outputs:
@@ -80,7 +80,7 @@ class CSVLogger(Event):
             raise
 
     def _cut(self, head: bytes, step: int) -> None:
-        """Keep the rows before a step; a row that was half written is none."""
+        """Keep the rows before a step, without an incomplete row."""
         file: Any = self._file
         if file.readline() != head:
             raise OutputError(
@@ -103,15 +103,15 @@ class CSVLogger(Event):
             self._write()
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """Write the epoch's rows, and the accuracy into the last one."""
+        """Write the epoch's rows, with the accuracy in the last one."""
         self._write(scores.get("accuracy"))
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Write the epoch's rows, where there was no evaluation."""
+        """Write the epoch's rows, if there was no evaluation."""
         self._write()
 
     def after_training(self, trainer: Any) -> None:
-        """Write what an unfinished epoch left, and close."""
+        """Write the remaining rows of an incomplete epoch, and close the file."""
         if self._file is not None:
             try:
                 self._write()
@@ -119,7 +119,7 @@ class CSVLogger(Event):
                 self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing, but the rows of all steps so far are on the disk when it returns: a resume finds them there."""
+        """Empty, but flushes the rows of all steps so far to disk, where a resume finds them."""
         if self._file is not None:
             self._write()
             self._guarded(lambda file: os.fsync(file.fileno()))
@@ -139,7 +139,7 @@ class CSVLogger(Event):
         if not lines:
             return
         if accuracy is not None:
-            # The fifth of the columns; the rows were written without it.
+            # The fifth column; the rows were written without it.
             before, after = lines[-1].split(",")[:4], lines[-1].rstrip("\n").split(",")[5:]
             lines[-1] = ",".join([*before, repr(float(accuracy)), *after]) + "\n"
 
@@ -161,7 +161,7 @@ class CSVLogger(Event):
             raise self._unwritable(error) from error
 
     def _close(self) -> None:
-        """Close whatever the file makes of it: what could not be written has been told."""
+        """Close the file and ignore errors: failed writes have been reported."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
@@ -172,10 +172,10 @@ class CSVLogger(Event):
 
 
 def logged_hyper(trainer: Any) -> tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]]:
-    """The learning rate and whatever else is scheduled: names, and what reads the values in force.
+    """The names of the learning rate and other scheduled values, and a function that reads their current values.
 
     Args:
-        trainer: About to train, its events attached.
+        trainer: About to train, with its events attached.
     """
     events = [event for event in trainer.listeners.events if isinstance(event, Scheduled)]
     names = [name for event in events for name in event.schedules]

@@ -24,10 +24,10 @@ __all__ = [
 ]
 
 KEYS = ("loss_scale", "good_steps", "skipped_steps")
-"""Where a step's `state_dict` has them: no slash, unlike a rule's `"<state>/<parameter>"`."""
+"""Their keys in a step's `state_dict`: no slash, unlike a rule's `"<state>/<parameter>"`."""
 
 _INITIAL, _INTERVAL, _FACTOR = 2.0**16, 2000.0, 2.0
-# Below 1 it would no longer scale up; above the second, its reciprocal would leave float32.
+# Below 1 it would scale down; above the maximum, its reciprocal would leave float32's range.
 _SMALLEST, _LARGEST = 1.0, 2.0**100
 # The largest power of two of the loss's element type.
 _OF_TYPE = {"float16": 2.0**15}
@@ -38,7 +38,7 @@ def _bound(dtype: str) -> float:
 
 
 def initial_scaling(dtype: str) -> np.ndarray:
-    """Scale, good steps since it changed, steps skipped: float64, shape (3,).
+    """Scale, good steps since its last change, skipped steps: float64, shape (3,).
 
     Args:
         dtype: Element type of the loss.
@@ -47,15 +47,15 @@ def initial_scaling(dtype: str) -> np.ndarray:
 
 
 def next_scaling(scaling: Array, finite: Array, dtype: str, where: Callable[..., Array]) -> list[Array]:
-    """Scaling after a step, of three scalars; may be traced.
+    """The scaling after a step, three scalars; traceable.
 
     The scale halves when the gradient was not finite, and doubles after 2000 good steps.
 
     Args:
         scaling: Before the step: three float64 scalars.
-        finite: Whether the gradient was; a truth value of shape ().
+        finite: Whether the gradient was finite; a boolean of shape ().
         dtype: Element type of the loss.
-        where: The framework's function, of float64 scalars.
+        where: The framework's function, for float64 scalars.
 
     References:
         Micikevicius et al., Mixed precision training, ICLR 2018, section 3.2.
@@ -73,10 +73,10 @@ def next_scaling(scaling: Array, finite: Array, dtype: str, where: Callable[...,
 
 
 def check_scaling(state: Mapping[str, Any]) -> np.ndarray:
-    """Scaling out of a `state_dict`; what else it holds is not looked at.
+    """The scaling in a `state_dict`; other entries are ignored.
 
     Raises:
-        ShapeError: An entry is missing, or no number that it could be.
+        ShapeError: An entry is missing, or its number is invalid.
     """
     if missing := [key for key in KEYS if key not in state]:
         raise ShapeError(f"the optimizer's state has no {missing[0]!r}; allowed: that of a step with a dynamic scale")
@@ -88,7 +88,7 @@ def check_scaling(state: Mapping[str, Any]) -> np.ndarray:
 
 
 class LossScale:
-    """A dynamic loss scale where the host sees every gradient.
+    """A dynamic loss scale on the host, which has access to every gradient.
 
     Args:
         dtype: Element type of the loss.
@@ -99,20 +99,20 @@ class LossScale:
 
     @property
     def scale(self) -> float:
-        """What the loss of the next step is multiplied by."""
+        """The factor of the next step's loss."""
         return float(self._values[0])
 
     @property
     def skipped(self) -> int:
-        """Steps whose update was left out."""
+        """Number of skipped updates."""
         return int(self._values[2])
 
     def update(self, *, finite: bool) -> None:
-        """After a step whose gradient was, or was not, finite."""
+        """Update the scale after a step, given whether its gradient was finite."""
         self._values = np.array(next_scaling(self._values, finite, self._dtype, lambda c, a, b: a if c else b))
 
     def state_dict(self) -> dict[str, Any]:
-        """For an exact resume."""
+        """The state for an exact resume."""
         return scaling_state(self._values)
 
     def load(self, scaling: np.ndarray) -> None:
@@ -120,25 +120,25 @@ class LossScale:
         self._values = scaling
 
     def values(self) -> np.ndarray:
-        """Scaling after the last step."""
+        """The scaling after the last step."""
         return self._values
 
 
 def scaling_state(values: Any) -> dict[str, Any]:
-    """The entries of a `state_dict`, from three numbers."""
+    """The `state_dict` entries of the three numbers."""
     scale, good, skipped = (float(value) for value in values)
     return dict(zip(KEYS, (np.array(scale), np.array(int(good)), np.array(int(skipped))), strict=True))
 
 
 class CompiledScale:
-    """The host's half of a dynamic loss scale that lives within a compiled step.
+    """The host's part of a dynamic loss scale in a compiled step.
 
-    A rule counts updates, and how many steps were skipped only the device knows: reading it would wait for the step
-    that is on its way. The host reads the count of the step before that one, so the device gets the rule's numbers
-    for this count and for one more, and takes those that fit.
+    A rule counts updates, and only the device knows the number of skipped steps: reading it would wait for the step in
+    progress. The host reads the count of the step before that one and passes the rule's numbers for this count and for
+    one more; the device selects the matching set.
 
     Args:
-        given: The numbers of a step: float64, shape (width,).
+        given: Returns the numbers of a step: float64, shape (width,).
         dtype: Element type of the loss.
     """
 
@@ -151,32 +151,32 @@ class CompiledScale:
         self._recent: tuple[Any, Any] = (scaling, scaling)
 
     def done(self, scaling: Array) -> None:
-        """A step was started that ends with this scaling."""
+        """Register the scaling after a step that was started."""
         self._recent = (self._recent[1], scaling)
 
     def vector(self, info: StepInfo) -> np.ndarray:
-        """Two sets of numbers, and the count of skipped steps that the first is for: float64, shape (2 width + 1,)."""
+        """Two sets of numbers, and the count of skipped steps for the first: float64, shape (2 width + 1,)."""
         check_info(info)
         skipped = int(np.asarray(self._recent[0])[2])
         counts = [max(info.step - skipped - more, 0) for more in (0, 1)]
         return np.concatenate([*(self._given(info._replace(step=count)) for count in counts), [float(skipped)]])
 
     def values(self) -> np.ndarray:
-        """Scaling after the last step; waits for it."""
+        """The scaling after the last step; waits for it."""
         return np.array(self._recent[1])
 
     def state_dict(self) -> dict[str, Any]:
-        """For an exact resume; waits for the last step."""
+        """The state for an exact resume; waits for the last step."""
         return scaling_state(self.values())
 
 
 def fitting(vector: Array, scaling: Array, width: int, where: Callable[..., Array]) -> Array:
-    """The numbers of a step out of `CompiledScale.vector`; traced.
+    """Select the numbers of a step from `CompiledScale.vector`; traced.
 
     Args:
-        vector: As given to the step.
+        vector: The step's argument.
         scaling: Before the step.
-        width: Of one set.
+        width: The size of one set.
         where: The framework's function.
     """
     return where(scaling[2] == vector[2 * width], vector[:width], vector[width : 2 * width])

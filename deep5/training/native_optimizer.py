@@ -1,4 +1,4 @@
-"""What the native optimizers of all frameworks share: they are called as deep5's own of the same name."""
+"""The common part of all frameworks' native optimizers: they have the arguments of deep5's optimizer of that name."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ __all__ = ["NativeOptimizer", "Unbound"]
 
 
 class Unbound:
-    """Stands where the executor will, and says so."""
+    """Placeholder for the executor before `bind`; its use is an error."""
 
     def __getattr__(self, name: str) -> Any:
         raise UsageError("the optimizer is not bound to an executor; remedy: call bind(executor) first")
 
 
 class NativeOptimizer(ABC):
-    """An optimizer of a framework's own that owns its step; a `StepOptimizer`.
+    """An optimizer of a framework that owns its step; a `StepOptimizer`.
 
-    A subclass names its `twin`, deep5's own optimizer that computes the same, and takes its arguments under the same
-    names with the same defaults: `class AdamOptimizer(TorchOptimizer, twin=Adam)`. What the framework does not have is
-    listed in `lacks`, and is no argument then.
+    A subclass names its `twin`, the equivalent deep5 optimizer, and accepts its arguments under the same names
+    with the same defaults: `class AdamOptimizer(TorchOptimizer, twin=Adam)`. `lacks` lists the arguments that the
+    framework does not support; they are not accepted.
 
     Args:
-        args: The twin's arguments in their order.
+        args: The twin's positional arguments.
         loss: Name of the scalar output to differentiate.
-        named: The twin's arguments by name.
+        named: The twin's keyword arguments.
 
     Raises:
-        UsageError: One is no finite number where the twin's default is a number.
+        UsageError: A value is not a finite number although the twin's default is a number.
 
     Attributes:
-        framework: Name of the back-end whose executors it drives.
-        library: What messages call whose optimizer it is.
+        framework: Name of the back-end of its executors.
+        library: The name of its library in messages.
         twin: deep5's own optimizer.
-        accumulates: Whether one gradient is all that its step takes, so that it may be that of several micro-batches.
-        closures: Whether, where it evaluates the loss again within its step, each evaluation is a call of what it is
-            bound to, so that it may be that of the samples of several ranks.
+        accumulates: Whether its step needs only one gradient, so that several micro-batches may contribute to it.
+        closures: Whether repeated loss evaluations in its step call the bound executor, so that they can cover the
+            samples of several ranks.
         loss: As given.
         hyper: As given, for `native` and for the record.
-        hyper_now: As `set_hyper` has left them.
+        hyper_now: The current values, after `set_hyper`.
     """
 
     framework: ClassVar[str]
@@ -59,7 +59,7 @@ class NativeOptimizer(ABC):
     closures: ClassVar[bool] = False
     twin: ClassVar[type]
     __signature__: ClassVar[inspect.Signature]
-    # What the framework reads when it begins, and never again.
+    # The framework reads these at the beginning and never again.
     initial: ClassVar[tuple[str, ...]] = ("initial",)
 
     def __init_subclass__(cls, *, twin: type | None = None, lacks: Collection[str] = (), **kwargs: Any) -> None:
@@ -100,19 +100,19 @@ class NativeOptimizer(ABC):
 
     @property
     def changeable(self) -> tuple[str, ...]:
-        """The hyperparameters that `set_hyper` takes."""
+        """The hyperparameters that `set_hyper` accepts."""
         found = getattr(self.twin, "hyper", ())
         return tuple(name for name in self.hyper if name in found and name not in self.initial)
 
     def set_hyper(self, name: str, value: float) -> None:
-        """Change a hyperparameter for the steps that follow.
+        """Change a hyperparameter for all later steps.
 
         Args:
-            name: deep5's name of it, such as `lr`.
+            name: deep5's name for it, such as `lr`.
             value: A finite number.
 
         Raises:
-            UsageError: No such hyperparameter, one that the framework does not change, or no finite number.
+            UsageError: Unknown hyperparameter, one that the framework cannot change, or not a finite number.
         """
         if name not in self.changeable:
             what = "that may change" if name in self.hyper else "of this optimizer"
@@ -123,14 +123,14 @@ class NativeOptimizer(ABC):
 
     @abstractmethod
     def _change(self, hyper: Mapping[str, Any]) -> None:
-        """Have the framework's optimizer go on with these hyperparameters."""
+        """Apply these hyperparameters to the framework's optimizer."""
 
     @abstractmethod
     def bind(self, executor: GraphExecutor) -> None:
-        """Make the framework's optimizer over the executor's parameters."""
+        """Create the framework's optimizer for the executor's parameters."""
 
     def _foreign(self, executor: GraphExecutor) -> UsageError:
-        """The refusal of another framework's executor."""
+        """The error for another framework's executor."""
         return UsageError(
             f"a native optimizer of {self.framework} cannot drive a {type(executor).__name__}; allowed: an executor of "
             f"{self.framework}"
@@ -138,10 +138,10 @@ class NativeOptimizer(ABC):
 
     @contextmanager
     def _making(self) -> Iterator[None]:
-        """What the framework says against a hyperparameter while its optimizer is made.
+        """Convert the framework's rejection of a hyperparameter during the creation of its optimizer.
 
         Raises:
-            UsageError: It refuses one.
+            UsageError: The framework rejects one.
         """
         try:
             yield
@@ -156,15 +156,15 @@ class NativeOptimizer(ABC):
 
     @property
     def halves(self) -> Halves | None:
-        """The step in two halves; None where one gradient is not all that it takes."""
+        """The step in two halves; None if it needs more than one gradient."""
         return _Halves(self) if self.accumulates else None
 
     def accumulated_step(self, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
         """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`.
 
         Raises:
-            Unsupported: The optimizer evaluates the loss again within its step, or nothing says which extent of the
-                inputs counts the samples.
+            Unsupported: The optimizer evaluates the loss repeatedly in its step, or the sample dimension of the inputs
+                is unknown.
         """
         if not self.accumulates:
             raise Unsupported(
@@ -176,25 +176,25 @@ class NativeOptimizer(ABC):
 
     @abstractmethod
     def _apply(self, gradients: Arrays) -> None:
-        """The framework's update from the gradients that the executor holds, as `gradients()` gives them."""
+        """The framework's update from the executor's gradients, as `gradients()` returns them."""
 
     def _arithmetic(self) -> AbstractContextManager[None]:
-        """What the outputs of micro-batches are averaged inside of."""
+        """A context for averaging the outputs of micro-batches."""
         return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """The framework's state as NumPy arrays, and under `"hyper"` the hyperparameters that may change, as now."""
+        """The framework's state as NumPy arrays, and under `"hyper"` the current changeable hyperparameters."""
         return {**self._state(), KEY: {"values": plain({name: self._now[name] for name in self.changeable})}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit; its hyperparameters replace those that the optimizer was made with.
+        """Restore `state_dict` exactly; its hyperparameters replace the current ones.
 
-        A state of an earlier deep5 has none, and leaves them as they are.
+        A state of an earlier deep5 has none and does not change them.
 
         Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype; or hyperparameters are another
-                optimizer's.
-            UsageError: A hyperparameter that is not allowed.
+            ShapeError: An entry is missing, unknown, or of another shape or dtype; or the hyperparameters belong to
+                another optimizer.
+            UsageError: A hyperparameter is not allowed.
         """
         rest, held = apart(state)
         values = {} if held is None else dict(held["values"])
@@ -213,7 +213,7 @@ class NativeOptimizer(ABC):
 
     @abstractmethod
     def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `_state`, bit for bit."""
+        """Restore `_state` exactly."""
 
     def describe(self) -> dict[str, Any]:
         """The optimizer and its hyperparameters."""

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineOperatorExecutor", "host_arrays"]
 
-# Compiled networks hold memory of their own, so fewer are kept than of what is cheap.
+# Compiled networks hold memory, so the cache is smaller than for cheap entries.
 _PROGRAMS = 64
 
 
 @dataclass(slots=True)
 class _Made:
-    """A network that runs.
+    """A runnable network.
 
     Attributes:
         run: The engine's.
         outputs: Specifications of the operator's outputs.
-        labels: Inputs that are looked at before the engine reads them.
-        checked: Whether what came out was held against `outputs`; shapes are fixed, so once is enough.
+        labels: Inputs to check before the engine reads them.
+        checked: Whether the results were compared with `outputs`; shapes are static, so once is enough.
     """
 
     run: Run
@@ -54,18 +54,18 @@ class _Made:
 
 
 class EngineOperatorExecutor(OperatorExecutor, ABC):
-    """Base of operator executors on engines whose arrays are NumPy's; implements `OperatorExecutor`.
+    """Base of operator executors on engines with NumPy arrays; implements `OperatorExecutor`.
 
-    For inputs of each combination of shapes and element types, a network of one node is compiled; forward and backward
-    together are another.
+    For each combination of input shapes and element types, a network of one node is compiled, and another for forward
+    and backward.
 
     Args:
-        operator: In Python, in C++, or one of ONNX's own.
+        operator: A Python, C++ or ONNX operator.
         framework: The back-end.
         device: Where the engine runs.
 
     Raises:
-        Unsupported: It is a function of a framework.
+        Unsupported: The operator is a function of a framework.
     """
 
     def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
@@ -81,14 +81,14 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
 
     @abstractmethod
     def _compile(self, network: Network) -> Run:
-        """Make a network of no parameters runnable, no output of which is announced; see `GradientExecutor`."""
+        """Make a network without parameters or announced outputs runnable; see `GradientExecutor`."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """As read back from the engine; see `OperatorExecutor.settings`."""
 
     def _suited(self, network: Network) -> Network:
-        """A network with gradients in other operators, where the engine has none for those."""
+        """A network with gradients in other operators, if the engine lacks these."""
         return network
 
     @override
@@ -123,11 +123,11 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
         return found[:count], tuple(next(gradients) if want else None for want in wanted)
 
     def discard_programs(self) -> None:
-        """Compile anew at the next call: options of what is compiled cannot change."""
+        """Recompile at the next call: the options of compiled programs are fixed."""
         self._made.clear()
 
     def synchronize(self) -> None:
-        """Return at once: the engine has finished when a call returns."""
+        """Return immediately: the engine has finished when a call returns."""
 
     def _run(self, made: _Made, inputs: Sequence[Array]) -> tuple[Array, ...]:
         try:
@@ -137,7 +137,7 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
         except (OperatorError, ShapeError):
             raise
         except Exception as error:
-            check_arrays(name_of(self.operator), inputs)  # another framework's may have the same key
+            check_arrays(name_of(self.operator), inputs)  # arrays of another framework may have the same key
             if isinstance(error, NetworkError):
                 raise OperatorError(f"{name_of(self.operator)} failed: {error}") from error
             raise
@@ -165,10 +165,10 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
 
 
 def host_arrays(operator: Operator, values: Sequence[Array]) -> tuple[np.ndarray, ...]:
-    """Values as C-contiguous, aligned NumPy arrays of this machine's byte order, copied where they must be.
+    """Values as C-contiguous, aligned NumPy arrays in native byte order, copied only if necessary.
 
     Raises:
-        ShapeError: One is no array.
+        ShapeError: A value is not an array.
     """
     made = []
     for number, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""What the trainer drives: an update rule made a `StepOptimizer` by the executor's own whole step."""
+"""`RuleOptimizer`: an update rule as a `StepOptimizer` through the executor's whole step."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class RuleOptimizer:
     """An update rule as a `StepOptimizer`.
 
     Args:
-        rule: The rule; a schedule changes its hyperparameters there.
+        rule: The rule; schedules change its hyperparameters there.
         loss: Name of the scalar output to differentiate.
-        groups: Parameter groups: the first that matches a name has the parameter. They may set hyperparameters of the
+        groups: Parameter groups: the first that matches a parameter's name applies. They may set hyperparameters of the
             rule, `clip_value` and `weight_decay`.
-        modifier: `gradient_modifier(name, param, grad) -> grad` on native arrays; traced where the framework compiles.
-        clip_norm: See `GradientPipeline`, as the following.
+        modifier: `gradient_modifier(name, param, grad) -> grad` on native arrays; traced if the framework compiles.
+        clip_norm: See `GradientPipeline`; likewise the following.
         clip_value: Largest absolute value of an element of the gradient.
         weight_decay: Decoupled from the gradient.
         loss_scale: A number, or `"dynamic"`.
 
     Raises:
-        RuleError: `rule` is none, or the pipeline does not fit it.
-        UsageError: A value that is not allowed.
+        RuleError: `rule` is not a rule, or the pipeline does not fit it.
+        UsageError: A value is not allowed.
 
     Attributes:
         rule: As given.
@@ -75,10 +75,10 @@ class RuleOptimizer:
         self.pipeline = GradientPipeline(
             clip_value=clip_value, clip_norm=clip_norm, weight_decay=weight_decay, loss_scale=loss_scale
         )
-        # Groups of its own: `set_parameter` changes them, and the caller's stay as they are.
+        # Own groups: `set_parameter` changes them, and the caller's stay unchanged.
         self._groups = [ParameterGroup(own.match, frozen=own.frozen, **own.hyper) for own in groups]
         Stages.of(self.pipeline, rule, [group.hyper for group in self._groups])
-        # What was set for some parameters before their names were known.
+        # Values set for some parameters before their names were known.
         self._waiting: list[tuple[str, float, Match]] = []
         self._executor: GraphExecutor | None = None
         self._step: TrainStep | None = None
@@ -101,7 +101,7 @@ class RuleOptimizer:
         return self.train_step
 
     def frozen(self) -> frozenset[str]:
-        """Names of the parameters that stay as they are, which have no gradient."""
+        """Names of the frozen parameters, which have no gradient."""
         network = self._bound().network
         owned = owners(network.trained_specs, self._groups)
         return network.frozen.union(name for name, own in owned.items() if own >= 0 and self._groups[own].frozen)
@@ -113,26 +113,26 @@ class RuleOptimizer:
 
     @property
     def bare(self) -> bool:
-        """Whether the rule alone makes the update: no groups, no modifier, nothing of a pipeline."""
+        """Whether the update is only the rule: no groups, no modifier, no pipeline."""
         return not (self._groups or self._modifier or self._asks())
 
     @property
     def hyper(self) -> dict[str, Any]:
-        """Hyperparameters of the rule and of the pipeline as they are now, groups' own values aside."""
+        """Current hyperparameters of the rule and of the pipeline, without groups' own values."""
         return {**{name: getattr(self.rule, name) for name in self.rule.hyper}, **self.pipeline.describe()}
 
     @property
     def loss_scale(self) -> float:
-        """What the loss of the next step is multiplied by; reading a dynamic one may wait for the device."""
+        """The factor of the next step's loss; reading a dynamic one may wait for the device."""
         return self.train_step.loss_scale
 
     @property
     def skipped_steps(self) -> int:
-        """Steps whose update was left out under a dynamic loss scale; reading it may wait for the device."""
+        """Number of updates skipped by a dynamic loss scale; reading it may wait for the device."""
         return self.train_step.skipped_steps
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Make the executor's whole step under this rule."""
+        """Create the executor's whole step with this rule."""
         self._executor = executor
         for name, value, match in self._waiting:
             self._split(name, value, match)
@@ -141,7 +141,7 @@ class RuleOptimizer:
         self._step = executor.train_step(
             self.rule, self.loss, groups=tuple(self._groups), modifier=self._modifier, **options
         )
-        # The trainer calls `step` every step: the way through this class is paid for once.
+        # The trainer calls `step` at every step: this avoids repeated look-ups through the class.
         self.step = self._step.__call__  # type: ignore[method-assign]
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
@@ -152,28 +152,28 @@ class RuleOptimizer:
         """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`.
 
         Raises:
-            Unsupported: Nothing says which extent of the inputs counts the samples.
+            Unsupported: The sample dimension of the inputs is unknown.
         """
         step, executor = self.train_step, self._bound()
         self._layout = layout = batch_layout(executor.network, self._layout)
         try:
             return accumulated_step(step, executor, batches, info, layout)
         except BaseException:
-            # Whatever ends it between two micro-batches: a step that works in place holds the point of the gradient.
+            # For any exit between two micro-batches: a step that works in place holds the gradient's point.
             getattr(step, "cancel", _nothing)()
             raise
 
     @property
     def changeable(self) -> tuple[str, ...]:
-        """The hyperparameters that `set_hyper` takes."""
+        """The hyperparameters that `set_hyper` accepts."""
         return (*self.rule.hyper, *(stage for stage in STAGES if stage not in self.rule.hyper))
 
     def set_hyper(self, name: str, value: float) -> None:
-        """Set a hyperparameter of the rule or of the pipeline, from the next step on; groups keep values of their own.
+        """Set a hyperparameter of the rule or of the pipeline, from the next step on; groups keep their own values.
 
         Raises:
             UnknownName: There is no such hyperparameter.
-            UsageError: A value that is not allowed.
+            UsageError: A value is not allowed.
         """
         self._check(name, value)
         if name in self.rule.hyper:
@@ -187,20 +187,19 @@ class RuleOptimizer:
     def set_parameter(self, name: str, value: float, match: Match | None = None) -> None:
         """Set a hyperparameter from the next step on, for all parameters or for some.
 
-        The rule's state stays as it is, bit for bit. Once bound, nothing is traced again where the parameters in
-        question are whole groups that have a value of their own already; else new groups are made, and the step is
-        traced anew once: setting the same parameters at every step is cheap from the second time on.
+        The rule's state does not change. Once bound, nothing is traced again if the parameters are whole groups that
+        already have an own value; otherwise new groups are created and the step is traced once: repeated changes for
+        the same parameters are cheap from the second time on.
 
         Args:
-            name: Of a hyperparameter of the rule, or of the pipeline; for some parameters, of those that a group may
-                set.
+            name: A hyperparameter of the rule or of the pipeline; for some parameters, one that a group may set.
             value: A number.
-            match: Says of a parameter's name whether it is set for it; None: for all, groups' own values included.
+            match: Selects the parameters by name; None: all, including groups' own values.
 
         Raises:
             RuleError: `match` matches no parameter that is trained.
             UnknownName: There is no such hyperparameter.
-            UsageError: A value that is not allowed, or `match` is no function or gives no bool.
+            UsageError: A value is not allowed, or `match` is not a function or does not return a bool.
         """
         self._check(name, value)
         check_callable("match", match, "(name) -> bool")
@@ -219,28 +218,28 @@ class RuleOptimizer:
             self._regroup()
 
     def averaged(self) -> AbstractContextManager[None]:
-        """While inside, the executor holds the rule's `eval_param`."""
+        """Inside the context, the executor holds the rule's `eval_param`."""
         return self.train_step.averaged()
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's state, that of a dynamic loss scale, and under `"hyper"` the hyperparameters as they are now."""
+        """The rule's state, that of a dynamic loss scale, and under `"hyper"` the current hyperparameters."""
         return {**self.train_step.state_dict(), KEY: self._hyper_state()}
 
     def state_views(self) -> dict[str, Any]:
-        """As `state_dict`, of the live memory where the step's can be looked at: to be read before the next step."""
+        """Like `state_dict`, with views of live memory if the step has them: read them before the next step."""
         step = self.train_step
         views: dict[str, Any] = step.state_views() if hasattr(step, "state_views") else step.state_dict()
         return {**views, KEY: self._hyper_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`; its hyperparameters replace those that the optimizer was made with.
+        """Restore `state_dict`; its hyperparameters replace the current ones.
 
-        A state of an earlier deep5 has none, and leaves them as they are.
+        A state of an earlier deep5 has none and does not change them.
 
         Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype; or hyperparameters are another
-                rule's.
-            UsageError: A hyperparameter that is not allowed.
+            ShapeError: An entry is missing, unknown, or of another shape or dtype; or the hyperparameters belong to
+                another rule.
+            UsageError: A hyperparameter is not allowed.
         """
         rest, held = apart(state)
         if held is not None:
@@ -250,7 +249,7 @@ class RuleOptimizer:
             self._restore_hyper(held)
 
     def describe(self) -> dict[str, Any]:
-        """The rule, what is around it, and how it runs; in JSON's types."""
+        """The rule, its pipeline and groups, and how it runs; in JSON types."""
         found = {**self.rule.describe(), **self.pipeline.describe()}
         if self._groups:
             names = [] if self._executor is None else list(self._executor.network.trained_specs)
@@ -268,7 +267,7 @@ class RuleOptimizer:
         return {**found, "kernel": getattr(self._step, "how", None)}
 
     def _asks(self) -> bool:
-        """Whether there is anything of a pipeline; a framework that knows none is not asked for it."""
+        """Whether any pipeline stage is set; if not, a framework without pipelines is accepted."""
         return bool(Stages.of(self.pipeline, self.rule, [group.hyper for group in self._groups]).names)
 
     def _check(self, name: str, value: Any) -> None:
@@ -285,10 +284,10 @@ class RuleOptimizer:
                 "loss_scale=1024.0), say"
             )
         if name == "weight_decay" and "lr" not in self.rule.hyper:
-            Stages.of(GradientPipeline(weight_decay=value), self.rule, ())  # says why not
+            Stages.of(GradientPipeline(weight_decay=value), self.rule, ())  # raises the error
 
     def _split(self, name: str, value: float, match: Match) -> bool:
-        """Give the parameters that match a value of their own; whether groups are not what they were."""
+        """Set an own value for the matching parameters; returns whether the groups changed."""
         owned = owners(self._bound().network.trained_specs, self._groups)
         chosen = {parameter for parameter in owned if matches(match, parameter, "predicate")}
         if not chosen - self.frozen():
@@ -312,12 +311,12 @@ class RuleOptimizer:
         return changed
 
     def _hyper_state(self) -> dict[str, Any]:
-        """`values` of the rule and the pipeline, and `groups`; whether a loss scale is dynamic is no value."""
+        """`values` of the rule and the pipeline, and `groups`; whether a loss scale is dynamic is not included."""
         own = {name: value for name, value in plain(self.hyper).items() if not isinstance(value, str)}
         return {"values": own, "groups": group_values(self._bound().network.trained_specs, self._groups)}
 
     def _check_held(self, held: Mapping[str, Any]) -> None:
-        """Look at all of what a state holds before anything changes."""
+        """Check all hyperparameters of a state before anything changes."""
         values, names = held["values"], self._bound().network.trained_specs
         check_names(values, self.rule.hyper, self.changeable[len(self.rule.hyper) :])
         for name, value in values.items():
@@ -351,14 +350,14 @@ class RuleOptimizer:
 
 
 def _nothing() -> None:
-    """What giving up a step takes that changes nothing before its update."""
+    """The default of `cancel`, for a step that changes nothing before its update."""
 
 
 def as_step_optimizer(optimizer: UpdateRule | StepOptimizer, *, loss: str = "loss") -> StepOptimizer:
-    """An update rule wrapped, a step optimizer as it is.
+    """A step optimizer unchanged, an update rule wrapped.
 
     Raises:
-        UsageError: Neither of the two.
+        UsageError: The argument is neither.
     """
     if isinstance(optimizer, UpdateRule):
         return RuleOptimizer(optimizer, loss=loss)

@@ -1,4 +1,4 @@
-"""`OptimizerReport`: what was checked of an optimizer, and what came of it."""
+"""`OptimizerReport`: the checks of an optimizer and their results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class OptimizerRow:
 
     Attributes:
         check: What was checked.
-        verdict: `"not judged"` where it does not apply, or where what comes out is for the reader to judge.
-        error: The largest relative difference, where numbers are compared.
-        allowed: What it may be.
-        note: What a reader has to know; on a failure, the whole story.
+        verdict: `"not judged"` if the check does not apply, or if the reader has to evaluate the result.
+        error: The largest relative difference, if numbers are compared.
+        allowed: The maximum allowed difference.
+        note: Information for the reader; on a failure, the full message.
     """
 
     check: str
@@ -35,12 +35,12 @@ class OptimizerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerReport:
-    """Everything that was checked of one optimizer; true where nothing failed.
+    """All checks of one optimizer; true if none failed.
 
     Attributes:
         optimizer: Its name.
         kind: `"update rule"` or `"step optimizer"`.
-        rows: The checks, in their order.
+        rows: The checks, in order.
     """
 
     optimizer: str
@@ -57,26 +57,26 @@ class OptimizerReport:
 
     @property
     def verdict(self) -> str:
-        """In one line."""
+        """A one-line summary."""
         what = f"{self.optimizer}, {self.kind}"
         if self.failures:
             return f"{what}: {len(self.failures)} of {len(self.rows)} checks failed"
         return f"{what}: passed"
 
     def story(self) -> str:
-        """All that failed."""
+        """All failures."""
         return "\n".join([self.verdict, *(f"  {row.check}: {row.note}" for row in self.failures)])
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON takes it."""
+        """The report in JSON types."""
         rows = [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows]
         return {"optimizer": self.optimizer, "kind": self.kind, "passed": bool(self), "checks": rows}
 
     def print(self, console: Console) -> None:
-        """Print a table of the checks, and what has to be told of them.
+        """Print a table of the checks and the notes.
 
         Args:
-            console: Where to print; one that is no terminal gets plain text.
+            console: Where to print; a console that is not a terminal gets plain text.
         """
         from rich.table import Table
         from rich.text import Text
@@ -101,5 +101,5 @@ def _short(value: float | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no infinity and no NaN: they go as texts."""
+    """JSON has no infinity or NaN: they become strings."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

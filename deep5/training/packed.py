@@ -15,12 +15,12 @@ __all__ = ["Packed", "vector"]
 
 
 class Packed:
-    """A network's parameters, and the gradient of its loss, one behind the other.
+    """A network's parameters, and the gradient of its loss, each concatenated to a vector.
 
     Args:
-        executor: Its parameters must be of one floating-point type that NumPy has.
+        executor: Its parameters must be of one floating-point type that NumPy supports.
         loss: Name of the scalar output to differentiate.
-        owner: Who asks, for messages.
+        owner: The caller's name, for messages.
 
     Raises:
         UsageError: The parameters are of several types, or there are none.
@@ -28,7 +28,7 @@ class Packed:
     Attributes:
         executor: As given.
         names: The parameters in their order.
-        size: Numbers in all of them.
+        size: Number of elements of all parameters.
         dtype: Their element type.
     """
 
@@ -48,19 +48,19 @@ class Packed:
         }
 
     def read(self) -> np.ndarray:
-        """The parameters, a copy in their own type."""
+        """A copy of the parameters in their own type."""
         out = np.empty(self.size, self.dtype)
         self.executor.read(self.names, out)
         return out
 
     def write(self, values: np.ndarray) -> np.ndarray:
-        """Set the parameters; returns them as they are now, rounded to their type, in float64."""
+        """Set the parameters; returns them rounded to their type, in float64."""
         rounded = np.ascontiguousarray(values, self.dtype)
         self.executor.write(self.names, rounded)
         return rounded.astype(np.float64)
 
     def backprop(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """Outputs of one forward and backward pass at the parameters as they are."""
+        """Outputs of one forward and backward pass at the current parameters."""
         return self.executor.inference_and_backprop(inputs, self._loss, info=info)
 
     def loss(self, outputs: Arrays) -> float:
@@ -77,18 +77,18 @@ class Packed:
         return out
 
     def keep_buffers(self) -> None:
-        """Remember the running statistics as they are."""
+        """Save the current running statistics."""
         for name, out in self._buffers.items():
             self.executor.read([name], out)
 
     def restore_buffers(self) -> None:
-        """Set them to what `keep_buffers` found."""
+        """Restore the running statistics saved by `keep_buffers`."""
         for name, kept in self._buffers.items():
             self.executor.write([name], kept)
 
 
 def vector(values: Any) -> np.ndarray:
-    """A copy in float64 on aligned memory: sums over two equal vectors then have equal bits wherever they lie."""
+    """A float64 copy in aligned memory: sums over two equal vectors are then bit-identical."""
     source: Any = np.asarray(values)
     out: np.ndarray = aligned_empty(source.shape, "float64")
     out[...] = source

@@ -1,4 +1,4 @@
-"""One number a sample, from an array, a named part or a function: lengths to sort by, weights to choose by."""
+"""One number per sample, from an array, a named part or a function: lengths for sorting, weights for sampling."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CHUNK = 1024
 def part_values(
     dataset: Dataset, given: str | np.ndarray | Callable[[Mapping[str, np.ndarray]], Any], what: str
 ) -> np.ndarray:
-    """One finite number of at least zero for each sample, float64, shape (samples,).
+    """One finite nonnegative number per sample, float64, shape (samples,).
 
     Args:
         dataset: The samples.
-        given: One number for each sample; or the name of a part that holds it; or a function that gets samples by
-            name, the batch's axis first, and gives one number for each: it is called once for every sample.
+        given: One number per sample; or the name of the part that holds it; or a function that maps samples by name,
+            batch dimension first, to one number per sample: it sees every sample once.
         what: What the numbers are, for messages: "length", "weight".
 
     Raises:
-        UsageError: There is no such part, or there are other than one finite number of at least zero for each sample.
+        UsageError: Unknown part, or the values are not one finite nonnegative number per sample.
     """
     count = len(dataset)
     if isinstance(given, str):

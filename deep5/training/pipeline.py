@@ -1,4 +1,4 @@
-"""`GradientPipeline`: what is done to gradients before an update rule sees them, and to parameters beside it."""
+"""`GradientPipeline`: transformations of gradients before an update rule, and of parameters beside it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from deep5.training.rule import UpdateRule
 __all__ = ["GROUP_STAGES", "STAGES", "GradientPipeline", "Stages", "check_stage", "modified"]
 
 STAGES = ("loss_scale", "clip_value", "clip_norm", "weight_decay")
-"""The numbers of a pipeline, in the order in which a step takes them."""
+"""The numbers of a pipeline, in the order in which a step applies them."""
 
 GROUP_STAGES = ("clip_value", "weight_decay")
-"""Those that a parameter group may set for itself; a norm and a scale are one for the model."""
+"""The numbers that a parameter group may set; norm and scale apply to the whole model."""
 
-# A stage that only a group asks for does nothing to the other parameters.
+# The values that disable a stage for parameters outside the groups that set it.
 _IDLE = {"clip_value": math.inf, "weight_decay": 0.0}
 
 
@@ -33,25 +33,24 @@ class GradientPipeline:
 
     g ← f(g' / S);  g ← min(max(g, −c), c);  g ← g · min(1, n / ‖g‖);  w ← rule(g, w) − lr · λ · w
 
-    ‖g‖ is over all trained parameters, of all groups. The decay does not pass through the rule's state (which is what
-    tells it from a penalty on the loss) and is scaled by the rule's learning rate. All of it is a part of the rule's
-    own kernel, or of the compiled step. A gradient that is not a number makes the norm, and with it every parameter,
-    not a number, so that it shows; with `loss_scale="dynamic"` such a step is skipped.
+    ‖g‖ is over all trained parameters of all groups. The decay bypasses the rule's state (unlike a penalty on the loss)
+    and is scaled by the rule's learning rate. Everything is part of the rule's kernel or of the compiled step. A NaN
+    gradient makes the norm, and with it every parameter, NaN, so that it is noticed; with `loss_scale="dynamic"` such a
+    step is skipped.
 
-    The numbers are read at every step, as a rule's hyperparameters are: they may change between steps (a schedule),
-    and nothing is traced again. What is None stays out of the step for good; `math.inf` as threshold clips nothing.
+    The numbers are read at every step, like a rule's hyperparameters: they may change between steps (a schedule)
+    without retracing. None permanently excludes a stage from the step; a threshold of `math.inf` clips nothing.
 
     Args:
         clip_value: Largest absolute value of an element of the gradient.
         clip_norm: Largest norm of the whole gradient.
         weight_decay: λ.
-        loss_scale: A number that the loss is multiplied by before the gradient is taken, and by which the gradient is
-            divided after it: small gradients then do not vanish in half precision. `"dynamic"` starts at 2¹⁶, halves
-            the scale and skips the update when an element of the gradient is not finite, and doubles it after 2000
-            good steps.
+        loss_scale: A factor for the loss before differentiation, by which the gradient is divided afterwards: small
+            gradients then do not underflow in half precision. `"dynamic"` starts at 2¹⁶, halves the scale and skips the
+            update when an element of the gradient is not finite, and doubles it after 2000 good steps.
 
     Raises:
-        UsageError: A value that is not allowed.
+        UsageError: A value is not allowed.
 
     References:
         Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, ICML 2013, algorithm 1.
@@ -78,11 +77,11 @@ class GradientPipeline:
 
     @property
     def dynamic(self) -> bool:
-        """Whether the step finds its loss scale itself."""
+        """Whether the step determines its loss scale."""
         return isinstance(self.loss_scale, str)
 
     def describe(self) -> dict[str, Any]:
-        """What is set, in JSON's types; enters a recipe's hash."""
+        """The values that are set, in JSON types; enters a recipe's hash."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __repr__(self) -> str:
@@ -91,11 +90,11 @@ class GradientPipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """The stages of a pipeline that a step holds.
+    """The pipeline stages in a step.
 
     Attributes:
-        names: Among `STAGES`, in that order.
-        fused: Whether the division by the loss scale is part of the kernel; a modifier needs it done before.
+        names: A subset of `STAGES`, in that order.
+        fused: Whether the kernel includes the division by the loss scale; a modifier needs it before.
     """
 
     names: tuple[str, ...] = ()
@@ -105,11 +104,11 @@ class Stages:
     def of(
         cls, pipeline: GradientPipeline, rule: UpdateRule, hypers: Iterable[Mapping[str, float]], *, fused: bool = True
     ) -> Stages:
-        """What a rule, a pipeline and the groups' hyperparameters ask for.
+        """The stages that a rule, a pipeline and the groups' hyperparameters require.
 
         Raises:
-            RuleError: The rule has a hyperparameter of that name itself, or weights are to decay under a rule without
-                a learning rate.
+            RuleError: The rule itself has a hyperparameter of that name, or weight decay is requested for a rule
+                without a learning rate.
         """
         if not isinstance(pipeline, GradientPipeline):
             raise UsageError(
@@ -134,16 +133,16 @@ class Stages:
     def numbers(
         self, pipeline: GradientPipeline, hyper: Mapping[str, float], info: StepInfo, scale: float
     ) -> list[float]:
-        """The numbers as they are now, for parameters of a group.
+        """The current numbers for the parameters of a group.
 
         Args:
-            pipeline: As it is now.
+            pipeline: The current pipeline.
             hyper: The group's own values.
             info: The step that begins.
-            scale: The loss scale where it is dynamic.
+            scale: The loss scale if it is dynamic.
 
         Raises:
-            UsageError: A value that is not allowed.
+            UsageError: A value is not allowed.
         """
         values = []
         for name in self.names:
@@ -160,7 +159,7 @@ class Stages:
 
 
 def modified(modifier: Callable[[str, Array, Array], Array], name: str, param: Array, grad: Array) -> Array:
-    """What a gradient modifier makes of one gradient.
+    """The result of a gradient modifier for one gradient.
 
     Raises:
         UsageError: It returned nothing.
@@ -175,10 +174,10 @@ def modified(modifier: Callable[[str, Array, Array], Array], name: str, param: A
 
 
 def check_stage(name: str, value: Any, where: str = "") -> None:
-    """Refuse a number that a stage cannot work with.
+    """Reject an invalid number for a stage.
 
     Raises:
-        UsageError: It is none, or out of range.
+        UsageError: It is not a number, or out of range.
     """
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if name == "weight_decay":

@@ -1,4 +1,4 @@
-"""`Prefetched`: the next batches are made in the background while the trainer works on this one."""
+"""`Prefetched`: makes the next batches in the background while the trainer processes the current one."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ from deep5.training.sampler import Sampler
 
 __all__ = ["Prefetched"]
 
-# How long a thread sleeps at most before it looks again whether it is still wanted.
+# Maximum sleep of a thread before it checks again whether to stop.
 _LOOK_S = 0.5
-# How long the end of an epoch waits for threads that are in the middle of a batch; they end by themselves after it.
+# How long the end of an epoch waits for threads in the middle of a batch; later they end by themselves.
 _END_S = 5.0
 
 
 class Prefetched:
-    """The batches of a sampler, in the same order and with the same content, made ahead by threads.
+    """The batches of a sampler, in the same order and with the same content, prefetched by threads.
 
-    It pays where making a batch takes long and lets Python go on meanwhile, as reading files, decoding images and
-    NumPy's work on large arrays do. The threads end when the epoch does, when the iterator is closed or abandoned, and
-    when making a batch fails: the error is then raised where that batch is asked for.
+    Prefetching helps if making a batch is slow and releases the GIL, like reading files, decoding images and NumPy's
+    work on large arrays. The threads end with the epoch, when the iterator is closed or abandoned, and when making a
+    batch fails: the error is then raised when that batch is requested.
 
     Args:
-        sampler: What makes the batches.
-        depth: Batches that are made ahead at most, those in the making included.
-        workers: Threads. More than one needs a sampler over a data set, whose batches can be made independently.
-        timeout_s: How long to wait for one batch.
+        sampler: The source of the batches.
+        depth: Maximum number of prefetched batches, including those in progress.
+        workers: Number of threads. More than one requires a sampler over a data set, with independent batches.
+        timeout_s: Maximum time to wait for one batch.
 
     Attributes:
         stall_ns: Nanoseconds that the consumer has waited for batches, over all epochs.
-        stalls: Batches that were not ready when they were asked for, the first of each epoch among them.
-        taken: Batches that were taken.
+        stalls: Batches that were not ready when requested, including the first of each epoch.
+        taken: Batches delivered.
 
     Raises:
-        UsageError: No sampler, a `depth` or `workers` that is no whole number of at least 1, more workers than `depth`,
-            several workers for a source that gives one batch after the other, or a PyTorch `DataLoader`, which makes
-            batches ahead itself.
+        UsageError: No sampler, a `depth` or `workers` that is not an integer of at least 1, more workers than `depth`,
+            several workers for a sequential source, or a PyTorch `DataLoader`, which prefetches itself.
 
     >>> import numpy as np
     >>> from deep5.training.dataset import ArrayDataset
@@ -82,7 +81,7 @@ class Prefetched:
         self.stall_ns = self.stalls = self.taken = 0
 
     def __getattr__(self, name: str) -> Any:
-        # What else the sampler has: its data set, batch size, seed.
+        # Further attributes of the sampler: its data set, batch size, seed.
         if name.startswith("__") or name == "sampler":
             raise AttributeError(name)
         return getattr(self.sampler, name)
@@ -100,10 +99,10 @@ class Prefetched:
         return self.sampler.order_hash(epochs)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The sampler's batches; the threads start when the first one is asked for.
+        """The sampler's batches; the threads start when the first one is requested.
 
         Raises:
-            UsageError: `start` is no number of batches of this epoch.
+            UsageError: `start` is not a batch number of this epoch.
             Deep5Error: A batch was not there in time.
         """
         start = first_batch(start, self.sampler.steps(epoch))
@@ -115,7 +114,7 @@ class Prefetched:
             threading.Thread(target=shelf.work, name=f"deep5-prefetch-{number}", daemon=True)
             for number in range(self.workers)
         ]
-        # Where the process ends in the middle of an epoch, this ends the threads first.
+        # Stops the threads if the process exits in the middle of an epoch.
         end = weakref.finalize(self, _end, shelf, threads)
         try:
             for thread in threads:
@@ -129,7 +128,7 @@ class Prefetched:
                 if isinstance(outcome, _Failure):
                     raise outcome.error
                 self.taken += 1
-                # A batch that the consumer is done with is not to live on here.
+                # Drop the reference, so that the consumer's batch can be freed.
                 given = [outcome]
                 del outcome
                 yield given.pop()
@@ -137,7 +136,7 @@ class Prefetched:
             end()
 
     def _makers(self, epoch: int, start: int) -> tuple[Iterator[Callable[[], Any]], Callable[[], None]]:
-        """What makes the batches, one after the other, and what to call when no more are wanted."""
+        """The functions that make the batches, in order, and a function to call when no more are needed."""
         if self.workers > 1:
             sampler: Any = self.sampler
             if not isinstance(sampler, Sampler):
@@ -149,16 +148,16 @@ class Prefetched:
 
 @dataclass(frozen=True, kw_only=True)
 class _Failure:
-    """What was raised while a batch was made."""
+    """An exception raised while making a batch."""
 
     error: BaseException
 
 
 class _Shelf:
-    """Batches that are ready or in the making, by number.
+    """Batches that are ready or in progress, by number.
 
-    The consumer and the threads share it and nothing else, so that an iterator that nobody has any more is collected
-    and ends the threads.
+    The consumer and the threads share only this object, so that an unreferenced iterator is collected and stops the
+    threads.
     """
 
     def __init__(self, depth: int, makers: Iterator[Callable[[], Any]], close: Callable[[], None]) -> None:
@@ -169,7 +168,7 @@ class _Shelf:
         self._over = False
 
     def work(self) -> None:
-        """What a thread does: makes batches as long as there is room for them."""
+        """A thread's main loop: makes batches while there is room for them."""
         try:
             while (task := self._next()) is not None:
                 number, make = task
@@ -181,13 +180,13 @@ class _Shelf:
                     self._over |= outcome is None or isinstance(outcome, _Failure)
                     self._ready[number] = outcome
                     self._condition.notify_all()
-                # Nothing of a batch stays here while this thread waits for room.
+                # Keep no reference to a batch while this thread waits for room.
                 del outcome, make, task
         finally:
             self._close()
 
     def _next(self) -> tuple[int, Callable[[], Any]] | None:
-        """The number of the next batch to make, and what makes it; None when no more are wanted."""
+        """The number of the next batch and the function that makes it; None when no more are needed."""
         with self._condition:
             while not self._over and self._begun - self._taken >= self._depth:
                 self._condition.wait(_LOOK_S)
@@ -201,7 +200,7 @@ class _Shelf:
                 return number, functools.partial(_raise, error)
 
     def take(self, number: int, timeout_s: float, threads: list[threading.Thread]) -> tuple[Any, int]:
-        """The batch of this number, a failure, or None at the end; and nanoseconds waited, 0 where it was ready."""
+        """The batch of this number, a failure, or None at the end; and nanoseconds waited, 0 if it was ready."""
         waited_ns = 0
         with self._condition:
             if number not in self._ready:
@@ -229,7 +228,7 @@ class _Shelf:
             self._condition.wait(min(left_s, _LOOK_S))
 
     def end(self) -> None:
-        """No more batches are wanted; those that are there are let go."""
+        """Request no more batches, and release those that are there."""
         with self._condition:
             self._over = True
             self._ready.clear()
@@ -240,20 +239,20 @@ def _end(shelf: _Shelf, threads: list[threading.Thread]) -> None:
     shelf.end()
     deadline = monotonic() + _END_S
     for thread in threads:
-        # A thread may be the one that collects an abandoned iterator; one that never started cannot be waited for.
+        # A thread may collect an abandoned iterator itself; one that never started cannot be joined.
         if thread.ident is not None and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - monotonic()))
 
 
 def _apart(source: Any) -> bool:
-    """Whether a source's batches can be made independently: those of a sampler, or of what says so and has `makers`."""
+    """Whether a source's batches are independent: those of a sampler, or of a source that declares so with `makers`."""
     if isinstance(source, Sampler):
         return type(source).batches is Sampler.batches
     return getattr(source, "apart", False) is True and hasattr(type(source), "makers")
 
 
 def _no_prefetch(source: Any) -> str:
-    """Why a source's batches cannot be made by a thread, as it says itself; empty: they can."""
+    """Why a thread cannot make a source's batches, as the source declares; empty: it can."""
     reason = getattr(source, "no_prefetch", "")
     return reason if isinstance(reason, str) else ""
 

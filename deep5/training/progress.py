@@ -1,4 +1,4 @@
-"""`ProgressBar`: epoch, step, loss, accuracy, samples a second, and the time left where it is known."""
+"""`ProgressBar`: epoch, step, loss, accuracy, samples per second, and the remaining time if it is known."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from deep5.training.schedules.scheduled import batches_a_step, plan_of
 
 __all__ = ["ProgressBar"]
 
-# Between two drawings, at least; a drawing also may not take more than this share of the time between two.
+# Minimum time between two updates; an update also may not take more than this share of the time between two.
 _INTERVAL_NS = 100_000_000
 _SHARE = 0.005
-# Columns that it takes to show a bar beside the figures.
+# Minimum number of columns for a bar beside the figures.
 _WIDE = 100
 
 
 class ProgressBar(Event):
-    """A bar where the output is a terminal, a line an epoch where it is not.
+    """A bar if the output is a terminal, otherwise one line per epoch.
 
-    The loss is read when something is drawn, at most ten times a second, so that the bar never makes a device wait;
-    a slow terminal is drawn on less often, so that drawing takes at most half a percent of the time. Of a data set
-    without a known length nobody knows how many steps there will be: then neither the bar nor the time left is shown.
+    The loss is read only for an update, at most ten times per second, so that the bar never makes a device wait; a slow
+    terminal is updated less often, so that updates take at most half a percent of the time. For a data set of unknown
+    length, neither the bar nor the remaining time is shown.
 
     Args:
         console: A `rich.console.Console`; None: one for standard error.
@@ -39,11 +39,11 @@ class ProgressBar(Event):
         self._task: Any = None
         self._outputs: Arrays | None = None
         self._begin = self._last = self._gap = self._samples = self._paused = self._first_step = 0
-        # Steps when training will be over, those before a resume included; None where nobody knows.
+        # Total number of steps, including those before a resume; None if unknown.
         self._total: int | None = None
 
     def describe(self) -> dict[str, Any]:
-        """The event; where it draws does not matter to a result."""
+        """The event; its console does not affect a result."""
         return {"event": "progress_bar"}
 
     def before_training(self, trainer: Any) -> None:
@@ -57,7 +57,7 @@ class ProgressBar(Event):
         self._first_step, self._total = trainer.step, _total_steps(trainer)
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             return
-        # A terminal of 80 columns has room for all the figures but none for the bar.
+        # A terminal of 80 columns has space for all the figures but not for the bar.
         columns: list[Any] = [TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}")]
         if self._total is not None and self._console.width >= _WIDE:
             columns += [BarColumn(bar_width=None), TextColumn("step {task.completed:.0f}/{task.total:.0f}")]
@@ -67,7 +67,7 @@ class ProgressBar(Event):
         self._progress = Progress(
             *columns,
             console=self._console,
-            auto_refresh=False,  # no thread beside the one that is being timed
+            auto_refresh=False,  # no thread in parallel with the timed one
         )
         self._task = self._progress.add_task(
             "", completed=trainer.step, total=self._total, epoch=trainer.epoch + 1, epochs=trainer.epochs, figures=""
@@ -75,22 +75,22 @@ class ProgressBar(Event):
         self._progress.start()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """Note the outputs; draw where it is time."""
+        """Store the outputs; update the bar if an update is due."""
         self._samples += info.global_batch_size or info.batch_size
         self._outputs = outputs
         if end_ns - self._last >= self._gap and self._progress is not None:
             self._draw(trainer, info.epoch)
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
-        """Evaluation is no part of samples a second."""
+        """Exclude evaluation from samples per second."""
         self._pause_begin = perf_counter_ns()
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """Take the evaluation's time out."""
+        """Subtract the evaluation's time."""
         self._paused += perf_counter_ns() - self._pause_begin
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Draw where it is time and after the last epoch, or print the epoch's line."""
+        """Update the bar if due and after the last epoch, or print the epoch's line."""
         now = perf_counter_ns()
         if self._progress is not None:
             if now - self._last >= self._gap or epoch + 1 == trainer.epochs:
@@ -103,7 +103,7 @@ class ProgressBar(Event):
         )
 
     def after_training(self, trainer: Any) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -122,7 +122,7 @@ class ProgressBar(Event):
         self._gap = max(_INTERVAL_NS, int((self._last - begin) / _SHARE))
 
     def _figures(self, trainer: Any) -> str:
-        # An output may be any size on any device: only the loss is read, and only now.
+        # Outputs may be large and on any device: read only the loss, as late as possible.
         loss = (self._outputs or {}).get(trainer.loss)
         accuracy = trainer.scores.get("accuracy")
         rate = self._samples / max((perf_counter_ns() - self._begin - self._paused) / 1e9, 1e-9)
@@ -136,7 +136,7 @@ class ProgressBar(Event):
         return "  ".join(figures)
 
     def _left_s(self, trainer: Any, total: int) -> float:
-        """Seconds to the end, by the time that the steps of this process took, evaluations included."""
+        """Seconds to the end, estimated from the steps of this process, including evaluations."""
         done, ahead = trainer.step - self._first_step, total - trainer.step
         seconds: float = (perf_counter_ns() - self._begin) / 1e9 / max(done, 1) * max(ahead, 0)
         return seconds
@@ -148,7 +148,7 @@ def _total_steps(trainer: Any) -> int | None:
         ahead = sum(plan.epoch_steps(epoch) for epoch in range(trainer.epoch, trainer.epochs))
     except UsageError:
         return None
-    # Batches of the epoch that a resume goes on in the middle of, as steps.
+    # Batches of a resumed epoch done before the resume, as steps.
     behind = -(-trainer.batch // batches_a_step(trainer))
     total: int = trainer.step + ahead - behind
     return total

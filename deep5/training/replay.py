@@ -1,7 +1,7 @@
-"""A training played from waypoints: what one back-end adds to the proof that several train alike.
+"""Replays a training from waypoints: one back-end's part of the proof that several train alike.
 
-The waypoints are states along the float64 trajectory of one back-end. Each other back-end plays its own part by itself,
-and what it found is arrays, so that it may do so in a process of its own.
+The waypoints are states along the float64 trajectory of one back-end. Each other back-end replays independently, and
+its results are arrays, so that it may run in a separate process.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["Batch", "Make", "Replayed", "Schedules", "Waypoints", "free_running"
 
 Batch = tuple[StepInfo, Mapping[str, np.ndarray]]
 Make = Callable[[], UpdateRule | StepOptimizer]
-"""Makes the optimizer: a new one for each training."""
+"""Creates a new optimizer for each training."""
 Schedules = Callable[[StepOptimizer], Callable[[StepInfo], object]]
-"""For an optimizer, what sets its hyperparameters before a step; a new one for each training."""
+"""Returns, for an optimizer, a function that sets its hyperparameters before a step; a new one for each training."""
 
 
 def unscheduled(optimizer: StepOptimizer) -> Callable[[StepInfo], object]:
-    """The `Schedules` of a training whose hyperparameters stay as they are."""
+    """The `Schedules` of a training with constant hyperparameters."""
     return lambda info: None
 
 
 def free_running(
     executor: GraphExecutor, make: Make, batches: Sequence[Batch], schedules: Schedules = unscheduled
 ) -> np.ndarray:
-    """The loss of each step of a training that goes on by itself, shape (steps,), float64."""
+    """The losses of an independent training, one per step, shape (steps,), float64."""
     optimizer = _bound(executor, make)
     schedule, losses = schedules(optimizer), []
     for info, inputs in batches:
@@ -47,15 +47,16 @@ def free_running(
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What a back-end found at the waypoints.
+    """A back-end's results at the waypoints.
 
     Attributes:
         losses: The loss at each waypoint, shape (waypoints,).
-        later: The loss a step later, likewise; empty of an optimizer whose state cannot be set.
-        gradients: At each waypoint all gradients, one behind the other.
-        updates: Of an update rule that nothing stands around: the largest relative error of its updates in two halves
-            against the rule in float64; that of whole steps, each element counted by what it does to the loss; and the
-            largest error of a parameter after an update in halves, in units in its last place. Else None.
+        later: The loss a step later, likewise; empty for an optimizer whose state cannot be set.
+        gradients: All gradients at each waypoint, concatenated.
+        updates: For a bare update rule (no groups, no pipeline): the largest relative error of its updates in two
+            halves against the rule in float64; that of whole steps, with each element weighted by its effect on the
+            loss; and the largest error of a parameter after an update in halves, in units in the last place. Otherwise
+            None.
     """
 
     losses: np.ndarray
@@ -64,13 +65,13 @@ class Replayed:
     updates: tuple[float, float, float] | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of it by name, to be kept in a file."""
+        """All fields by name, for storage in a file."""
         gradients = {f"gradient/{place}": value for place, value in enumerate(self.gradients)}
         return {"losses": self.losses, "later": self.later, "updates": np.array(self.updates or ()), **gradients}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Replayed:
-        """`arrays` undone."""
+        """The inverse of `arrays`."""
         gradients = [arrays[f"gradient/{place}"] for place in range(arrays["losses"].size)]
         updates = tuple(arrays["updates"].tolist()) or None
         return cls(losses=arrays["losses"], later=arrays["later"], gradients=gradients, updates=updates)
@@ -78,14 +79,14 @@ class Replayed:
 
 @dataclass(frozen=True, kw_only=True)
 class Waypoints:
-    """States along a float64 trajectory, with the two losses and the gradients that follow from each.
+    """States along a float64 trajectory, each with the two subsequent losses and its gradients.
 
     Attributes:
         places: The steps before which they were taken.
-        executors: The state of the executor at each.
-        optimizers: The state of the step at each; empty of an optimizer whose state cannot be set.
+        executors: The executor's state at each.
+        optimizers: The step's state at each; empty for an optimizer whose state cannot be set.
         replayed: Losses and gradients of the trajectory itself.
-        losses: Of the whole trajectory, shape (steps,).
+        losses: The losses of the whole trajectory, shape (steps,).
     """
 
     places: Sequence[int]
@@ -103,18 +104,18 @@ class Waypoints:
         count: int,
         schedules: Schedules = unscheduled,
     ) -> Waypoints:
-        """Train, and take the states.
+        """Train and record the states.
 
         Args:
             executor: In float64.
-            make: Makes the optimizer.
-            batches: Of the whole trajectory, at least two.
-            count: How many states, evenly over it.
-            schedules: Of the optimizer's hyperparameters.
+            make: Creates the optimizer.
+            batches: The batches of the whole trajectory, at least two.
+            count: The number of states, evenly spaced.
+            schedules: The optimizer's hyperparameter schedules.
         """
         optimizer = _bound(executor, make)
         schedule = schedules(optimizer)
-        # The state of an update rule is the same on every back-end; others' states are their own.
+        # An update rule's state is the same on every back-end; other optimizers' states are back-end-specific.
         step = optimizer.train_step if isinstance(optimizer, RuleOptimizer) else None
         last = len(batches) - 2
         places = sorted({round(last * index / max(count - 1, 1)) for index in range(count)})
@@ -125,7 +126,7 @@ class Waypoints:
                 if step is not None:
                     optimizers.append(step.state_dict())
                 gradients.append(_gradient(executor, inputs, info)[0])
-                # Running statistics have moved with it.
+                # The backward pass has updated the running statistics.
                 executor.load_state_dict(executors[-1])
             schedule(info)
             curve.append(_loss(optimizer.step(inputs, info)))
@@ -139,7 +140,7 @@ class Waypoints:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of it by name, to be kept in a file."""
+        """All fields by name, for storage in a file."""
         found = {"places": np.array(self.places), "curve": self.losses}
         found |= {f"replayed/{name}": value for name, value in self.replayed.arrays().items()}
         for what, states in (("executor", self.executors), ("optimizer", self.optimizers)):
@@ -149,7 +150,7 @@ class Waypoints:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Waypoints:
-        """`arrays` undone."""
+        """The inverse of `arrays`."""
 
         def under(prefix: str) -> dict[str, np.ndarray]:
             return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
@@ -159,7 +160,7 @@ class Waypoints:
         return cls(
             places=places,
             executors=[under(f"executor/{place}/") for place in range(len(places))],
-            # One without a state of its own, such as plain SGD, has an empty one at every place.
+            # A stateless optimizer, such as plain SGD, has an empty state at every waypoint.
             optimizers=[under(f"optimizer/{place}/") for place in range(len(places) if replayed.later.size else 0)],
             replayed=replayed,
             losses=arrays["curve"],
@@ -168,13 +169,13 @@ class Waypoints:
     def replay(
         self, executor: GraphExecutor, make: Make, batches: Sequence[Batch], schedules: Schedules = unscheduled
     ) -> Replayed:
-        """The same losses and gradients by another executor, from the same states rounded to its dtype.
+        """Losses and gradients of another executor, from the same states rounded to its dtype.
 
         Args:
-            executor: Of the same network, in any dtype.
-            make: Makes the same optimizer.
+            executor: For the same network, in any dtype.
+            make: Creates the same optimizer.
             batches: The same batches, in the network's dtype.
-            schedules: The same.
+            schedules: The same schedules.
         """
         kinds = {name: value.dtype for name, value in executor.state_dict().items()}
         rounded = [{name: value.astype(kinds[name]) for name, value in state.items()} for state in self.executors]
@@ -189,7 +190,7 @@ class Waypoints:
         schedule = schedules(optimizer)
         if not isinstance(optimizer, RuleOptimizer) or not self.optimizers:
             return Replayed(losses=np.array(losses), later=np.array([]), gradients=gradients)
-        # An update that neither groups nor a pipeline stand around can be held against the rule alone.
+        # An update without groups and pipeline can be compared with the rule itself.
         step, rule = optimizer.train_step, optimizer.rule if optimizer.bare else None
         own = {name: np.asarray(value).dtype for name, value in step.state_dict().items()}
         later, worst = [], np.zeros(3)
@@ -232,7 +233,7 @@ def _bound(executor: GraphExecutor, make: Make) -> StepOptimizer:
 
 
 class _Update:
-    """One update by the rule as it stands, in float64, on a gradient that a back-end found."""
+    """One update of the original rule in float64, with a back-end's gradient."""
 
     def __init__(
         self,
@@ -253,21 +254,21 @@ class _Update:
         self._after = eager.parameters
 
     def distance(self, found: Mapping[str, Any]) -> float:
-        """The norm of what is wrong with an update over the norm of the update, over all parameters."""
+        """The norm of an update's error relative to the norm of the update, over all parameters."""
         wrong, right = self._both(found)
         return _ratio(np.linalg.norm(np.concatenate(wrong)), np.linalg.norm(np.concatenate(right)))
 
     def weighted(self, found: Mapping[str, Any]) -> float:
-        """The same, each element counted by what it does to the loss to first order.
+        """The same, with each element weighted by its effect on the loss, to first order.
 
-        A whole step rounds its gradient in its own way; where it is nothing but rounding, Adam's step is arbitrary.
+        A whole step rounds its gradient differently; if a gradient is only rounding error, Adam's step is arbitrary.
         """
         weight = np.concatenate([np.abs(value).ravel() for value in self._gradient.values()])
         wrong, right = self._both(found)
         return _ratio(weight @ np.concatenate(wrong), weight @ np.abs(np.concatenate(right)))
 
     def ulps(self, found: Mapping[str, Any]) -> float:
-        """The largest error of a parameter, in units in its last place."""
+        """The largest error of a parameter, in units in the last place."""
         return max(
             float(np.max(np.abs(value.astype(np.float64) - self._after[name]) / np.spacing(np.abs(value)), initial=0.0))
             for name in self._gradient
@@ -278,7 +279,7 @@ class _Update:
         wrong = []
         for name in self._gradient:
             value = np.asarray(found[name])
-            # The result is rounded to its neighbour, which says nothing of the update.
+            # The result is rounded to the nearest value, which is unrelated to the update.
             rounding = np.spacing(np.abs(value)).astype(np.float64)
             wrong.append(np.maximum(np.abs(value.astype(np.float64) - self._after[name]) - rounding, 0.0).ravel())
         return wrong, [(self._after[name] - before).ravel() for name, before in self._before.items()]
@@ -297,5 +298,5 @@ def _gradient(executor: GraphExecutor, inputs: Mapping[str, np.ndarray], info: S
 
 
 def _ratio(wrong: Any, right: Any) -> float:
-    # A rule that leaves everything where it is has a right to do so.
+    # A rule may change nothing.
     return float(wrong / right) if right else float(wrong)

@@ -1,4 +1,4 @@
-"""`UpdateRule`: what somebody writes who invents an optimizer."""
+"""`UpdateRule`: the base class of custom optimizers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ State = Mapping[str, Array]
 class UpdateRule:
     """An optimizer as pure functions of arrays, written once for every framework.
 
-    The methods use the functions and operators of `deep5.array_namespace(param)` and nothing else. They are traced
-    once and become one C kernel (PyTorch, NumPy, ONNX Runtime) or a part of the compiled step.
+    The methods use only the functions and operators of `deep5.array_namespace(param)`. They are traced once and become
+    one C kernel (PyTorch, NumPy, ONNX Runtime) or a part of the compiled step.
 
-    Hyperparameters are float attributes named in `hyper`; inside the methods they read as scalars, never as
-    constants, so that a schedule may change them at any step. Integers, booleans and strings are constants of the
-    rule. A float attribute that `hyper` does not name is refused, because it would be baked in.
+    Hyperparameters are float attributes named in `hyper`; inside the methods they are scalars, not constants, so that a
+    schedule may change them at any step. Integers, booleans and strings are constants of the rule. A float attribute
+    that `hyper` does not name is rejected, because it would become a constant.
 
     Attributes:
         hyper: Names of the float attributes (`lr`, `beta1`, …).
-        scope: Over what `sums` runs: nothing (`"element"`), each parameter (`"tensor"`), all of them (`"model"`).
+        scope: The range of `sums`: nothing (`"element"`), each parameter (`"tensor"`), all of them (`"model"`).
 
     >>> class Step(UpdateRule):
     ...     hyper = ("lr",)
@@ -65,8 +65,8 @@ class UpdateRule:
 
         Args:
             grad: Gradient at `prepare_param(param, state)`, of the parameter's shape and dtype.
-            param: The parameter as the last update left it.
-            state: As the last update left it.
+            param: The parameter after the last update.
+            state: The state after the last update.
 
         Returns:
             The new parameter and the new state, with the same names.
@@ -78,13 +78,13 @@ class UpdateRule:
     def eval_param(self, param: Array, state: State) -> Array:
         """The value that evaluation and export use, of the parameter's shape.
 
-        It belongs to no step: it reads hyperparameters and states, and neither what `new_input` gives nor a sum. What
-        it needs of them is kept in a state of shape ().
+        It is independent of the step: it reads hyperparameters and states, but neither values from `new_input` nor
+        sums. If it needs them, the rule stores them in a state of shape ().
         """
         return param
 
     def describe(self) -> dict[str, Any]:
-        """The rule and its attributes, in JSON's types; enters a recipe's hash."""
+        """The rule and its attributes, in JSON types; enters a recipe's hash."""
         return {"rule": type(self).__qualname__, **vars(self)}
 
     def __repr__(self) -> str:

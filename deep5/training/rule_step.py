@@ -1,4 +1,4 @@
-"""`RuleStep`: the part of a training step under an update rule that is the same on every back-end."""
+"""`RuleStep`: the common part of all back-ends' training steps for an update rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Modifier = Callable[[str, Array, Array], Array]
 
 
 class StepOptions(TypedDict):
-    """What a step takes besides rule and loss; see `RuleStep`."""
+    """Arguments of a step besides rule and loss; see `RuleStep`."""
 
     groups: Sequence[ParameterGroup]
     modifier: Modifier | None
@@ -36,20 +36,21 @@ class StepOptions(TypedDict):
 class RuleStep(TrainStep, ABC):
     """Base of deep5's own training steps: groups, loss scale, averages and state.
 
-    A subclass keeps its executor, calls `_build` at the end of its constructor, and takes these arguments:
+    A subclass stores its executor, calls `_build` at the end of its constructor, and takes these arguments:
 
     Args:
         executor: Holds parameters and buffers.
         rule: The update rule.
         loss: Name of the scalar output to differentiate.
-        groups: Parameter groups; the first that matches a name gives its hyperparameters.
+        groups: Parameter groups; the first that matches a name determines its hyperparameters.
         modifier: `gradient_modifier(name, param, grad) -> grad`.
         pipeline: Clipping, decay and loss scaling.
 
     Raises:
         RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
             sets an unknown hyperparameter or matches nothing.
-        UsageError: `groups` is no sequence of groups, a group's `match` gives no bool, or `modifier` is no function.
+        UsageError: `groups` is not a sequence of groups, a group's `match` does not return a bool, or `modifier` is not
+            a function.
 
     Attributes:
         rule: As given.
@@ -72,7 +73,7 @@ class RuleStep(TrainStep, ABC):
 
     @abstractmethod
     def _evaluation_point(self) -> AbstractContextManager[None]:
-        """While inside, the executor's parameters hold the rule's `eval_param`."""
+        """Inside the context, the executor's parameters hold the rule's `eval_param`."""
 
     @abstractmethod
     def _rule_state(self) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class RuleStep(TrainStep, ABC):
             self._dynamic.load(scaling)
 
     def _before_regrouping(self) -> None:
-        """What has to end before the step is built anew; nothing, mostly."""
+        """A hook before the step is rebuilt; does nothing by default."""
 
     @override
     def regroup(self, groups: Sequence[ParameterGroup], pipeline: Any) -> None:
@@ -111,10 +112,10 @@ class RuleStep(TrainStep, ABC):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor's parameters hold the rule's `eval_param`.
+        """Inside the context, the executor's parameters hold the rule's `eval_param`.
 
         Raises:
-            UsageError: A step is asked for inside, or `averaged` between `backprop` and `apply`.
+            UsageError: A step is requested inside, or the call is between `backprop` and `apply`.
         """
         if self._inside or not self.averages:
             yield
@@ -132,7 +133,7 @@ class RuleStep(TrainStep, ABC):
         return found if self._dynamic is None else {**found, **self._dynamic.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+        """Restore `state_dict` exactly.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
@@ -146,18 +147,18 @@ class RuleStep(TrainStep, ABC):
 
 
 def by_updates(info: StepInfo, skipped: int) -> StepInfo:
-    """The step as the rule counts it: by updates, so that bias corrections fit the state."""
+    """The step in the rule's count, which counts updates, so that bias corrections match the state."""
     return info._replace(step=max(info.step - skipped, 0)) if skipped else info
 
 
 def check_gradient(name: str, gradients: Arrays, spec: TensorSpec, native: Callable[[Any], Any]) -> Any:
-    """The gradient of a parameter out of those that `apply` is given.
+    """The gradient of a parameter from the arguments of `apply`.
 
     Args:
-        name: The parameter's.
+        name: The parameter's name.
         gradients: By name.
-        spec: The parameter's.
-        native: Makes an array the framework's, where it is another's.
+        spec: The parameter's spec.
+        native: Converts another framework's array to this framework's.
 
     Raises:
         ShapeError: It is missing, or of another shape or dtype than its parameter.
@@ -171,9 +172,9 @@ def check_gradient(name: str, gradients: Arrays, spec: TensorSpec, native: Calla
 
 
 def refuse_inside() -> NoReturn:
-    """Refuse a training step inside `averaged`.
+    """Reject a training step inside `averaged`.
 
     Raises:
-        UsageError: In any case.
+        UsageError: Always.
     """
     raise UsageError("a training step inside averaged(); remedy: leave the block first")

@@ -1,4 +1,4 @@
-"""`SAG`: stochastic average gradient, which remembers a gradient for every part of the data."""
+"""`SAG`: stochastic average gradient, which stores a gradient for every part of the data."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from deep5.training.state_check import check_entries
 
 __all__ = ["SAG"]
 
-# How often there is a look at how much memory is left, in gradients.
+# Interval of the checks of free memory, in gradients.
 _LOOK_EVERY = 32
 _UNITS = ("sample", "batch")
 
 
 class SAG:
-    """Gradient descent along the average of the last gradient of every part of the data; a `StepOptimizer`.
+    """Gradient descent along the average of the most recent gradients of all parts of the data; a `StepOptimizer`.
 
     For each part i of the batch: d ← d − nᵢ yᵢ + nᵢ ∇fᵢ(w), yᵢ ← ∇fᵢ(w);  then once  w ← w − lr · d / m
-    with fᵢ the mean loss of part i, nᵢ its samples, and m the samples seen so far, which the paper has for its n while
-    the first pass goes on.
+    with fᵢ the mean loss of part i, nᵢ its samples, and m the samples seen so far, which the paper uses in place of n
+    during the first pass.
 
-    A gradient of all parameters is kept for each part, in the parameters' own type; their sum d is kept in float64.
-    What a part is, `unit` says:
+    A gradient of all parameters is stored for each part, in the parameters' own type; their sum d is stored in float64.
+    `unit` defines the parts:
 
-    - `"sample"`: each sample by its id, whatever the batches are. Its gradient is computed alone, a forward and a
-      backward pass a sample.
-    - `"batch"`: each mini-batch by the ids of its samples, one pass a step. The batches have to be the same in every
-      epoch, in any order: a sampler that shuffles samples mixes them anew, which is refused.
+    - `"sample"`: each sample by its id, for any batches. Its gradient is computed separately, with a forward and a
+      backward pass per sample.
+    - `"batch"`: each mini-batch by the ids of its samples, one pass per step. The batches have to be the same in every
+      epoch, in any order: a sampler that shuffles samples regroups them, which is rejected.
 
-    Where ranks share the batches, a mini-batch is that of all ranks, and so are its samples: single gradients are
-    computed by the rank that has the sample, and given to all. Every rank keeps what one rank would.
+    If ranks share the batches, a mini-batch is that of all ranks, and so are its samples: the rank with the sample
+    computes its gradient and sends it to all. Every rank stores the same state as a single rank would.
 
     Args:
         lr: Learning rate α; 1 / L for a loss whose gradient has the Lipschitz constant L, 1 / (16 L) in the proof.
-        unit: What a gradient is kept of.
-        loss: Name of the scalar output to minimise: the mean over the batch of a loss of each sample.
+        unit: What a gradient is stored for.
+        loss: Name of the scalar output to minimize: the mean over the batch of a loss of each sample.
 
     Raises:
-        UsageError: `unit` is neither of the two, or `lr` no finite number.
+        UsageError: `unit` is neither of the two, or `lr` is not a finite number.
 
     References:
         Schmidt, Le Roux and Bach, Minimizing finite sums with the stochastic average gradient, Mathematical Programming
@@ -69,14 +69,14 @@ class SAG:
     def _forget(self) -> None:
         self._gradients: list[np.ndarray] = []
         self._members: list[tuple[int, ...]] = []
-        self._slot: dict[int, int] = {}  # of each sample's id
+        self._slot: dict[int, int] = {}  # by sample id
         self._sum, self._seen = np.zeros(self._packed.size if self._packed else 0), 0
 
     def set_hyper(self, name: str, value: float) -> None:
         """Change the learning rate, `lr`.
 
         Raises:
-            UsageError: Another hyperparameter, or no finite number.
+            UsageError: Another hyperparameter, or not a finite number.
         """
         if name != "lr":
             raise UsageError(f"no hyperparameter {name!r}; allowed: lr")
@@ -85,13 +85,13 @@ class SAG:
         self.lr = float(value)
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Take hold of the executor's parameters.
+        """Bind the executor's parameters.
 
         Raises:
-            UsageError: Parameters of several types; with `unit="sample"`, a network that keeps statistics of batches,
-                which a sample alone has not, or whose inputs have no symbolic batch extent.
+            UsageError: The parameters have several types; or, with `unit="sample"`, the network keeps batch statistics,
+                which do not exist for a single sample, or its inputs have no symbolic batch dimension.
         """
-        # Where ranks share the batches, this executor puts them together, and has one of this rank's own.
+        # If ranks share the batches, this executor gathers them, and wraps the executor of this rank.
         self._gathered = getattr(executor, "gathered", None)
         single = self.unit == "sample" and self._gathered is not None
         packed = Packed(getattr(executor, "own", executor) if single else executor, self.loss, "SAG")
@@ -116,11 +116,11 @@ class SAG:
         """One step; see the class.
 
         Returns:
-            The outputs before the step; with `unit="sample"` put together from the samples', as NumPy arrays.
+            The outputs before the step; with `unit="sample"` assembled from those of the samples, as NumPy arrays.
 
         Raises:
-            UsageError: `bind` was not called, `info` names no samples, batches are not those of the epoch before, or
-                there is no memory for another gradient.
+            UsageError: `bind` was not called, `info` has no sample ids, batches differ from those of the previous
+                epoch, or there is no memory for another gradient.
         """
         packed, together = self._bound(), self._gathered
         own = ids = _sample_ids(info, empty=together is not None)
@@ -145,7 +145,7 @@ class SAG:
     def _single_gradients(
         self, inputs: Arrays, ids: Sequence[int], info: StepInfo, parts: list[dict[str, np.ndarray]]
     ) -> Iterator[np.ndarray]:
-        """The gradients of single samples, one after the other; their outputs are put into `parts`."""
+        """Yields the gradients of single samples; adds their outputs to `parts`."""
         packed = self._bound()
         if ids:
             self._check_batch(inputs, len(ids))
@@ -168,7 +168,7 @@ class SAG:
                 )
 
     def _batch_slot(self, ids: Sequence[int]) -> int:
-        """Where the gradient of a mini-batch is kept; behind the others where it is new."""
+        """The index of a mini-batch's gradient; a new one comes after the others."""
         slots = {self._slot.get(sample) for sample in ids}
         if slots == {None}:
             return len(self._gradients)
@@ -182,7 +182,7 @@ class SAG:
         return slot
 
     def _remember(self, slot: int, ids: Sequence[int], gradient: np.ndarray) -> None:
-        """Put a gradient in the place of its part's last one."""
+        """Replace the gradient of a part."""
         if slot == len(self._gradients):
             self._check_room()
             self._gradients.append(np.zeros_like(gradient))
@@ -204,7 +204,7 @@ class SAG:
                 )
 
     def _joined(self, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-        """The outputs of single samples as those of their batch: means of scalars, the rest one behind the other."""
+        """Combine the outputs of single samples to those of their batch: means of scalars, all others concatenated."""
         joined: dict[str, Any] = {}
         for name in parts[0]:
             values = [part[name] for part in parts]
@@ -218,11 +218,11 @@ class SAG:
         return joined
 
     def state_dict(self) -> dict[str, Any]:
-        """The gradients, packed in the network's order of parameters, whose they are, and their sum.
+        """The gradients, packed in the network's order of parameters, the parts' samples, and the sum.
 
         Returns:
-            `gradients`, shape (parts, numbers); `sizes`, the samples of each part; `members`, the parts' ids one behind
-            the other; `sum`, float64; `hyper`, the learning rate as it is now.
+            `gradients`, shape (parts, numbers); `sizes`, the samples of each part; `members`, the concatenated ids of
+            the parts; `sum`, float64; `hyper`, the current learning rate.
         """
         packed = self._bound()
         gradients = np.empty((len(self._gradients), packed.size), packed.dtype)
@@ -237,10 +237,10 @@ class SAG:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+        """Restore `state_dict` exactly.
 
         Raises:
-            ShapeError: An entry is missing, unknown, or does not fit the network or the others.
+            ShapeError: An entry is missing, unknown, or inconsistent with the network or the others.
         """
         packed, expected = self._bound(), ("gradients", "members", "sizes", "sum")
         state, held = apart(state)
@@ -275,7 +275,7 @@ class SAG:
 
 
 def _sample_ids(info: StepInfo, *, empty: bool = False) -> tuple[int, ...]:
-    """Whose samples a batch has; none where that is allowed, as the part of one rank may be empty."""
+    """The sample ids of a batch; may be empty if allowed, as one rank's part may be."""
     ids = check_info(info).sample_ids
     array = np.asarray([] if ids is None else ids)
     if empty and ids is not None and array.shape == (0,):

@@ -22,14 +22,14 @@ class Sampler(ABC):
 
     Args:
         dataset: The samples.
-        batch_size: Samples a batch; or a function of the epoch that gives them, such as `GrowingBatches`, of which
-            more than all samples are never taken.
-        seed: The order is a function of (seed, epoch), and what transforms draw one of (seed, epoch, sample).
-        transforms: Applied to each batch, one after the other: `transform(inputs, ids, epoch) -> inputs`.
+        batch_size: Samples per batch; or a function of the epoch that returns them, such as `GrowingBatches`; its
+            result is limited to the number of samples.
+        seed: The order is a function of (seed, epoch), and random transforms depend on (seed, epoch, sample).
+        transforms: Applied to each batch in order: `transform(inputs, ids, epoch) -> inputs`.
 
     Raises:
-        UsageError: No data set, a batch size that is not a whole number between 1 and the size of the data set, or
-            something that is no transform.
+        UsageError: `dataset` is not a data set, the batch size is not an integer between 1 and the size of the data
+            set, or a transform is invalid.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Sampler(ABC):
         """Indices of the samples in this epoch's order, int64, each exactly once."""
 
     def samples(self, epoch: int) -> int:
-        """Number of samples that the epoch takes: the length of its order."""
+        """Number of samples in the epoch: the length of its order."""
         return len(self.dataset)
 
     def epoch_batch_size(self, epoch: int) -> int:
-        """Samples in the epoch's batches, the last one left aside.
+        """Samples per batch in the epoch, except for the last batch.
 
         Raises:
-            UsageError: A function of the epoch gives no whole number of at least 1.
+            UsageError: A function of the epoch does not return an integer of at least 1.
         """
         if not callable(self.batch_size):
             return self.batch_size
@@ -83,10 +83,10 @@ class Sampler(ABC):
 
         Args:
             epoch: Counted from 0.
-            start: Batches to leave out at the beginning: nothing is gathered for them.
+            start: Batches to skip at the beginning, without gathering them.
 
         Raises:
-            UsageError: `start` is no number of batches of this epoch.
+            UsageError: `start` is not a batch number of this epoch.
         """
         if self.transforms or type(self).make is not Sampler.make or type(self).ids is not Sampler.ids:
             ids, make = self.ids(epoch, start), self.make
@@ -99,13 +99,13 @@ class Sampler(ABC):
         return (order[first : first + size] for first in range(0, len(order), size))
 
     def _rest(self, epoch: int, start: int) -> tuple[np.ndarray, int]:
-        """What is left of the epoch's order, and its batch size."""
+        """The remaining part of the epoch's order, and its batch size."""
         size = self.epoch_batch_size(epoch)
         begin = first_batch(start, self.steps(epoch)) * size if start else 0
         return self.order(epoch)[begin:], size
 
     def make(self, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The batch of these samples in this epoch: their indices, and the samples by name."""
+        """Make the batch of these samples in this epoch: their indices, and the samples by name."""
         inputs = self.dataset.batch(ids)
         for transform in self.transforms:
             inputs = transform(inputs, ids, epoch)
@@ -124,7 +124,7 @@ class Sampler(ABC):
 
 
 class OrderedSampler(Sampler):
-    """The samples as they stand."""
+    """The samples in their original order."""
 
     def order(self, epoch: int) -> np.ndarray:
         """0, 1, …"""
@@ -141,14 +141,14 @@ class ShuffleSampler(Sampler):
 
 
 def seeded(transforms: object, seed: int) -> tuple[Callable[..., Any], ...]:
-    """Transforms with a seed each, a function of the sampler's and of the place; what has a seed of its own keeps it.
+    """Transforms with a seed each, a function of the sampler's seed and the position; existing seeds are kept.
 
     Args:
-        transforms: Functions of (inputs, ids, epoch); those that draw have `seeded(seed)`, which gives a copy.
+        transforms: Functions of (inputs, ids, epoch); random ones have `seeded(seed)`, which returns a copy.
         seed: The sampler's.
 
     Raises:
-        UsageError: No list, or something in it cannot be called with a batch.
+        UsageError: Not a list, or an item cannot be called with a batch.
     """
     listed = transforms if isinstance(transforms, (list, tuple)) else None
     wrong = next((item for item in listed if isinstance(item, type) or not callable(item)), None) if listed else None

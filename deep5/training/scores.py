@@ -1,4 +1,4 @@
-"""What logits say of labels: ranks of the true classes, and the confusion matrix, counted batch by batch."""
+"""Classification scores of logits and labels: ranks of the true classes, and the confusion matrix, batch by batch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["class_rows", "confusion", "recalls", "top_k_hits"]
 
 
 def class_rows(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and labels of a batch as rows, native values read.
+    """Logits and labels of a batch as rows, converted from native arrays.
 
     Args:
         logits: Floating-point, shape (*samples, classes).
-        labels: Whole numbers, shape (*samples).
+        labels: Integers, shape (*samples).
 
     Returns:
         float32 or float64 of shape (rows, classes), and int64 of shape (rows,).
 
     Raises:
-        ShapeError: The two do not belong to each other.
+        ShapeError: Their shapes or types do not match.
     """
     scores, classes = to_numpy(logits), to_numpy(labels)
     if scores.ndim < 1 or scores.shape[:-1] != classes.shape or classes.dtype.kind not in "iu":
@@ -39,12 +39,12 @@ def class_rows(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
 def top_k_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> int:
     """Rows whose true class is among the k with the largest scores.
 
-    Of equal scores the one of the lower class is the larger, so that `k=1` is what `argmax` predicts. A row with NaN
-    predicts nothing; a label that is no class is never hit.
+    Ties rank the lower class first, so that `k=1` agrees with `argmax`. A row with NaN predicts nothing; a label
+    outside the classes is never a hit.
 
     Args:
-        scores: As `class_rows` gives them.
-        labels: As `class_rows` gives them.
+        scores: As returned by `class_rows`.
+        labels: As returned by `class_rows`.
         k: At least 1.
 
     >>> top_k_hits(np.array([[0.1, 0.7, 0.2], [0.5, 0.5, 0.0]]), np.array([2, 1]), 1)
@@ -63,12 +63,12 @@ def confusion(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """How often each true class was predicted as each class.
 
     Args:
-        scores: As `class_rows` gives them.
-        labels: As `class_rows` gives them; rows whose label is no class are left out.
+        scores: As returned by `class_rows`.
+        labels: As returned by `class_rows`; rows with a label outside the classes are ignored.
 
     Returns:
-        int64 of shape (classes, classes + 1): true classes down, predicted ones across; the last column is of rows with
-        NaN, which predict nothing.
+        int64 of shape (classes, classes + 1): true classes in rows, predicted ones in columns; the last column counts
+        rows with NaN, which predict nothing.
 
     >>> confusion(np.array([[2.0, 1.0], [2.0, 1.0], [np.nan, 1.0]]), np.array([0, 1, 1])).tolist()
     [[1, 0, 0], [1, 0, 1]]
@@ -81,10 +81,10 @@ def confusion(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def recalls(matrix: np.ndarray) -> np.ndarray:
-    """Share in percent of each class' samples that were predicted right; NaN for a class that has none.
+    """Recall in percent for each class; NaN for a class without samples.
 
     Args:
-        matrix: As `confusion` gives it.
+        matrix: As returned by `confusion`.
     """
     totals = matrix.sum(axis=1)
     right = np.diagonal(matrix)

@@ -1,4 +1,4 @@
-"""`SequenceDataset`: samples of different lengths, each batch filled up to its longest."""
+"""`SequenceDataset`: samples of different lengths, each batch padded to its longest."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["SequenceDataset"]
 
 
 class SequenceDataset(Dataset):
-    """Sequences in memory, and what belongs to them.
+    """Sequences in memory, with further arrays per sample.
 
-    A batch holds each sequence's elements first and the filling behind them, up to the longest sample of the batch or
-    to the next multiple. A part of its own says what is filling: the lengths, or a mask.
+    A batch has each sequence's elements followed by padding, up to the longest sample of the batch or to the next
+    multiple. An additional part marks the padding: the lengths, or a mask.
 
     Args:
-        sequences: By name, one array for each sample; their first extents are its length, the same for all names, and
-            the other extents and the dtype are the same for all samples.
-        arrays: By name, what a sample has one of: labels, say. The first extent counts the samples.
+        sequences: By name, one array per sample; its first dimension is the sample's length, the same for all names,
+            and the other dimensions and the dtype are the same for all samples.
+        arrays: By name, further data with one entry per sample, such as labels. The first dimension counts the samples.
         multiple: A batch's length is a multiple of it: fewer shapes to compile for.
-        fill: What stands behind the end; of another type than the sequences', it is refused.
-        length: Name of the part with the lengths, int64, shape (batch,); None: there is none.
-        mask: Name of the part that is True where elements are and False where filling is, bool, shape
-            (batch, longest); None: there is none.
+        fill: The padding value; another type than the sequences' is rejected.
+        length: Name of the part with the lengths, int64, shape (batch,); None: omit it.
+        mask: Name of the part that is True for elements and False for padding, bool, shape (batch, longest); None: omit
+            it.
 
     Raises:
-        UsageError: No sequences, or parts that do not fit each other.
+        UsageError: There are no sequences, or the parts are inconsistent.
 
     >>> data = SequenceDataset({"input": [np.array([1, 2, 3]), np.array([4])]}, multiple=2, mask="mask")
     >>> batch = data.batch(np.array([1, 0]))
@@ -79,7 +79,7 @@ class SequenceDataset(Dataset):
         return len(self.lengths)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """The samples with these indices, filled up to the longest of them; see `Dataset.batch`."""
+        """The samples with these indices, padded to the longest of them; see `Dataset.batch`."""
         ids = sample_ids(ids, len(self))
         lengths = self.lengths[ids]
         longest = -(-int(lengths.max(initial=0)) // self._multiple) * self._multiple
@@ -89,7 +89,7 @@ class SequenceDataset(Dataset):
         batch = {}
         for name, values in self._values.items():
             if values.size:
-                # Behind the last element, places are clipped; what stands there is filling anyway.
+                # After the last element, indices are clipped; those values are overwritten by padding.
                 filled = values.take(places, axis=0, mode="clip")
                 filled[~there] = self._fill[name]
             else:
@@ -107,7 +107,7 @@ class SequenceDataset(Dataset):
         return self.lengths if name == self._length else self._arrays.get(name)
 
     def content_hash(self) -> str:
-        """SHA-256 over names, shapes, dtypes, lengths, bytes and how batches are filled."""
+        """SHA-256 over names, shapes, dtypes, lengths, bytes and the padding options."""
         digest = hashlib.sha256(f"{self._multiple} {self._length} {self._mask} {self._fill}\n".encode())
         digest.update(self.lengths.data)
         for name, array in {**self._values, **self._arrays}.items():
@@ -116,7 +116,7 @@ class SequenceDataset(Dataset):
         return digest.hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> SequenceDataset:
-        """Converted once; what needs no conversion is shared."""
+        """Converts once; parts that need no conversion are shared."""
         dtypes = fitted(self.specs, specs)
         for name in (self._length, self._mask):
             if name is not None and dtypes[name] != self.specs[name].dtype:
@@ -132,7 +132,7 @@ class SequenceDataset(Dataset):
 
 
 def _common_lengths(listed: Mapping[str, list[np.ndarray]], arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The samples' lengths, which all names agree on."""
+    """The samples' lengths, checked to be the same for all names."""
     counts = {name: len(items) for name, items in listed.items()} | {
         name: len(array) if array.ndim else -1 for name, array in arrays.items()
     }
@@ -156,7 +156,7 @@ def _common_lengths(listed: Mapping[str, list[np.ndarray]], arrays: Mapping[str,
 
 
 def _joined(name: str, items: list[np.ndarray]) -> np.ndarray:
-    """All samples of one name behind each other."""
+    """All samples of one name, concatenated."""
     for number, item in enumerate(items):
         if item.shape[1:] != items[0].shape[1:] or item.dtype != items[0].dtype:
             raise UsageError(
@@ -167,7 +167,7 @@ def _joined(name: str, items: list[np.ndarray]) -> np.ndarray:
 
 
 def _filling(name: str, dtype: np.dtype, fill: float) -> np.ndarray:
-    """The filling in the type of the sequences."""
+    """The padding value in the type of the sequences."""
     try:
         with np.errstate(invalid="ignore"):
             filling = np.asarray(fill).astype(dtype)

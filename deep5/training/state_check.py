@@ -1,4 +1,4 @@
-"""Whether the state of an optimizer is what it expects: entries, shapes, element types."""
+"""Checks an optimizer's state: entries, shapes, element types."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["check_entries", "checked_state"]
 
 
 def check_entries(state: Mapping[str, Any], expected: Collection[str]) -> None:
-    """Refuse a state of other entries.
+    """Reject a state with other entries.
 
     Raises:
-        ShapeError: One is missing or unknown.
+        ShapeError: An entry is missing or unknown.
     """
     if odd := sorted(state.keys() ^ set(expected)):
         raise ShapeError(
@@ -31,11 +31,11 @@ def checked_state(
     """The entries of a state as arrays.
 
     Args:
-        state: As `load_state_dict` is given it.
+        state: The argument of `load_state_dict`.
         expected: Shape and element type of each entry.
 
     Raises:
-        ShapeError: One is missing, unknown, or of another shape or dtype.
+        ShapeError: An entry is missing, unknown, or of another shape or dtype.
     """
     check_entries(state, expected)
     found = {key: np.asarray(state[key]) for key in expected}

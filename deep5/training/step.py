@@ -1,4 +1,4 @@
-"""`KernelStep`: the whole training step of an executor whose parameters live in host memory."""
+"""`KernelStep`: the whole training step of an executor whose parameters are in host memory."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["KernelStep"]
 
 
 class KernelStep(RuleStep):
-    """Forward and backward by the executor, the update by one compiled kernel in place.
+    """Forward and backward pass by the executor, update by one compiled kernel in place.
 
-    Further arguments, and errors, are `RuleStep`'s.
+    See `RuleStep` for the other arguments and the errors.
 
     Args:
         executor: Its parameters must be contiguous host memory that NumPy can view.
-        threads: How many threads the kernel may use.
-        locate: Addresses of the executor's own gradients of the last call, by name; None where one is not contiguous.
-            Where given, they are not looked at through NumPy, and `gradients` is not even called, so that the executor
-            may write to the same memory in the next step. Gradients of `apply` and of a modifier are looked at.
-        spend: Called after a whole step: its gradients are used up, and `accumulate` must not add to them.
+        threads: Maximum number of threads of the kernel.
+        locate: Returns the addresses of the executor's own gradients of the last call, by name; None if one is not
+            contiguous. If given, the gradients are not inspected through NumPy, and `gradients` is not called, so that
+            the executor may reuse the memory in the next step. Gradients of `apply` and of a modifier are inspected.
+        spend: Called after a whole step: its gradients are consumed, and `accumulate` must not add to them.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class KernelStep(RuleStep):
             kernel.attach({name: to_numpy(live[name]) for name in kernel.names})
         names = tuple(name for kernel in kernels for name in kernel.names)
         require_trained(rule, live, names)
-        # What follows cannot fail: a step that is built anew is either the old one or the new one.
+        # The rest cannot fail: a rebuilt step is either the old one or the new one.
         self._kernels, self.pipeline = kernels, pipeline
         self._traced += max((kernel.traces for kernel in kernels), default=0)
-        # Frozen parameters have no gradient; where there are none, the executor's fast path asks no questions.
+        # Frozen parameters have no gradient; without any, the executor's fast path needs no checks.
         self._wrt: dict[str, Any] = {} if len(names) == len(self._executor.network.trained_specs) else {"wrt": names}
         self._clips_norm = any(kernel.clips_norm for kernel in kernels)
-        # What runs over the model runs over all kernels; each alone knows only its own part.
+        # Sums over the model cover all kernels; each kernel only has its own part.
         self._shared = len(kernels) > 1 and (rule.scope == "model" or self._clips_norm)
         self._scales = pipeline.loss_scale is not None
         if pipeline.dynamic and self._dynamic is None:
@@ -126,7 +126,7 @@ class KernelStep(RuleStep):
             own = self._updates(info)
             for kernel in self._kernels:
                 kernel.prepare(own)
-        # What is not asked for is not handed on: the executor's fast path asks no questions.
+        # Pass on only requested options: the executor's fast path needs no checks.
         options: dict[str, Any] = self._wrt
         if self._scales or accumulate or loss_scale != 1.0:
             options = {**options, "accumulate": accumulate, "loss_scale": self._scaled(loss_scale)}
@@ -151,7 +151,7 @@ class KernelStep(RuleStep):
 
     def _apply(self, gradients: Arrays, info: StepInfo) -> None:
         if self._modifier is not None:
-            # Whether the step counts is a question to the gradient itself, not to what is made of it.
+            # Whether to skip the step depends on the gradient itself, not on the modified one.
             if self._dynamic is not None and not self._begun_finite(self._checked(gradients), info):
                 self._skip()
                 return
@@ -160,10 +160,10 @@ class KernelStep(RuleStep):
         self._update_in_phases([[address for address, _ in own] for own in kept], info)
 
     def _checked(self, gradients: Arrays) -> list[list[tuple[int, Any]]]:
-        """The gradients of each kernel, each with its address and what keeps it there.
+        """The gradients of each kernel, each with its address and a reference that keeps its memory alive.
 
-        They come from outside, so every one is looked at, and all before the first update: a step that is refused has
-        changed nothing. What is copied has to outlive the call.
+        They come from the caller, so all are checked before the first update: a rejected step has changed nothing.
+        Copies have to outlive the call.
         """
         return [self._found(kernel, gradients) for kernel in self._kernels]
 
@@ -182,12 +182,12 @@ class KernelStep(RuleStep):
         return info if self._dynamic is None else by_updates(info, self._dynamic.skipped)
 
     def _found(self, kernel: RuleKernel, gradients: Arrays) -> list[tuple[int, Any]]:
-        """The gradients of a kernel, each with its address and what keeps it there."""
+        """The gradients of a kernel, each with its address and a reference that keeps its memory alive."""
         given = {name: to_numpy(gradients[name]) for name in kernel.names if name in gradients}
         return [(array.__array_interface__["data"][0], array) for array in kernel.check_gradients(given)]
 
     def _located(self) -> list[Sequence[int]] | None:
-        """The addresses of the executor's own gradients, a kernel each; None where they have to be looked at."""
+        """The addresses of the executor's own gradients, per kernel; None if they have to be inspected."""
         found = []
         for kernel in self._kernels:
             addresses = None if self._locate is None else self._locate(kernel.names)
@@ -197,7 +197,7 @@ class KernelStep(RuleStep):
         return found
 
     def _update_in_phases(self, addresses: Sequence[Sequence[int]], info: StepInfo) -> None:
-        """The update, where what runs over the model runs over several kernels, or the loss is scaled."""
+        """The update, if sums over the model cover several kernels, or the loss is scaled."""
         own, scale = self._updates(info), self.loss_scale
         for kernel, places in zip(self._kernels, addresses, strict=True):
             kernel.begin(places, own, scale)
@@ -223,7 +223,7 @@ class KernelStep(RuleStep):
         return all(kernel.finite() for kernel in self._kernels)
 
     def _skip(self) -> None:
-        """The gradient is not finite: nothing changes but the scale."""
+        """Skip the update of a non-finite gradient: only the scale changes."""
         self.cancel()
         if self._dynamic is not None:
             self._dynamic.update(finite=False)
@@ -232,7 +232,7 @@ class KernelStep(RuleStep):
         self.cancel()
 
     def cancel(self) -> None:
-        """Give up what `backprop` has begun: the live memory holds the parameters, not the point of the gradient."""
+        """Undo `backprop`: the live memory holds the parameters again, not the gradient's point."""
         for kernel in self._kernels:
             kernel.cancel()
 
@@ -247,7 +247,7 @@ class KernelStep(RuleStep):
         return {key: np.array(value) for kernel in self._kernels for key, value in kernel.state_views().items()}
 
     def state_views(self) -> dict[str, Any]:
-        """As `state_dict`, but of the live memory: to be read before the next step."""
+        """Like `state_dict`, but views of the live memory: read them before the next step."""
         found: dict[str, Any] = {key: value for kernel in self._kernels for key, value in kernel.state_views().items()}
         return found if self._dynamic is None else {**found, **self._dynamic.state_dict()}
 
@@ -256,7 +256,7 @@ class KernelStep(RuleStep):
         for number, kernel in enumerate(self._kernels, start=1):
             own = set(kernel.names)
             part = {key: rest.pop(key) for key in list(rest) if key.partition("/")[2] in own}
-            # What belongs to nobody goes to the last kernel, whose message names it.
+            # Unknown entries go to the last kernel, whose message names them.
             kernel.load_state_dict({**part, **rest} if number == len(self._kernels) else part)
 
 

@@ -1,4 +1,4 @@
-"""Events that end training before its time: no more progress, a target reached, time used up."""
+"""Events that end training early: no more progress, a target reached, a time limit."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _MODES = {"loss": "min", "accuracy": "max"}
 
 
 class _AfterEvaluation(Event):
-    """Stops before an epoch because of what an evaluation before it gave.
+    """Stops before an epoch because of the result of an earlier evaluation.
 
-    Not at once: everybody else is told of the evaluation and of the epoch's end first, and a checkpoint that lies
-    between holds the reason, so that a run which goes on from it stops as well.
+    Not immediately: all other events first receive the end of the evaluation and of the epoch, and a checkpoint in
+    between stores the reason, so that a run resumed from it stops as well.
     """
 
     _reason: str | None = None
 
     def before_training(self, trainer: Any) -> None:
-        """Begin anew with a new training.
+        """Reset for a new training.
 
         Raises:
-            UsageError: The trainer evaluates nothing.
+            UsageError: The trainer does not evaluate.
         """
         if trainer.validation_sampler is None:
             raise UsageError(
@@ -40,7 +40,7 @@ class _AfterEvaluation(Event):
             self._reason = None
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        """Stop where there is a reason.
+        """Stop if there is a reason.
 
         Raises:
             StopTraining: There is one.
@@ -58,27 +58,27 @@ class _AfterEvaluation(Event):
 
 
 class EarlyStopping(_AfterEvaluation):
-    """Stops when evaluations have not become better for a while.
+    """Stops when evaluations have not improved for a while.
 
-    The weights stay those of the last step; `Checkpointer(best=…)` keeps those of the best evaluation. Where the last
-    epoch is over there is nothing left to stop.
+    The weights are those of the last step; `Checkpointer(best=…)` keeps those of the best evaluation. After the last
+    epoch, there is nothing to stop.
 
     Args:
-        monitor: What to watch of an evaluation's scores, such as `"loss"` or `"accuracy"`.
-        patience: Stop after so many evaluations in a row that were not better than the best one.
-        min_delta: An evaluation is better where it is so by more than this: for `"accuracy"`, percentage points.
-        mode: `"min"` where lower is better, `"max"` where higher is; None: known for loss and accuracy.
+        monitor: The score to monitor, such as `"loss"` or `"accuracy"`.
+        patience: Stop after this many consecutive evaluations that do not improve on the best one.
+        min_delta: The minimum improvement, exclusive: for `"accuracy"`, percentage points.
+        mode: `"min"` if lower is better, `"max"` if higher is; None: known for loss and accuracy.
 
     Attributes:
         best: The best score so far, or None.
         best_epoch: Epochs done when it was reached.
 
     Raises:
-        UsageError: An argument out of its range.
+        UsageError: An argument is out of range.
 
     References:
         Prechelt, Early stopping - but when?, in Neural networks: tricks of the trade, 1998, section 2.2: criterion UP,
-        held against the best score instead of the one before.
+        compared with the best score instead of the previous one.
     """
 
     def __init__(
@@ -115,21 +115,21 @@ class EarlyStopping(_AfterEvaluation):
         self.best_epoch = self._waited = 0
 
     def describe(self) -> dict[str, Any]:
-        """What is watched, and for how long."""
+        """The monitored score and the patience."""
         names = ("monitor", "patience", "min_delta", "mode")
         return {"event": "early_stopping", **{name: getattr(self, name) for name in names}}
 
     def before_training(self, trainer: Any) -> None:
-        """Begin anew with a new training."""
+        """Reset for a new training."""
         super().before_training(trainer)
         if trainer.step == 0:
             self._begin()
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """Hold the score against the best one; NaN is never better.
+        """Compare the score with the best one; NaN is never better.
 
         Raises:
-            UnknownName: There is no such score.
+            UnknownName: The score does not exist.
         """
         if self.monitor not in scores:
             raise UnknownName("score", self.monitor, scores)
@@ -152,7 +152,7 @@ class EarlyStopping(_AfterEvaluation):
         return gain > self.min_delta
 
     def state_dict(self) -> dict[str, Any]:
-        """The best score, how long ago it was, and the reason to stop."""
+        """The best score, how long ago it was reached, and the reason to stop."""
         return {"best": self.best, "best_epoch": self.best_epoch, "waited": self._waited, **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -162,13 +162,13 @@ class EarlyStopping(_AfterEvaluation):
 
 
 class StopAtAccuracy(_AfterEvaluation):
-    """Stops when an evaluation has reached an accuracy.
+    """Stops when an evaluation reaches an accuracy.
 
     Args:
         target: Percent, above 0 and at most 100.
 
     Raises:
-        UsageError: The target is out of its range.
+        UsageError: The target is out of range.
     """
 
     def __init__(self, target: float) -> None:
@@ -184,10 +184,10 @@ class StopAtAccuracy(_AfterEvaluation):
         return {"event": "stop_at_accuracy", "target": self.target}
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """Look at the accuracy.
+        """Check the accuracy.
 
         Raises:
-            UsageError: There is none.
+            UsageError: There is no accuracy.
         """
         if "accuracy" not in scores:
             raise UsageError(f"StopAtAccuracy: there is no accuracy: {NO_CLASSES}; remedy: EarlyStopping('loss')")
@@ -198,16 +198,16 @@ class StopAtAccuracy(_AfterEvaluation):
 
 
 class StopAfter(Event):
-    """Stops before the first batch for which there is no time left.
+    """Stops before the first batch after the time limit.
 
-    On the clock: everything since the first epoch began, on the run's own clock: the time before a resume counts, what
-    lay between does not. A step is never broken off, and an epoch that is complete is evaluated.
+    The limit applies to the time since the first epoch began, on the run's own clock: time before a resume counts, the
+    interruption does not. Steps are always completed, and a complete epoch is evaluated.
 
     Args:
         seconds: Above 0.
 
     Raises:
-        UsageError: No number of seconds above 0.
+        UsageError: `seconds` is not a number above 0.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -220,10 +220,10 @@ class StopAfter(Event):
         return {"event": "stop_after", "seconds": self.seconds}
 
     def before_batch(self, trainer: Any, epoch: int) -> None:
-        """Look at the clock.
+        """Check the clock.
 
         Raises:
-            StopTraining: The time is used up.
+            StopTraining: The time limit is reached.
         """
         elapsed = trainer.elapsed_ns()
         if elapsed >= self._limit_ns and not self._complete(trainer, epoch):
@@ -231,5 +231,5 @@ class StopAfter(Event):
 
     @staticmethod
     def _complete(trainer: Any, epoch: int) -> bool:
-        """Whether the epoch has had its last batch; not known of a data set without a length."""
+        """Whether the epoch has had its last batch; unknown for a data set without a length."""
         return bool(trainer.batch) and trainer.batch == epoch_batches(trainer.train_sampler, epoch)

@@ -1,4 +1,4 @@
-"""`StreamSampler`: batches of samples whose number nobody knows beforehand."""
+"""`StreamSampler`: batches of a stream with an unknown number of samples."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _Numbered = tuple[int, dict[str, np.ndarray]]
 
 
 class StreamSampler:
-    """Batches of a stream, each sample exactly once an epoch; the last batch may be smaller and is never dropped.
+    """Batches of a stream, each sample exactly once per epoch; the last batch may be smaller and is never dropped.
 
-    A batch's identities are the places of its samples in the epoch's stream. To start in the middle of an epoch, the
-    samples before it are left out by the stream itself where it is not shuffled; else they are read and dropped, since
-    what waits in the buffer comes from anywhere before.
+    A batch's ids are the positions of its samples in the epoch's stream. To start in the middle of an epoch, an
+    unshuffled stream skips the samples before it; a shuffled one is read from the beginning and samples are dropped,
+    since the buffer may hold samples from any earlier position.
 
     Args:
         dataset: The stream.
-        batch_size: Samples a batch, or a function of the epoch.
+        batch_size: Samples per batch, or a function of the epoch.
         seed: The order is a function of (seed, epoch) and of the stream.
         transforms: See `Sampler`.
-        buffer: Samples that are held to draw the next one from; 0: in the stream's own order. A sample comes at most
-            this many places earlier than it stands, so that a stream that is sorted needs a large buffer.
+        buffer: Size of the shuffle buffer from which the next sample is drawn; 0: the stream's own order. A sample
+            comes at most this many positions early, so that a sorted stream needs a large buffer.
 
     Raises:
-        UsageError: No stream, a batch size below 1, or a buffer below 0.
+        UsageError: Not a stream, a batch size below 1, or a buffer below 0.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class StreamSampler:
         self.epoch_batch_size(0)
 
     def epoch_batch_size(self, epoch: int) -> int:
-        """Samples in the epoch's batches, the last one left aside.
+        """Samples per batch in the epoch, except for the last batch.
 
         Raises:
-            UsageError: The batch size is no whole number of at least 1.
+            UsageError: The batch size is not an integer of at least 1.
         """
         size = self.batch_size(epoch) if callable(self.batch_size) else self.batch_size
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -70,18 +70,19 @@ class StreamSampler:
         return size
 
     def steps(self, epoch: int) -> int | None:
-        """None: the stream ends when it ends."""
+        """None: the number of batches is unknown."""
         return None
 
     def order_hash(self, epochs: int) -> str | None:
-        """None: the order is known when the stream has ended."""
+        """None: the order is unknown until the stream ends."""
         return None
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """The epoch's batches from number `start` on; none where the stream ends before.
+        """The epoch's batches from number `start` on; none if the stream ends earlier.
 
         Raises:
-            UsageError: `start` is no whole number from 0, or the samples of a batch differ in name, shape or dtype.
+            UsageError: `start` is not an integer of at least 0, or the samples of a batch differ in name, shape or
+                dtype.
         """
         return self._batches(epoch, first_batch(start, None), self.epoch_batch_size(epoch))
 
@@ -95,7 +96,7 @@ class StreamSampler:
             yield ids, inputs
 
     def _ordered(self, epoch: int, skip: int) -> Iterator[_Numbered]:
-        """The samples with their places in the stream, in the epoch's order, the first `skip` left out."""
+        """The samples with their positions in the stream, in the epoch's order, without the first `skip`."""
         if self.buffer < 2:
             yield from enumerate(self.dataset.samples(epoch, skip), start=skip)
             return
@@ -116,7 +117,7 @@ class StreamSampler:
 
 
 def _stacked(chunk: list[_Numbered]) -> dict[str, np.ndarray]:
-    """The samples of a batch, each part in one array."""
+    """The samples of a batch, stacked part by part."""
     first = chunk[0][1]
     batch = {}
     for name in first:

@@ -1,4 +1,4 @@
-"""`TensorBoardLogger`: loss, scores, learning rate and throughput as TensorBoard's scalars."""
+"""`TensorBoardLogger`: loss, scores, learning rate and throughput as TensorBoard scalars."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from deep5.training.loggers import logged_hyper
 
 __all__ = ["TensorBoardLogger"]
 
-# Losses to keep unread: an epoch may have millions of steps.
+# Maximum number of unread losses: an epoch may have millions of steps.
 _MOST = 1024
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\..*")
 
 
 class TensorBoardLogger(Event):
-    """Writes an event file that `tensorboard --logdir FOLDER` shows.
+    """Writes an event file for `tensorboard --logdir FOLDER`.
 
-    Scalars by step, counted from 0: `loss/train`, and the learning rate and what else is scheduled as `hyper/…`; at the
-    last step of an epoch `loss/test` and `accuracy/test` (percent); `throughput/samples_per_second` of training alone,
-    over what was read at once. Losses are read once an epoch, or when a thousand are unread, and at every checkpoint.
+    Scalars by step, counted from 0: `loss/train`, and the learning rate and other scheduled values as `hyper/…`; at the
+    last step of an epoch `loss/test` and `accuracy/test` (percent); `throughput/samples_per_second` of training without
+    evaluation, over the steps between two readings. Losses are read once per epoch, or when a thousand are unread, and
+    at every checkpoint.
 
-    A training that goes on, after a resume too, begins another event file, which has TensorBoard drop what the one
-    before it holds of the steps that are done anew: each step has one point.
+    A continued training, also after a resume, begins another event file, which makes TensorBoard drop the previous
+    file's points of steps that run again: each step has one point.
 
     Args:
-        folder: Where the files go, made where it is not there: one folder a run.
+        folder: Where the files go, created if it does not exist: one folder per run.
         every: Steps between two points of the training's scalars.
 
     Raises:
-        UsageError: No name of a folder, or no number of steps.
+        UsageError: The folder name or the number of steps is invalid.
     """
 
     every_rank = False
@@ -58,15 +59,15 @@ class TensorBoardLogger(Event):
     def _forget(self) -> None:
         self._rows: list[tuple[StepInfo, Any, tuple[Any, ...]]] = []
         self._samples, self._since_ns, self._last_step = 0, 0, -1
-        # The last step that has a point, and its scalars, which a resume writes again: steps are dropped whole.
+        # The last step that has a point, and its scalars, which a resume writes again: TensorBoard drops whole steps.
         self._step, self._point = -1, dict[str, float]()
 
     def describe(self) -> dict[str, Any]:
-        """The event; what it writes where does not matter to a result."""
+        """The event; its output does not affect a result."""
         return {"event": "tensorboard_logger"}
 
     def before_training(self, trainer: Any) -> None:
-        """Make the folder and a file in it.
+        """Create the folder and a file in it.
 
         Raises:
             MissingDependency: TensorBoard is not installed.
@@ -90,7 +91,7 @@ class TensorBoardLogger(Event):
         self._write_record(file_version="brain.Event:2")
 
     def _new_path(self) -> Path:
-        """A name that comes behind those of all files that are there, in the order in which TensorBoard reads them."""
+        """A file name that sorts after all existing ones in TensorBoard's reading order."""
         stamps = [int(match[1]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         stamp = max([int(time()), *(known + 1 for known in stamps)])
         host = re.sub(r"[^A-Za-z0-9-]", "_", socket.gethostname())
@@ -115,13 +116,13 @@ class TensorBoardLogger(Event):
         self._flush()
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Write the epoch's points, where there was no evaluation."""
+        """Write the epoch's points, if there was no evaluation."""
         self._write()
-        # What no point told of the epoch's throughput is of no other epoch's.
+        # Unreported throughput of this epoch must not count toward another epoch.
         self._samples = self._since_ns = 0
 
     def after_training(self, trainer: Any) -> None:
-        """Write what an unfinished epoch left, and close."""
+        """Write the remaining points of an incomplete epoch, and close the file."""
         if self._file is not None:
             try:
                 self._write()
@@ -129,7 +130,7 @@ class TensorBoardLogger(Event):
                 self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The last point; all points so far are on the disk when it returns."""
+        """The last point; flushes all points so far to disk."""
         if self._file is not None:
             self._write()
             self._flush(to_disk=True)
@@ -140,12 +141,12 @@ class TensorBoardLogger(Event):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the last point: what other files hold from there on is dropped, and the point written again."""
+        """Continue from the last point: later points in other files are dropped, and the point is written again."""
         self._step = int(state["step"])
         self._point = dict(zip(state["tags"], np.asarray(state["values"]).tolist(), strict=True))
 
     def _write(self) -> None:
-        """Read what is unread and write it; the device has then done the steps, and the throughput is known."""
+        """Read the unread losses and write them; the device has then finished, and the throughput is known."""
         if self._file is None or not self._samples:
             return
         rows, self._rows = self._rows, []
@@ -170,7 +171,7 @@ class TensorBoardLogger(Event):
         self._write_scalars(step, scalars)
 
     def _begin(self) -> None:
-        """Have older files end before this one begins."""
+        """Mark the end of older files at the start of this one."""
         goes_on = self._step >= 0
         start = self._events.SessionLog(status=self._events.SessionLog.START)
         self._write_record(step=self._step if goes_on else self._first, session_log=start)
@@ -202,7 +203,7 @@ class TensorBoardLogger(Event):
             raise self._unwritable(error) from error
 
     def _close(self) -> None:
-        """Close whatever the file makes of it: what could not be written has been told."""
+        """Close the file and ignore errors: failed writes have been reported."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Tracing: an update rule runs once on symbols, and what it did with them is an expression graph."""
+"""Tracing: runs an update rule once on symbols, which record its operations as an expression graph."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["TracedRule", "trace_rule"]
 
 @dataclass(frozen=True, kw_only=True)
 class TracedRule:
-    """What one trace of a rule gave.
+    """The result of tracing a rule.
 
     Attributes:
-        hyper: Hyperparameters, in the order in which a kernel takes them.
+        hyper: Hyperparameters, in the kernel's order.
         inputs: Names that `new_input` returns, likewise.
         states: Initial value of every state by name; an element expression, or a scalar one for a state of shape ().
-        sums: The expression under each sum.
-        prepare: The point of the gradient, or None where it is the parameter itself.
+        sums: The expression of each sum.
+        prepare: The gradient's point, or None if it is the parameter itself.
         param: The new parameter.
         new_states: The new states.
-        evaluate: The value for evaluation, or None where it is the parameter itself.
-        stages: Numbers of the gradient pipeline, behind `inputs` in what a kernel takes.
-        norm: The gradient whose norm over the model is clipped, or None where it is not.
-        overflow: What is zero for every element of a gradient that is finite, and else not a number.
+        evaluate: The value for evaluation, or None if it is the parameter itself.
+        stages: Numbers of the gradient pipeline, after `inputs` in the kernel's order.
+        norm: The gradient whose norm over the model is clipped, or None.
+        overflow: An expression that is zero for finite elements of a gradient, otherwise NaN.
     """
 
     hyper: tuple[str, ...]
@@ -52,7 +52,7 @@ class TracedRule:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Names of all numbers that a step is given, in the order in which a kernel takes them."""
+        """Names of all numbers of a step, in the kernel's order."""
         return (*self.hyper, *self.inputs, *(f"stage:{name}" for name in self.stages))
 
     def scalar_state(self, name: str) -> bool:
@@ -60,10 +60,11 @@ class TracedRule:
         return not self.states[name].element
 
     def numbers(self, rule: UpdateRule, info: StepInfo) -> list[float]:
-        """What a step is given: the hyperparameters as they are now, and what `new_input` returns.
+        """The numbers of a step: the current hyperparameters, and the results of `new_input`.
 
         Raises:
-            RuleError: Other names than were traced, no numbers, or a hyperparameter that is not finite.
+            RuleError: Names other than those traced, values that are not numbers, or a hyperparameter that is not
+                finite.
         """
         values = [getattr(rule, name) for name in self.hyper]
         try:
@@ -73,7 +74,7 @@ class TracedRule:
             if self.inputs:
                 extra = rule.new_input(info)
                 more = [extra[name] for name in self.inputs]
-                list(map(math.isnan, more))  # a number is what it takes
+                list(map(math.isnan, more))  # raises unless all are numbers
                 values += more
         except (KeyError, TypeError, OverflowError) as error:
             names = ", ".join((*self.hyper, *self.inputs))
@@ -84,7 +85,7 @@ class TracedRule:
         return values
 
     def roots(self) -> list[Expr]:
-        """Everything that a kernel computes."""
+        """All expressions that a kernel computes."""
         points = (self.prepare, self.param, self.evaluate, self.norm, self.overflow)
         found = [*self.states.values(), *self.sums.values(), *self.new_states.values()]
         return found + [point for point in points if point is not None]
@@ -95,10 +96,10 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
 
     Args:
         rule: The rule.
-        stages: Of the gradient pipeline around it: the rule sees the gradient that comes out of them.
+        stages: Of the surrounding gradient pipeline: the rule sees the gradient after these stages.
 
     Raises:
-        RuleError: The rule breaks the contract of `UpdateRule`; the message says how.
+        RuleError: The rule violates the contract of `UpdateRule`; the message states how.
     """
     name = type(rule).__name__
     if not isinstance(rule, UpdateRule):
@@ -122,7 +123,7 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
         else Expr("input", (f"state:{key}",), element=False)
         for key, value in initial.items()
     }
-    # A rule that writes into the state it was given would be right here and wrong on arrays: give it copies.
+    # A rule that modifies its state argument would work here and fail on arrays: pass copies.
     prepared = _call(bound, "prepare_param", param, dict(state))
     sums = _sums(_mapping(_call(bound, "sums", grad, param, dict(state)), name, "sums"), rule, name)
     for attribute in sums:
@@ -177,7 +178,7 @@ def _conditioned(raw: Expr, stages: Stages) -> tuple[Expr, Expr | None]:
         grad = xp.clip(grad, -_stage("clip_value"), _stage("clip_value"))
     if "clip_norm" not in stages.names:
         return grad, None
-    # A norm that is not a number makes the factor, and all that follows, not a number.
+    # A NaN norm makes the factor, and everything after it, NaN.
     norm = xp.sqrt(Expr("input", ("total:norm",), element=False))
     return grad * xp.minimum(_stage("clip_norm") / norm, 1.0), grad
 
@@ -187,7 +188,7 @@ def _stage(name: str) -> Expr:
 
 
 def _call(bound: UpdateRule, method: str, *args: Any) -> Any:
-    """Call a method on symbols; whatever it raises, and an attribute that it assigns, is told as a `RuleError`."""
+    """Call a method on symbols; convert any exception, and an assigned attribute, to a `RuleError`."""
     name, before = type(bound).__name__, dict(vars(bound))
     try:
         result = getattr(bound, method)(*args)
@@ -259,7 +260,7 @@ def _host_inputs(rule: UpdateRule, name: str) -> tuple[str, ...]:
 
 
 def _check_evaluated(value: Any, name: str, inputs: Collection[str], sums: Collection[str]) -> None:
-    """Refuse what is known within a step alone: evaluation comes after it, and after a resume, too."""
+    """Reject values that are known only within a step: evaluation comes after it, and after a resume, too."""
     own = {**{key: (key, "new_input") for key in inputs}, **{f"sum:{key}": (key, "sums") for key in sums}}
     for node in topological([lift(value)]):
         if node.op == "input" and node.args[0] in own:

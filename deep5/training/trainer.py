@@ -1,4 +1,4 @@
-"""`Trainer`: the loop and nothing else. Everything around it is an event."""
+"""`Trainer`: only the training loop. Everything else is an event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from deep5.training.rule import UpdateRule
 
 __all__ = ["Trainer"]
 
-# Where training stands, beside what others own.
+# The trainer's own position; other state belongs to its parts.
 _POSITION = ("step", "epoch", "batch", "scores")
 
 
@@ -32,30 +32,31 @@ class Trainer:
     Args:
         executor: The network on a framework.
         optimizer: An update rule, or an optimizer that owns its step.
-        train_sampler: Batches to learn from.
-        validation_sampler: Batches to judge by after each epoch; None: no evaluation.
-        loss: Name of the scalar output to minimise.
+        train_sampler: Training batches.
+        validation_sampler: Batches for evaluation after each epoch; None: no evaluation.
+        loss: Name of the scalar output to minimize.
         logits: Name of the output whose largest entry is the predicted class.
-        label: Name of the input that holds the true class.
-        seed: Of noise, handed to every step.
-        communicator: Adds up the scores of all ranks; None: this process is alone.
-        accumulate: Batches that one step learns from: their gradients make up one update. At the end of an epoch there
-            may be fewer.
+        label: Name of the input with the true class.
+        seed: The seed of noise, passed to every step.
+        communicator: Adds up the scores of all ranks; None: a single process.
+        accumulate: Number of batches per step: their gradients make up one update. The last step of an epoch may have
+            fewer.
 
     Attributes:
-        loss: Name of the output that is minimised.
+        loss: Name of the output that is minimized.
         accumulate: As given.
         step: Steps done.
         epoch: Epochs done.
-        batch: Batches of the epoch under way that were learned from.
-        origin_ns: What the run's clock is counted from, in `time.perf_counter_ns`; 0 while it stands. It runs from the
-            first epoch's beginning, behind `before_training`, to the end of training, before `after_training`. Time
-            before a resume counts, what lay between does not.
+        batch: Batches of the current epoch that were processed.
+        origin_ns: The origin of the run's clock, in `time.perf_counter_ns`; 0 while it is stopped. The clock runs from
+            the start of the first epoch, after `before_training`, to the end of training, before `after_training`. Time
+            before a resume counts, the interruption does not.
         scores: Of the last evaluation: `accuracy` in percent (where labels are classes), mean `loss`, `samples`.
-        first_evaluations_s: Seconds of the first evaluated batch of each size, by size: it compiles and allocates.
+        first_evaluations_s: Seconds of the first evaluated batch of each size, by size: it includes compilation and
+            allocation.
         status: `"ready"`, `"running"`, then `"success"`, `"stopped"` (by an event), `"aborted"` (by the user) or
             `"failed"`.
-        reason: Why it was stopped, or empty.
+        reason: Why it stopped, or empty.
 
     >>> import deep5 as d5
     >>> from deep5.training.datasets.class_templates import synthetic
@@ -96,7 +97,7 @@ class Trainer:
             )
         self.optimizer.bind(executor)
         self._learn, self.accumulate = _learning(self.optimizer, accumulate), accumulate
-        # Ranks that do not go in step meet at the end of an epoch's steps.
+        # Asynchronous ranks synchronize at the end of an epoch's steps.
         self._settle: Callable[[], None] | None = getattr(self.optimizer, "settle", None)
         self.seed, self.communicator = seed, communicator
         self.loss, self._logits, self._label = loss, logits, label
@@ -105,32 +106,33 @@ class Trainer:
         self.origin_ns = self._elapsed_ns = 0
         self._events_states: dict[str, Mapping[str, Any]] = {}
         self._restored = False
-        # Events that have heard of the beginning of the epoch that a resume goes on in.
+        # Events that have already received the beginning of the resumed epoch.
         self._in_the_middle: tuple[Event, ...] = ()
         self.scores: dict[str, float] = {}
         self.first_evaluations_s: dict[int, float] = {}
         self.status, self.reason = "ready", ""
 
     def listening(self, *events: Event) -> AbstractContextManager[None]:
-        """Attach events for the length of a `with` block."""
+        """Attach events for the duration of a `with` block."""
         return self.listeners.attached(events)
 
     def elapsed_ns(self) -> int:
-        """Nanoseconds of training so far: those before a resume count, those between two trainings do not.
+        """Nanoseconds of training so far: time before a resume counts, time between two trainings does not.
 
-        In `before_training` and `after_training` the clock stands: what events do there is not on it.
+        The clock is stopped in `before_training` and `after_training`: events there take no time on it.
         """
         return perf_counter_ns() - self.origin_ns if self.origin_ns else self._elapsed_ns
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
-        """Everything that training goes on from, between two steps.
+        """Everything that a resume needs, between two steps.
 
         Args:
-            copy: Whether arrays are copies; else they are the live memory where that can be had, to be read at once.
+            copy: Whether to copy arrays; otherwise they are views of live memory if available, to be read immediately.
 
         Returns:
-            `trainer`: where it stands, in JSON's types; `executor` and `optimizer`: their states by name; `events`: the
-            states of those attached events that keep one, by the name of their class and their place among its objects.
+            `trainer`: its position, in JSON types; `executor` and `optimizer`: their states by name; `events`: the
+            states of those attached events that have one, by the name of their class and their index among its
+            instances.
         """
         return {
             "trainer": {
@@ -143,10 +145,10 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`: the next `train` does the rest of the epoch, and gets the events' states.
+        """Resume from `state_dict`: the next `train` does the rest of the epoch, and restores the events' states.
 
         Raises:
-            Deep5Error: The state is of another network or optimizer.
+            Deep5Error: The state belongs to another network or optimizer.
         """
         position = state["trainer"]
         self.executor.load_state_dict(state["executor"])
@@ -158,17 +160,17 @@ class Trainer:
         self._restored = True
 
     def train(self, epochs: int, events: Iterable[Event] = ()) -> None:
-        """Train this many epochs more; an epoch under way counts as one.
+        """Train for this many more epochs; an incomplete epoch counts as one.
 
         Args:
             epochs: At least 1.
-            events: Attached for the length of this call. After `load_state_dict`, those that kept a state when it was
-                made have to be among them.
+            events: Attached for the duration of this call. After `load_state_dict`, the events with a state in it have
+                to be among them.
 
         Raises:
-            UsageError: A number of epochs that is no whole number of at least 1, or events that are none.
+            UsageError: `epochs` is not an integer of at least 1, or an event is invalid.
         """
-        # A run may have been ended between its last epoch and its end.
+        # A run may have been interrupted between its last epoch and its end.
         least = 0 if self._restored else 1
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < least:
             raise UsageError(f"{epochs!r} epochs; allowed: a whole number of at least {least}")
@@ -178,7 +180,7 @@ class Trainer:
             self.status, self.reason = "running", ""
             try:
                 with ExitStack() as stack:
-                    # Every event is told of the end, whatever becomes of the others.
+                    # Every event is notified of the end, even if others fail.
                     for call in reversed(self.listeners.after_training):
                         stack.callback(call, self)
                     self._train_epochs()
@@ -197,18 +199,19 @@ class Trainer:
                 for epoch in range(self.epoch, self.epochs):
                     self._train_epoch(epoch)
             except StopTraining:
-                self.executor.synchronize()  # the steps before it belong to the run
+                self.executor.synchronize()  # the previous steps belong to the run
                 raise
             self.status = "success"
         except BaseException as error:
             self._ended_by(error)
             raise
         finally:
-            # The clock stands before anybody is told of the end: some work then, and others read it behind them.
+            # Stop the clock before notifying events of the end: some do work then, and others read the clock after
+            # them.
             self._elapsed_ns, self.origin_ns = self.elapsed_ns(), 0
 
     def _named_events(self) -> dict[str, Event]:
-        """The attached events by the name of their class, or that they give, and their place among its objects."""
+        """The attached events by the name of their class, or their own name, and their index among its instances."""
         counts: Counter[str] = Counter()
         named = {}
         for event in self.listeners.events:
@@ -218,10 +221,10 @@ class Trainer:
         return named
 
     def _restore_events(self) -> None:
-        """Hand the events their states; each under the name that it had.
+        """Restore the events' states, each under its previous name.
 
         Raises:
-            UsageError: An event that kept a state is not attached.
+            UsageError: An event with a state is not attached.
         """
         states, self._events_states = self._events_states, {}
         named = self._named_events()
@@ -252,7 +255,7 @@ class Trainer:
         if self._settle is not None:
             self._settle()
         self.executor.synchronize()
-        # Counted before its evaluation, so that what is told of it is of as many epochs as are done.
+        # Counted before its evaluation, so that events see the number of completed epochs.
         self.epoch, self.batch = epoch + 1, 0
         if self.validation_sampler is not None:
             for start in listeners.before_evaluation:
@@ -271,9 +274,9 @@ class Trainer:
         after_step, after_batch, after_all = listeners.after_step, listeners.after_batch, listeners.after_all
         synchronize = self.executor.synchronize if any(event.synchronous for event in listeners.events) else None
         learn, seed = self._learn, self.seed
-        # Where ranks share a batch: how many samples all of them have in it.
+        # If ranks share a batch: the number of samples of all ranks in it.
         whole = getattr(self.train_sampler, "global_batch_size", None)
-        # What has no epoch to go on in need not know how.
+        # A source that never resumes within an epoch need not support `start`.
         batches = self.train_sampler.batches(epoch, self.batch) if self.batch else self.train_sampler.batches(epoch)
         for wait in before_batch:
             wait(self, epoch)
@@ -307,10 +310,10 @@ class Trainer:
     def evaluate(self, sampler: BatchSource) -> dict[str, float]:
         """Accuracy in percent, mean loss and number of samples over all batches of a sampler.
 
-        The network runs in evaluation mode, with the parameters that the optimizer evaluates by (`eval_param`).
-        Every sample counts once, whatever the size of its batch; where a sample has several labels (a sequence), the
-        accuracy is over all labels. Where logits are not numbers, nothing is predicted. Where labels are no classes,
-        whole numbers of the shape of the logits without their last axis, there is no accuracy.
+        The network runs in evaluation mode, with the optimizer's evaluation parameters (`eval_param`). Every sample
+        counts once, for any batch size; if a sample has several labels (a sequence), the accuracy is over all labels.
+        NaN logits predict nothing. If labels are not classes, that is integers of the shape of the logits without the
+        last dimension, there is no accuracy.
         """
         return self._evaluate(sampler, ())
 
@@ -324,13 +327,13 @@ class Trainer:
                 begin = perf_counter_ns()
                 outputs = self.executor.inference(inputs)
                 logits, loss = to_numpy(outputs[self._logits]), float(to_numpy(outputs[self.loss]))
-                # Both are here, so whatever computes them is done.
+                # Both are read, so the computation is finished.
                 end = perf_counter_ns()
                 self.first_evaluations_s.setdefault(size, (end - begin) / 1e9)
                 labels = to_numpy(inputs[self._label])
                 if labels.dtype.kind in "iu" and labels.shape == logits.shape[:-1]:
                     hits = logits.argmax(axis=-1) == labels
-                    # The largest of numbers and NaN is NaN, the first of them, and its place is no prediction.
+                    # argmax treats NaN as the largest value, and the index of the first NaN is not a prediction.
                     if not math.isfinite(loss):
                         hits &= ~np.isnan(logits).any(axis=-1)
                     right += int(np.count_nonzero(hits))
@@ -341,7 +344,7 @@ class Trainer:
                     watch(self, ids, inputs, outputs)
         if self.communicator is not None:
             totals = np.array([right, judged, total_loss, samples], np.float64)
-            # The others may still be evaluating.
+            # The other ranks may still be evaluating.
             self.communicator.all_reduce(totals, op="sum", timeout_s=10 * TIMEOUT_S)
             right, judged, total_loss, samples = totals.tolist()
         accuracy = {"accuracy": 100.0 * right / judged} if judged else {}
@@ -349,19 +352,19 @@ class Trainer:
 
 
 def _state(part: Any, copy: bool) -> Any:
-    """The state of an executor or an optimizer; one that has no views of it gives copies."""
+    """The state of an executor or an optimizer; without views, copies."""
     views = None if copy else getattr(part, "state_views", None)
     return part.state_dict() if views is None else views()
 
 
 def _learning(optimizer: StepOptimizer, accumulate: int) -> Callable[[Any, StepInfo], Arrays]:
-    """What learns from a batch, or from several as one step."""
+    """The function that trains on one batch, or on several as one step."""
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
         raise UsageError(f"Trainer: got accumulate={accumulate!r:.60}; allowed: a whole number of at least 1")
     if accumulate == 1:
         return optimizer.step
     learn: Callable[[Any, StepInfo], Arrays] | None = getattr(optimizer, "accumulated_step", None)
-    # Some evaluate the loss again within a step: one gradient of several batches is not enough for them.
+    # Some optimizers evaluate the loss repeatedly within a step: one gradient of several batches is not enough.
     if learn is None or not getattr(optimizer, "accumulates", True):
         raise UsageError(
             f"Trainer: got accumulate={accumulate} with {type(optimizer).__name__}, which owns its step; allowed: a "
@@ -371,7 +374,7 @@ def _learning(optimizer: StepOptimizer, accumulate: int) -> Callable[[Any, StepI
 
 
 def _check_parts(executor: object, *samplers: object) -> None:
-    """Refuse what stands where an executor or a sampler belongs; both are known by what they have."""
+    """Reject invalid executors and samplers; both are identified by their attributes."""
     if not (hasattr(executor, "network") and hasattr(executor, "synchronize")):
         raise UsageError(
             f"Trainer: got {brief(executor)} as the executor; allowed: a network on a framework; remedy: "

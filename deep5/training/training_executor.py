@@ -1,4 +1,4 @@
-"""`TrainingExecutor`: the part of executors that is the same wherever an update rule's step is made of them."""
+"""`TrainingExecutor`: the common part of all executors that create an update rule's step."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["TrainingExecutor"]
 
 
 class TrainingExecutor(NetworkExecutor):
-    """Base of deep5's executors that make a `RuleStep`; arguments and attributes are `NetworkExecutor`'s."""
+    """Base of deep5's executors that create a `RuleStep`; arguments and attributes are `NetworkExecutor`'s."""
 
     def __init__(self, network: Network | NativeNetwork, *, device: Device, seed: int = 0) -> None:
         super().__init__(network, device=device, seed=seed)
         self._step: weakref.ref[RuleStep] | None = None
-        # Why there are no gradients, where that is known.
+        # Why there are no gradients, if known.
         self._without = ""
 
     @abstractmethod
     def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> RuleStep:
-        """The training step; arguments are `train_step`'s, with a loss that was checked."""
+        """The training step; arguments are `train_step`'s, with a checked loss."""
 
     @override
     def train_step(
@@ -55,10 +55,10 @@ class TrainingExecutor(NetworkExecutor):
         return super()._averaged() if step is None else step.averaged()
 
     def _refuse_gradients(self) -> NoReturn:
-        """Say that there are no gradients.
+        """Report that there are no gradients.
 
         Raises:
-            Unsupported: In any case.
+            Unsupported: Always.
         """
         reason = f": {self._without}" if self._without else ""
         raise Unsupported(f"there are no gradients{reason}; remedy: call inference_and_backprop first")

@@ -1,7 +1,7 @@
 """`prove_same_trajectory`: do these back-ends compute the same training? Four parts, over all pairs.
 
-With ReLU and max-pooling two right float32 implementations drift apart without bound, so "the same" has parts: float64
-free-running, float32 restarted from the float64 state, gradients, and float32 free-running where the network is smooth.
+With ReLU and max-pooling, two correct float32 implementations diverge without bound, so "the same" has parts: float64
+free-running, float32 restarted from the float64 state, gradients, and float32 free-running if the network is smooth.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from deep5.training.rule import UpdateRule
 
 __all__ = ["Comparison", "Played", "Proof", "play", "prove_same_trajectory", "same_trajectory"]
 
-# Measured on right implementations of smooth and of kinked networks, with room: two orders of magnitude above the
-# rounding of the element type times the depth, far below what one wrong hyperparameter or gradient shows.
+# Measured on correct implementations of smooth and non-smooth networks, with margin: two orders of magnitude above the
+# rounding of the element type times the depth, far below the effect of one wrong hyperparameter or gradient.
 _FREE_DOUBLE, _RESTARTED, _FREE_SINGLE = 1e-9, 1e-5, 1e-4
 _GRADIENT = {True: 1e-5, False: 2e-2}
-# An update is a dozen operations an element, each rounded to 6e-8, and no kink is in it.
+# An update is a dozen operations per element, each rounded to 6e-8, and has no kink.
 _UPDATE = 1e-5
-# Two compiled programs of one framework may round a gradient differently, and one of them fall to the other side of a
-# kink; far below a percent all the same.
+# Two compiled programs of one framework may round a gradient differently and end up on different sides of a kink;
+# the difference is still far below a percent.
 _WHOLE = 1e-3
 
 
@@ -39,13 +39,13 @@ class Comparison(NamedTuple):
 
     Attributes:
         part: `"a"` to `"d"`.
-        what: What was compared, in words.
+        what: A description of the comparison.
         first: A back-end, or `"float64"` for the reference's float64 trajectory, or for the rule in float64.
         second: Another.
-        difference: The largest relative difference found.
-        tolerance: What is allowed.
-        ulps: The difference in units in the last place of the coarser element type: the largest, but of gradients the
-            median over their elements, since an element near zero has no right digit.
+        difference: The largest relative difference.
+        tolerance: The maximum allowed difference.
+        ulps: The difference in units in the last place of the coarser element type: the maximum, but for gradients the
+            median over their elements, since an element near zero has no correct digit.
     """
 
     part: str
@@ -58,17 +58,17 @@ class Comparison(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is within the tolerance; a NaN is not."""
+        """Whether the difference is within the tolerance; NaN fails."""
         return self.difference <= self.tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What was compared, all of it, and what could not be.
+    """All comparisons, and what could not be compared.
 
     Attributes:
-        comparisons: One a part and pair.
-        left_out: Back-ends that cannot take part in a part, `"NAME: REASON"`.
+        comparisons: One per part and pair.
+        left_out: Back-ends excluded from a part, `"NAME: REASON"`.
         losses: Losses of every free-running trajectory, by (back-end, dtype), shape (steps,).
     """
 
@@ -78,11 +78,11 @@ class Proof:
 
     @property
     def passed(self) -> bool:
-        """Whether every comparison holds, and there is one."""
+        """Whether every comparison passes, and there is at least one."""
         return bool(self.comparisons) and all(comparison.passed for comparison in self.comparisons)
 
     def failures(self) -> list[str]:
-        """One line for each comparison that does not hold."""
+        """One line for each failed comparison."""
         return [
             f"({c.part}) {c.what}, {c.first} and {c.second}: {c.difference:.3g}; allowed: {c.tolerance:g}"
             for c in self.comparisons
@@ -102,18 +102,19 @@ def prove_same_trajectory(
     """Train one network on several back-ends, from the same weights on the same batches, and compare all pairs.
 
     Args:
-        network: Makes the network for a dtype, with initial weights that agree to rounding.
-        rule: Makes the update rule.
-        batches: Makes the batches for a network, in its dtype; their number is the length of the trajectory.
-        frameworks: Back-ends, at least two. The reference's float64 trajectory is what the float32 parts start from.
-        smooth: The network has no kinks (ReLU, max-pooling): part (d) is asked for, and part (c) to the tighter figure.
-        restarts: At how many places of the trajectory parts (b) and (c) are judged.
+        network: Creates the network for a dtype, with initial weights that agree to rounding.
+        rule: Creates the update rule.
+        batches: Creates the batches for a network, in its dtype; their number is the length of the trajectory.
+        frameworks: Back-ends, at least two. The float32 parts start from the reference's float64 trajectory.
+        smooth: The network has no kinks (ReLU, max-pooling): part (d) is required, and part (c) has the tighter
+            tolerance.
+        restarts: Number of points of the trajectory at which parts (b) and (c) are evaluated.
 
     Returns:
         The proof: (a) float64, free-running: losses; (b) float32, from a float64 state: the loss there, the loss a
-        step later, and the update, in two halves and as a whole step, against the rule in float64 on the back-end's own
-        gradient, which kinks do not blur; (c) gradients there, norm of the difference over norm, over all
-        parameters; (d) float32, free-running: losses.
+        step later, and the update, in two halves and as a whole step, compared with the rule in float64 on the
+        back-end's own gradient, which is insensitive to kinks; (c) gradients there, norm of the difference divided by
+        the norm, over all parameters; (d) float32, free-running: losses.
 
     Raises:
         UsageError: Fewer than two back-ends, or no batches.
@@ -133,12 +134,12 @@ def prove_same_trajectory(
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What one back-end adds to a proof.
+    """One back-end's contribution to a proof.
 
     Attributes:
-        losses: Of its free-running trajectories by dtype, shape (steps,).
-        replayed: What it found at the waypoints in float32, or None.
-        left_out: What it cannot take part in, `"in DTYPE: REASON"`.
+        losses: Losses of its free-running trajectories by dtype, shape (steps,).
+        replayed: Its results at the waypoints in float32, or None.
+        left_out: The parts from which it is excluded, `"in DTYPE: REASON"`.
     """
 
     losses: Mapping[str, np.ndarray]
@@ -146,7 +147,7 @@ class Played:
     left_out: Sequence[str] = ()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All but `left_out` by name, to be kept in a file."""
+        """All fields except `left_out` by name, for storage in a file."""
         found = {f"free/{dtype}": losses for dtype, losses in self.losses.items()}
         if self.replayed is not None:
             found |= {f"replayed/{name}": value for name, value in self.replayed.arrays().items()}
@@ -154,7 +155,7 @@ class Played:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray], left_out: Sequence[str] = ()) -> Played:
-        """`arrays` undone."""
+        """The inverse of `arrays`."""
         losses = {name.removeprefix("free/"): value for name, value in arrays.items() if name.startswith("free/")}
         own = {name.removeprefix("replayed/"): value for name, value in arrays.items() if name.startswith("replayed/")}
         return cls(losses=losses, replayed=Replayed.of_arrays(own) if own else None, left_out=left_out)
@@ -167,14 +168,14 @@ def play(
     waypoints: Waypoints,
     schedules: Schedules = unscheduled,
 ) -> Played:
-    """A back-end's own part of a proof; it needs no other back-end beside it.
+    """A back-end's own part of a proof, independent of other back-ends.
 
     Args:
-        executor: Makes the back-end's executor of a network.
-        make: Makes the optimizer.
+        executor: Creates the back-end's executor of a network.
+        make: Creates the optimizer.
         feeds: By dtype, `"float64"` and `"float32"`, the network and its batches.
-        waypoints: Of the reference.
-        schedules: Of the optimizer's hyperparameters, where they change.
+        waypoints: The reference's waypoints.
+        schedules: The optimizer's hyperparameter schedules, if any.
     """
     losses, replayed, left_out = {}, None, []
     for dtype, (network, batches) in feeds.items():
@@ -188,10 +189,10 @@ def play(
 
 
 def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smooth: bool) -> Proof:
-    """Compare what back-ends have played, all pairs of them.
+    """Compare the results of all pairs of back-ends.
 
     Args:
-        waypoints: Of the reference.
+        waypoints: The reference's waypoints.
         played: By back-end.
         smooth: As for `prove_same_trajectory`.
     """
@@ -199,8 +200,8 @@ def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smoot
     found = {"float64": waypoints.replayed}
     found |= {name: own.replayed for name, own in played.items() if own.replayed is not None}
     comparisons = _curves("a", "losses in float64, free-running", losses, "float64", _FREE_DOUBLE)
-    # Adam's first steps are as long for a gradient that is only rounding as for any other: behind a kink the loss after
-    # the step is no closer than the gradient.
+    # Adam's first steps have the same length for a gradient of mere rounding error as for any other: after a kink the
+    # loss after the step is no closer than the gradient.
     later = _RESTARTED if smooth else _GRADIENT[False]
     for one, other in itertools.combinations(found, 2):
         first, second = found[one], found[other]
@@ -245,13 +246,13 @@ def _curves(
 
 
 def _ulps(one: np.ndarray, other: np.ndarray, kind: type[np.floating]) -> np.ndarray:
-    """The distance of values in units in the last place of the larger, in an element type."""
+    """The distance of values in units in the last place of the larger value, for an element type."""
     larger = np.maximum(np.abs(one), np.abs(other)).astype(kind)
     return np.asarray(np.abs(one - other) / np.spacing(larger).astype(np.float64))
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> float:
-    # A loss near zero has few right digits: differences count against at least 1e-3 of the largest.
+    # A loss near zero has few correct digits: differences are relative to at least 1e-3 of the largest loss.
     scale = np.maximum(np.maximum(np.abs(one), np.abs(other)), 1e-3 * np.max(np.abs(one)))
     return float(np.max(np.abs(one - other) / scale))
 

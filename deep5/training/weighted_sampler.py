@@ -17,26 +17,26 @@ __all__ = ["WeightedSampler"]
 
 
 class WeightedSampler(Sampler):
-    """Samples drawn with probabilities that are proportional to their weights.
+    """Samples drawn with probabilities proportional to their weights.
 
     With replacement, an epoch is `draws` independent draws: **some samples come several times, others not at all**, and
-    one of weight 0 never. Without, each sample comes exactly once, the heavier ones rather earlier: the first is drawn
-    by weight among all, the next among those that are left, and so on; those of weight 0 come last. With fewer draws
-    than samples the epoch ends early: each sample at most once.
+    one of weight 0 never. Without replacement, each sample comes exactly once, heavier ones tend to come earlier: each
+    draw selects by weight among the remaining samples; those of weight 0 come last. With fewer draws than samples the
+    epoch ends early: each sample at most once.
 
     Args:
         dataset: The samples.
-        batch_size: Samples a batch, or a function of the epoch.
+        batch_size: Samples per batch, or a function of the epoch.
         seed: The order is a function of (seed, epoch).
         transforms: See `Sampler`.
-        weights: One number of at least 0 for each sample, the name of a part that holds it, or a function that gets
-            samples by name and gives one for each.
+        weights: One number of at least 0 per sample, the name of the part that holds it, or a function that maps
+            samples by name to one number per sample.
         replace: Draw with replacement.
-        draws: Samples an epoch; None: as many as the data set has.
+        draws: Samples per epoch; None: as many as the data set has.
 
     Raises:
-        UsageError: Weights that are none or all zero, or a number of draws that is no whole number of at least 1, or
-            more than the samples without replacement.
+        UsageError: The weights are invalid or all zero, or the number of draws is not an integer of at least 1 or
+            exceeds the number of samples without replacement.
 
     References:
         Efraimidis and Spirakis, Weighted random sampling with a reservoir, Information Processing Letters 97, 2006,
@@ -78,19 +78,19 @@ class WeightedSampler(Sampler):
         return self.draws
 
     def order(self, epoch: int) -> np.ndarray:
-        """Indices as they are drawn, a function of (seed, epoch); see the class for how often each comes."""
+        """Indices in the order of the draws, a function of (seed, epoch); see the class for how often each occurs."""
         draw = generator(self.seed, "weighted", epoch)
         if self.replace:
-            # The first sample at which the summed weights pass the draw: one of weight 0 adds nothing and is passed by.
+            # The first sample at which the cumulative weight exceeds the draw: weight 0 adds nothing and is skipped.
             summed = self.weights.cumsum()
             order = np.searchsorted(summed, draw.random(self.draws) * summed[-1], side="right")
-            # A draw next to 1 may be rounded up to the sum itself: the last sample that weighs anything.
+            # A draw close to 1 may be rounded up to the sum itself: use the last sample with nonzero weight.
             chosen: np.ndarray = np.minimum(order, np.flatnonzero(self.weights)[-1]).astype(np.int64)
             return chosen
         uniform = draw.random(len(self.weights))
         with np.errstate(divide="ignore", over="ignore"):
-            # log(u) / w sorts as u ** (1 / w) does, and does not underflow.
+            # log(u) / w has the same order as u ** (1 / w), and does not underflow.
             keys = np.where(self.weights > 0, np.log(uniform) / self.weights, -np.inf)
-        # Those of weight 0 come last and all have the same key: in random order, by the same draws.
+        # Samples of weight 0 come last with equal keys: in random order, by the same draws.
         drawn: np.ndarray = np.lexsort((uniform, -keys, self.weights == 0))[: self.draws].astype(np.int64)
         return drawn
