@@ -1,4 +1,4 @@
-"""The PyTorch back-end. Names load when they are first used: importing this does not import torch."""
+"""The PyTorch back-end. Names load lazily: importing this package does not import torch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

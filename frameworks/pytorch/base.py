@@ -1,4 +1,4 @@
-"""`TorchExecutor`: what holds for everything that torch runs and differentiates, a network or a module."""
+"""`TorchExecutor`: the common part for everything that torch runs and differentiates, a network or a module."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = ["TorchExecutor"]
 
 
 class TorchExecutor(TrainingExecutor):
-    """Base of PyTorch's executors; implements `GraphExecutor`. Gradients by torch's own automatic differentiation.
+    """Base of PyTorch's executors; implements `GraphExecutor`. Gradients by torch's automatic differentiation.
 
-    The update is the compiled rule's where parameters are in the host's memory, and torch's functions' elsewhere.
+    The compiled rule updates parameters in host memory; torch's functions update those on other devices.
 
     Args:
         network: The network, or its description.
-        parameters: Live, by name; leaves.
-        buffers: Live, by name.
-        device: Where they are.
-        seed: Of noise alone.
+        parameters: Live parameters by name; leaves.
+        buffers: Live buffers by name.
+        device: Their device.
+        seed: Only for noise.
     """
 
     capabilities = frozenset({"early_gradients", "float64"})
@@ -60,33 +60,33 @@ class TorchExecutor(TrainingExecutor):
         super().__init__(network, device=device, seed=seed)
         self._place = torch.device(str(device))
         self._parameters, self._buffers = parameters, buffers
-        # One object where nothing is frozen: `targets is self._leaves` says that all is asked for.
+        # The same object if nothing is frozen: `targets is self._leaves` means that all are requested.
         self._leaves = {name: parameters[name] for name in network.trained_specs} if network.frozen else parameters
         self._outputs = tuple(network.outputs)
         self._seeds: dict[tuple[Any, ...], Any] = {}
         self._wrt: dict[str, Any] | None = None
-        # Names of the gradients that somebody was given, which must stay as they are.
+        # Names of the gradients that callers hold, which must not change.
         self._given: Collection[str] = ()
-        # What a forward pass leaves for running statistics, and who takes it when all of the pass has succeeded.
+        # The running statistics of a forward pass, and the object that applies them once the whole pass has succeeded.
         self._fresh: Sequence[Any] = ()
         self._settle: Callable[[Sequence[Any]], None] = lambda fresh: None
         self._spent = False
 
     @abstractmethod
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
-        """The outputs in the network's order; what changes running statistics is left in `_fresh`."""
+        """The outputs in the network's order; updates of running statistics are left in `_fresh`."""
 
     def _dtype(self, name: str) -> Any:
         return getattr(torch, name)
 
     def _native(self, name: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            # Whatever the caller computed it from is not part of this network.
+            # Operations that computed the caller's tensor are not part of this network.
             value = value.detach() if value.requires_grad else value
         elif isinstance(value, np.ndarray) and value.flags.carray:
             try:
                 value = from_numpy(value)
-            except (TypeError, ValueError):  # of another byte order, or no numbers
+            except (TypeError, ValueError):  # of another byte order, or not numeric
                 value = _tensor(name, value)
         else:
             value = _tensor(name, value)
@@ -130,7 +130,7 @@ class TorchExecutor(TrainingExecutor):
         if wrt is not None or on_gradient is not None:
             self._asked(targets)
         before = self._wrt if accumulate and not self._spent else None
-        self._wrt, self._spent = None, False  # none, should what follows fail
+        self._wrt, self._spent = None, False  # none, if the rest fails
         if before is None:
             for tensor in self._parameters.values():
                 tensor.grad = None
@@ -157,7 +157,7 @@ class TorchExecutor(TrainingExecutor):
         return {name: detached(value) for name, value in outputs.items()}
 
     def _go_on(self, before: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
-        """Have the next backward pass add to earlier gradients, which torch does in place: never to one given away."""
+        """Let the next backward pass add to earlier gradients, in place as in torch, unless a caller holds them."""
         for name, tensor in targets.items():
             if name in before and tensor is not before[name]:  # an input is a new leaf each time
                 self._check_sum(name, before[name].shape, tensor.shape)
@@ -168,7 +168,7 @@ class TorchExecutor(TrainingExecutor):
     def _outcome(
         self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool
     ) -> Sequence[Any]:
-        """What `_run` gives; what torch raises on the way is told as deep5 tells it."""
+        """The result of `_run`; torch's exceptions are converted to deep5's."""
         try:
             return self._run(feed, extents, info, training)
         except _raised(self.network) as error:
@@ -183,7 +183,7 @@ class TorchExecutor(TrainingExecutor):
         if self._wrt is None:
             self._refuse_gradients()
         self._given = self._wrt
-        # A parameter that the loss does not depend on has the gradient zero, as mathematics has it.
+        # A parameter that the loss does not depend on has a zero gradient, as in mathematics.
         return {
             name: tensor.grad if tensor.grad is not None else torch.zeros_like(tensor, requires_grad=False)
             for name, tensor in self._wrt.items()
@@ -194,7 +194,7 @@ class TorchExecutor(TrainingExecutor):
         return {name: tensor.detach() for name, tensor in self._parameters.items()}
 
     def leaves(self) -> dict[str, Any]:
-        """The trained parameters as torch's optimizers take them: leaves that carry `.grad`."""
+        """The trained parameters for torch's optimizers: leaves with `.grad`."""
         return self._leaves
 
     @override
@@ -215,11 +215,11 @@ class TorchExecutor(TrainingExecutor):
         )
 
     def spend(self) -> None:
-        """A whole training step has used the gradients up: they stay readable, but nothing is added to them."""
+        """Mark the gradients as consumed by a whole training step: they stay readable, but nothing is added to them."""
         self._spent = True
 
     def synchronize(self) -> None:
-        """Wait for the device; on the host there is nothing to wait for."""
+        """Wait for the device; does nothing on the host."""
         if self._place.type == "cuda":
             torch.cuda.synchronize(self._place)
 
@@ -240,7 +240,7 @@ class TorchExecutor(TrainingExecutor):
         return "float32" if through_float32(ir.DataType[dtype.upper()], self._place) else dtype
 
     def _locate(self, names: Sequence[str]) -> list[int] | None:
-        """Where the gradients of the last call lie; None where one is not contiguous, or is not there."""
+        """Addresses of the gradients of the last call; None if one is not contiguous or missing."""
         places = []
         for name in names:
             gradient = None if self._wrt is None else self._wrt[name].grad
@@ -250,41 +250,41 @@ class TorchExecutor(TrainingExecutor):
         return places
 
     def _asked(self, targets: Mapping[str, Any]) -> None:
-        """Told which leaves are asked for by name or gradient by gradient, before anything runs."""
+        """A hook: receives the leaves that are requested by name or gradient by gradient, before anything runs."""
 
     def _differentiate(self, targets: Mapping[str, Any]) -> None:
-        """Told before a forward pass which leaves it will be differentiated by."""
+        """A hook: receives the leaves to differentiate by, before a forward pass."""
 
     def _targets(self, wrt: Sequence[str], feed: list[Any]) -> dict[str, Any]:
         targets = {}
         positions = {name: index for index, (name, _) in enumerate(self._inputs)}
         for name in self._check_wrt(wrt):
             if name not in self._parameters:
-                # A leaf of its own: the caller's tensor must not start to require a gradient.
+                # A separate leaf: the caller's tensor must not start to require a gradient.
                 feed[positions[name]] = feed[positions[name]].detach().requires_grad_()
             targets[name] = self._parameters[name] if name in self._parameters else feed[positions[name]]
         return targets
 
     def _backward(self, root: Any, loss_scale: float, chosen: tuple[Any, ...] | None) -> None:
-        # A loss that depends on nothing that is asked for has the gradient zero by all of it.
+        # A loss that depends on none of the requested tensors has zero gradients.
         if root.requires_grad:
             torch.autograd.backward((root,), (self._seed(root, loss_scale),), inputs=chosen)
 
     def _seed(self, root: Any, loss_scale: float) -> Any:
         key = (root.dtype, root.shape, loss_scale)
         if key not in self._seeds:
-            # One seed for the scale in force: an automatic scale changes, and old ones must not pile up.
+            # Keep one seed for the current scale: an automatic scale changes, and old seeds must not accumulate.
             self._seeds = {key: torch.full_like(root, loss_scale, requires_grad=False)}
         return self._seeds[key]
 
 
 def _raised(network: Network | NativeNetwork) -> tuple[type[Exception], ...]:
-    """What a pass may raise of values that do not fit: a graph anything, a module what torch itself raises."""
+    """Exceptions of a pass with inconsistent values: anything for a graph, torch's own for a module."""
     return (Exception,) if isinstance(network, Network) else (IndexError, RuntimeError)
 
 
 def _tensor(name: str, value: Any) -> Any:
-    """A copy of what torch cannot share: memory that is read-only, not C-contiguous or of another byte order."""
+    """A tensor; copies memory that torch cannot share: read-only, not C-contiguous or of another byte order."""
     try:
         array = np.asarray(value)
         return from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
@@ -294,7 +294,7 @@ def _tensor(name: str, value: Any) -> Any:
 
 @contextmanager
 def _hooks(targets: Mapping[str, Any], on_gradient: Callable[[str, Array], None]) -> Iterator[None]:
-    """Call back as soon as each gradient is complete; at the end, for those that the loss does not depend on."""
+    """Call back as soon as each gradient is complete, and at the end for those that the loss does not depend on."""
     waiting = dict(targets)
 
     def complete(name: str, leaf: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which values of a program may be memory of somebody else's: the caller's inputs, live parameters, constants."""
+"""Which values of a program may be memory of others: the caller's inputs, live parameters, constants."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from deep5.operators.kinds import is_compiled
 
 __all__ = ["borrowed"]
 
-# Operators that torch may answer with a view of their first input, or with that input itself.
+# Operators for which torch may return a view of the first input, or that input itself.
 # fmt: off
 _VIEWS = {
     "BitCast", "CastLike", "CenterCropPad", "DepthToSpace", "Dropout", "Expand", "Flatten", "Identity", "Optional",
     "OptionalGetElement", "Pad", "Reshape", "SequenceAt", "SequenceErase", "SpaceToDepth", "Split",
     "SplitToSequence", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Einsum", "ReduceSum", "Resize", "Upsample",
 }
-# Those that may hand on any input, or what the graphs inside them read.
+# Operators that may pass on any input, or captured values of inner graphs.
 _HANDED_ON = {"ConcatFromSequence", "If", "Loop", "Scan", "SequenceConstruct", "SequenceInsert", "SequenceMap"}
 # fmt: on
-# Those that do so of a single input.
+# Operators that do so with a single input.
 _FOLDS = {"Max", "Min", "Sum"}
 
 
 def borrowed(network: Network) -> set[str]:
-    """Names of the values that may be memory which the program has not made.
+    """Names of the values that may be memory that the program has not allocated.
 
     Args:
-        network: Of operators of the table.
+        network: A network of operators in the table.
     """
     found = {str(value.name) for value in network.model.graph.outputs if value.producer() is None}
     for node in network.nodes:
@@ -47,10 +47,10 @@ def _is_borrowed(value: ir.Value, found: set[str]) -> bool:
 
 
 def _seen(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """The inputs that an output of the node may be memory of."""
+    """The inputs whose memory an output of the node may share."""
     if is_custom(node):
         operator = operator_of(node)
-        # One in C++ writes to memory that is made for it; nobody knows what another returns.
+        # A C++ operator writes to memory allocated for it; the results of others are unknown.
         return () if operator is not None and is_compiled(operator) else tuple(node.inputs)
     if node.op_type in _HANDED_ON:
         return tuple(reads(node))
@@ -63,10 +63,10 @@ def _is_view(node: ir.Node) -> bool:
         return first is not None and first.dtype == node.outputs[0].dtype
     if kind == "Clip":
         return all(value is None for value in node.inputs[1:])
-    if kind == "Gather":  # of one row, which torch selects
+    if kind == "Gather":  # a single row, which torch selects
         index = constant_value(node.inputs[1])
         return index is not None and not index.shape
-    if kind == "Slice":  # torch copies where a step is negative
+    if kind == "Slice":  # torch copies for a negative step
         steps = fixed(node, 4)
         return len(node.inputs) < 5 or steps is None or bool((steps > 0).all())
     return kind in _VIEWS or (kind in _FOLDS and len(node.inputs) == 1)

@@ -20,34 +20,34 @@ from deep5.networks.network import Network
 __all__ = ["Compiler"]
 
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
-# How many kinds of calls of a function have compiled code at once.
+# Maximum number of kinds of calls of a function with compiled code at once.
 _KINDS = 64
 
 
 class Compiler:
     """Compiles an executor's functions, each as one graph; torch compiles the backward pass with it.
 
-    The symbolic extents of a network's inputs stay open: batches of any size run what one call compiled, except those
-    of size 1, which torch compiles apart. A first call takes seconds; so does the first by other leaves. What torch
-    compiles is kept in deep5's cache folder, unless TORCHINDUCTOR_CACHE_DIR says otherwise, and is found there by later
-    processes.
+    The symbolic dimensions of a network's inputs are dynamic: one compilation serves all batch sizes, except size 1,
+    which torch compiles separately. A first call takes seconds; so does the first one with other leaves. torch's
+    compiled code is stored in deep5's cache folder, unless TORCHINDUCTOR_CACHE_DIR is set, and later processes reuse
+    it.
 
-    torch compiles a function eight times (`torch._dynamo.config.recompile_limit`) and no more. Each set of leaves has a
-    function of its own, with and without gradients; where one of them meets more kinds of inputs, it begins anew.
+    torch compiles a function at most eight times (`torch._dynamo.config.recompile_limit`). Each set of leaves has a
+    separate function, with and without gradients; if it meets more kinds of inputs, it starts over.
 
-    Running statistics change within the forward pass. On the host labels are looked at before it; another failure, in
-    it or behind it, comes too late for them.
+    Running statistics change within the forward pass. On the host, labels are checked before it; any other failure, in
+    the pass or after it, comes too late to prevent this change.
 
     Raises:
         Unsupported: There is no C++ compiler.
 
     Attributes:
-        compilations: How many graphs torch has compiled.
-        leaves: Names of what the next calls are differentiated by.
+        compilations: Number of graphs that torch has compiled.
+        leaves: Names of the tensors by which the next calls are differentiated.
     """
 
     def __init__(self) -> None:
-        # torch's own choice, looked at before it fails in the middle of a first call.
+        # torch's own choice, checked here so that a first call does not fail halfway.
         command = os.environ.get("CXX") or "g++"
         if shutil.which(command) is None:
             raise Unsupported(
@@ -55,13 +55,13 @@ class Compiler:
                 "a C++ compiler, or run on 'pytorch'"
             )
         with warnings.catch_warnings():
-            # torch warns of what it uses itself.
+            # torch warns about its own deprecated code.
             warnings.simplefilter("ignore", DeprecationWarning)
             import torch._inductor.compile_fx
             from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
             from deep5.frameworks.pytorch.order import KeepOrder
-        # torch writes its default into the environment too; what else stands there is somebody's choice.
+        # torch writes its default to the environment, too; any other value is the user's choice.
         if os.environ.get(_CACHE, default_cache_dir()) == default_cache_dir():
             os.environ[_CACHE] = str(cache_folder() / "torchinductor")
         inductor = torch._dynamo.lookup_backend("inductor")
@@ -73,8 +73,8 @@ class Compiler:
         """The function, compiled at its first call.
 
         Args:
-            function: Takes the inputs of the network in their order.
-            network: Says which extents are symbolic.
+            function: Takes the network's inputs in order.
+            network: Determines the symbolic dimensions.
         """
         own = _Functions(function, "this network", backend=self._counted, fullgraph=True)
         symbolic = [
@@ -85,7 +85,7 @@ class Compiler:
         def run(*feed: Any) -> Any:
             marked = []
             for value, axes in zip(feed, symbolic, strict=True):
-                # A tensor of its own, so that the caller's carries no mark; a leaf is the executor's.
+                # A separate tensor, so that the caller's is not marked; leaves belong to the executor.
                 tensor = value if value.requires_grad else value.detach()
                 for axis in axes:
                     if tensor.shape[axis] > 1:
@@ -110,12 +110,12 @@ class Compiler:
 
 
 class _Functions:
-    """A function, compiled apart for each kind of call.
+    """A function, compiled separately for each kind of call.
 
     Args:
-        function: Of Python.
-        what: What messages call it.
-        options: Of `torch.compile`.
+        function: A Python function.
+        what: Its name in messages.
+        options: Arguments of `torch.compile`.
     """
 
     def __init__(self, function: Callable[..., Any], what: str, **options: Any) -> None:
@@ -132,7 +132,7 @@ class _Functions:
             return self._make(kind)(*inputs)
 
     def _make(self, kind: Hashable) -> Callable[..., Any]:
-        # Code of its own: torch keeps what it compiles, and counts it, by code.
+        # A separate code object: torch caches and counts compilations by code object.
         function = self._function
         code, scope = function.__code__.replace(), function.__globals__
         own = types.FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
@@ -141,9 +141,9 @@ class _Functions:
 
 
 class _Explained:
-    """While inside, what torch raises because it cannot compile is told as deep5 tells it.
+    """Inside the context, torch's compilation errors are converted to deep5's.
 
-    An error of deep5's own, raised while torch traced an operator, is raised itself.
+    An error of deep5 raised while torch traces an operator is raised itself.
     """
 
     def __init__(self, what: str) -> None:
@@ -163,13 +163,13 @@ class _Explained:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What torch raises because it cannot compile."""
+    """torch's exceptions for failed compilations."""
     told = torch._dynamo.exc
     return (told.TorchDynamoException, told.FailOnRecompileLimitHit, torch._inductor.exc.CppCompileError)
 
 
 def _own_error(error: BaseException | None) -> Deep5Error | None:
-    """The error of deep5's behind one of torch's; None where there is none."""
+    """The deep5 error that caused a torch error; None if there is none."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, Deep5Error):

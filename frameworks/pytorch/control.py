@@ -1,4 +1,4 @@
-"""What runs the graphs inside a node: branches, loops, scans. The graphs are functions of generated source."""
+"""Runs the subgraphs of a node: branches, loops, scans. The subgraphs are functions of generated source."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Body = Callable[..., tuple[Any, ...]]
 
 
 def branch(condition: Any, then: Body, other: Body) -> tuple[Any, ...]:
-    """ONNX's If: the results of one of two graphs."""
+    """ONNX's If: the results of one of two subgraphs."""
     return then() if _truth(condition) else other()
 
 
 def loop(body: Body, trips: Any, condition: Any, *state: Any, empty: Sequence[Any], place: Any) -> list[Any]:
-    """ONNX's Loop: `body(step, condition, *state)` gives the condition, the new state and what is stacked.
+    """ONNX's Loop: `body(step, condition, *state)` returns the condition, the new state and the values to stack.
 
     Args:
-        body: The graph inside.
-        trips: The most iterations, one element; None: no limit.
-        condition: Whether it starts, one element; None: it does.
-        state: Values that go from one iteration to the next.
-        empty: Shape and element type of what no iterations are stacked to, a pair an output.
+        body: The subgraph.
+        trips: Maximum number of iterations, one element; None: no limit.
+        condition: Whether to start, one element; None: yes.
+        state: Values passed from one iteration to the next.
+        empty: Shape and element type of the stacked result of zero iterations, a pair per output.
         place: The device.
     """
     now, stacked = list(state), [list[Any]() for _ in empty]
@@ -52,20 +52,20 @@ def scan(
     empty: Sequence[Any],
     place: Any,
 ) -> list[Any]:
-    """ONNX's Scan (opset 9 and newer): `body(*state, *slices)` gives the new state and what is stacked.
+    """ONNX's Scan (opset 9 and newer): `body(*state, *slices)` returns the new state and the values to stack.
 
     Args:
-        body: The graph inside.
-        values: The state, then the tensors that are scanned.
+        body: The subgraph.
+        values: The state, then the tensors to scan.
         axes: The axis along which each tensor is scanned.
-        backward: 1 where it is scanned from its end.
+        backward: 1 to scan from the end.
         into: The axis along which each result is stacked.
-        reverse: 1 where it is stacked from its end.
+        reverse: 1 to stack from the end.
         empty: As for `loop`.
         place: The device.
 
     Raises:
-        NetworkError: Tensors of different lengths.
+        NetworkError: The tensors have different lengths.
     """
     state = len(values) - len(axes)
     now, scanned = list(values[:state]), values[state:]
@@ -85,12 +85,12 @@ def scan(
 
 
 def over_lists(body: Body, *inputs: Any, count: int) -> list[list[Any]]:
-    """ONNX's SequenceMap: the body for every element of the first list, and of the others that are lists.
+    """ONNX's SequenceMap: the body for every element of the first list and of all other lists.
 
     Args:
-        body: The graph inside.
+        body: The subgraph.
         inputs: Lists, and tensors.
-        count: How many lists it gives.
+        count: Number of lists in the result.
     """
     rows = [
         body(*(value[number] if isinstance(value, list) else value for value in inputs))

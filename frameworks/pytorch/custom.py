@@ -1,4 +1,4 @@
-"""A deep5 operator as a function of tensors that torch can differentiate."""
+"""deep5 operators as differentiable functions of tensors."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def native_operator(operator: Operator, framework: Framework) -> Callable[..., A
 
     Args:
         operator: Of any kind.
-        framework: The back-end, which says what can run.
+        framework: The back-end, which determines what can run.
 
     Returns:
-        A function that gives one tensor, or a tuple of several. A `NativeOperator` that says nothing of its outputs is
-        its function itself.
+        A function that returns one tensor, or a tuple of several. For a `NativeOperator` without output specs, it is
+        the operator's function itself.
 
     Raises:
-        Unsupported: It is another framework's.
+        Unsupported: The operator belongs to another framework.
     """
     if isinstance(operator, NativeOperator) and not operator.says_specs:
         check_operator(operator)
@@ -49,7 +49,7 @@ def native_operator(operator: Operator, framework: Framework) -> Callable[..., A
 
 
 def on_tensors(operator: Operator, framework: Framework) -> Callable[..., tuple[Any, ...]]:
-    """As `native_operator`; gives a tuple in any case."""
+    """Like `native_operator`, but always returns a tuple."""
     check_operator(operator)
     if isinstance(operator, ONNXOperator):
         return onnx_operator(operator, framework, functools.partial(on_tensors, framework=framework))
@@ -65,7 +65,7 @@ def _native(operator: NativeOperator) -> Callable[..., tuple[Any, ...]]:
 
     def custom(*inputs: Any) -> tuple[Any, ...]:
         outputs = several(function(*inputs, **settings))
-        # The function's own code is what torch.compile traces, and it alone.
+        # torch.compile traces only the function's own code.
         if says and not torch.compiler.is_compiling():
             check_outputs(operator, outputs, described(operator, inputs))
         return outputs

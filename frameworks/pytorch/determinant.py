@@ -1,4 +1,4 @@
-"""`determinant`: torch's, with a gradient where a matrix is singular, too."""
+"""`determinant`: torch's, with a gradient for singular matrices, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["determinant"]
 
 
 class _Determinant(torch.autograd.Function):  # type: ignore[misc]
-    """Torch's own backward pass divides by the determinant and gives 0 where that is 0; cofactors are not 0 there."""
+    """torch's backward pass divides by the determinant and returns 0 if that is 0; the cofactors are not 0 there."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -24,11 +24,11 @@ class _Determinant(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _cofactors(x: torch.Tensor) -> torch.Tensor:
-    """Of x = U S V', U and V orthogonal: det(U) det(V) U (products of all singular values but one) V'.
+    """Cofactors of x = U S V', U and V orthogonal: det(U) det(V) U (products of all singular values but one) V'.
 
     References:
         Giles, An extended collection of matrix derivative results for forward and reverse mode automatic
-        differentiation, 2008, section 2.2.4, with the singular value decomposition put into the inverse.
+        differentiation, 2008, section 2.2.4, with the singular value decomposition inserted into the inverse.
     """
     u, s, vh = torch.linalg.svd(x)
     size = s.shape[-1]

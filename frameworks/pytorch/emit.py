@@ -1,4 +1,4 @@
-"""A network as Python source: one straight line of calls, parameters bound once, activations deleted when dead."""
+"""A network as Python source: a straight line of calls; parameters are bound once, dead activations deleted."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["Program", "compile_forward"]
 
 
 class Program(NamedTuple):
-    """A network that runs.
+    """A runnable network.
 
     Attributes:
-        call: Takes the inputs in the network's order, gives a tuple of outputs.
+        call: Takes the inputs in the network's order, returns a tuple of outputs.
         source: Its generated source.
     """
 
@@ -38,14 +38,14 @@ class _Writer(Emitter):
     """Writes the whole source of a network.
 
     Args:
-        network: What is written.
-        results: Names of the values that are returned.
+        network: The network to emit.
+        results: Names of the returned values.
         known: As for `Emitter`.
         place: As for `Emitter`.
         operators: As for `Emitter`.
-        copied: Names of the results that are copied.
+        copied: Names of the results to copy.
         batch_norm: As for `Emitter`.
-        stamps: What times each step; None: nothing does.
+        stamps: Times each step; None: no timing.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class _Writer(Emitter):
         return f"{name}.clone()" if isinstance(value.type, ir.TensorType) else f"{self.function(copied)}({name})"
 
     def _write(self, nodes: Sequence[ir.Node], results: Collection[ir.Value], owners: Owners | None = None) -> None:
-        """Append the lines of a graph's nodes; what is dead is deleted, but for what surrounds the graph."""
+        """Append the lines of a graph's nodes; dead values are deleted, except those of the surrounding graph."""
         run, kept = steps(nodes), set(results)
         last: dict[ir.Value, int] = {}
         for index, step in enumerate(run):
@@ -111,7 +111,7 @@ class _Writer(Emitter):
         return (value.graph if maker is None else maker.graph) is graph
 
     def _emit(self, step: Step) -> None:
-        """Append a step; where torch does not compute with an element type, in another whole one."""
+        """Append a step; if torch does not support arithmetic in an element type, in another integer type."""
         lift, back = widening(step.nodes[-1])
         for value in dict.fromkeys(step.inputs) if lift else ():
             if value is not None and value.dtype in lift:
@@ -129,7 +129,7 @@ class _Writer(Emitter):
             self.line(f"del {', '.join(made)}")
 
     def _stamp(self, step: Step, owners: Owners, alive: Sequence[ir.Value]) -> None:
-        """Append the line that says whose the lines since the one before are."""
+        """Append the line that assigns the lines since the previous stamp to their owners."""
         if self._stamps is None or not self._lines:
             return
         if "mark" not in self.bound:
@@ -157,11 +157,11 @@ def compile_forward(
 
     Args:
         network: The network, of operators of the table.
-        results: Names of the outputs that are returned.
+        results: Names of the returned outputs.
         known: Live parameters and buffers by name; constants are added, for the next program.
-        place: The device that constants go to.
+        place: The device for constants.
         operators: As for `Emitter`.
-        owned: Whether what is returned must not be memory of an input, nor a live value.
+        owned: Whether results must not share memory with an input or be a live value.
         batch_norm: As for `Emitter`.
         stamps: As for `Emitter`.
     """
@@ -169,9 +169,9 @@ def compile_forward(
     emitter = _Writer(network, results, known, place, operators, copied, batch_norm, stamps)
     source = emitter.source()
     scope = {**emitter.bound, **places_of(source, emitter.names)}
-    # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
-    # model file's own text is in it. Parameters are its globals: a call hands over the inputs alone.
-    # torch's compiler takes sizes that differ between functions of one file and name for sizes that change.
+    # The source consists of the fixed strings of the operator table, generated identifiers and numbers; it contains
+    # none of the model file's strings. Parameters are its globals: a call passes only the inputs.
+    # If sizes differ between functions of the same file and name, torch's compiler treats them as dynamic.
     shapes = [tuple(value.shape) for value in scope.values() if isinstance(value, torch.Tensor)]
     name = hashlib.sha256(f"{source}{shapes}".encode()).hexdigest()[:16]
     exec(compile(source, f"<deep5 {len(network.nodes)} nodes {name}>", "exec"), scope)  # noqa: S102

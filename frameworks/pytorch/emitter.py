@@ -1,4 +1,4 @@
-"""`Emitter`: what the table of operators writes a network's source with."""
+"""`Emitter`: the interface by which the operator table writes a network's source."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from deep5.networks.onnx.element_types import element_type
 __all__ = ["Emitter", "RunsOperator"]
 
 RunsOperator = Callable[[Operator], Callable[..., tuple[Any, ...]]]
-"""From an operator to a function of tensors, which gives a tuple of them."""
+"""Converts an operator to a function of tensors that returns a tuple of tensors."""
 
 
 class Emitter(ABC):
-    """Collects the source. Names of the model file never enter it: every value gets a generated identifier.
+    """Collects the source. Names in the model file never enter it: every value gets a generated identifier.
 
     Args:
-        network: What is written.
+        network: The network to emit.
         known: Live parameters and buffers by name; constants are added.
-        place: The `torch.device` that constants go to.
-        operators: From a registered operator to what runs it on tensors.
-        batch_norm: What stands for batch normalisation in training; None: torch's own.
+        place: The `torch.device` for constants.
+        operators: Converts a registered operator to a function of tensors.
+        batch_norm: Replacement for batch normalization in training; None: torch's own.
 
     Attributes:
         batch_norm: As given.
-        bound: What the source refers to by name: parameters, buffers, constants, functions.
+        bound: The objects that the source refers to by name: parameters, buffers, constants, functions.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Emitter(ABC):
         self._operators, self.batch_norm = operators, batch_norm
         self._graph = network.model.graph
         self._names: dict[ir.Value, str] = {}
-        # What stands for a value while one node is written: whole numbers that torch stores and does not compute with.
+        # Substitutes for values while one node is emitted: integer types that torch stores but has no arithmetic for.
         self._stand_ins: dict[ir.Value, str] = {}
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
@@ -63,7 +63,7 @@ class Emitter(ABC):
         return self._names
 
     def name(self, value: ir.Value | None) -> str:
-        """The identifier of a value; `None` for an input left out."""
+        """The identifier of a value; `None` for an omitted input."""
         if value is None:
             return "None"
         if value in self._stand_ins:
@@ -76,14 +76,14 @@ class Emitter(ABC):
         return self._names[value]
 
     def _held(self, value: ir.Value) -> Any:
-        """What a value of the network's own graph always holds, or a live parameter or buffer; else None."""
+        """The constant, live parameter or buffer of a value in the network's main graph; else None."""
         key = str(value.name)
         if key not in self._known and (constant := constant_value(value)) is not None:
             self._known[key] = tensor(constant).to(self._place)
         return self._known.get(key)
 
     def _is_nested(self, value: ir.Value) -> bool:
-        """Whether a value belongs to a graph inside a node: its name may be another's, too."""
+        """Whether a value belongs to a subgraph of a node: other values may have the same name."""
         maker = value.producer()
         return (value.graph if maker is None else maker.graph) not in (self._graph, None)
 
@@ -94,14 +94,14 @@ class Emitter(ABC):
         return None if constant is None else tensor(constant).to(self._place)
 
     def setting(self, value: ir.Value | None) -> str:
-        """A number, or a list of them, as source text: literals of a constant, else read when the source runs."""
+        """A number or a list of numbers as source: literals for a constant, otherwise read at run time."""
         if value is None:
             return "None"
         constant = constant_value(value)
         return self.literal(constant.tolist()) if constant is not None else f"{self.name(value)}.tolist()"
 
     def literal(self, value: Any) -> str:
-        """An attribute as source text; of what is no number, the identifier: no text of a file enters the source."""
+        """An attribute as source; for non-numbers an identifier: no string of a file enters the source."""
         if value is None or isinstance(value, (bool, int)):
             return repr(value)
         if isinstance(value, float):
@@ -121,7 +121,7 @@ class Emitter(ABC):
         return name
 
     def product(self, node: ir.Node, function: Callable[..., Any]) -> str:
-        """The identifier of a function that computes a node's product, in float32 where torch's own kernel is none."""
+        """The identifier of a function for a node's product, in float32 for types without a suitable torch kernel."""
         return self.function(in_float32(function) if through_float32(node.outputs[0].dtype, self._place) else function)
 
     def dtype(self, value: ir.Value | None) -> str:
@@ -132,11 +132,11 @@ class Emitter(ABC):
 
     @property
     def on_host(self) -> bool:
-        """Whether the network runs in the host's memory."""
+        """Whether the network runs in host memory."""
         return bool(self._place.type == "cpu")
 
     def place(self) -> str:
-        """The identifier of the device on which tensors are made."""
+        """The identifier of the device for new tensors."""
         self.bound["place"] = self._place
         return "place"
 
@@ -145,10 +145,10 @@ class Emitter(ABC):
         self.line(f"{self.name(node.outputs[0])} = {text}")
 
     def custom(self, node: ir.Node) -> None:
-        """Append the line that runs a registered operator, whose outputs may be fewer than it has.
+        """Append the line that runs a registered operator; the node may have fewer outputs than the operator.
 
         Raises:
-            Unsupported: It is a framework's own, and another's than torch.
+            Unsupported: It is a native operator of another framework.
         """
         operator = operator_of(node)
         if operator is None:
@@ -163,9 +163,9 @@ class Emitter(ABC):
 
     @abstractmethod
     def nested(self, graph: ir.Graph) -> str:
-        """Append a function of a graph inside a node, which reads surrounding values where they are; its identifier.
+        """Append a function for a subgraph of a node, which captures values of outer graphs; returns its identifier.
 
-        It takes the graph's inputs in order and returns a tuple.
+        The function takes the subgraph's inputs in order and returns a tuple.
         """
 
     def line(self, text: str) -> None:

@@ -37,14 +37,14 @@ class PyTorchExecutor(TorchExecutor):
 
     Args:
         network: The network; it is not changed.
-        framework: The back-end, which says what can run.
+        framework: The back-end, which determines what can run.
         device: Where it runs.
-        seed: Of noise alone.
-        compiler: Compiles the generated functions; None: they run as they are.
-        stamps: Times each layer; None: nothing does.
+        seed: Only for noise.
+        compiler: Compiles the generated functions; None: they run eagerly.
+        stamps: Times each layer; None: no timing.
 
     Raises:
-        Unsupported: Nodes that torch cannot run, or not on this device, each with its reason.
+        Unsupported: Nodes that torch cannot run, or not on this device; the message has the reason for each.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PyTorchExecutor(TorchExecutor):
         self._operators = partial(on_tensors, framework=framework)
         place = torch.device(str(device))
         _check_operators(self._forms.evaluation, framework.name, place)
-        # clone: torch's own allocation, aligned as its kernels like it.
+        # clone: memory allocated by torch, with the alignment that its kernels prefer.
         live = {
             name: from_numpy(network.initial(name)).clone().to(place)
             for name in (*network.parameter_specs, *network.buffer_specs)
@@ -93,7 +93,7 @@ class PyTorchExecutor(TorchExecutor):
 
     @property
     def compilations(self) -> int:
-        """How many graphs torch has compiled for this executor; 0 where it runs eagerly."""
+        """Number of graphs that torch has compiled for this executor; 0 in eager mode."""
         return 0 if self._compiler is None else self._compiler.compilations
 
     @cached_property
@@ -123,10 +123,10 @@ class PyTorchExecutor(TorchExecutor):
         return program._replace(call=outputs_of)
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
-        """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on.
+        """Use batch normalization statistics over the batch of all ranks, from the next training pass on.
 
         Raises:
-            Unsupported: torch compiles the pass, in which nothing can then be exchanged.
+            Unsupported: torch compiles the pass, which does not allow communication inside.
         """
         if self._compiler is not None:
             raise Unsupported(
@@ -137,8 +137,8 @@ class PyTorchExecutor(TorchExecutor):
         self.__dict__.pop("_training", None)
 
     def _of_classes(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled program, which changes running statistics as it goes: labels that are no class never reach it."""
-        # A device would have to be waited for.
+        """A compiled program, which updates running statistics as it runs: check labels before calling it."""
+        # On a device, a check would have to wait.
         waits, network = self._place.type != "cpu", self.network
         found = label_inputs(network) if isinstance(network, Network) and not waits else []
         checks = [(labels.position, _class_check(labels, self.network.inputs[labels.name].dtype)) for labels in found]
@@ -183,7 +183,7 @@ class PyTorchExecutor(TorchExecutor):
                 super()._backward(root, loss_scale, chosen)
 
     def _differentiate(self, targets: Mapping[str, Any]) -> None:
-        """Leaves that are not differentiated by keep nothing for it, and are not computed a gradient of."""
+        """Leaves that are not differentiated by store nothing for the backward pass and get no gradient."""
         if targets is not self._active:
             wanted = set(targets)
             if wanted != set(self._active):
@@ -195,7 +195,7 @@ class PyTorchExecutor(TorchExecutor):
 
 
 def _class_check(labels: Labels, dtype: str) -> Callable[[Any], None]:
-    """What looks at a batch of labels on the host: torch itself, where it takes them for indices."""
+    """The check of a batch of labels on the host: torch's own, if it uses them as indices."""
     if labels.ignored is not None or dtype not in ("int32", "int64"):
         return lambda label: labels.check(label.numpy())
     classes = torch.empty(labels.classes)
@@ -204,14 +204,14 @@ def _class_check(labels: Labels, dtype: str) -> Callable[[Any], None]:
         try:
             classes.index_select(0, label if label.ndim == 1 else label.flatten())
         except IndexError:
-            labels.check(label.numpy())  # says which
+            labels.check(label.numpy())  # names the label
             raise
 
     return check
 
 
 def _check_operators(network: Network, name: str, place: torch.device) -> None:
-    """Refuse registered operators that have no source for the device."""
+    """Reject registered operators without source for the device."""
     refused = []
     for node in network.nodes:
         try:

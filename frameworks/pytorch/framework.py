@@ -1,4 +1,4 @@
-"""`PyTorch`: the back-end's entry point. torch itself loads with the first call that needs it."""
+"""`PyTorch`: the back-end's entry point. torch itself is imported by the first call that needs it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["PyTorch", "from_model"]
 
 
 class PyTorch(Framework):
-    """PyTorch, eager: a network becomes generated straight-line source over torch's own functions."""
+    """PyTorch, eager: a network becomes generated straight-line source of calls of torch's functions."""
 
     name = "pytorch"
     modes: ClassVar[Mapping[str, str]] = {
@@ -35,7 +35,7 @@ class PyTorch(Framework):
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
-        # Asked for here, so that a missing torch is named before anything else is made.
+        # Imported here, so that a missing torch is reported before anything else is created.
         import torch
 
         self._torch = torch
@@ -65,16 +65,16 @@ class PyTorch(Framework):
         return layer_clock(as_network(network), self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
-        """Whether the table of operators has this one, with these attributes."""
+        """Whether the operator table has this operator, with these attributes."""
         from deep5.frameworks.pytorch.operators import supports
 
         if self.mode == "compiled" and node.op_type in ("GRU", "LSTM", "RNN") and node.domain in ("", "ai.onnx"):
-            # That of LSTM fails (torch 2.13: mkldnn_rnn_layer); deep5 expands the layer into cells, which compile.
+            # LSTM fails to compile (torch 2.13: mkldnn_rnn_layer); deep5 expands the layer into cells, which compile.
             return Support(False, "torch.compile does not run torch's own recurrent layers")
         return supports(node, compiled=self.mode == "compiled")
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The operator as a function of tensors that torch can differentiate, and compile; see `Framework.operator`."""
+        """The operator as a function of tensors that torch can differentiate and compile; see `Framework.operator`."""
         from deep5.frameworks.pytorch.custom import native_operator
 
         return native_operator(operator, PyTorch())
@@ -86,13 +86,13 @@ class PyTorch(Framework):
         return PyTorchOperatorExecutor(operator, self, device=self._place(device), compiler=self._compiler())
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
-        """torch.optim's own, fused where there is a fused form."""
+        """torch.optim's own optimizers, fused if there is a fused version."""
         from deep5.frameworks.pytorch.optimizers import NATIVE
 
         return NATIVE
 
     def set_threads(self, threads: int) -> None:
-        """Threads within an operator.
+        """Set the threads per operator.
 
         Raises:
             UsageError: As for `Framework.set_threads`.
@@ -100,7 +100,7 @@ class PyTorch(Framework):
         self._torch.set_num_threads(threads)
 
     def _place(self, device: str | Device) -> Device:
-        """A device that is there."""
+        """An available device."""
         place = read_device(device)
         if place.kind == "cuda" and place.index >= self._torch.cuda.device_count():
             found = [f"cuda:{index}" for index in range(self._torch.cuda.device_count())]
@@ -108,7 +108,7 @@ class PyTorch(Framework):
         return place
 
     def _compiler(self) -> Compiler | None:
-        """What compiles in the mode `compiled`."""
+        """The compiler of the mode `compiled`."""
         if self.mode != "compiled":
             return None
         from deep5.frameworks.pytorch.compiled import Compiler
@@ -122,5 +122,5 @@ class PyTorch(Framework):
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
-    """The executor of a network on PyTorch, as the tutorial's recipes name it."""
+    """The executor of a network on PyTorch, under the name of the tutorial's recipes."""
     return PyTorch().executor(network, device=device, seed=seed)

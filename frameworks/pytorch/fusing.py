@@ -1,6 +1,6 @@
-"""The steps of a program: mostly a node each; where torch has one function for several nodes, those together.
+"""The steps of a program: usually one node each; several nodes if torch has one function for them.
 
-What is put together is the same mathematics; results differ by rounding alone.
+Fused steps are mathematically equivalent; results differ only by rounding.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _Value = ir.Value | None
 
 
 class Step(NamedTuple):
-    """A line or some of a program.
+    """One or several lines of a program.
 
     Attributes:
         emit: Writes it.
         inputs: The values that it reads.
         outputs: The values that it computes.
-        nodes: The nodes that it stands for.
+        nodes: The nodes that it implements.
     """
 
     emit: Callable[[Emitter], None]
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 def steps(nodes: Sequence[ir.Node]) -> list[Step]:
-    """The steps of a graph's nodes in the order of execution."""
+    """The steps of a graph's nodes in execution order."""
     fused: dict[ir.Node, Step] = {}
     inner: set[ir.Node] = set()
     for node in nodes:
@@ -65,7 +65,7 @@ def _single(node: ir.Node) -> Callable[[Emitter], None]:
 
 
 def _only_for(value: ir.Value | None, op_type: str, inner: set[ir.Node]) -> ir.Node | None:
-    """The node of this type that computes a value which one node of the same graph reads and nobody else.
+    """The node of this type that produces a value whose only reader is one node of the same graph.
 
     It and the Identity nodes in between (a dropout in evaluation) are added to `inner`.
     """
@@ -107,7 +107,7 @@ def _emit_linear(node: ir.Node, x: _Value, weight: _Value, bias: _Value, emitter
 
 
 def _attention(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
-    """softmax(Q K^T) V, whatever Q was scaled by before.
+    """softmax(Q K^T) V, for any previous scaling of Q.
 
     References:
         Vaswani et al., Attention is all you need, NeurIPS 2017, equation 1.
@@ -130,11 +130,11 @@ def _attention(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
 
 
 def _batch(value: ir.Value | None) -> tuple[int | str, ...] | None:
-    """The first two of four extents, where they are known."""
+    """The first two of four dimensions, if known."""
     if value is None or value.shape is None or len(value.shape) != 4:
         return None
     known = [extent if isinstance(extent, int) else extent.value for extent in value.shape[:2]]
-    return None if None in known else tuple(known)  # type: ignore[arg-type]  # None was looked for
+    return None if None in known else tuple(known)  # type: ignore[arg-type]  # checked for None
 
 
 def _emit_attention(node: ir.Node, q: _Value, k: _Value, v: _Value, emitter: Emitter) -> None:

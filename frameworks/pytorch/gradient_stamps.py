@@ -15,14 +15,14 @@ __all__ = ["GradientStamps"]
 
 
 class GradientStamps(Stamps):
-    """Stamps that also take the time between nodes of torch's backward pass.
+    """Stamps that also measure the time between nodes of torch's backward pass.
 
-    The nodes that a step has added to torch's graph are those of its layer. A hook stamps when each of them begins;
-    what the engine does until the next one begins belongs to it as well: sums where a value was used several times, and
-    writing a parameter's gradient.
+    The nodes that a step adds to torch's graph belong to its layer. A hook stamps the start of each; the engine's work
+    until the next one starts counts toward it, too: sums of values with several uses, and writing a parameter's
+    gradient.
 
     Args:
-        network: Whose layers are meant.
+        network: The network whose layers are timed.
         place: Where it runs.
     """
 
@@ -38,14 +38,14 @@ class GradientStamps(Stamps):
 
     @contextmanager
     def backward(self) -> Iterator[None]:
-        """While inside, the backward pass of the program that ran last is timed."""
+        """Inside the context, the backward pass of the program that ran last is timed."""
         groups, seen = list(self._numbers), set[Any]()
         for number, root in self._roots:
             own = self.number(groups[number]._replace(backward=True))
             waiting = [root]
             while waiting:
                 node = waiting.pop()
-                # A leaf's node outlives the pass, and a hook would stay with it; torch runs it behind its source.
+                # A leaf's node outlives the pass, and a hook would stay with it; torch runs it after its source.
                 if node in seen or type(node).__name__ == "AccumulateGrad":
                     continue
                 seen.add(node)

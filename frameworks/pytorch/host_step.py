@@ -1,4 +1,4 @@
-"""`HostStep`: the training step where torch's parameters are in the host's memory."""
+"""`HostStep`: the training step for torch parameters in host memory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["HostStep"]
 
 
 class HostStep(KernelStep):
-    """`KernelStep` that reads torch's own gradients where they lie, and a modifier's, without a view of NumPy's."""
+    """`KernelStep` that reads torch's own gradients in place, and a modifier's, without a NumPy view."""
 
     def _found(self, kernel: RuleKernel, gradients: Arrays) -> list[tuple[int, Any]]:
         specs, live = self._executor.network.parameter_specs, self._live
         tensors = [_fitting(gradients.get(name), specs[name], live[name]) for name in kernel.names]
         if all(tensor is not None for tensor in tensors):
             return [(tensor.data_ptr(), tensor) for tensor in tensors]
-        # Arrays of somebody else's, or some that do not fit, which the kernel refuses.
+        # Arrays of other libraries, or inconsistent ones, which the kernel rejects.
         return super()._found(kernel, gradients)
 
 
 def _fitting(value: Any, spec: TensorSpec, live: Any) -> Any:
-    """A gradient of torch's in contiguous memory of the host; None where it is none for this parameter."""
+    """A torch gradient in contiguous host memory; None if it does not fit this parameter."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    # What a modifier gives is nearly always as its parameter is: then nothing else is asked.
+    # A modifier's result nearly always matches its parameter: then no other checks are needed.
     if (
         value.is_cpu
         and value.dtype is live.dtype

@@ -1,4 +1,4 @@
-"""Layers timed in eager torch, by stamps between steps of a program and between nodes of torch's backward pass."""
+"""Times layers in eager torch, by stamps between steps of a program and between nodes of torch's backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`from_module`: a `torch.nn.Module` and a loss function as an executor, without a graph of ONNX's operators."""
+"""`from_module`: a `torch.nn.Module` and a loss function as an executor, without an ONNX graph."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ def from_module(
 ) -> GraphExecutor:
     """An executor of a module, for `Trainer`, update rules and native optimizers.
 
-    Parameters and buffers are the module's own, shared and not copied, and have the module's names; parameters that
-    require no gradient count as buffers. The module may put a buffer in another's place, `self.mean = 0.9 * self.mean
-    + …`: it is looked for by its name. A parameter that is frozen later has no gradient, which an update rule refuses;
-    `ParameterGroup(…, frozen=True)` leaves it out. The module changes its buffers while it runs: a call that fails may
-    have changed them. Every call chooses between `module.train()` and `module.eval()`. Layers that draw random numbers
-    draw from torch's stream, seeded anew in every training step from seed and number of the step, so that a resumed run
-    repeats itself; other frameworks draw otherwise. There is no graph to `export`.
+    Parameters and buffers are shared with the module, not copied, and have the module's names; parameters that require
+    no gradient count as buffers. The module may replace a buffer, `self.mean = 0.9 * self.mean + …`: buffers are
+    looked up by name. A parameter that is frozen later has no gradient, which an update rule rejects;
+    `ParameterGroup(…, frozen=True)` excludes it. The module changes its buffers while it runs: a failed call may have
+    changed them. Every call selects `module.train()` or `module.eval()`. Random layers draw from torch's stream, which
+    every training step seeds from seed and step number, so that a resumed run is reproducible; other frameworks draw
+    differently. There is no graph to `export`.
 
-    Without a `Trainer`, a native optimizer, `deep5.framework("pytorch").optimizer("adam")(lr=0.01)`, is bound by
-    `bind(executor)` and makes a whole step by `step(inputs, info)`.
+    Without a `Trainer`, `bind(executor)` binds a native optimizer,
+    `deep5.framework("pytorch").optimizer("adam")(lr=0.01)`, and `step(inputs, info)` runs a whole step.
 
     Args:
-        module: Lies on the device where it is to run.
-        loss: Called as `loss(output, label)`, the module's output first, as torch's losses are, such as
-            `torch.nn.functional.cross_entropy`; gives a scalar.
-        inputs: What a caller feeds, a `TensorSpec` each: all but the last go to the module, in this order and not by
-            name, the last is the label.
+        module: Must be on the device where it is to run.
+        loss: Called as `loss(output, label)`, the module's output first, like torch's losses, such as
+            `torch.nn.functional.cross_entropy`; returns a scalar.
+        inputs: The inputs of a call, a `TensorSpec` each: all but the last are passed to the module, by position in
+            this order, the last is the label.
         outputs: Names of the module's output and of the loss.
-        seed: Of noise, where a call is given no `StepInfo`.
+        seed: The seed of noise for calls without `StepInfo`.
 
     Raises:
-        UsageError: What is given is of another kind, or the module or the loss does not run on such inputs, or gives
-            something else than one tensor, and a scalar.
-        Unsupported: Parameters on several devices, not yet initialised, or of an element type that NumPy lacks.
+        UsageError: An argument has another type, or the module or the loss does not run on such inputs or returns
+            something other than one tensor and a scalar.
+        Unsupported: The parameters are on several devices, not yet initialized, or of an element type that NumPy lacks.
 
     >>> import torch
     >>> from deep5.core.tensors import TensorSpec
@@ -106,7 +106,7 @@ class ModuleExecutor(TorchExecutor):
         buffers |= dict(module.named_buffers())
         live = {**parameters, **buffers}
         specs = {name: _spec(name, value) for name, value in live.items()}
-        # Whether the module's output, and the loss, are memory of what they are given, or live values.
+        # Whether the module's output, and the loss, may share memory with their inputs or with live values.
         self._borrows, self._owned = [False, False], _places(live.values())
         found = dict(zip(outputs, output_specs(self._said[0], inputs, self._tried), strict=True))
         checked_loss(self._said[1], found[outputs[1]])
@@ -188,7 +188,7 @@ class ModuleExecutor(TorchExecutor):
 
     @contextmanager
     def _random(self, info: StepInfo) -> Iterator[None]:
-        """torch's streams, seeded for one step; the caller's own are as they were afterwards."""
+        """Seed torch's random streams for one step; the caller's streams are restored afterwards."""
         seed = derive_seed(info.seed, "module", info.step)
         generators = [torch.default_generator]
         if self._place.type == "cuda":
@@ -223,7 +223,7 @@ class ModuleExecutor(TorchExecutor):
 
 
 def _places(tensors: Iterable[Any]) -> set[int]:
-    """Where the memory of tensors begins."""
+    """The start addresses of the tensors' memory."""
     return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
 
 
@@ -255,7 +255,7 @@ def _spec(name: str, value: Any) -> TensorSpec:
 
 
 def _structure(module: torch.nn.Module, loss: Loss) -> str:
-    """The module's layers and, where Python finds it, the source of what computes with them."""
+    """The module's layers and, if Python finds it, the source of its computations."""
     parts = [str(module)]
     for what in (type(module), loss):
         try:

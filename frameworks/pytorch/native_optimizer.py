@@ -1,4 +1,4 @@
-"""`TorchOptimizer`: an optimizer of torch.optim that owns its step; what it needs loads when it is bound."""
+"""`TorchOptimizer`: an optimizer of torch.optim that owns its step; torch is imported when it is bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TorchOptimizer(NativeOptimizer):
     framework, library = "pytorch", "torch"
     made: ClassVar[str]
     fused: ClassVar[bool] = False
-    # The states of each parameter after a step, those that are there from the first one on.
+    # The states that each parameter has from the first step on.
     states: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -38,10 +38,10 @@ class TorchOptimizer(NativeOptimizer):
         return getattr(torch.optim, self.made)(tensors, **self.arguments(self.hyper), **further)
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Make torch's optimizer over the executor's parameters.
+        """Create torch's optimizer for the executor's parameters.
 
         Raises:
-            UsageError: The executor is another framework's, or torch refuses a hyperparameter.
+            UsageError: The executor belongs to another framework, or torch rejects a hyperparameter.
         """
         leaves = getattr(executor, "leaves", None)
         if leaves is None:
@@ -64,7 +64,7 @@ class TorchOptimizer(NativeOptimizer):
         self._executor.spend()
 
     def _place(self, gradients: Arrays) -> None:
-        """Put gradients where torch looks for them, `.grad`: the executor's are there, what ranks added up is not."""
+        """Store gradients in `.grad` for torch: the executor's are already there, sums over ranks are not."""
         from deep5.frameworks.pytorch.short import from_numpy
 
         for name, leaf in self._executor.leaves().items():
@@ -76,11 +76,12 @@ class TorchOptimizer(NativeOptimizer):
             group.update(self.arguments(hyper))
 
     def _state(self) -> dict[str, Any]:
-        """torch's state as NumPy arrays, `"<state>/<parameter>"`; `"none/<parameter>"` where others alone have one."""
+        """torch's state as NumPy arrays, `"<state>/<parameter>"`; `"none/<parameter>"` if only others have one."""
         import torch
 
         state = self._optimizer.state_dict()["state"]
-        # A parameter that the loss does not depend on has no state in torch, which is said: nothing is missing.
+        # In torch, a parameter that the loss does not depend on has no state; record this, so that nothing counts as
+        # missing.
         without = [name for index, name in enumerate(self._names) if state and self.states and not state.get(index)]
         return dict.fromkeys((f"none/{name}" for name in without), np.asarray(True)) | {
             f"{key}/{self._names[index]}": value.detach().cpu().numpy().copy()
@@ -92,11 +93,11 @@ class TorchOptimizer(NativeOptimizer):
         }
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `_state`, bit for bit.
+        """Restore `_state` exactly.
 
         Raises:
-            ShapeError: An entry of an unknown parameter, of another shape than its parameter or none of this
-                optimizer's, or one that is missing.
+            ShapeError: An entry is missing, belongs to an unknown parameter or to another optimizer, or has another
+                shape than its parameter.
         """
         import torch
 
@@ -113,7 +114,7 @@ class TorchOptimizer(NativeOptimizer):
                 raise ShapeError(
                     f"the optimizer's state {key!r} has shape {array.shape}; allowed: {tuple(leaf.shape)} or ()"
                 )
-            # Not by torch's own load_state_dict: it rounds every state to the parameter's type, the scalars too.
+            # torch's own load_state_dict would round every state to the parameter's type, including the scalars.
             tensor = torch.from_numpy(array)
             loaded.setdefault(name, {})[kind] = tensor.to(leaf.device) if array.shape or self.fused else tensor
         for name in leaves if loaded else ():

@@ -1,4 +1,4 @@
-"""Which operators torch runs, whatever they are called from."""
+"""Which operators torch runs, for all callers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["check_operator"]
 
 
 def check_operator(operator: Operator, device: str = "cpu") -> None:
-    """Refuse an operator that torch does not run on a kind of device.
+    """Reject an operator that torch does not run on a kind of device.
 
     Raises:
-        Unsupported: It is another framework's, or has no source for the device.
+        Unsupported: It belongs to another framework, or has no source for the device.
     """
     if reason := foreign(operator, "pytorch"):
         raise Unsupported(reason)

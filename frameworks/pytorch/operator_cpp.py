@@ -1,4 +1,4 @@
-"""Operators in C++ on torch: kernels on the tensors' own memory, with the operator's own backward."""
+"""C++ operators on torch: kernels on the tensors' memory, with the operator's own backward."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Outputs = tuple[Any, ...]
 def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
     """A compiled operator, or its backward pass, on tensors.
 
-    Memory that is C-contiguous is used where it lies, and so is all that the operator takes as `deep5::Strided`; other
-    inputs are copied. Under `torch.compile`, and wherever else torch traces, it is one operator of torch's; see
+    C-contiguous memory is used in place, and so is any input that the operator takes as `deep5::Strided`; other inputs
+    are copied. Under `torch.compile`, and for any other tracing by torch, it is one torch operator; see
     `operator_traced`.
 
     Args:
         operator: A `CppOperator`, or the `Backward` of one.
 
     Returns:
-        A function of tensors that gives a tuple of them, differentiable once.
+        A function of tensors that returns a tuple of tensors, differentiable once.
     """
     own = Compiled(operator, call)
     forward, recording = own.forward, torch.is_grad_enabled
@@ -48,7 +48,7 @@ def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
             )
         if recording():
             for value in inputs:
-                # What is no tensor is refused by the pass.
+                # The pass rejects arguments that are not tensors.
                 if getattr(value, "requires_grad", False):
                     outputs: Outputs = _apply(own, *inputs)
                     return outputs
@@ -58,7 +58,7 @@ def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
 
 
 class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
-    """One for all operators, which come as the first argument."""
+    """One autograd function for all operators; the operator is the first argument."""
 
     @staticmethod
     def forward(ctx: Any, own: Compiled, *inputs: Any) -> Outputs:
@@ -76,5 +76,5 @@ def _directly(run: Pass, given: Sequence[Any]) -> Outputs:
     return run(given)
 
 
-# Function.apply looks for the transformations of torch.func first, for 1 µs; a pass refuses their tensors anyway.
+# Function.apply looks for torch.func transformations first, which takes 1 µs; a pass rejects their tensors anyway.
 _apply = super(torch.autograd.Function, _Function).apply

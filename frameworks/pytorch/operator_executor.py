@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PyTorchOperatorExecutor"]
 
-# Compiled functions hold memory of their own, so fewer are kept than of what is cheap.
+# Compiled functions hold memory, so the cache is smaller than for cheap entries.
 _PROGRAMS = 64
 
 Run = Callable[..., tuple[Any, ...]]
@@ -39,17 +39,17 @@ class PyTorchOperatorExecutor(OperatorExecutor):
     """An operator on PyTorch; made by `PyTorch.operator_executor`. Implements `OperatorExecutor`.
 
     Args:
-        operator: Of any kind that torch runs.
+        operator: Any operator that torch runs.
         framework: The back-end.
         device: Where it runs.
-        compiler: Compiles it, for each combination of shapes apart; None: it runs as it is.
+        compiler: Compiles it, separately for each combination of shapes; None: it runs eagerly.
 
     Attributes:
         operator: As given.
         device: As given.
 
     Raises:
-        Unsupported: It is another framework's, or has no source for the device.
+        Unsupported: It belongs to another framework, or has no source for the device.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PyTorchOperatorExecutor(OperatorExecutor):
                     f"{name_of(self.operator)} has no gradient on torch: none of its outputs depends on these inputs "
                     "in a way that torch can differentiate"
                 )
-            # An input that the outputs do not depend on has the gradient zero.
+            # An input that the outputs do not depend on has a zero gradient.
             found = iter(
                 torch.autograd.grad(
                     [out for out, _ in roots],
@@ -112,7 +112,7 @@ class PyTorchOperatorExecutor(OperatorExecutor):
         return tuple(out.detach() for out in outputs), tuple(next(found) if want else None for want in wanted)
 
     def synchronize(self) -> None:
-        """Wait for the device; on the host there is nothing to wait for."""
+        """Wait for the device; does nothing on the host."""
         if self._place.type == "cuda":
             torch.cuda.synchronize(self._place)
 
@@ -128,7 +128,7 @@ class PyTorchOperatorExecutor(OperatorExecutor):
         }
 
     def _run(self, inputs: Sequence[Any], wanted: tuple[bool, ...] | None) -> Run:
-        """What runs on inputs like these; for an operator that is not compiled, mostly one function for all."""
+        """The function for inputs like these; for an operator that is not compiled, usually the same for all."""
         if self._compiler is None and self._plain is not None:
             return self._plain
         try:
@@ -136,7 +136,7 @@ class PyTorchOperatorExecutor(OperatorExecutor):
         except KeyError:
             pass
         except AttributeError:
-            self._wanted(inputs, None)  # which refuses what is no tensor
+            self._wanted(inputs, None)  # rejects arguments that are not tensors
             raise
         run = self._plain or onnx_program(self.operator, self._framework, self._operators, inputs)  # type: ignore[arg-type]
         if self._compiler is not None:
@@ -150,13 +150,13 @@ class PyTorchOperatorExecutor(OperatorExecutor):
 
     def _failed(self, error: Exception) -> OperatorError:
         told = str(error).strip().splitlines() or [""]
-        # Signatures that a function has follow the first line.
+        # The first line is followed by the function's signatures.
         said = " ".join(line.strip() for line in told[:3]) if told[0].endswith(":") else told[0]
         return OperatorError(f"{name_of(self.operator)} failed on torch: {type(error).__name__}: {said}")
 
 
 def _in_python(run: Run) -> Run:
-    """A function of Python, as torch compiles one, around whatever can be called."""
+    """Wrap any callable in a Python function, which torch can compile."""
 
     def outputs_of(*inputs: Any) -> tuple[Any, ...]:
         return run(*inputs)
@@ -165,12 +165,12 @@ def _in_python(run: Run) -> Run:
 
 
 def _tensor(operator: Operator, number: int, value: Any) -> torch.Tensor:
-    """A tensor of what may be NumPy's; memory is shared where torch can."""
+    """A tensor from a tensor or a NumPy array; shares memory if torch can."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     try:
         array = np.asarray(value)
-        if array.dtype.name == "bfloat16":  # which torch does not take from NumPy
+        if array.dtype.name == "bfloat16":  # torch does not accept it from NumPy
             return torch.from_numpy(np.array(array.view(np.uint16), order="C")).view(torch.bfloat16)
         if array.flags.carray and array.dtype.isnative:
             return torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""Operators under `torch.compile`: one function that torch leaves in its graph and calls when it traces that."""
+"""Operators under `torch.compile`: one function that torch keeps in its graph and calls while tracing it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Run = Callable[..., Outputs]
 
 
 def compilable(run: Run) -> Run:
-    """A function of tensors which torch.compile takes as one step, and whose insides AOTAutograd traces.
+    """A function of tensors that torch.compile treats as one step, and into which AOTAutograd traces.
 
-    Torch keeps the functions that it has met in a graph for ever. It meets the same one for every operator, which
-    finds the operator under a text: one that no other operator has, in this process or another, so that no graph which
-    torch has kept is taken for that of another operator.
+    torch keeps functions in its graphs forever. It sees the same function for every operator, which looks up the
+    operator by a string key: the key is unique across operators and processes, so that torch never reuses a cached
+    graph for another operator.
 
     Args:
-        run: Takes tensors, gives a tuple of them; kept alive by what is returned, and by nothing else.
+        run: Takes tensors, returns a tuple of tensors; only the returned function keeps it alive.
     """
     key = secrets.token_hex(8)
     _RUNS[key] = run

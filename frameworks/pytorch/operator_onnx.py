@@ -1,4 +1,4 @@
-"""Operators of ONNX's own set on torch: the generated function of a network of one node."""
+"""ONNX operators on torch: the generated function of a one-node network."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Program = Callable[..., tuple[Any, ...]]
 
 
 def onnx_operator(operator: ONNXOperator, framework: Framework, operators: RunsOperator) -> Program:
-    """A function of tensors that looks its program up by their shapes and element types.
+    """A function of tensors that looks up its program by their shapes and element types.
 
     Args:
         operator: The operator.
-        framework: The back-end, which says what can run.
-        operators: From a registered operator to what runs it on tensors.
+        framework: The back-end, which determines what can run.
+        operators: Converts a registered operator to a function of tensors.
     """
     programs: dict[Any, Program] = {}
 
@@ -43,7 +43,7 @@ def onnx_operator(operator: ONNXOperator, framework: Framework, operators: RunsO
         except KeyError:
             program = remember(programs, key, onnx_program(operator, framework, operators, inputs))
         except AttributeError:
-            program = onnx_program(operator, framework, operators, inputs)  # which refuses what is no tensor
+            program = onnx_program(operator, framework, operators, inputs)  # rejects arguments that are not tensors
         return program(*inputs)
 
     return custom
@@ -55,9 +55,9 @@ def onnx_program(
     """The generated function for inputs like these; further arguments as for `onnx_operator`.
 
     Raises:
-        ShapeError: What is no tensor, or inputs that the operator does not take.
+        ShapeError: An input is not a tensor, or the operator does not accept it.
         NetworkError: As `ONNXOperator.network`.
-        Unsupported: torch does not run it so, with the reason.
+        Unsupported: torch does not run it in this form; the message has the reason.
     """
     for number, value in enumerate(inputs):
         if not isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""`Pass`: an operator in C++ on the tensors' own memory, in one direction; `Compiled`: with its backward passes."""
+"""`Pass`: a C++ operator on the tensors' memory, in one direction; `Compiled`: with its backward passes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Outputs = tuple[Any, ...]
 
 
 class _Made(NamedTuple):
-    """How an operator runs on inputs of known shapes."""
+    """The program of an operator for inputs of known shapes."""
 
     plan: Plan
     outputs: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
@@ -38,11 +38,11 @@ class Pass:
 
     Args:
         operator: A `CppOperator`, or the `Backward` of one.
-        owner: What has to live for its backward pass to run.
-        dispatched: Runs it on tensors that have no memory of their own, those that torch traces with among them.
+        owner: The object that must be alive for its backward pass to run.
+        dispatched: Runs it on tensors without memory, including those of torch's tracing.
 
     Attributes:
-        number: What stands for it in the graphs that torch traces.
+        number: Its number in the graphs that torch traces.
         owner: A weak reference.
     """
 
@@ -53,10 +53,10 @@ class Pass:
         PASSES[self.number] = self
 
     def __call__(self, inputs: Sequence[Any]) -> Outputs:
-        """The outputs, of tensors whose gradients are not asked for.
+        """The outputs, for tensors whose gradients are not requested.
 
         Raises:
-            ShapeError: Inputs that the operator does not take.
+            ShapeError: The operator does not accept such inputs.
             OperatorError: It does not compile, or failed.
             Unsupported: There is no source for the device.
         """
@@ -64,7 +64,7 @@ class Pass:
             plan, wanted, place, on_host = self._made[
                 tuple([(value.__class__, value.shape, value.dtype, value.device) for value in inputs])
             ]
-        except (KeyError, AttributeError, TypeError):  # new, no tensor, symbolic
+        except (KeyError, AttributeError, TypeError):  # new, not a tensor, symbolic
             if any(isinstance(value, torch.Tensor) and _dispatches(type(value)) for value in inputs):
                 return self._dispatched(self, inputs)
             plan, wanted, place, on_host = self._make(inputs)
@@ -89,7 +89,7 @@ class Pass:
         if on_host:
             try:
                 laid.on_addresses(tuple(addresses))
-            except ShapeError:  # memory that is not aligned to its element type; nothing has run
+            except ShapeError:  # memory without the alignment of its element type; nothing has run
                 given = [value.clone(memory_format=torch.contiguous_format) for value in given]
                 plan.on_addresses(tuple([value.data_ptr() for value in (*given, *outputs)]))
         else:
@@ -101,7 +101,7 @@ class Pass:
         """The kernel for inputs of these element types.
 
         Raises:
-            As `CppOperator.kernel`; Unsupported, too, where there is no `backward`, and on other devices.
+            As `CppOperator.kernel`; also Unsupported if there is no `backward`, and on other devices.
         """
         if place.type not in ("cpu", "cuda"):
             raise Unsupported(
@@ -120,10 +120,10 @@ class Pass:
         return kernel
 
     def place(self, inputs: Sequence[Any]) -> torch.device:
-        """Where it runs.
+        """The device of the inputs.
 
         Raises:
-            ShapeError: Inputs on several devices.
+            ShapeError: The inputs are on several devices.
         """
         places = {value.device for value in inputs}
         if len(places) > 1:
@@ -133,14 +133,15 @@ class Pass:
         return next(iter(places), torch.device("cpu"))
 
     def _make(self, inputs: Sequence[Any]) -> _Made:
-        described(self.operator, inputs)  # refuses what is no tensor, and another number of them
+        described(self.operator, inputs)  # rejects arguments that are not tensors, or a wrong number of them
         place = self.place(inputs)
         specs = [tensor_spec(value) for value in inputs]
         plan = self.kernel([spec.dtype for spec in specs], place).plan(specs)
         outputs = []
         for spec in plan.outputs:
             shape = tuple(map(int, spec.shape))
-            # Strides are given since torch.empty looks for more arguments than torch.empty_strided: half a µs each.
+            # With strides given, torch.empty_strided parses fewer arguments than torch.empty, which saves half a µs per
+            # output.
             strides = torch.empty(shape, device="meta").stride()
             outputs.append((shape, strides, getattr(torch, spec.dtype)))
         key = tuple([(value.__class__, value.shape, value.dtype, value.device) for value in inputs])
@@ -151,7 +152,7 @@ class Compiled:
     """A compiled operator with its backward passes.
 
     Args:
-        operator: A `CppOperator`, or the `Backward` of one, which has none.
+        operator: A `CppOperator`, or the `Backward` of one, which has no backward pass.
         dispatched: As for `Pass`.
 
     Attributes:
@@ -166,19 +167,19 @@ class Compiled:
     def differentiate(
         self, output_grads: Sequence[Any], saved: Sequence[Any], needs: tuple[bool, ...], way: Way
     ) -> Outputs:
-        """The gradients by the inputs.
+        """The gradients with respect to the inputs.
 
         Args:
-            output_grads: By all outputs.
+            output_grads: The gradients of all outputs.
             saved: The inputs, then the outputs.
-            needs: Which inputs want a gradient.
-            way: How the backward pass is run.
+            needs: Which inputs need a gradient.
+            way: Runs the backward pass.
         """
         floating = tuple([value.is_floating_point() for value in saved[len(needs) :]])
         grads = [gradient for gradient, real in zip(output_grads, floating, strict=True) if real]
         given = (*grads, *saved)
         run = self.backward(needs, floating)
-        if torch.is_grad_enabled():  # somebody means to differentiate the gradients
+        if torch.is_grad_enabled():  # the caller may differentiate the gradients
             with torch.no_grad():
                 made = way(run, given)
             made = _Once.apply(name_of(self.operator), made, *given)
@@ -191,8 +192,8 @@ class Compiled:
         """The backward pass.
 
         Args:
-            needs: Which inputs want a gradient.
-            floating: Which outputs are floating-point numbers.
+            needs: Which inputs need a gradient.
+            floating: Which outputs are floating-point.
 
         Raises:
             Unsupported: The operator is itself a backward pass.
@@ -211,7 +212,7 @@ Way = Callable[[Pass, Sequence[Any]], Outputs]
 
 
 class _Once(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
-    """Gradients as they are, which refuse to be differentiated by what they were computed of."""
+    """Passes gradients through and rejects differentiating them with respect to the tensors they were computed from."""
 
     @staticmethod
     def forward(ctx: Any, name: str, gradients: Outputs, *given: Any) -> Outputs:
@@ -226,8 +227,8 @@ class _Once(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
 
 
 def _as_they_lie(plan: Plan, inputs: Sequence[Any]) -> tuple[list[Any], Plan]:
-    """The inputs, copied only where the kernel takes none that are strided, and the plan for their strides."""
-    # A negation that torch has put off is part of the value, and not in memory.
+    """The inputs, copied only if the kernel does not accept strided ones, and the plan for their strides."""
+    # torch's lazy negation is part of the value but not yet in memory.
     given = [
         value.resolve_neg() if strided else value.resolve_neg().contiguous()
         for value, strided in zip(inputs, plan.kernel.strided, strict=True)
@@ -237,10 +238,10 @@ def _as_they_lie(plan: Plan, inputs: Sequence[Any]) -> tuple[list[Any], Plan]:
 
 
 def _dispatches(kind: type) -> bool:
-    """Whether tensors of this class have no memory of their own: those that torch traces with, for one."""
+    """Whether tensors of this class have no memory, such as those of torch's tracing."""
     return getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
 
 
 _NUMBERS = itertools.count()
 PASSES: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
-"""What stands behind the numbers in graphs; it keeps nothing alive."""
+"""The passes by their numbers in graphs; keeps nothing alive."""

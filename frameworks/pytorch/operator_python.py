@@ -1,4 +1,4 @@
-"""Operators in Python on torch: their own array code on tensors, their own backward as torch's gradient."""
+"""Python operators on torch: their array code runs on tensors, their backward is torch's gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deep5.operators.contract import check_gradients, check_outputs, name_of, se
 
 __all__ = ["described", "python_operator", "tensor_spec"]
 
-# What torch says, while it traces, of code that looks at the values of a tensor.
+# torch's errors while tracing code that reads the values of a tensor.
 _UNTRACEABLE = (
     GuardOnDataDependentSymNode,
     torch._subclasses.fake_tensor.DataDependentOutputException,
@@ -29,17 +29,17 @@ Outputs = tuple[Any, ...]
 
 
 def python_operator(operator: Operator) -> Callable[..., Outputs]:
-    """An operator whose methods get tensors.
+    """An operator whose methods receive tensors.
 
-    Under `torch.compile` the methods run on tensors without values, and what they call becomes part of the graph,
-    forward and backward; what a call is held to is then looked at while torch traces, with symbolic extents.
+    Under `torch.compile` the methods run on tensors without values, and the calls in them become part of the graph,
+    forward and backward; calls are then checked while torch traces, with symbolic dimensions.
 
     Args:
         operator: The operator.
 
     Returns:
-        A function of tensors that gives a tuple of them, differentiable by torch; any order of derivative that the
-        code of `backward` allows.
+        A function of tensors that returns a tuple of tensors, differentiable by torch to any order that the code of
+        `backward` allows.
     """
     own = _Own(operator)
 
@@ -59,16 +59,16 @@ def python_operator(operator: Operator) -> Callable[..., Outputs]:
 
 
 def tensor_spec(value: Any) -> TensorSpec:
-    """Shape and element type of a tensor; while torch traces, an extent may be one of torch's symbolic numbers."""
+    """Shape and element type of a tensor; while torch traces, a dimension may be one of torch's symbolic numbers."""
     return TensorSpec(shape=tuple(value.shape), dtype=dtype_name(value.dtype))
 
 
 def described(operator: Operator, inputs: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    """What the operator says of its outputs, for these inputs.
+    """The specs that the operator declares for its outputs, for these inputs.
 
     Raises:
-        ShapeError: An input is no tensor, or the operator does not take such inputs.
-        OperatorError: `specs` failed, or gave something else than TensorSpecs.
+        ShapeError: An input is not a tensor, or the operator does not accept such inputs.
+        OperatorError: `specs` failed, or did not return TensorSpecs.
     """
     for number, value in enumerate(inputs):
         if not isinstance(value, torch.Tensor):
@@ -80,7 +80,7 @@ def described(operator: Operator, inputs: Sequence[Any]) -> tuple[TensorSpec, ..
 
 
 class _Own:
-    """An operator, and what it says of the shapes that it has met."""
+    """An operator with a cache of its output specs by input shapes."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
@@ -89,7 +89,7 @@ class _Own:
     def run(self, inputs: Sequence[Any]) -> Outputs:
         try:
             expected = self._known[tuple([(value.shape, value.dtype) for value in inputs])]
-        except (KeyError, AttributeError, TypeError):  # new, no tensor, symbolic
+        except (KeyError, AttributeError, TypeError):  # new, not a tensor, symbolic
             expected = self._expect(inputs)
         versions = [None if value.is_inference() else value._version for value in inputs]
         try:
@@ -123,7 +123,7 @@ class _Own:
         return check_gradients(self.operator, gradients, inputs, needs)
 
     def _check_kept(self, method: str, values: Sequence[Any], versions: Sequence[int | None]) -> None:
-        """Refuse a method that wrote to what it was given; torch counts the writes to a tensor."""
+        """Reject a method that modified its arguments; torch counts in-place changes of tensors."""
         for number, (value, before) in enumerate(zip(values, versions, strict=True)):
             if before is not None and value._version != before:
                 raise OperatorError(
@@ -132,7 +132,7 @@ class _Own:
                 )
 
     def refuse(self, inputs: Sequence[Any]) -> None:
-        """Raise where an input is no tensor."""
+        """Raise an error if an input is not a tensor."""
         described(self.operator, inputs)
 
     def _expect(self, inputs: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
@@ -153,7 +153,7 @@ class _Own:
                     "its inputs are; remedy: the functions of deep5.array_namespace(…)"
                 )
             got = tensor_spec(value)
-            if reason := spec.mismatch(got.shape, got.dtype):  # type: ignore[arg-type]  # numbers, symbolic ones too
+            if reason := spec.mismatch(got.shape, got.dtype):  # type: ignore[arg-type]  # numbers or symbolic numbers
                 raise OperatorError(f"{name}.forward: output {number}: {reason}, as its specs says")
             if got.shape != tuple(spec.shape):
                 raise OperatorError(f"{name}.forward: output {number}: got {got}, expected {spec}, as its specs says")
@@ -172,7 +172,7 @@ class _Own:
 
 
 class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
-    """One for all operators, which come as the first argument."""
+    """One autograd function for all operators; the operator is the first argument."""
 
     @staticmethod
     def forward(ctx: Any, own: _Own, *inputs: Any) -> Outputs:

@@ -1,7 +1,7 @@
-"""Operators in C++ while torch traces: `torch.ops.deep5.operator`, one for all of them.
+"""C++ operators while torch traces: `torch.ops.deep5.operator`, one for all of them.
 
-In a graph an operator is a number, and the shapes and element types of its outputs are arguments: what torch keeps of
-a graph, in memory or on disk, holds for every operator that it fits, and the number says which one runs.
+In a graph an operator is a number, and the shapes and element types of its outputs are arguments: a graph that torch
+caches in memory or on disk is valid for every operator that matches it, and the number selects the one to run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIBRARY.define(
 
 
 def traced(own: Compiled, inputs: Sequence[Any]) -> Outputs:
-    """The outputs while torch traces, differentiable where gradients are asked for."""
+    """The outputs while torch traces, differentiable if gradients are requested."""
     described(own.operator, inputs)
     if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
         outputs: Outputs = _Traced.apply(own, *inputs)
@@ -43,9 +43,9 @@ def call(run: Pass, inputs: Sequence[Any], token: Any = None, *, keep: bool = Fa
 
     Args:
         run: The pass.
-        inputs: Of any kind that torch traces with; extents may be symbolic.
-        token: What keeps the pass alive until it has run; see `keep`.
-        keep: Whether a token that keeps the pass alive is to follow the outputs.
+        inputs: Any tensors for torch's tracing; dimensions may be symbolic.
+        token: Keeps the pass alive until it has run; see `keep`.
+        keep: Whether to append a token that keeps the pass alive to the outputs.
 
     Raises:
         As `Pass`.
@@ -103,8 +103,8 @@ _LIBRARY.impl("operator", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("deep5::operator", _fake, lib=_LIBRARY)
 
 
-class _Token(ctypes.c_uint8 * 1):  # type: ignore[misc]  # a class that ctypes makes
-    """Memory of a tensor, which keeps an operator alive for as long as torch keeps the memory."""
+class _Token(ctypes.c_uint8 * 1):  # type: ignore[misc]  # ctypes creates the class
+    """Memory of a tensor that keeps an operator alive as long as torch keeps the memory."""
 
     owner: Any
 
@@ -116,7 +116,7 @@ def _token(run: Pass) -> Any:
 
 
 class _Traced(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
-    """As the one that runs without tracing; what it saves for the backward pass holds the operator, too."""
+    """The traced version of the autograd function; the tensors saved for the backward pass also hold the operator."""
 
     @staticmethod
     def forward(ctx: Any, own: Compiled, *inputs: Any) -> Outputs:

@@ -1,4 +1,4 @@
-"""Which nodes PyTorch runs: the table of operators, filled by the modules beside this one."""
+"""Which nodes PyTorch runs: the operator table, filled by the other modules of this package."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _DTYPES = {
         "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE",
     )
 }
-# Of which torch has some kernels, in `unsigned.py` others; a registered operator would find neither.
+# torch has some kernels for these, `unsigned.py` others; a registered operator would find neither.
 _UNSIGNED = {ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64}
-# Stored in eight bits: they are converted and moved, and computed with in other types.
+# Eight-bit storage types: converted and moved, but arithmetic uses other types.
 _NARROW = {
     getattr(ir.DataType, name) for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
 }
@@ -49,7 +49,7 @@ _NARROW_OPERATORS = {
     "BitCast", "Cast", "CastLike", "Constant", "DequantizeLinear", "Expand", "Flatten", "Identity", "QuantizeLinear",
     "Reshape", "Shape", "Size", "Squeeze", "Transpose", "Unsqueeze",
 }
-# Named, so that nobody takes the imports away: they fill the table.
+# Referenced, so that the imports are not removed: they fill the table.
 _FILLED_BY = (
     operators_attention, operators_control, operators_elementwise, operators_image, operators_index,
     operators_layers, operators_math, operators_normalization, operators_quantized, operators_random,
@@ -60,11 +60,11 @@ _FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceMean"}
 
 
 def supports(node: ir.Node, *, compiled: bool = False) -> Support:
-    """Whether this node can run, and if not, why.
+    """Whether this node can run, and the reason if not.
 
     Args:
         node: The node.
-        compiled: Whether torch compiles the program: then nothing that is computed can be read on the host.
+        compiled: Whether torch compiles the program: then no computed value can be read on the host.
     """
     if is_custom(node):
         reason = _unfit(node)

@@ -1,4 +1,4 @@
-"""What sequence models are made of: attention by torch's own kernel, rotary positions, causal convolution, gates."""
+"""Operators of sequence models: attention by torch's kernel, rotary embeddings, causal convolution, gates."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WINDOWS = ("left_window_size", "right_window_size")
 
 
 def _check_attention(node: ir.Node) -> str | None:
-    """What torch's kernel does not compute: the body of ONNX's function does."""
+    """Cases that torch's kernel does not support and the body of ONNX's function does."""
     q, k, v, mask = (*node.inputs, None)[:4]
-    kind = q.dtype  # type: ignore[union-attr]  # it is there
+    kind = q.dtype  # type: ignore[union-attr]  # exists
     if len(node.outputs) > 3 and node.outputs[3].name:
         return "the scores, which torch's kernel does not give"
     if attribute(node, "softcap", 0.0) > 0:
@@ -42,7 +42,7 @@ def _check_attention(node: ir.Node) -> str | None:
 
 
 def _heads_of(node: ir.Node) -> tuple[int | None, int | None]:
-    """How many heads the queries have, and the keys and values; None where that is not known."""
+    """The number of query heads and of key and value heads; None if unknown."""
     if rank(node) == 3:
         return attribute(node, "q_num_heads", None), attribute(node, "kv_num_heads", None)
     return extents(node, 0)[1], extents(node, 1)[1]
@@ -54,10 +54,10 @@ def _with_heads(x: Any, heads: int) -> Any:
 
 
 def _allowed(q: Any, k: Any, offset: Any, lengths: Any, causal: bool, windows: tuple[int, int]) -> Any:
-    """Which query sees which key, to be broadcast to (batch, heads, queries, keys); None where each sees all."""
+    """Which query sees which key, broadcastable to (batch, heads, queries, keys); None if each sees all."""
     places, (left, right) = torch.arange(k.shape[2], device=k.device), windows
     found = None if lengths is None else places < lengths[:, None, None, None]
-    if causal:  # no key behind a query's own place
+    if causal:  # no key after a query's own position
         right = 0
     if left >= 0 or right >= 0:
         distance = torch.arange(q.shape[2], device=k.device)[:, None] + offset - places
@@ -67,7 +67,7 @@ def _allowed(q: Any, k: Any, offset: Any, lengths: Any, causal: bool, windows: t
 
 
 def _together(mask: Any, allowed: Any, keys: int) -> Any:
-    """A mask with the keys that it does not reach left out, and what is not allowed."""
+    """Combine a mask with the allowed positions; keys beyond the mask are excluded."""
     if mask is not None:
         out: Any = False if mask.dtype == torch.bool else float("-inf")
         mask = F.pad(mask, (0, keys - mask.shape[-1]), value=out) if mask.shape[-1] < keys else mask
@@ -86,15 +86,15 @@ def _attention(
     windows: tuple[int, int],
     scale: float | None,
 ) -> tuple[Any, Any, Any]:
-    """ONNX's attention; the result, and all keys and values.
+    """ONNX's attention; returns the result, and all keys and values.
 
     Args:
         dot: torch's kernel.
-        inputs: Queries, keys, values, mask, keys and values of the past, lengths; None for those left out.
-        heads: Of the queries, and of keys and values, where those are not an axis.
-        causal: Whether no query sees a key behind its own place.
-        windows: How many keys before its place, and behind it, a query sees; -1 for all.
-        scale: What scores are multiplied by; None: one over the root of a head's size.
+        inputs: Queries, keys, values, mask, past keys and values, lengths; None for omitted ones.
+        heads: Numbers of query heads and of key and value heads, if heads are not a dimension.
+        causal: Whether no query sees a key after its own position.
+        windows: Number of keys before and after its position that a query sees; -1 for all.
+        scale: The factor of the scores; None: one over the square root of the head size.
 
     References:
         ONNX, Attention-25. Vaswani et al., Attention is all you need, NeurIPS 2017, equation 1.
@@ -115,7 +115,7 @@ def _attention(
 
 
 def _attention_with_cache(*settings: Any) -> tuple[Any, Any, Any]:
-    """As `_attention`; keys and values are no memory of the inputs."""
+    """Like `_attention`, but keys and values do not share memory with the inputs."""
     y, k, v = _attention(*settings)
     return y, k.clone(), v.clone()
 
@@ -152,7 +152,7 @@ def _rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Any:
-    """Su et al., RoFormer, arXiv:2104.09864, equation 34: pairs of features turned by an angle of their place."""
+    """Su et al., RoFormer, arXiv:2104.09864, equation 34: rotates pairs of features by an angle of their position."""
     flat = x.ndim == 3
     y = x.unflatten(2, (num_heads, x.shape[2] // (num_heads or 1))) if flat else x
     cos, sin = (
@@ -173,7 +173,7 @@ def _swi_glu(gate: Any, x: Any, *, alpha: float = 1.0) -> Any:
 
 
 def _causal_convolution(product: Any, x: Any, weight: Any, bias: Any, past: Any, gated: bool) -> tuple[Any, Any]:
-    """A convolution of each channel over its own past; the result, and the past of what follows."""
+    """A causal convolution per channel; returns the result and the past for the next call."""
     before = weight.shape[2] - 1
     padded = F.pad(x, (before, 0)) if past is None else torch.cat((past, x), 2)
     y = product(padded, weight, bias, groups=weight.shape[0])

@@ -1,4 +1,4 @@
-"""Operators with graphs inside them, and those on lists and optional values."""
+"""Operators with subgraphs, and operators on sequences and optional values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _write(emitter: Emitter, node: ir.Node, function: Callable[..., Any], argume
 
 
 def _empty(emitter: Emitter, values: Sequence[ir.Value]) -> str:
-    """Shapes and element types of what no steps are stacked to: extents that are not known are 0."""
+    """Shapes and element types of the stacked results of zero steps: unknown dimensions are 0."""
     pairs = []
     for value in values:
         extents = [extent if isinstance(extent, int) else 0 for extent in value.shape or ()]

@@ -1,4 +1,4 @@
-"""More operators that compute element by element: trigonometry, bits, conversions, running sums."""
+"""More elementwise operators: trigonometry, bits, conversions, cumulative sums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UINT64 = torch.uint64
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of torch's, with a signature that can be read."""
+    """A torch function, with a readable signature."""
 
     def own(*inputs: Any) -> Any:
         return function(*inputs)
@@ -103,7 +103,7 @@ def _bit_shift(x: Any, bits: Any, *, direction: str, kind: Any) -> Any:
     wide, by = (value.view(torch.int64) if kind == _UINT64 else value.to(torch.int64) for value in (x, bits))
     if direction == "LEFT":
         shifted = torch.where((by < 0) | (by > 63), 0, wide << by.clamp(0, 63))
-    elif kind.is_signed:  # copies of the sign move in; a negative distance is as one beyond all bits
+    elif kind.is_signed:  # sign bits move in; a negative distance is larger than all bits
         shifted = wide >> torch.where((by < 0) | (by > 63), 63, by)
     else:
         shifted = logical_shift(wide, by)
@@ -129,7 +129,7 @@ _INTO_NARROW = {
 
 
 def converted(x: Any, kind: Any, saturate: int = 1) -> Any:
-    """A tensor of another element type, by ONNX's rules for what an eight-bit float does not hold.
+    """A tensor converted to another element type, by ONNX's rules for values out of range of an eight-bit float.
 
     References:
         ONNX operator specification, Cast, table of conversions to eight-bit floats.
@@ -140,7 +140,7 @@ def converted(x: Any, kind: Any, saturate: int = 1) -> Any:
     largest, beyond = _INTO_NARROW[kind]
     if saturate:
         return wide.clamp(-largest, largest).to(kind)
-    # Halfway between the largest number and the next one, were there one, rounds to even: away from the largest.
+    # The midpoint between the largest number and the next step beyond it rounds to even: away from the largest number.
     over = wide.abs() >= beyond if kind != torch.float8_e4m3fn else wide.abs() > beyond
     inside = wide.clamp(-largest, largest)
     if kind == torch.float8_e5m2:
@@ -149,7 +149,7 @@ def converted(x: Any, kind: Any, saturate: int = 1) -> Any:
 
 
 def _poisoned(narrow: Any, over: Any, kind: Any) -> Any:
-    """The NaN of an eight-bit type where a number was too large."""
+    """The NaN of an eight-bit type for values that are too large."""
     bits = {torch.float8_e4m3fn: 0x7F}.get(kind, 0x80)
     return torch.where(over, bits, narrow.view(torch.uint8)).to(torch.uint8).view(kind)
 
@@ -160,7 +160,7 @@ def _cast_like(x: Any, like: Any, *, saturate: int = 1, kind: Any) -> Any:
 
 
 def _accumulated(function: Callable[..., Any], start: int) -> Callable[..., Any]:
-    """A running sum or product along an axis that is an input."""
+    """A cumulative sum or product along an axis that is an input."""
 
     def run(x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
         along = axis[0] if isinstance(axis, list) else axis
@@ -191,7 +191,7 @@ def _einsum(*operands: Any, equation: str) -> Any:
 
 @kernel("Hardmax")
 def _hardmax(x: Any, *, axis: int = -1) -> Any:
-    # The product has the gradient zero, as the function does where it has one.
+    # The product has a zero gradient, like the function wherever it is differentiable.
     return torch.zeros_like(x).scatter(axis, x.argmax(axis, True), 1.0)
 
 
@@ -206,7 +206,7 @@ def _range(start: Any, limit: Any, delta: Any) -> Any:
         float(value.detach()) if value.dtype.is_floating_point else int(value) for value in (start, limit, delta)
     )
     count = max(math.ceil((end - first) / step) if isinstance(first, float) else -((first - end) // step), 0)
-    # Of float32 and shorter: places computed in float64, rounded once.
+    # For float32 and shorter types: values computed in float64, rounded once.
     wide = torch.float64 if start.dtype.is_floating_point else torch.int64
     places = torch.arange(count, dtype=wide, device=start.device)
     return (start.reshape(()).to(wide) + places * delta.reshape(()).to(wide)).to(start.dtype)

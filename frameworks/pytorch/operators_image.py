@@ -1,4 +1,4 @@
-"""Images on other grids: resizing and sampling."""
+"""Image operators: resizing and sampling."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _affine_grid(theta: Any, size: Any, *, align_corners: int = 0) -> Any:
 
 
 def _place(out: Any, mode: str, scale: float, extent: int, goal: int, region: tuple[float, float]) -> Any:
-    """Where the samples of an axis lie in what is resized."""
-    exact = scale * extent  # of which the result's extent is the whole part
+    """The positions in the input of the samples of an axis."""
+    exact = scale * extent  # the result's size is the integer part of it
     if mode == "align_corners":
         return out * 0.0 if exact == 1 else out * (extent - 1) / (exact - 1)
     if mode == "asymmetric":
@@ -87,7 +87,7 @@ def _cubic(distance: Any, a: float) -> Any:
 
 
 def _weights(place: Any, extent: int, cubic: bool, a: float, stretch: float, exclude_outside: int) -> Any:
-    """The share of every element in every sample, shape (samples, elements), float64."""
+    """The weight of every element in every sample, shape (samples, elements), float64."""
     reach = (2 if cubic else 1) * stretch
     first = math.floor(-reach) - 1
     offsets = torch.arange(first, -first + 1, device=place.device, dtype=torch.float64)
@@ -103,7 +103,7 @@ def _weights(place: Any, extent: int, cubic: bool, a: float, stretch: float, exc
 
 
 def _native(x: Any, mode: str, how: str, scales: list[float], goals: list[int], sizes: Any, a: float) -> Any:
-    """What torch's own function gives, where that is the same; else None."""
+    """The result of torch's own function, if it is equivalent; else None."""
     axes = x.ndim - 2
     if axes not in (1, 2, 3) or list(goals[:2]) != list(x.shape[:2]) or not x.dtype.is_floating_point:
         return None
@@ -121,7 +121,7 @@ def _native(x: Any, mode: str, how: str, scales: list[float], goals: list[int], 
 
 
 def _policy(extents: list[int], goals: list[int], policy: str) -> tuple[list[float], list[int]]:
-    """Scales and sizes where all axes keep their proportions."""
+    """Scales and sizes if all axes keep their proportions."""
     ratios = [goal / extent for goal, extent in zip(goals, extents, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [scale] * len(goals), [math.floor(scale * extent + 0.5) for extent in extents]

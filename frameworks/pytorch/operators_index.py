@@ -1,4 +1,4 @@
-"""Operators that find elements, take them by their places, and put them there."""
+"""Operators that find, gather and scatter elements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _check_reduction(node: ir.Node) -> str | None:
 
 
 def _from_first(indices: Any, extent: int) -> Any:
-    """Places counted from the first."""
+    """Nonnegative indices."""
     indices = indices.long()
     return torch.where(indices < 0, indices + extent, indices)
 
@@ -81,9 +81,9 @@ def _tensor_scatter(past: Any, update: Any, starts: Any = None, *, axis: int = -
     return past.movedim(axis, 1).index_put((batch, places), update.movedim(axis, 1)).movedim(1, axis)
 
 
-# torch's own top k does not say which of several equal ones it takes, nor in which order; ONNX takes those of the lower
-# indices, as a stable sort does. Of 64 rows of 1000 numbers, to take 5 and look whether any was equal takes 0.15 ms and
-# to sort 3 ms or more; of few numbers, or most of them, the sort is faster.
+# torch's top k specifies neither which of several equal elements it selects nor their order; ONNX selects those with
+# the lowest indices, like a stable sort. For 64 rows of 1000 numbers, selecting 5 and checking for ties takes 0.15 ms,
+# sorting 3 ms or more; for few numbers, or if most are selected, sorting is faster.
 _MANY = 4096
 _FEW = 4
 
@@ -91,7 +91,7 @@ _FEW = 4
 @kernel("TopK", settings=(1,))
 def _top_k(x: Any, k: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1, outputs: int) -> tuple[Any, ...]:  # noqa: A002 - ONNX's name
     count = int(k[0] if isinstance(k, list) else k)
-    # A look at numbers stops a compiled program, and makes the host wait for a graphics processor.
+    # Reading values breaks a compiled graph, and makes the host wait for a GPU.
     looking = x.device.type == "cpu" and not torch.compiler.is_compiling()
     if looking and x.numel() >= _MANY and 0 < _FEW * count <= x.shape[axis]:
         places = _selected(x.detach(), count, axis, bool(largest))
@@ -102,7 +102,7 @@ def _top_k(x: Any, k: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1,
 
 
 def _selected(x: Any, count: int, axis: int, largest: bool) -> Any:
-    """Indices of the first of a sorted axis; None where the last of them equals one that is left out, or one is NaN."""
+    """Indices of the first elements of a sorted axis; None if the last equals an excluded element, or one is NaN."""
     values, places = torch.topk(x, count, axis, largest, False)
     edge = values.amin(axis, True) if largest else values.amax(axis, True)
     reached = x >= edge if largest else x <= edge
@@ -152,7 +152,7 @@ def _one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
 
 @kernel("Trilu", settings=(1,))
 def _trilu(x: Any, k: Any = 0, *, upper: int = 1) -> Any:
-    # None of the diagonals beyond the corners is another.
+    # Diagonals beyond the corners have no effect.
     most = sum(x.shape[-2:])
     diagonal = min(max(k[0] if isinstance(k, list) else k or 0, -most), most)
     return x.triu(diagonal) if upper else x.tril(diagonal)
@@ -173,18 +173,18 @@ def _reverse_sequence(x: Any, lengths: Any, *, batch_axis: int = 1, time_axis: i
 def _non_max_suppression(
     boxes: Any, scores: Any, most: Any = 0, overlap: Any = 0.0, least: Any = None, *, center_point_box: int = 0
 ) -> Any:
-    """Boxes by falling score, without those that overlap one before too much.
+    """Boxes in descending order of score, without those that overlap an earlier box too much.
 
     Args:
         boxes: Shape (batch, boxes, 4).
         scores: Shape (batch, classes, boxes).
-        most: How many are taken of each class.
-        overlap: The largest intersection over union.
-        least: A score must be larger than that; None: any is.
-        center_point_box: 0: two corners (y1, x1, y2, x2); 1: the middle and extents (x, y, width, height).
+        most: Maximum number of boxes per class.
+        overlap: The maximum intersection over union.
+        least: Scores must be larger than this; None: no limit.
+        center_point_box: 0: two corners (y1, x1, y2, x2); 1: center and size (x, y, width, height).
 
     Returns:
-        Shape (taken, 3): batch, class, box.
+        Shape (selected, 3): batch, class, box.
     """
     most, overlap, least = (
         value[0] if isinstance(value, list) and value else value for value in (most, overlap, least)

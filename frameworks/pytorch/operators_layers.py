@@ -49,12 +49,12 @@ def _gemm(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _kernel(node: ir.Node) -> list[int | None]:
-    """The extents of the window; of a convolution, those of its weight."""
+    """The size of the window; for a convolution, that of its weight."""
     return list(attribute(node, "kernel_shape", None) or extents(node, 1)[2:])
 
 
 def _pads(node: ir.Node) -> list[int] | None:
-    """Padding before each axis, then behind each; None where it depends on an extent that is not known."""
+    """Padding before all axes, then after all axes; None if it depends on an unknown dimension."""
     axes = rank(node) - 2
     auto = attribute(node, "auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):
@@ -84,21 +84,21 @@ def _check_window(node: ir.Node) -> str | None:
 
 
 def _even(node: ir.Node) -> tuple[int, ...] | None:
-    """The padding where it is the same on both sides, else None."""
+    """The padding if it is the same on both sides, else None."""
     pads = _pads(node) or []
     half = len(pads) // 2
     return tuple(pads[:half]) if pads[:half] == pads[half:] else None
 
 
 def _around(node: ir.Node) -> list[int]:
-    """The padding as `F.pad` takes it: pairs, from the last axis on."""
+    """The padding as `F.pad` requires it: pairs, beginning with the last axis."""
     pads = _pads(node) or []
     half = len(pads) // 2
     return [extent for index in reversed(range(half)) for extent in (pads[index], pads[index + half])]
 
 
 def _padded(emitter: Emitter, node: ir.Node, fill: float) -> str:
-    """The input with its padding around it, for where torch has no such padding itself."""
+    """The padded input, for operators for which torch has no such padding."""
     x = emitter.name(node.inputs[0])
     return f"{emitter.function(F.pad)}({x}, {_around(node)}, 'constant', {number(fill)})"
 
@@ -132,21 +132,21 @@ def _conv(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{function}({x}, {weight}, {bias}, {how})")
 
 
-# oneDNN's blocks of channels are 8 or 16 wide, by the processor.
+# oneDNN's channel blocks have size 8 or 16, depending on the processor.
 _BLOCK = 16
 
 
 def _few_taken(node: ir.Node, pads: tuple[int, ...] | None, strides: tuple[int, ...]) -> bool:
-    """Whether windows of one element skip others, of fewer channels than oneDNN has in a block.
+    """Whether windows of size one skip elements, with fewer channels than a oneDNN block.
 
-    The gradient of such a weight, where channels come last in memory, is written past the end of an array (oneDNN issue
-    6035). Whoever takes the elements first computes the same.
+    oneDNN writes the gradient of such a weight past the end of an array if channels come last in memory (oneDNN issue
+    6035). Selecting the elements first gives the same result.
     """
     channels = extents(node)[1]
     return (
         all(extent == 1 for extent in _kernel(node))
         and any(step > 1 for step in strides)
-        and not any(pads or ())  # none: put around before
+        and not any(pads or ())  # none: padding is added before
         and (channels is None or channels < _BLOCK)
     )
 
@@ -160,7 +160,7 @@ def _check_pool(node: ir.Node) -> str | None:
 
 
 def _outside(node: ir.Node) -> bool:
-    """Whether padding must be put around the input first: torch takes it even, and up to half the window."""
+    """Whether the input must be padded first: torch only supports symmetric padding, up to half the window."""
     pads = _even(node)
     return pads is None or any(2 * pad > int(extent or 0) for pad, extent in zip(pads, _kernel(node), strict=True))
 
@@ -176,7 +176,7 @@ def _check_average(node: ir.Node) -> str | None:
 
 
 def _average_inside(pool: Any, x: Any, around: list[int], kernel: Any, strides: Any) -> Any:
-    """The average over what is no padding: both averages are over whole windows."""
+    """The average without padded elements: the ratio of two averages over whole windows."""
     inside = F.pad(x.new_ones((1, 1, *x.shape[2:])), around)
     return pool(F.pad(x, around), kernel, strides) / pool(inside, kernel, strides)
 
@@ -190,7 +190,7 @@ def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     ceil, include = bool(attribute(node, "ceil_mode", 0)), bool(attribute(node, "count_include_pad", 0))
     x, window = emitter.name(node.inputs[0]), f"{tuple(_kernel(node))}, {_steps(node, 'strides')}"
     if not _outside(node):
-        # Without padding both divide alike; torch takes 3 % less time where it need not cut windows to count.
+        # Without padding both variants are equal; torch takes 3 % less time if it need not clip windows to count.
         include = include or not (ceil or any(_even(node) or ()))
         emitter.assign(node, f"{pool}({x}, {window}, {_even(node)}, {ceil}, {include})")
     elif include:
@@ -205,7 +205,7 @@ def _max_pool(emitter: Emitter, node: ir.Node) -> None:
         _WRITE_MAX_POOL(emitter, node)
         return
     axes, outside = rank(node) - 2, _outside(node)
-    # The public functions choose by return_indices at every call; these are what they choose.
+    # The public functions dispatch on return_indices at every call; these are their targets.
     pool = emitter.function((torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)[axes - 1])
     x = _padded(emitter, node, float("-inf")) if outside else emitter.name(node.inputs[0])
     pads = (0,) * axes if outside else _even(node)
@@ -237,12 +237,12 @@ def _batch_norm(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon
 def _batch_norm_in_training(
     x: Any, scale: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
 ) -> Any:
-    """ONNX's batch normalisation, and what `RunningStatistics` wants of the batch.
+    """ONNX's batch normalization, and the batch statistics for `RunningStatistics`.
 
-    The running statistics stay as they are, but where torch compiles: there they change in place.
+    The running statistics do not change, except if torch compiles: then they change in place.
     """
     y, batch_mean, inverse = torch.native_batch_norm(x, scale, bias, None, None, True, 0.0, epsilon)
-    if torch.compiler.is_compiling():  # which puts this together with what is around it
+    if torch.compiler.is_compiling():  # which fuses this with its neighbors
         with torch.no_grad():
             mean.mul_(momentum).add_(batch_mean, alpha=1 - momentum)
             variance.mul_(momentum).add_(inverse.pow(-2).sub_(epsilon).clamp_(min=0), alpha=1 - momentum)
@@ -294,7 +294,7 @@ def _lrn(emitter: Emitter, node: ir.Node) -> None:
     size = attribute(node, "size")
     alpha, beta, bias = (number(attribute(node, *each)) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
     x = emitter.name(node.inputs[0])
-    # torch's own adds the larger half before a channel, ONNX behind it: of an odd size they are one.
+    # torch puts the larger half before a channel, ONNX after it: for an odd size they are equal.
     function = F.local_response_norm if size % 2 else _local_response_norm
     emitter.assign(node, f"{emitter.function(function)}({x}, {size}, {alpha}, {beta}, {bias})")
 
@@ -316,7 +316,7 @@ def _loss(emitter: Emitter, node: ir.Node, function: Any) -> None:
     x, label, *weight = (emitter.name(value) for value in node.inputs)
     if node.inputs[1].dtype is not ir.DataType.INT64:  # type: ignore[union-attr]
         label = f"{label}.long()"
-    # Left to itself torch ignores the label -100; ONNX ignores none that is not named.
+    # By default torch ignores the label -100; ONNX ignores only an explicit label.
     ignore = attribute(node, "ignore_index", _NO_LABEL)
     options = [f"weight={weight[0]}"] if weight else []
     options.append(f"ignore_index={ignore}")

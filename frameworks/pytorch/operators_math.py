@@ -1,4 +1,4 @@
-"""Operators that compute element by element, and those that reduce."""
+"""Elementwise operators, and reductions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__: list[str] = []
 
 
 def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
-    """torch's function takes what ONNX's operator takes; attributes follow the inputs, in this order."""
+    """torch's function has the same arguments as ONNX's operator; attributes follow the inputs, in this order."""
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         call(emitter, node, function, *(number(attribute(node, key, value)) for key, value in defaults.items()))
@@ -34,7 +34,7 @@ def _hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
 
 
 def _softplus(x: Any) -> Any:
-    # Above the threshold the argument itself, which is then right to the last bit of float64 too.
+    # Above the threshold the result is the argument itself, which is exact there in float64, too.
     return F.softplus(x, 1.0, 40.0)
 
 
@@ -84,7 +84,7 @@ def _matmul(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _scalar(value: ir.Value | None) -> str | None:
-    """A constant number of shape () as source text; None for all else."""
+    """A constant of shape () as source; None for anything else."""
     constant = constant_value(value)
     if constant is None or constant.shape or constant.dtype.kind not in "fiu":
         return None
@@ -92,9 +92,9 @@ def _scalar(value: ir.Value | None) -> str | None:
 
 
 def _binary(emitter: Emitter, node: ir.Node, function: Callable[..., Any], turned: Callable[..., Any] | None) -> None:
-    """Emit a function of two; a constant number goes in as a number, which torch need not read from memory.
+    """Emit a function of two arguments; a scalar constant is passed as a number, which torch need not read from memory.
 
-    `turned(y, x)` is what `function(x, y)` is, where torch has such a function.
+    `turned(y, x)` is equal to `function(x, y)`, if torch has such a function.
     """
     first, second = node.inputs
     left, right = _scalar(first), _scalar(second)
@@ -126,7 +126,7 @@ def _whole_div(x: Any, y: Any) -> Any:
 
 
 def _unsigned(function: Callable[..., Any], of_64_bits: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of unsigned numbers, for which torch has no kernel, in int64."""
+    """A function of unsigned integers, computed in int64, since torch has no kernel for them."""
 
     def run(x: Any, y: Any) -> Any:
         if x.dtype == torch.uint64:
@@ -168,13 +168,13 @@ def _cast_pow(x: Any, y: Any) -> Any:
 @operator("Pow")
 def _pow(emitter: Emitter, node: ir.Node) -> None:
     base, exponent = node.inputs
-    # The result has the base's element type, whatever the exponent's; a number does not change a float's type.
+    # The result has the base's element type for any exponent type; a number does not change a float type.
     keeps = base.dtype is exponent.dtype or (not is_whole(base) and _scalar(exponent))  # type: ignore[union-attr]
     _binary(emitter, node, torch.pow if keeps else _cast_pow, None)
 
 
 def _fold(op_type: str, function: Callable[..., Any]) -> None:
-    """An operator of any number of inputs, by a function of two."""
+    """An operator with any number of inputs, from a binary function."""
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         text = emitter.name(node.inputs[0])
@@ -198,7 +198,7 @@ def _clip(emitter: Emitter, node: ir.Node) -> None:
         emitter.assign(node, emitter.name(x))
         return
     numbers = [_scalar(value) for value in bounds]
-    # All numbers or all tensors: torch takes no mixture.
+    # All numbers or all tensors: torch does not accept a mixture.
     if sum(text is not None for text in numbers) < len(given):
         numbers = [emitter.name(value) for value in bounds]
     emitter.assign(node, f"{emitter.function(torch.clamp)}({emitter.name(x)}, {numbers[0]}, {numbers[1]})")

@@ -1,4 +1,4 @@
-"""Normalisations beside those of batches and layers."""
+"""Normalizations other than batch and layer normalization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__: list[str] = []
 def _instance_normalization(x: Any, scale: Any, bias: Any, *, epsilon: float = 1e-5) -> Any:
     if x.shape[0] and x[0, 0].numel() > 1:
         return F.instance_norm(x, None, None, scale, bias, True, 0.0, epsilon)
-    axes = tuple(range(2, x.ndim))  # torch refuses a single element
+    axes = tuple(range(2, x.ndim))  # torch rejects a single element
     shape = (-1, *[1] * (x.ndim - 2))
     middle = x - x.mean(axes, keepdim=True)
     return middle * (middle.square().mean(axes, keepdim=True) + epsilon).rsqrt() * scale.reshape(shape) + bias.reshape(
@@ -28,7 +28,7 @@ def _instance_normalization(x: Any, scale: Any, bias: Any, *, epsilon: float = 1
 def _group_normalization(
     x: Any, scale: Any, bias: Any, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Any:
-    # That of torch.nn.functional refuses groups of one element.
+    # torch.nn.functional's version rejects groups of one element.
     return torch.group_norm(x, num_groups, scale, bias, epsilon)
 
 
@@ -44,15 +44,15 @@ def _rms_normalization(x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1
 @kernel("LpNormalization")
 def _lp_normalization(x: Any, *, axis: int = -1, p: int = 2) -> Any:
     norm = torch.linalg.vector_norm(x, p, axis, True)
-    # Where all is 0, so is the result.
+    # If all elements are 0, the result is 0.
     return x / torch.where(norm == 0, 1.0, norm)
 
 
 @kernel("MeanVarianceNormalization")
 def _mean_variance_normalization(x: Any, *, axes: Any = (0, 2, 3)) -> Any:
     middle = x - x.mean(tuple(axes), keepdim=True)
-    # As ONNX's function has it: the epsilon stands beside the deviation.
+    # As in ONNX's function: the epsilon is added to the standard deviation.
     variance = (middle * middle).mean(tuple(axes), keepdim=True)
-    constant = variance == 0  # where the root has no gradient
+    constant = variance == 0  # the square root has no gradient there
     deviation = torch.where(constant, 0, torch.where(constant, 1, variance).sqrt())
     return middle / (deviation + 1e-9)

@@ -1,4 +1,4 @@
-"""Numbers in eight bits: quantisation, and products of whole numbers that torch's own kernels of int32 compute."""
+"""Eight-bit operators: quantization, and integer products computed by torch's int32 kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["dequantized", "quantized"]
 
 
 def _along(parameter: Any, x: Any, axis: int, block: int) -> Any:
-    """A scale or zero point as it is broadcast: one number, one a slice of an axis, or one a block of it."""
+    """A scale or zero point in broadcastable shape: a scalar, one per slice of an axis, or one per block of it."""
     if parameter is None or (parameter.numel() == 1 and parameter.ndim <= 1 and not block):
         return None if parameter is None else parameter.reshape(())
     if block:
@@ -29,7 +29,7 @@ def _limits(kind: Any) -> tuple[int, int]:
 
 
 def quantized(x: Any, scale: Any, zero: Any, kind: Any, saturate: int = 1) -> Any:
-    """x / scale, rounded to even, moved by the zero point, within what the element type holds."""
+    """x / scale, rounded to even, plus the zero point, clipped to the range of the element type."""
     scaled = x / scale
     if kind.is_floating_point:
         return converted(scaled if zero is None else scaled + zero.to(scaled.dtype), kind, saturate)
@@ -76,7 +76,7 @@ def _dequantize(x: Any, scale: Any, zero: Any = None, *, axis: int = 1, block_si
 
 
 def _moved(x: Any, zero: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """x less its zero point, in int32."""
+    """x minus its zero point, in int32."""
     wide = x.to(torch.int32)
     if zero is None:
         return wide
@@ -87,7 +87,7 @@ def _moved(x: Any, zero: Any, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def _rows(zero: Any, x: Any) -> Any:
-    """A zero point a row as a column."""
+    """Zero points per row, as a column."""
     return zero[:, None] if zero is not None and zero.ndim == 1 and zero.numel() > 1 and x.ndim > 1 else zero
 
 
@@ -97,7 +97,7 @@ def _matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> A
 
 
 def _convolved(x: Any, weight: Any, bias: Any, **how: Any) -> Any:
-    """A convolution of whole numbers: in float64, which holds sums of products of eight bits to the last bit."""
+    """A convolution of integers in float64, which represents sums of eight-bit products exactly."""
     from deep5.frameworks.pytorch.operators_windows import convolution
 
     result = convolution(x.double(), weight.double(), None if bias is None else bias.double(), **how)

@@ -1,4 +1,4 @@
-"""Operators that draw random numbers: from a stream of their own each, begun by the seed that the node names."""
+"""Random operators: each has a separate stream, seeded by the node's attribute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def _stream(emitter: Emitter, node: ir.Node) -> str:
-    """The identifier of a node's generator; without a seed in the file, its name gives one."""
+    """The identifier of a node's generator; without a seed in the file, the seed derives from its name."""
     seed = attribute(node, "seed", None)
     place = torch.device(emitter.bound[emitter.place()])
     bits = zlib.crc32(str(node.name).encode()) if seed is None else int(np.float32(seed).view(np.uint32))
@@ -65,7 +65,7 @@ def _emit_bernoulli(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _multinomial(logits: Any, count: int, kind: Any, stream: Any) -> Any:
-    """Classes drawn with replacement; the input holds logarithms of probabilities, up to a constant."""
+    """Classes drawn with replacement; the input is log-probabilities, up to a constant."""
     chances = torch.softmax(logits.detach().float(), 1)
     return torch.multinomial(chances, count, replacement=True, generator=stream).to(kind)
 
@@ -77,5 +77,5 @@ def _emit_multinomial(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(_multinomial)}({x}, {count}, {kind}, {stream})")
 
 
-# What is drawn differs from call to call: torch would compile one draw.
+# Each call draws new values: torch would compile a single draw.
 EAGER.update(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"))

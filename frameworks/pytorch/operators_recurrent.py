@@ -1,4 +1,4 @@
-"""Recurrent layers: torch's own where it has them, else step by step."""
+"""Recurrent layers: torch's own if supported, else step by step."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-# Gates are put in another order at every call, for two or three times what a step reads.
+# Every call reorders the gates, which moves two to three times the memory that a step reads.
 _SHORT = 4
 
 
 def _check_short(node: ir.Node) -> str | None:
-    """Short layers that torch has, too, are better written out in cells."""
+    """Short layers are faster as unrolled cells, even if torch supports them."""
     steps = extents(node)[0]
     if _beyond_torch(node) is None and node.op_type != "RNN" and isinstance(steps, int) and steps < _SHORT:
         return f"{steps} steps, in less time than its weights are put in torch's order"
@@ -28,14 +28,14 @@ def _check_short(node: ir.Node) -> str | None:
 
 
 def _beyond_torch(node: ir.Node) -> str | None:
-    """What torch's own layers do not take."""
+    """Cases that torch's own layers do not support."""
     default = {"activations": None, "clip": None, "input_forget": 0, "layout": 0}
     if node.op_type == "RNN":
         del default["activations"]
         if (names := _activations(node)) not in ({"tanh"}, {"relu"}):
             return f"activations={sorted(names)}"
     if node.op_type == "GRU":
-        default["linear_before_reset"] = 1  # torch resets what the product gave; ONNX's default is what it takes
+        default["linear_before_reset"] = 1  # torch resets after the product; ONNX's default is before it
     for name, usual in default.items():
         given = attribute(node, name, 0 if name == "linear_before_reset" else usual)
         if given != usual:
@@ -59,13 +59,13 @@ def _ordered(weight: Any, order: tuple[int, ...]) -> Any:
 
 
 def _parameters(weight: Any, recurrence: Any, bias: Any, order: tuple[int, ...]) -> list[Any]:
-    """The weights and biases of every direction as torch's layers want them.
+    """The weights and biases of all directions in the form of torch's layers.
 
     Args:
         weight: Shape (directions, gates size, features).
         recurrence: Shape (directions, gates size, size).
         bias: Shape (directions, 2 gates size), or None.
-        order: Torch's gates by their numbers in ONNX's order.
+        order: torch's gates, by their numbers in ONNX's order.
     """
     parameters = []
     for direction in range(recurrence.shape[0]):
@@ -75,7 +75,7 @@ def _parameters(weight: Any, recurrence: Any, bias: Any, order: tuple[int, ...])
 
 
 def _zeros(x: Any, recurrence: Any) -> Any:
-    """A first state, shape (directions, batch, size)."""
+    """An initial state of zeros, shape (directions, batch, size)."""
     return x.new_zeros(recurrence.shape[0], x.shape[1], recurrence.shape[2])
 
 
@@ -85,19 +85,19 @@ def _by_direction(y: Any, recurrence: Any) -> Any:
 
 
 def _long_short(x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any, cell: Any) -> tuple[Any, Any, Any]:
-    """ONNX's LSTM by torch's; all hidden states, the last ones, and the last cell states.
+    """ONNX's LSTM by torch's; returns all hidden states, the last ones, and the last cell states.
 
     Args:
         x: Shape (length, batch, features).
         weight: As for `_parameters`.
         recurrence: Likewise.
         bias: Likewise.
-        hidden: First hidden state, shape (directions, batch, size), or None for zeros.
-        cell: First cell state, likewise.
+        hidden: Initial hidden state, shape (directions, batch, size), or None for zeros.
+        cell: Initial cell state, likewise.
     """
     parameters = _parameters(weight, recurrence, bias, (0, 2, 3, 1))
     state = tuple(_zeros(x, recurrence) if given is None else given for given in (hidden, cell))
-    # In training, so that there is a gradient everywhere; with no dropout that is all that it means.
+    # Training mode, so that gradients exist everywhere; without dropout it has no other effect.
     two = recurrence.shape[0] == 2
     y, hidden, cell = torch.lstm(x, state, parameters, bias is not None, 1, 0.0, True, two, False)
     return _by_direction(y, recurrence), hidden, cell
@@ -106,7 +106,7 @@ def _long_short(x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any, ce
 def _recurrent(
     layer: Any, order: tuple[int, ...], x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any
 ) -> tuple[Any, Any]:
-    """ONNX's GRU or RNN by torch's; all hidden states and the last ones, as `_long_short`."""
+    """ONNX's GRU or RNN by torch's; returns all hidden states and the last ones, like `_long_short`."""
     parameters = _parameters(weight, recurrence, bias, order)
     state = _zeros(x, recurrence) if hidden is None else hidden
     two = recurrence.shape[0] == 2

@@ -1,4 +1,4 @@
-"""Reductions over axes that are attributes, constants or computed, and places of extremes."""
+"""Reductions over axes that are attributes, constants or computed, and indices of extrema."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__: list[str] = []
 
 
 def _chosen(x: Any, axes: Any, noop_with_empty_axes: int) -> tuple[int, ...]:
-    """The axes, counted from the first; none where nothing is reduced."""
+    """The nonnegative axes; none if nothing is reduced."""
     if axes:
         return tuple(sorted({axis % x.ndim for axis in axes}))
     return () if noop_with_empty_axes else tuple(range(x.ndim))
 
 
 def _over(function: Callable[[Any, tuple[int, ...], bool], Any]) -> Callable[..., Any]:
-    """A reduction of one element too: what no axes, and a scalar, are reduced by."""
+    """A reduction that also handles empty axes and scalars, as a reduction of one element."""
 
     def run(x: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         chosen = _chosen(x, axes, noop_with_empty_axes)
@@ -37,7 +37,7 @@ def _over(function: Callable[[Any, tuple[int, ...], bool], Any]) -> Callable[...
 
 
 def _sum(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-    return x.sum(axes, keep, dtype=x.dtype)  # torch adds whole numbers up in int64
+    return x.sum(axes, keep, dtype=x.dtype)  # torch sums integers in int64
 
 
 def _mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
@@ -50,7 +50,7 @@ def _mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
 
 
 def _lowest(x: Any, least: bool) -> Any:
-    """What the extreme of nothing is."""
+    """The result of an empty extremum."""
     if x.dtype == torch.bool:
         return least
     if x.dtype.is_floating_point:
@@ -76,7 +76,7 @@ def _min(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
 
 
 def _product(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-    for axis in reversed(axes):  # torch takes one at a time
+    for axis in reversed(axes):  # torch supports one axis per call
         x = x.prod(axis, keep, dtype=x.dtype)
     return x
 
@@ -94,7 +94,7 @@ def _floating(x: Any) -> Any:
 
 
 def _l2(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-    # torch's gradient of the norm is 0 where the norm is.
+    # torch's gradient of the norm is 0 where the norm is 0.
     return torch.linalg.vector_norm(_floating(x), 2, axes, keep).to(x.dtype)
 
 
@@ -118,7 +118,7 @@ _FUNCTIONS = {
     "ReduceSum": _sum,
     "ReduceSumSquare": _sum_square,
 }
-# Where torch has a method that takes a list of axes, the source says it itself.
+# Methods of torch that take a list of axes, which the source calls directly.
 _METHODS: dict[str, Callable[[str, str], str]] = {
     "ReduceMax": lambda x, how: f"{x}.amax({how})",
     "ReduceMean": lambda x, how: f"{x}.mean({how})",
@@ -128,7 +128,7 @@ _METHODS: dict[str, Callable[[str, str], str]] = {
 
 
 def _direct(node: ir.Node) -> bool:
-    """Whether a method does it: numbers, and extents of at least 1."""
+    """Whether a method can be called directly: numeric types, and dimensions of at least 1."""
     value = node.inputs[0]
     if value is None or value.shape is None or value.dtype == ir.DataType.BOOL:
         return False
@@ -154,7 +154,7 @@ def _reduction(op_type: str) -> None:
             chosen = tuple(sorted(int(entry) % rank(node) for entry in axes))
         else:
             chosen = () if attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank(node)))
-        # To torch, no axes are all axes.
+        # For torch, no axes means all axes.
         keep = bool(attribute(node, "keepdims", 1))
         emitter.assign(node, method(x, f"{chosen}, {keep}") if chosen else method(f"{x}[None]", "(0,), False"))
 

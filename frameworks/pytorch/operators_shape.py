@@ -1,4 +1,4 @@
-"""Operators that move elements, and those that tell or make shapes."""
+"""Operators that move elements, and operators that return or create shapes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _check_constant(node: ir.Node) -> str | None:
 
 @operator("Constant", _check_constant)
 def _constant(emitter: Emitter, node: ir.Node) -> None:
-    """Nothing: whoever reads it binds it."""
+    """Does nothing: readers bind the constant."""
 
 
 @operator("Identity")
@@ -68,7 +68,7 @@ def _parts(x: Any, sizes: Any = None, *, axis: int = 0, outputs: int) -> Any:
 @operator("Split", settings=(1,), otherwise=_parts)
 def _split(emitter: Emitter, node: ir.Node) -> None:
     x, along, sizes = emitter.name(node.inputs[0]), axis(node, 0), fixed(node, 1)
-    # Without sizes, all parts but the last are equal.
+    # Without sizes, all parts except the last are equal.
     count = len(node.outputs)
     size = f"-(-{x}.shape[{along}] // {count})" if sizes is None else repr(sizes.tolist())
     outputs = ", ".join(emitter.name(value) for value in node.outputs)
@@ -76,7 +76,7 @@ def _split(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _flattened(x: Any, *, axis: int = 1) -> Any:
-    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))  # -1 is nothing to torch where there is none
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))  # torch cannot infer -1 for empty tensors
 
 
 @operator("Flatten", otherwise=_flattened)
@@ -175,7 +175,7 @@ def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _stepped(x: Any, along: int, start: int, end: int, step: int) -> Any:
-    """A slice with a negative step, which torch's tensors do not have."""
+    """A slice with a negative step, which torch's tensors do not support."""
     positions = range(x.shape[along])[slice_of(start, end, step, x.shape[along])]
     return x.index_select(along, torch.tensor(positions, dtype=torch.int64, device=x.device))
 
@@ -214,7 +214,7 @@ def _padded(x: Any, pads: list[int], fill: Any = None, axes: Any = None, *, mode
         flat = [extent for along in reversed(range(x.ndim)) for extent in both.get(along, (0, 0))]
         if fill is None or not fill.numel():
             return F.pad(x.byte(), flat).bool() if x.dtype == torch.bool else F.pad(x, flat)
-        # The value has a gradient, too.
+        # The fill value has a gradient, too.
         inside = F.pad(torch.ones_like(x, dtype=torch.uint8), flat).bool()
         around = F.pad(x.byte(), flat).bool() if x.dtype == torch.bool else F.pad(x, flat)
         return torch.where(inside, around, fill.reshape(()).to(x.dtype))
@@ -226,7 +226,7 @@ def _padded(x: Any, pads: list[int], fill: Any = None, axes: Any = None, *, mode
 
 
 def _places(mode: str, extent: int, before: int, behind: int) -> list[int]:
-    """Whose copies stand along an axis that is padded by what is inside."""
+    """The source indices along an axis that is padded with its own elements."""
     places = range(-before, extent + behind)
     if mode == "edge":
         return [min(max(place, 0), extent - 1) for place in places]
@@ -264,7 +264,7 @@ _VECTORS = ("FLOAT", "DOUBLE")
 
 
 def _rows(table: Any, indices: Any) -> Any:
-    """Rows of a table of vectors: its gradient adds up row by row, several times faster than indexing's."""
+    """Rows of a table of vectors: its gradient accumulates rows, several times faster than that of indexing."""
     return F.embedding(torch.where(indices < 0, indices + table.shape[0], indices), table)
 
 
@@ -275,7 +275,7 @@ def _gathered_at(x: Any, indices: Any, *, axis: int = 0) -> Any:
 def _gathered(x: Any, indices: Any, along: int) -> Any:
     extent = x.shape[along]
     flat = torch.where(indices < 0, indices + extent, indices).reshape(-1)
-    if torch.compiler.is_compiling():  # what torch compiles counts a second time from the end
+    if torch.compiler.is_compiling():  # compiled code would add the size to negative indices a second time
         flat = torch.where(flat < 0, extent, flat)
     return x.index_select(along, flat).reshape(x.shape[:along] + indices.shape + x.shape[along + 1 :])
 

@@ -1,4 +1,4 @@
-"""Signals: Fourier transforms, whole and in frames, and the matrix of mel bands."""
+"""Signal operators: Fourier transforms, full and short-time, and the mel weight matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 
 def _complex(x: Any) -> tuple[Any, bool]:
-    """A signal whose last axis is its real part, or real and imaginary ones, without that axis; whether it is real."""
+    """A complex or real signal from real and optional imaginary parts on the last axis; and whether it is real."""
     x = x if x.dtype in (torch.float32, torch.float64) else x.float()
     if x.shape[-1] == 1:
         return x.squeeze(-1), True
@@ -58,7 +58,7 @@ def _stft(signal: Any, step: Any, window: Any = None, length: Any = None, *, one
 def _mel_weight_matrix(
     bands: Any, length: Any, rate: Any, lower: Any, upper: Any, *, kind: Any, place: Any, output_datatype: int = 1
 ) -> Any:
-    """Triangles over the bins of a spectrum, of equal width on the mel scale.
+    """Triangular filters over the bins of a spectrum, of equal width on the mel scale.
 
     Returns:
         Shape (length // 2 + 1, bands).

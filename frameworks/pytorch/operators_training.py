@@ -1,4 +1,4 @@
-"""The update rules that ONNX has as operators, in the domain ai.onnx.preview.training."""
+"""ONNX's operators for update rules, in the domain ai.onnx.preview.training."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 def _groups(values: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
-    """All parameters, all gradients and so on, as they follow each other, by parameter."""
+    """Regroup a sequence of all parameters, all gradients and so on by parameter."""
     each = len(values) // count
     return list(zip(*(values[at * each : (at + 1) * each] for at in range(count)), strict=True))
 
 
 def _in_order(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """What belongs to each parameter, as it follows in the outputs."""
+    """Flatten results per parameter to the order of the outputs."""
     return tuple(value for column in zip(*results, strict=True) for value in column)
 
 
@@ -95,7 +95,7 @@ def _momentum(
     results = []
     for x, gradient, velocity in _groups(values, 3):
         slope = norm_coefficient * x + gradient
-        share = (step > 0) * (beta - 1.0) + 1.0  # the first gradient counts in full
+        share = (step > 0) * (beta - 1.0) + 1.0  # the first gradient is not damped
         velocity = alpha * velocity + share.to(x.dtype) * slope  # noqa: PLW2901
         moved = slope + alpha * velocity if mode == "nesterov" else velocity
         results.append((x - rate * moved, velocity))

@@ -1,4 +1,4 @@
-"""Windows beyond what torch's own functions take: padding that only a run tells, dilations, places, transposition."""
+"""Windows beyond torch's functions: padding known only at run time, dilations, indices, transposition."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TRANSPOSED = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose
 
 
 def _around(before: list[int], behind: list[int]) -> list[int]:
-    """Padding as `F.pad` takes it: pairs, from the last axis on."""
+    """Padding as `F.pad` requires it: pairs, beginning with the last axis."""
     return [extent for pair in reversed(list(zip(before, behind, strict=True))) for extent in pair]
 
 
 def _padding(
     extents: Any, window: Any, strides: Any, dilations: Any, auto_pad: str, pads: Any
 ) -> tuple[list[int], list[int]]:
-    """How much stands before and behind each axis."""
+    """The padding before and after each axis."""
     axes = len(window)
     if auto_pad in ("NOTSET", ""):
         pads = list(pads or [0] * 2 * axes)
@@ -52,7 +52,7 @@ def convolution(
     pads: Any = None,
     strides: Any = None,
 ) -> Any:
-    """ONNX's Conv, of 1 to 3 spatial axes."""
+    """ONNX's Conv with 1 to 3 spatial axes."""
     axes = x.ndim - 2
     strides, dilations = strides or [1] * axes, dilations or [1] * axes
     before, behind = _padding(x.shape[2:], weight.shape[2:], strides, dilations, auto_pad, pads)
@@ -102,7 +102,7 @@ def _conv_transpose(
     function = _TRANSPOSED[x.ndim]
     if x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16):
         function = in_float32(function)
-    # torch pads behind by less than a stride, and takes off alike on both sides.
+    # torch's output padding is smaller than the stride, and it crops both sides equally.
     even = before == behind and min(before) >= 0 and all(map(int.__lt__, more, strides))
     if even:
         return function(x, weight, bias, tuple(strides), tuple(before), tuple(more), group, tuple(dilations))
@@ -112,7 +112,7 @@ def _conv_transpose(
 
 
 def _windows(x: Any, window: Any, strides: Any, dilations: Any) -> Any:
-    """The windows of a padded tensor as a view, whose last axes are those inside a window."""
+    """The windows of a padded tensor as a view; the last axes are those within a window."""
     for at, (size, stride, dilation) in enumerate(zip(window, strides, dilations, strict=True)):
         x = x.unfold(2 + at, dilation * (size - 1) + 1, stride)[..., ::dilation]
     return x
@@ -121,14 +121,14 @@ def _windows(x: Any, window: Any, strides: Any, dilations: Any) -> Any:
 def _frame(
     x: Any, window: Any, strides: Any, dilations: Any, auto_pad: str, pads: Any, ceil_mode: int
 ) -> tuple[list[int], list[int], list[int]]:
-    """Padding before and behind, and what the last window of each axis reaches beyond them (`ceil_mode`)."""
+    """Padding before and after, and how far the last window of each axis extends beyond it (`ceil_mode`)."""
     before, behind = _padding(x.shape[2:], window, strides, dilations, auto_pad, pads)
     beyond = []
     for at, (size, stride, dilation) in enumerate(zip(window, strides, dilations, strict=True)):
         room = x.shape[2 + at] + before[at] + behind[at] - dilation * (size - 1) - 1
         steps = -(-room // stride) if ceil_mode else room // stride
         if ceil_mode and steps * stride >= x.shape[2 + at] + before[at]:
-            steps -= 1  # a window begins inside, or in the padding before
+            steps -= 1  # a window starts inside, or in the padding before
         beyond.append(max(steps * stride - room, 0))
     return before, behind, beyond
 
@@ -148,7 +148,7 @@ def average_pool(
     pads: Any = None,
     strides: Any = None,
 ) -> Any:
-    """ONNX's AveragePool of any number of axes, padding and dilations."""
+    """ONNX's AveragePool for any number of axes, padding and dilations."""
     axes = len(kernel_shape)
     strides, dilations = strides or [1] * axes, dilations or [1] * axes
     before, behind, beyond = _frame(x, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
@@ -176,12 +176,12 @@ def max_pool(
     strides: Any = None,
     outputs: int,
 ) -> tuple[Any, ...]:
-    """ONNX's MaxPool of 1 to 3 axes, and where each largest element lies in the whole tensor."""
+    """ONNX's MaxPool with 1 to 3 axes, and the index of each maximum in the whole tensor."""
     axes = len(kernel_shape)
     strides, dilations = strides or [1] * axes, dilations or [1] * axes
     before, behind, beyond = _frame(x, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
     floating = x.dtype.is_floating_point
-    # torch has kernels for floating-point numbers; float32 holds those of eight bits.
+    # torch has kernels for floating-point types; float32 represents all eight-bit values.
     wide = x if floating else x.float()
     padded = F.pad(wide, _around(before, _sum(behind, beyond)), "constant", float("-inf"))
     pool = _MAX_POOLS[x.ndim]
@@ -189,7 +189,7 @@ def max_pool(
     y = y if floating else y.to(x.dtype)
     if outputs == 1:
         return (y,)
-    # From places in a padded plane to places in the tensor.
+    # From indices in a padded plane to indices in the tensor.
     flat, step = torch.zeros_like(places), 1
     order = range(axes) if storage_order else range(axes)[::-1]
     along: list[Any] = [None] * axes
@@ -289,7 +289,7 @@ def _deform_conv(
     pads: Any = None,
     strides: Any = None,
 ) -> Any:
-    """A convolution whose window's places are moved, each by its own offset, and read by bilinear interpolation.
+    """A convolution whose sampling positions are each shifted by an offset and read by bilinear interpolation.
 
     References:
         Dai et al., Deformable convolutional networks, ICCV 2017, section 2.1; with a mask: Zhu et al., CVPR 2019.
@@ -343,7 +343,7 @@ def _roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Any:
-    """Samples of regions by bilinear interpolation, pooled.
+    """Samples of regions by bilinear interpolation, pooled (RoIAlign).
 
     References:
         He et al., Mask R-CNN, ICCV 2017, section 3, RoIAlign.
@@ -354,7 +354,7 @@ def _roi_align(
     extents = extents if moved else extents.clamp(min=1.0)
 
     def axis(at: int, bins: int, limit: int) -> tuple[Any, ...]:
-        """Lower and upper places, weight of the upper, whether there is such a sample; (regions, bins, samples)."""
+        """Lower and upper indices, weight of the upper, whether the sample exists; (regions, bins, samples)."""
         size = extents[:, at] / bins
         counts = (torch.full_like(size, sampling_ratio) if sampling_ratio > 0 else size.ceil()).clamp(min=1.0)
         most = int(counts.max()) if counts.numel() else 1
@@ -378,7 +378,7 @@ def _roi_align(
     inside = (in_y[:, :, :, None, None] & in_x[:, None, None])[..., None]
     there = (there_y[:, :, :, None, None] & there_x[:, None, None])[..., None]
     if mode == "max":
-        # ONNX's largest is that of the four weighted neighbours, not of their sum.
+        # ONNX's maximum is over the four weighted neighbors, not over their sums.
         value = torch.stack(terms).amax(0)
         pooled = torch.where(inside, value, 0.0).masked_fill(~there, float("-inf")).amax((2, 4))
     else:

@@ -1,4 +1,4 @@
-"""PyTorch's own optimizers under deep5's names; torch loads when one is bound, so that a recipe may name them."""
+"""PyTorch's optimizers under deep5's names; torch is imported when one is bound, so recipes may refer to them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class AdaGradOptimizer(TorchOptimizer, twin=AdaGrad):
         return {"lr": hyper["lr"], "eps": hyper["epsilon"], "initial_accumulator_value": hyper["initial"]}
 
     def native(self, tensors: Sequence[Any]) -> Any:
-        """Fused where there is a fused form: in the host's memory."""
+        """Fused if a fused version exists: in host memory."""
         import torch
 
         fused = all(tensor.device.type == "cpu" for tensor in tensors)
@@ -139,7 +139,7 @@ class AdamWOptimizer(TorchOptimizer, twin=AdamW):
 
 
 class AMSGradOptimizer(TorchOptimizer, twin=AMSGrad, lacks=("bias_correction",)):
-    """`torch.optim.Adam` with `amsgrad`, fused; it corrects the bias, as deep5's does with `bias_correction=True`."""
+    """`torch.optim.Adam` with `amsgrad`, fused; corrects the bias, like deep5's with `bias_correction=True`."""
 
     made, fused, states = "Adam", True, ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
@@ -159,10 +159,10 @@ class NadamOptimizer(TorchOptimizer, twin=Nadam):
 
 
 class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
-    """`torch.optim.ASGD` without its decays; the shares of its average are in float32.
+    """`torch.optim.ASGD` without its decays; the weights of its average are in float32.
 
-    torch begins the average one step later than it is told to, and not before the second step: `start` from 1 on is the
-    same in deep5's, and 0 is as 1.
+    torch begins the average one step later than its setting, and not before the second step: `start` of 1 or more is
+    equivalent to deep5's, and 0 is equivalent to 1.
     """
 
     made, states = "ASGD", ("step", "eta", "mu", "ax")
@@ -175,7 +175,7 @@ class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
     def _change(self, hyper: Mapping[str, Any]) -> None:
         super()._change(hyper)
         for state in self._optimizer.state.values():
-            state["eta"].fill_(hyper["lr"])  # torch looks at its own rate after the step only
+            state["eta"].fill_(hyper["lr"])  # torch reads its own rate only after the step
 
     @override
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
@@ -190,10 +190,10 @@ class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor's parameters hold the average.
+        """Inside the context, the executor's parameters hold the average.
 
         Raises:
-            UsageError: A step is asked for inside.
+            UsageError: A step is requested inside.
         """
         import torch
 
@@ -225,9 +225,9 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
         self._evaluated: Any = Unbound()
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Make torch's optimizer over the executor's parameters; see `TorchOptimizer`.
+        """Create torch's optimizer for the executor's parameters; see `TorchOptimizer`.
 
-        Where ranks share the batches, what is given evaluates for all of them, and has this rank's executor.
+        If ranks share the batches, the argument evaluates for all of them and wraps this rank's executor.
         """
         self._evaluated = executor
         super().bind(getattr(executor, "own", executor))
@@ -242,7 +242,7 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
         }
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """`iterations` updates on this batch; the outputs before the first."""
+        """`iterations` updates on this batch; returns the outputs before the first."""
         executor, evaluated = self._executor, self._evaluated
         seen: list[Arrays] = []
 
@@ -250,7 +250,7 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
             outputs: Arrays = evaluated.inference_and_backprop(inputs, self.loss, info=info)
             if evaluated is not executor:
                 self._place(evaluated.gradients())
-            seen[1:] = [outputs]  # the first stays
+            seen[1:] = [outputs]  # keep the first
             return outputs[self.loss]
 
         self._optimizer.step(closure)
@@ -262,7 +262,7 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
         return {key: _array(value) for key, value in self._whole().items() if key != "al"}
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `_state`, bit for bit.
+        """Restore `_state` exactly.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape.
@@ -285,7 +285,7 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
                 loaded[key] = array.item()
             else:
                 tensor = torch.from_numpy(array).to(first.device)
-                # Rows each on memory of its own, aligned as torch aligns it: products of them have equal bits then.
+                # Each row has separate memory, aligned by torch: products of rows are then bit-identical.
                 loaded[key] = [row.clone() for row in tensor] if key in _ROWS else tensor.clone()
         self._optimizer.state.clear()
         if loaded:
@@ -297,7 +297,7 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
         return found if "d" in found else {}
 
 
-# What torch keeps of L-BFGS: numbers, vectors, lists of vectors or of numbers.
+# torch's state of L-BFGS: numbers, vectors, lists of vectors or of numbers.
 _WHOLE = ("func_evals", "n_iter", "t", "H_diag", "prev_loss")
 _VECTORS = ("d", "prev_flat_grad")
 _ROWS = ("old_dirs", "old_stps", "ro")

@@ -1,4 +1,4 @@
-"""`KeepOrder`: torch's compiler for the host never reads an array before what is added to it in place."""
+"""`KeepOrder`: keeps torch's CPU compiler from reading an array before an in-place addition to it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["KeepOrder"]
 
 
 class KeepOrder(getattr(custom_graph_pass, "CustomSchedulerPass", object)):  # type: ignore[misc]
-    """Has the steps of a graph keep what they wait for; torch's compiler calls it before it fuses them.
+    """Preserves the dependencies of a graph's steps; torch's compiler calls it before fusion.
 
-    A step that reads an array behind a change in place, as the gradient of max pooling does behind `scatter_add`, waits
-    for the change under a name of the array's own. Where torch gives a step other loops, to fuse it with its neighbour,
-    it works out anew what the step reads, and forgets that name: the step may then run first, and read what the array
-    was filled with. Known as pytorch/pytorch issues 174969 and 177631, mended there for some steps alone.
+    A step that reads an array after an in-place change, as the gradient of max pooling does after `scatter_add`,
+    depends on the change through a separate name of the array. When torch changes a step's loops, to fuse it with its
+    neighbor, it recomputes the step's reads and loses that name: the step may then run first and read the initial
+    values. Known as pytorch/pytorch issues 174969 and 177631, fixed there only for some steps.
     """
 
     def __call__(self, nodes: list[Any]) -> list[Any]:
@@ -27,13 +27,13 @@ class KeepOrder(getattr(custom_graph_pass, "CustomSchedulerPass", object)):  # t
         return nodes
 
     def uuid(self) -> bytes:
-        """Compiled code is found again where the pass is the same."""
+        """The cache key of compiled code: constant for the same pass."""
         digest: bytes = custom_graph_pass.get_hash_for_files((__file__,))
         return digest
 
 
 class _KeptNames:
-    """`recompute_size_and_body` of a step, which keeps its names and what it waits for otherwise."""
+    """A step's `recompute_size_and_body`, which keeps names and dependencies that it would lose otherwise."""
 
     def __init__(self, step: Any) -> None:
         self._step, self._recompute = step, step.recompute_size_and_body
@@ -41,7 +41,7 @@ class _KeptNames:
     def __call__(self, *args: Any, **options: Any) -> None:
         step, before = self._step, self._step.read_writes.reads
         self._recompute(*args, **options)
-        # Reads without an index are no part of the loops: they say what must have run.
+        # Reads without an index are not part of the loops: they are pure dependencies.
         waits = type(before)(read for read in before if not _indexed(read))
         step.set_read_writes(step.read_writes.with_read(waits).rename(step.mutation_renames))
 

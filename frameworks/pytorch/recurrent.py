@@ -1,4 +1,4 @@
-"""Recurrent layers as ONNX has them, step by step: what torch's own layers do not take."""
+"""ONNX's recurrent layers, step by step: the cases that torch's own layers do not support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 __all__ = ["gated_recurrent", "long_short_term", "simple_recurrent"]
 
-# By name: the function of x, alpha and beta, and what these are where nobody says.
+# By name: a function of x, alpha and beta, and the default values of alpha and beta.
 _ACTIVATIONS: dict[str, tuple[Callable[[Any, float, float], Any], float, float]] = {
     "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
     "elu": (lambda x, a, b: F.elu(x, a), 1.0, 0.0),
@@ -24,7 +24,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[[Any, float, float], Any], float, float]]
     "tanh": (lambda x, a, b: x.tanh(), 0.0, 0.0),
     "thresholdedrelu": (lambda x, a, b: F.threshold(x, a, 0.0), 1.0, 0.0),
 }
-# How many numbers of activation_alpha and activation_beta each takes.
+# The activations that consume a value of activation_alpha and of activation_beta.
 _ALPHAS = ("affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu")
 _BETAS = ("affine", "hardsigmoid", "scaledtanh")
 
@@ -34,7 +34,7 @@ Step = Callable[[int, Any, tuple[Any, ...]], tuple[Any, ...]]
 def _functions(
     names: Any, default: list[str], directions: int, alphas: Any, betas: Any, clip: float | None
 ) -> list[Callable[[Any], Any]]:
-    """The activations of all directions in order, each behind the clip."""
+    """The activations of all directions in order, each applied after the clip."""
     names = list(names) if names else default * directions
     alphas, betas = list(alphas or ()), list(betas or ())
     found: list[Callable[[Any], Any]] = []
@@ -55,13 +55,13 @@ def _functions(
 def _run(
     x: Any, lengths: Any, states: tuple[Any, ...], directions: tuple[bool, ...], step: Step, layout: int
 ) -> tuple[Any, tuple[Any, ...]]:
-    """All hidden states, (length, directions, batch, size), and the last ones of each kind, (directions, batch, size).
+    """All hidden states, (length, directions, batch, size), and the last of each kind, (directions, batch, size).
 
     Args:
         x: Shape (length, batch, features).
-        lengths: Of the sequences, shape (batch,); None: all are whole.
-        states: The first ones, each (directions, batch, size).
-        directions: Whether each runs from the end.
+        lengths: The sequences' lengths, shape (batch,); None: all have full length.
+        states: The initial ones, each (directions, batch, size).
+        directions: Whether each runs backward.
         step: Takes the direction, a step's input and the states; returns the new states.
         layout: 1: the batch comes first in all of them.
     """
@@ -86,7 +86,7 @@ def _run(
 
 
 def _arranged(x: Any, states: tuple[Any, ...], weights: Any, layout: int) -> tuple[Any, tuple[Any, ...]]:
-    """Input and first states with the batch second; states left out are zero."""
+    """Input and initial states with the batch second; omitted states are zero."""
     directions, _, size = weights.shape
     if layout:
         x = x.transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Lists of tensors and optional values, which Python holds."""
+"""Sequences of tensors and optional values, as Python objects."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["concatenated", "copied", "detached", "element", "erased", "held", "i
 
 
 def copied(value: Any) -> Any:
-    """A list of copies, or None where there is nothing."""
+    """A list of copies, or None for an empty optional."""
     return _each(value, lambda tensor: tensor.clone())
 
 
 def detached(value: Any) -> Any:
-    """A tensor or a list of them without what they were computed from; None where there is nothing."""
+    """A tensor or a list of tensors, detached from the graph; None for an empty optional."""
     return _each(value, lambda tensor: tensor.detach())
 
 
@@ -34,13 +34,13 @@ def element(values: Sequence[Any], position: Any) -> Any:
 
 
 def erased(values: Sequence[Any], position: Any = None) -> list[Any]:
-    """SequenceErase; left out, the last one goes."""
+    """SequenceErase; by default, it removes the last element."""
     place = _place(-1 if position is None else position, len(values), 0)
     return [*values[:place], *values[place + 1 :]]
 
 
 def inserted(values: Sequence[Any], tensor: Any, position: Any = None) -> list[Any]:
-    """SequenceInsert; left out, behind the others."""
+    """SequenceInsert; by default, it appends."""
     place = len(values) if position is None else _place(position, len(values), 1)
     return [*values[:place], tensor, *values[place:]]
 
@@ -53,7 +53,7 @@ def concatenated(values: Sequence[Any], *, axis: int = 0, new_axis: int = 0) -> 
 
 
 def split(x: Any, sizes: Any = None, *, axis: int = 0, keepdims: int = 1) -> list[Any]:
-    """SplitToSequence: into parts of one size, of these sizes, or one by one."""
+    """SplitToSequence: into parts of one size, of given sizes, or single elements."""
     extent = x.shape[axis]
     if sizes is None:
         parts = x.split(1, axis)
@@ -70,7 +70,7 @@ def held(value: Any) -> Any:
     """OptionalGetElement.
 
     Raises:
-        NetworkError: Nothing is there.
+        NetworkError: The optional is empty.
     """
     if value is None:
         raise NetworkError(

@@ -1,4 +1,4 @@
-"""Short floating-point types: bfloat16, which NumPy has from another library, and short products on the host."""
+"""Short floating-point types: bfloat16, which NumPy gets from another library, and short products on the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTES = {1: np.uint8, 2: np.uint16}
 
 
 def from_numpy(array: np.ndarray) -> Any:
-    """`torch.from_numpy`, of the types that NumPy has from another library too."""
+    """`torch.from_numpy`, also for the types that NumPy gets from another library."""
     named = array.dtype.kind == "V" and array.dtype.names is None  # not a record of several fields
     if named or array.dtype.name == "bfloat16" or array.dtype.name.startswith("float8"):
         return torch.from_numpy(array.view(_BYTES[array.itemsize])).view(getattr(torch, array.dtype.name))
@@ -27,16 +27,16 @@ def from_numpy(array: np.ndarray) -> Any:
 
 
 def tensor(array: np.ndarray) -> Any:
-    """`torch.tensor`, which copies, of the types that NumPy has from another library too."""
+    """`torch.tensor`, which copies, also for the types that NumPy gets from another library."""
     return from_numpy(np.array(array, order="C"))
 
 
 def through_float32(kind: ir.DataType | None, place: torch.device) -> bool:
-    """Whether products of this type are computed in float32, of operands as they are, and rounded at the end.
+    """Whether products of this type are computed in float32, from unconverted operands, and rounded at the end.
 
-    On the host torch has kernels in float16 for most processors that take 20 to 40 times as long as float32's, and that
-    add the gradient of a convolution's weight up in float16, over the whole batch. Those in bfloat16 do the latter on
-    processors that have no instructions for it.
+    On the host, torch's float16 kernels take 20 to 40 times as long as float32's on most processors, and sum the
+    gradient of a convolution's weight in float16 over the whole batch. The bfloat16 kernels do the latter on processors
+    without instructions for it.
     """
     if place.type != "cpu":
         return False
@@ -45,9 +45,9 @@ def through_float32(kind: ir.DataType | None, place: torch.device) -> bool:
 
 @functools.cache
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A product of a short type's, computed in float32 and rounded once; its gradients likewise.
+    """A product of a short type, computed in float32 and rounded once; its gradients likewise.
 
-    Operands that are no floating-point numbers, a mask, stay as they are.
+    Operands that are not floating-point, such as a mask, are unchanged.
     """
 
     @functools.wraps(function)

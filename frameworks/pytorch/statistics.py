@@ -1,4 +1,4 @@
-"""`RunningStatistics`: those of batch normalisation, which change when a pass has succeeded and not before."""
+"""`RunningStatistics`: those of batch normalization, which change only after a pass has succeeded."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["RunningStatistics"]
 
 
 class RunningStatistics:
-    """The running statistics of a network, ONNX's: momentum is the old value's share, the variance the population's.
+    """The running statistics of a network as ONNX defines them: momentum weights the old value, population variance.
 
     Args:
-        network: The network in training.
+        network: The training network.
         buffers: Live values by name.
 
     Attributes:
-        names: Of the values that the program gives for it, in the order that `settle` wants: means of batches, and one
-            over their standard deviations.
+        names: Names of the program's outputs for it, in the order that `settle` expects: means of batches, and
+            reciprocals of their standard deviations.
     """
 
     def __init__(self, network: Network, buffers: Mapping[str, Any]) -> None:
@@ -40,14 +40,14 @@ class RunningStatistics:
         self.names = tuple(names)
 
     def settle(self, fresh: Sequence[Any]) -> None:
-        """Change the live values.
+        """Update the live values.
 
         Args:
-            fresh: What the program gave, in the order of `names`.
+            fresh: The program's outputs, in the order of `names`.
         """
         start = 0
         for momentum, epsilon, live, count in self._groups:
-            if count == 1:  # torch's functions of many take longer for one
+            if count == 1:  # torch's multi-tensor functions take longer for one
                 (mean, variance), batch_mean, inverse = live, fresh[start], fresh[start + 1]
                 mean.mul_(momentum).add_(batch_mean, alpha=1 - momentum)
                 variance.mul_(momentum).add_(inverse.pow(-2).sub_(epsilon).clamp_(min=0), alpha=1 - momentum)

@@ -1,4 +1,4 @@
-"""`DeviceStep`: the training step where parameters are not in the host's memory, the rule in torch's own functions."""
+"""`DeviceStep`: the training step for parameters outside host memory, with the rule in torch's functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deep5.training.trace import trace_rule
 
 __all__ = ["DeviceStep", "LeafExecutor"]
 
-# Python's operators take a number on either side, torch's functions of these names only a tensor first.
+# Python's operators accept a number on either side, torch's functions of these names only a tensor first.
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "subtract": operator.sub,
@@ -44,16 +44,16 @@ class LeafExecutor(GraphExecutor, Protocol):
     """An executor whose parameters are leaves of torch's graphs."""
 
     def leaves(self) -> dict[str, Any]:
-        """The trained parameters by name: leaves, which carry `.grad`."""
+        """The trained parameters by name: leaves with `.grad`."""
         ...
 
     def spend(self) -> None:
-        """A whole training step has used the gradients up: they stay readable, but nothing is added to them."""
+        """Mark the gradients as consumed by a whole training step: they stay readable, but nothing is added to them."""
         ...
 
 
 class _Functions:
-    """What `FunctionalRule` evaluates with; see `ArrayFunctions`."""
+    """torch's functions for `FunctionalRule`; see `ArrayFunctions`."""
 
     def __init__(self, place: torch.device) -> None:
         self._place = place
@@ -82,11 +82,11 @@ class _Functions:
 
 
 def _of_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with Python numbers made tensors of the element type of what else is given."""
+    """The function, with Python numbers converted to tensors of the element type of the other arguments."""
 
     def call(*args: Any) -> Any:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        # A condition's element type says nothing; where only numbers can be chosen, the widest loses no digit.
+        # Exclude a condition's element type; if only numbers can be selected, use the widest type to lose no digits.
         dtype = next((tensor.dtype for tensor in tensors if tensor.dtype != torch.bool), torch.float64)
         place = tensors[0].device
         return function(*(torch.as_tensor(a, dtype=dtype, device=place) if isinstance(a, float) else a for a in args))
@@ -95,7 +95,7 @@ def _of_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Unit(NamedTuple):
-    """Parameters that the rule sees as one array: those of a group and element type, or a single one."""
+    """Parameters that the rule processes as one array: those of a group and element type, or a single one."""
 
     name: str
     members: tuple[str, ...]
@@ -103,13 +103,13 @@ class _Unit(NamedTuple):
 
 
 class DeviceStep(RuleStep):
-    """Forward and backward by the executor, the update by torch's functions where the parameters are.
+    """Forward and backward pass by the executor, update by torch's functions on the parameters' device.
 
-    A rule that works element by element sees all parameters of a group behind each other as one vector: how many
-    kernels an update starts does not depend on the number of layers. Implements `TrainStep`.
+    An elementwise rule processes all parameters of a group, concatenated to one vector: the number of kernel launches
+    of an update does not depend on the number of layers. Implements `TrainStep`.
 
-    A dynamic loss scale waits for the device once a step, as torch's own `GradScaler` does. Arguments and errors are
-    `RuleStep`'s.
+    A dynamic loss scale waits for the device once per step, like torch's own `GradScaler`. See `RuleStep` for arguments
+    and errors.
 
     Attributes:
         how: How the rule runs.
@@ -138,7 +138,7 @@ class DeviceStep(RuleStep):
         rule, specs, functions = self.rule, self._executor.network.trained_specs, _Functions(self._place)
         options: dict[str, Any] = {"pipeline": pipeline, "modified": self._modifier is not None}
         require_trained(rule, self._executor.network.parameter_specs, specs)
-        # By the parameters' own names: what may be asked for and what a state holds.
+        # By the parameters' own names, for requests and for the state.
         self._named = FunctionalRule(rule, specs, functions, groups=groups, **options)
         self._names = self._named.names
         # A state of shape () belongs to one parameter.
@@ -151,7 +151,7 @@ class DeviceStep(RuleStep):
             groups=[_group(unit) for unit in self._units if unit.hyper],
             **options,
         )
-        # A unit of one member is the live memory, which the update and the next gradient are written to.
+        # A unit with one member is live memory, which the update and the next gradient overwrite.
         self._remembered = [
             f"{key}/{unit.name}" for key in self._rule.remembers for unit in self._units if len(unit.members) == 1
         ]
@@ -223,7 +223,7 @@ class DeviceStep(RuleStep):
         return found
 
     def _load_rule_state(self, state: Mapping[str, Any]) -> None:
-        # Copied: torch takes no read-only memory, and shares what it takes.
+        # Copied: torch does not accept read-only memory, and shares the memory that it accepts.
         found = {key: torch.from_numpy(value.copy()) for key, value in self._named.check_state(state).items()}
         for key in self._states:
             name, _, unit = key.partition("/")
@@ -263,7 +263,7 @@ class DeviceStep(RuleStep):
         return torch.from_numpy(self._rule.given(info, self.loss_scale)).to(self._place)
 
     def _points(self, info: StepInfo) -> dict[str, Any]:
-        """Where the gradient is taken."""
+        """The points for the gradient."""
         with torch.no_grad():
             return self._unpacked(self._rule.prepare(self._packed(self._leaves), self._states, self._given(info)))
 
@@ -286,7 +286,7 @@ class DeviceStep(RuleStep):
 
     @contextmanager
     def _holding(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """While inside, the parameters have these values; their own, bit for bit, afterwards."""
+        """Inside the context, the parameters have these values; exit restores their own, bit for bit."""
         with torch.no_grad():
             own = {name: self._leaves[name].clone() for name in values}
             self._write(values)

@@ -1,4 +1,4 @@
-"""Batch normalisation over the parts of all ranks, as a function that torch differentiates."""
+"""Batch normalization over the parts of all ranks, as a function that torch differentiates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["batch_norm_over_ranks"]
 
 
 def batch_norm_over_ranks(ranks: RankStatistics) -> Callable[..., tuple[Any, Any, Any]]:
-    """ONNX's batch normalisation in training, by the statistics of the batch of all ranks.
+    """ONNX's batch normalization in training, with the statistics of the batch of all ranks.
 
     Args:
-        ranks: What statistics and sums of gradients are exchanged by.
+        ranks: Exchanges statistics and sums of gradients.
 
     Returns:
-        A function of (x, scale, bias, running mean, running variance, momentum, epsilon), which gives the result, and
-        what `RunningStatistics` wants: mean and one over the standard spread_here. The running ones stay as they are.
+        A function of (x, scale, bias, running mean, running variance, momentum, epsilon), which returns the result and
+        the values for `RunningStatistics`: mean and reciprocal standard deviation. The running ones do not change.
     """
 
     def synchronised_batch_norm(
@@ -36,9 +36,9 @@ def batch_norm_over_ranks(ranks: RankStatistics) -> Callable[..., tuple[Any, Any
 
 
 class _OverRanks(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
-    """y = scale h + bias, h = (x − m) / sqrt(v + epsilon), with m and v of all ranks' elements, n a channel.
+    """y = scale h + bias, h = (x − m) / sqrt(v + epsilon), with m and v over all ranks' elements, n per channel.
 
-    dbias = Σ dy and dscale = Σ dy h are of this rank's part, as every parameter's gradient is; with both summed over
+    dbias = Σ dy and dscale = Σ dy h are over this rank's part, like every parameter's gradient; with both summed over
     all ranks, dx = scale / sqrt(v + epsilon) (dy − Σ dbias / n − h Σ dscale / n).
 
     References:
@@ -66,7 +66,7 @@ class _OverRanks(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         scale = _wide(given)
         wants_x, wants_scale, wants_bias = ctx.needs_input_grad[:3]
         inverse = (variance + ctx.epsilon).rsqrt()
-        # With statistics that are given, which is all that the sums over this rank's part ask for.
+        # As with given statistics: the sums over this rank's part depend on nothing else.
         _, dscale, dbias = torch.ops.aten.native_batch_norm_backward(
             dy, x, scale, mean, variance, None, None, False, ctx.epsilon, (False, True, True)
         )
@@ -76,7 +76,7 @@ class _OverRanks(torch.autograd.Function):  # type: ignore[misc]  # torch is not
             whole_bias, whole_scale = (torch.from_numpy(value).to(scale) for value in sums)
             slope = scale * inverse
             factor = slope / -ctx.total
-            # −slope (h Σ dscale + Σ dbias) / n is a batch normalisation of x, too.
+            # −slope (h Σ dscale + Σ dbias) / n is a batch normalization of x, too.
             dx = F.batch_norm(x, mean, variance, factor * whole_scale, factor * whole_bias, False, 0.0, ctx.epsilon)
             dx.addcmul_(dy, slope.to(dy).view(1, -1, *[1] * (x.ndim - 2)))
         dscale, dbias = dscale.to(given.dtype), dbias.to(given.dtype)
@@ -84,7 +84,7 @@ class _OverRanks(torch.autograd.Function):  # type: ignore[misc]  # torch is not
 
 
 def _wide(scale: Any) -> Any:
-    """The scale in the type that statistics are computed in: no short one."""
+    """The scale in the type of the statistics, which is never a short one."""
     return scale if scale.itemsize > 2 else scale.float()
 
 

@@ -1,4 +1,4 @@
-"""The table of operators, ONNX's name -> a small function that emits a call of torch, and what its entries share."""
+"""The operator table, ONNX's name -> a small function that emits a call of torch, and what its entries share."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ CHECKS: dict[str, Check] = {}
 
 
 SETTINGS: dict[str, tuple[int, ...]] = {}
-"""By operator, inputs that say how it works: where one is computed, it is read on the host when the network runs."""
+"""Inputs that act as settings, by operator: computed ones are read on the host when the network runs."""
 EAGER: set[str] = set()
-"""Operators that read other values on the host, or whose result's shape only the values tell."""
+"""Operators that read other values on the host, or whose result's shape depends on values."""
 RANKED: set[str] = set()
 """Operators whose source depends on the ranks of their inputs."""
 
@@ -62,13 +62,13 @@ def operator(
     otherwise: Callable[..., Any] | None = None,
     ranked: bool = False,
 ) -> Callable[[Emit], Emit]:
-    """Enter a function into the table.
+    """Register a function in the table.
 
     Args:
         op_type: ONNX's name.
-        check: Why a node cannot run, or None.
-        settings: Inputs that are read on the host where they are computed.
-        otherwise: As for `kernel`: runs nodes whose settings are computed, or whose first input has no known rank.
+        check: Returns why a node cannot run, or None.
+        settings: Inputs that are read on the host if they are computed.
+        otherwise: As for `kernel`: runs nodes whose settings are computed, or whose first input has an unknown rank.
         ranked: Whether the source depends on the ranks of the inputs.
     """
 
@@ -90,7 +90,7 @@ def operator(
 
 
 def enter(op_type: str, emit: Emit, check: Check | None, settings: tuple[int, ...]) -> None:
-    """Put an operator into the tables."""
+    """Add an operator to the tables."""
     OPERATORS[op_type] = emit
     if check is not None:
         CHECKS[op_type] = check
@@ -101,17 +101,17 @@ def enter(op_type: str, emit: Emit, check: Check | None, settings: tuple[int, ..
 def kernel(
     op_type: str, check: Check | None = None, *, settings: tuple[int, ...] = (), eager: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function of tensors, which the source calls with the node's inputs.
+    """Register a function of tensors, which the source calls with the node's inputs.
 
-    Its keyword arguments are the node's attributes, by their names; its defaults are ONNX's. Further ones may be
-    `kind`, the element type of the first output, `place`, the device, and `outputs`, how many outputs there are: a
-    function that takes it returns as many.
+    Its keyword arguments are the node's attributes, by their names; its defaults are ONNX's. Others may be `kind`, the
+    element type of the first output, `place`, the device, and `outputs`, the number of outputs: a function with this
+    argument returns that many.
 
     Args:
         op_type: ONNX's name.
-        check: Why a node cannot run, or None.
-        settings: Inputs that it takes as numbers, or lists of them, instead of tensors.
-        eager: Whether it reads other values on the host, or only they tell its result's shape.
+        check: Returns why a node cannot run, or None.
+        settings: Inputs that it takes as numbers, or lists of numbers, instead of tensors.
+        eager: Whether it reads other values on the host, or its result's shape depends on values.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,7 +124,7 @@ def kernel(
 
 
 def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit:
-    """What emits the call of a kernel; see `kernel`."""
+    """A function that emits the call of a kernel; see `kernel`."""
     takes = {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
@@ -159,12 +159,12 @@ def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit
 
 
 def key(node: ir.Node) -> str:
-    """What a node's operator is called in the table: its name, behind the domain where that is not ONNX's first."""
+    """The table key of a node's operator: its name, prefixed by the domain if that is not ONNX's main one."""
     return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 def _open(node: ir.Node, settings: tuple[int, ...]) -> bool:
-    """Whether settings are computed, or the first input's rank is not known."""
+    """Whether settings are computed, or the first input's rank is unknown."""
     first = node.inputs[0] if node.inputs else None
     return computed(node, *settings) is not None or (first is not None and first.shape is None)
 
@@ -176,6 +176,6 @@ def call(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *argumen
 
 
 def extents(node: ir.Node, position: int = 0) -> list[int | None]:
-    """The extents of an input; None where one is symbolic."""
+    """The dimensions of an input; None for symbolic ones."""
     shape = node.inputs[position].shape  # type: ignore[union-attr]
     return [extent if isinstance(extent, int) else None for extent in shape]  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Whole numbers that torch stores and hardly computes with: uint16, uint32, uint64, in the arithmetic of int64."""
+"""Integer types that torch stores but barely supports: uint16, uint32, uint64, with int64 arithmetic."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["logical_shift", "unsigned_quotient", "unsigned_remainder", "widening
 
 _Conversions = Mapping[ir.DataType | None, Callable[[Any], Any]]
 _WIDE = (ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64)
-# What torch does with them as they are, and what asks for them itself.
+# Operators that torch supports for them directly, and operators that handle these types themselves.
 _DIRECT = {
     *("BitShift", "BitCast", "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "Div", "Expand", "Flatten"),
     *("Identity", "Mod", "Reshape", "Shape", "Size", "Squeeze", "Transpose", "Unsqueeze", "If", "Loop", "Scan"),
     *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength"),
     *("Optional", "OptionalGetElement", "OptionalHasElement", "SequenceMap", "SplitToSequence", "ConcatFromSequence"),
 }
-# Where the order of numbers matters: of uint64, that of int64 once the highest bit is turned.
+# Operators that depend on the order of numbers: for uint64, that of int64 after flipping the highest bit.
 _ORDERED = {
     *("ArgMax", "ArgMin", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "ReduceMax", "ReduceMin"),
     *("TopK", "Unique"),
@@ -58,7 +58,7 @@ _LIFT_ORDERED: _Conversions = {**_LIFT, ir.DataType.UINT64: _turned}
 
 
 def widening(node: ir.Node) -> tuple[_Conversions, _Conversions]:
-    """What a node's unsigned inputs become before it runs, and its results after: none where torch has kernels."""
+    """Conversions of a node's unsigned inputs before it runs, and of its results; none if torch has kernels."""
     if node.domain != "" or node.op_type in _DIRECT:
         return {}, {}
     if not any(value is not None and value.dtype in _WIDE for value in (*node.inputs, *node.outputs)):
@@ -67,13 +67,13 @@ def widening(node: ir.Node) -> tuple[_Conversions, _Conversions]:
 
 
 def logical_shift(x: Any, bits: Any) -> Any:
-    """x >> bits, of int64 that stand for uint64; 0 from 64 bits on."""
+    """x >> bits, for int64 that represent uint64; 0 from 64 bits on."""
     shifted = (x >> 1) & (2**63 - 1)
     return torch.where(bits == 0, x, torch.where((bits < 0) | (bits > 63), 0, shifted >> (bits - 1).clamp(0, 62)))
 
 
 def unsigned_quotient(x: Any, y: Any) -> Any:
-    """x / y of int64 that stand for uint64.
+    """x / y for int64 that represent uint64.
 
     References:
         Warren, Hacker's Delight, second edition, section 9-3, "Unsigned short division from signed division".
@@ -81,11 +81,11 @@ def unsigned_quotient(x: Any, y: Any) -> Any:
     estimate = torch.div((x >> 1) & (2**63 - 1), y, rounding_mode="trunc") << 1
     rest = x - estimate * y
     more = (rest ^ _LOWEST) >= (y ^ _LOWEST)
-    # A divisor of 2^63 and more goes into a number once or not at all.
+    # A divisor of at least 2^63 fits into a number once or not at all.
     once = (x ^ _LOWEST) >= (y ^ _LOWEST)
     return torch.where(y < 0, once.to(x.dtype), estimate + more.to(x.dtype))
 
 
 def unsigned_remainder(x: Any, y: Any) -> Any:
-    """x mod y of int64 that stand for uint64."""
+    """x mod y for int64 that represent uint64."""
     return x - unsigned_quotient(x, y) * y
