@@ -80,8 +80,14 @@ def _server() -> str:
     """Start the process to fork from; it ends with this one."""
     folder = tempfile.mkdtemp(prefix="deep5-forked-")
     place = str(Path(folder, "link"))
+    # BLAS libraries start their threads when they are loaded, and a process with threads cannot be forked from.
+    alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     server = subprocess.Popen(
-        [sys.executable, __file__, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder
+        [sys.executable, __file__, place],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=folder,
+        env={**os.environ, **alone},
     )
     atexit.register(server.kill)
     assert server.stdout is not None
