@@ -16,6 +16,7 @@ from deep5.core.events import StepInfo
 from deep5.distributed.communicators.threads import run_in_threads
 from deep5.measuring.timing import Rounds, time_rounds
 from deep5.recipe.experiment import recipe_parts
+from deep5.recipe.keys import CODE, OPERATORS
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipe.registered import recipe_names
 from deep5.results.result import Result, load
@@ -93,7 +94,7 @@ def test_every_recipe_runs_at_its_smoke_size(name: str, tmp_path: Path) -> None:
     result: Result | None
     if smallest.ranks is not None:
         result = by_command(name, tmp_path, "--size", "smoke")
-    elif smallest.operators or smallest.timing or smallest.value("scheme") is None:
+    elif smallest.kind in (OPERATORS, CODE) or smallest.value("scheme") is None:
         result = execute(smallest, out=tmp_path)
     else:
         result = run_in_threads(2, lambda ranks: execute_as_rank(smallest, ranks, out=tmp_path))[0]
