@@ -275,7 +275,7 @@ def test_a_wait_planted_in_the_operator_is_seen_by_the_recipe(
 
     monkeypatch.setattr(operators.PythonSquare, "forward", slow)
     recipe = shortened(name, steps=10, rounds=2)
-    sides = [make_candidate(recipe, key) for key in ("candidate", "baseline", "baseline")]
+    sides = [make_candidate(recipe_parts(recipe), key) for key in ("candidate", "baseline", "baseline")]
     found = time_rounds(*sides, rounds=2, steps=10)
     assert min(found.candidate) >= 10 * 300e-6
 
