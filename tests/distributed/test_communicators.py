@@ -12,7 +12,7 @@ import pytest
 
 from deep5.core.communicator import TIMEOUT_S, SingleRank
 from deep5.core.errors import CommunicationError, MissingDependency, UsageError
-from deep5.distributed.communicators import check, mpi
+from deep5.distributed.communicators import check_waiting, mpi
 from deep5.distributed.communicators.check import check_communicator
 from deep5.distributed.communicators.process_group import ProcessGroupCommunicator
 from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
@@ -141,7 +141,7 @@ def test_the_suite_catches_a_wrong_communicator(
     monkeypatch: pytest.MonkeyPatch, wrong: type[ThreadCommunicator], told: str
 ) -> None:
     # What the machine may add to a limit: threads that only wait need little.
-    monkeypatch.setattr(check, "_SLACK_S", 0.5)
+    monkeypatch.setattr(check_waiting, "_SLACK_S", 0.5)
     with pytest.raises(CommunicationError, match=told):
         run_in_threads(3, lambda communicator: check_communicator(wrong(communicator.rank, communicator._group)))
 

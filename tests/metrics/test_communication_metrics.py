@@ -21,7 +21,7 @@ import deep5 as d5
 from deep5.audit import audit
 from deep5.core.communicator import SingleRank
 from deep5.core.errors import CommunicationError
-from deep5.distributed.communicators import base_communicator, check
+from deep5.distributed.communicators import base_communicator, check_waiting
 from deep5.distributed.communicators.base_communicator import CountedCommunicator
 from deep5.distributed.communicators.check import check_communicator
 from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
@@ -273,7 +273,7 @@ class Looked:
 def test_the_suite_of_communicators_catches_one_that_sees_an_end_only_in_the_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(check, "_SLACK_S", 0.5)
+    monkeypatch.setattr(check_waiting, "_SLACK_S", 0.5)
     with pytest.raises(CommunicationError, match=r"hidden_ns: 0\.[6-9].. s more on rank . behind 0\.6 s"):
         run_in_threads(2, lambda communicator: check_communicator(Blind(communicator.rank, communicator._group)))
 
