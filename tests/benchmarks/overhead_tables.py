@@ -1,8 +1,10 @@
 """Write the tables of docs/overhead.md from stored results.
 
-`python tests/benchmarks/overhead_tables.py docs/overhead.md results` replaces the figures of every row whose recipe has
-a result there with those of the latest one, and leaves the other rows. With `--run` it runs the recipes of the page
-first; `--only` selects recipes by parts of their names.
+`python tests/benchmarks/overhead_tables.py docs/overhead.md results` replaces the figures of every row that has a
+result there, and leaves the other rows. A row begins with the name of its recipe or, for a recipe of update rules, with
+framework, rule and number of parameters. It shows the latest result; in a table marked "every run", all of them. With
+`--run` the recipes of the rows run first, and the table of memory is measured; `--only` selects rows by parts of their
+beginnings ("memory" for that table).
 """
 
 from __future__ import annotations
@@ -11,18 +13,24 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from deep5.measuring.samples import Interval, ratio_interval
 from deep5.results.result import Result, load
 from deep5.results.store import result_folders
 
 BEGIN, END = "<!-- figures: overhead recipes -->", "<!-- end of figures -->"
-"""What a table stands between."""
-_RECIPE = re.compile(r"`(overhead_\w+)`")
+"""A table is between these two lines."""
+EVERY_RUN = "<!-- figures: overhead recipes, every run -->"
+"""Begins a table whose rows list all results."""
+MEMORY = "<!-- figures: memory -->"
+"""Begins the table that `deep5.recipes.overhead.memory` prints."""
+_ROW = re.compile(r"^\| (?:`(overhead_\w+)`|((?:pytorch|tensorflow|jax) \w+(?: small| large)?)) \|")
+_RULE = re.compile(r"overhead_(\w+)_rule")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,7 @@ class Figures:
         value: The metric's.
         interval: The metric's.
         unit: Of the metric: "us" or "ratio".
+        passed: Whether the goal was met; None without a verdict.
     """
 
     ours: float
@@ -48,17 +57,21 @@ class Figures:
     value: float
     interval: tuple[float, float]
     unit: str
+    passed: bool | None
 
 
 def figures(result: Result) -> Figures:
-    """The figures of a result that timed two sides."""
-    samples = result.samples()
+    """The figures of a result that timed two sides; of several ranks, each round takes as long as its slowest rank."""
+    ranks = [result.samples(rank=rank) for rank in range(result.rank_count)]
     sides = [
-        [float(row.value) for row in samples[f"{side}_time"]] for side in ("candidate", "baseline", "baseline_again")
+        [
+            max(float(row.value) for row in rows)
+            for rows in zip(*(samples[f"{side}_time"] for samples in ranks), strict=True)
+        ]
+        for side in ("candidate", "baseline", "baseline_again")
     ]
     (verdict,) = result.verdicts
-    recipe = result.document["recipe"]
-    steps = int({**recipe.get("fixed", {}), **recipe.get("mutable", {})}["steps"])
+    steps = int(_arguments(result)["steps"])
     interval = verdict.interval
     if verdict.value is None or interval is None:
         raise ValueError(f"{result.folder} has no value; remedy: run its recipe again")
@@ -71,38 +84,61 @@ def figures(result: Result) -> Figures:
         value=verdict.value,
         interval=(interval[0], interval[1]),
         unit=verdict.unit,
+        passed=verdict.passed,
     )
 
 
-def cells(found: Figures) -> dict[str, str]:
-    """The cells of a row by the beginning of their column's heading."""
+def _arguments(result: Result) -> dict[str, Any]:
+    """The fixed and mutable parts of a result's recipe."""
+    recipe = result.document["recipe"]
+    return {**recipe.get("fixed", {}), **recipe.get("mutable", {})}
+
+
+def row_name(result: Result) -> str:
+    """How the row of a result begins: `overhead_trainer`, or "pytorch adam small" for a recipe of update rules."""
+    name = str(result.document["recipe"]["name"])
+    rules = _RULE.fullmatch(name)
+    if not rules:
+        return name
+    given = _arguments(result)["candidate_kwargs"]
+    return " ".join([rules[1], *(str(given[key]) for key in ("rule", "shapes") if key in given)])
+
+
+def cells(runs: Sequence[Figures]) -> dict[str, str]:
+    """The cells of a row by the beginning of their column's heading; several runs are listed."""
+    made = [_cells(found) for found in runs]
+    return {heading: ", ".join(each[heading] for each in made) for heading in made[0]}
+
+
+def _cells(found: Figures) -> dict[str, str]:
     low, high = found.interval
-    times = f"{found.ours * 1e6:,.0f} / {found.theirs * 1e6:,.0f} µs"
+    in_us = found.unit == "us"
+    overhead, slowdown = f"{found.value:.1f} µs", f"{found.value:.3f}"
     return {
-        "deep5 /": times,
+        "deep5 /": f"{found.ours * 1e6:,.0f} / {found.theirs * 1e6:,.0f} µs",
         "ratio": f"{found.middle:.3f}",
-        "interval": f"{low:.2f} … {high:.2f} µs"
-        if found.unit == "us"
-        else f"{found.ratio.low:.3f} … {found.ratio.high:.3f}",
+        "interval": f"{low:.2f} … {high:.2f} µs" if in_us else f"{found.ratio.low:.3f} … {found.ratio.high:.3f}",
         "A/A": f"{found.alike:.3f}",
-        "slowdown": f"{found.value:.3f}",
-        "overhead": f"{found.value:.1f} µs",
+        "overhead or slowdown": overhead if in_us else slowdown,
+        "slowdown": slowdown,
+        "overhead": overhead,
+        "<=": {True: "kept", False: "missed", None: "no verdict"}[found.passed],
     }
 
 
-def write_tables(page: str, results: Mapping[str, Figures]) -> str:
-    """The page with the figures of these recipes, by their names, in its tables."""
-    lines, heads, inside = page.split("\n"), list[str](), False
+def write_tables(page: str, results: Mapping[str, Sequence[Figures]]) -> str:
+    """The page with the figures of these rows, by their names and from the oldest run to the latest, in its tables."""
+    lines, heads, begin = page.split("\n"), list[str](), ""
     for number, line in enumerate(lines):
-        if line.strip() in (BEGIN, END):
-            inside, heads = line.strip() == BEGIN, []
-        elif inside and line.startswith("|"):
+        if line.strip() in (BEGIN, EVERY_RUN, END):
+            begin, heads = line.strip(), []
+        elif begin in (BEGIN, EVERY_RUN) and line.startswith("|"):
             row = [cell.strip() for cell in line.strip("|").split("|")]
-            named = _RECIPE.search(row[0])
+            name = _named(line)
             if not heads:
                 heads = row
-            elif named and named[1] in results:
-                made = cells(results[named[1]])
+            elif name in results:
+                made = cells(results[name] if begin == EVERY_RUN else results[name][-1:])
                 row = [
                     next((text for key, text in made.items() if head.startswith(key)), cell)
                     for head, cell in zip(heads, row, strict=True)
@@ -111,41 +147,77 @@ def write_tables(page: str, results: Mapping[str, Figures]) -> str:
     return "\n".join(lines)
 
 
-def recipes(page: str) -> list[str]:
-    """The recipes of the page's tables."""
-    tables = re.findall(f"{re.escape(BEGIN)}(.*?){re.escape(END)}", page, flags=re.DOTALL)
-    return [match[1] for table in tables for match in re.finditer(r"^\| `(overhead_\w+)`", table, flags=re.MULTILINE)]
+def write_memory(page: str, table: str) -> str:
+    """The page with this table of memory."""
+    before, found, rest = page.partition(f"{MEMORY}\n")
+    _, end, after = rest.partition(END)
+    if not found or not end:
+        raise ValueError(f"the page has no table between {MEMORY!r} and {END!r}")
+    return f"{before}{MEMORY}\n\n{table.strip()}\n\n{END}{after}"
 
 
-def stored(folder: Path, names: list[str]) -> dict[str, Figures]:
-    """The figures of the latest successful result of each recipe below a folder."""
-    found: dict[str, Figures] = {}
-    for place in sorted(result_folders(folder), key=lambda path: path.name.split("-", 1)[-1]):
+def _named(line: str) -> str:
+    """How a row begins; empty for another line."""
+    found = _ROW.match(line)
+    return (found[1] or found[2]) if found else ""
+
+
+def rows(page: str) -> list[str]:
+    """The names of the rows of the page's tables, in their order."""
+    tables = re.findall(f"(?:{re.escape(BEGIN)}|{re.escape(EVERY_RUN)})(.*?){re.escape(END)}", page, flags=re.DOTALL)
+    return [name for table in tables for line in table.split("\n") if (name := _named(line))]
+
+
+def command(name: str) -> list[str]:
+    """What `deep5 run` needs for a row."""
+    if name.startswith("overhead_"):
+        return [name]
+    framework, rule, *shapes = name.split(" ")
+    given = {"rule": rule, **({"shapes": shapes[0]} if shapes else {})}
+    settings = [f"{side}_kwargs.{key}={value}" for side in ("candidate", "baseline") for key, value in given.items()]
+    return [f"overhead_{framework}_rule", *(word for setting in settings for word in ("--set", setting))]
+
+
+def stored(folder: Path, names: Collection[str]) -> dict[str, list[Figures]]:
+    """The figures of the successful results of these rows below a folder, from the oldest to the latest."""
+    found: dict[str, list[Figures]] = {}
+    for place in sorted(result_folders(folder), key=_moment):
         result = load(place)
-        name = str(result.document["recipe"]["name"])
-        if name in names and result.status == "success":
-            found[name] = figures(result)
+        if result.status == "success" and (name := row_name(result)) in names:
+            found.setdefault(name, []).append(figures(result))
     return found
 
 
+def _moment(folder: Path) -> str:
+    """A folder's date and time; its name is `recipe-date-time-token`."""
+    return folder.name.split("-", 1)[-1]
+
+
 def main() -> int:
-    """Run the recipes where asked to, and write the page."""
+    """Run what is requested, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", type=Path)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--run", action="store_true", help="run the recipes of the page first")
-    parser.add_argument("--only", default="", help="parts of names, separated by commas")
+    parser.add_argument("--run", action="store_true", help="run the recipes of the rows, and measure memory, first")
+    parser.add_argument("--only", default="", help="parts of the beginnings of rows, separated by commas")
     given = parser.parse_args()
     page = given.page.read_text(encoding="utf-8")
     words = [word for word in given.only.split(",") if word]
-    names = [name for name in recipes(page) if not words or any(word in name for word in words)]
+    names = [name for name in rows(page) if not words or any(word in name for word in words)]
+    python = [sys.executable, "-m"]
     for name in names if given.run else ():
-        command = [sys.executable, "-m", "deep5", "run", name, "--out", str(given.results), "--quiet"]
         # A missed goal is a result, too.
-        if subprocess.run(command, check=False).returncode not in (0, 1):
+        done = subprocess.run([*python, "deep5", "run", *command(name), "--out", given.results, "--quiet"], check=False)
+        if done.returncode not in (0, 1):
             sys.stderr.write(f"{name} failed; its row stays\n")
     found = stored(given.results, names)
-    given.page.write_text(write_tables(page, found), encoding="utf-8")
+    page = write_tables(page, found)
+    if given.run and (not words or any(word in "memory" for word in words)):
+        measured = subprocess.run(
+            [*python, "deep5.recipes.overhead.memory"], stdout=subprocess.PIPE, text=True, check=True
+        )
+        page = write_memory(page, measured.stdout)
+    given.page.write_text(page, encoding="utf-8")
     sys.stdout.write(f"{len(found)} of {len(names)} rows written to {given.page}\n")
     return 0
 

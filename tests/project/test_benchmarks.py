@@ -97,14 +97,20 @@ def test_a_side_runs_its_own_package(tmp_path: Path) -> None:
     assert done.stdout == "the other 9.9 ['own']\n"
 
 
-def result(metric: str, unit: str, value: float, interval: tuple[float, float]) -> Any:
-    """A result of 12 rounds of 10 steps: 2 ms of ours, 4 ms of theirs."""
+def result(
+    metric: str, unit: str, value: float, interval: tuple[float, float], *, recipe: Any = None, slower_rank: float = 0
+) -> Any:
+    """A result of 12 rounds of 10 steps: 2 ms of ours, 4 ms of theirs; a second rank takes that many seconds more."""
     ours, theirs = [0.02 + 1e-4 * number for number in range(12)], [0.04] * 12
     times = {"candidate_time": ours, "baseline_time": theirs, "baseline_again_time": [0.0404] * 12}
     return SimpleNamespace(
-        samples=lambda: {name: [SimpleNamespace(value=value) for value in values] for name, values in times.items()},
-        verdicts=(SimpleNamespace(name=metric, value=value, interval=interval, unit=unit),),
-        document={"recipe": {"name": "overhead_x", "fixed": {"steps": 10}}},
+        rank_count=2 if slower_rank else 1,
+        samples=lambda rank: {
+            name: [SimpleNamespace(value=value + rank * slower_rank) for value in values]
+            for name, values in times.items()
+        },
+        verdicts=(SimpleNamespace(name=metric, value=value, interval=interval, unit=unit, passed=True),),
+        document={"recipe": recipe or {"name": "overhead_x", "fixed": {"steps": 10}}},
         folder=Path("overhead_x-1"),
     )
 
@@ -123,36 +129,109 @@ PAGE = f"""# Page
 | `overhead_y` | the same, batch 1 | 3 / 4 µs | 0.75 | 0.7 … 0.8 | 0.1 | 0.8 | <= 1.01 |
 
 {overhead_tables.END}
+
+{overhead_tables.BEGIN}
+
+| rule | deep5 / native, a step | slowdown | <= 1.05 |
+|---|---|---|---|
+| pytorch adam large | 1 / 2 µs | 1 | kept |
+| jax sgd | 1 / 2 µs | 1 | kept |
+
+{overhead_tables.END}
+
+{overhead_tables.EVERY_RUN}
+
+| recipe | what | overhead or slowdown | interval of difference or ratio | goal |
+|---|---|---|---|---|
+| `overhead_z` | ranks | 1 µs | 1 … 2 µs | <= 5 µs |
+
+{overhead_tables.END}
+
+{overhead_tables.MEMORY}
+
+| framework | deep5 |
+|---|---|
+| pytorch | 205 MiB |
+
+{overhead_tables.END}
 """
+
+
+def changed(page: str) -> list[str]:
+    """The lines that differ from `PAGE`, which has as many."""
+    return [line for line, before in zip(page.split("\n"), PAGE.split("\n"), strict=True) if line != before]
 
 
 def test_the_tables_of_the_page_are_written_from_results() -> None:
     found = overhead_tables.figures(result("slowdown", "ratio", 0.525, (0.5, 0.54)))
     assert found.ratio == ratio_interval([0.02 + 1e-4 * number for number in range(12)], [0.04] * 12)
-    page = overhead_tables.write_tables(PAGE, {"overhead_x": found})
-    changed = [line for line, before in zip(page.split("\n"), PAGE.split("\n"), strict=True) if line != before]
+    earlier = overhead_tables.figures(result("slowdown", "ratio", 0.6, (0.5, 0.6)))
     interval = f"{found.ratio.low:.3f} … {found.ratio.high:.3f}"
-    assert changed == [
+    assert changed(overhead_tables.write_tables(PAGE, {"overhead_x": [earlier, found]})) == [
         f"| `overhead_x` | LeNet, batch 64 | 2,055 / 4,000 µs | 0.514 | {interval} | 0.000 | 0.525 | <= 1.01 |"
     ]
 
 
 def test_a_row_in_microseconds_has_the_metrics_interval() -> None:
     found = overhead_tables.figures(result("overhead", "us", 1.84, (1.77, 1.84)))
-    made = overhead_tables.cells(found)
+    made = overhead_tables.cells([found])
     assert (made["overhead"], made["interval"]) == ("1.8 µs", "1.77 … 1.84 µs")
+
+
+def test_every_run_is_listed_in_a_table_that_says_so() -> None:
+    found = [overhead_tables.figures(result("overhead", "us", value, (1.5, value))) for value in (2.84, 3.06)]
+    assert changed(overhead_tables.write_tables(PAGE, {"overhead_z": found})) == [
+        "| `overhead_z` | ranks | 2.8 µs, 3.1 µs | 1.50 … 2.84 µs, 1.50 … 3.06 µs | <= 5 µs |"
+    ]
+
+
+def test_a_rule_has_its_row_by_framework_rule_and_size() -> None:
+    given = {"rule": "adam", "shapes": "large"}
+    recipe = {"name": "overhead_pytorch_rule", "fixed": {"steps": 10}, "mutable": {"candidate_kwargs": given}}
+    made = result("slowdown", "ratio", 0.525, (0.5, 0.54), recipe=recipe)
+    assert overhead_tables.row_name(made) == "pytorch adam large"
+    found = overhead_tables.figures(made)
+    assert changed(overhead_tables.write_tables(PAGE, {"pytorch adam large": [found]})) == [
+        "| pytorch adam large | 2,055 / 4,000 µs | 0.525 | kept |"
+    ]
+    assert overhead_tables.command("pytorch adam large") == [
+        "overhead_pytorch_rule",
+        *("--set", "candidate_kwargs.rule=adam", "--set", "candidate_kwargs.shapes=large"),
+        *("--set", "baseline_kwargs.rule=adam", "--set", "baseline_kwargs.shapes=large"),
+    ]
+    assert overhead_tables.command("jax sgd")[1:] == [
+        "--set",
+        "candidate_kwargs.rule=sgd",
+        "--set",
+        "baseline_kwargs.rule=sgd",
+    ]
+
+
+def test_of_two_ranks_the_slower_one_counts() -> None:
+    found = overhead_tables.figures(result("slowdown", "ratio", 0.525, (0.5, 0.54), slower_rank=0.02))
+    assert (found.ours, found.theirs) == (pytest.approx(0.004055), pytest.approx(0.006))
+
+
+def test_the_table_of_memory_is_replaced_as_a_whole() -> None:
+    table = "| framework | deep5 |\n|---|---|\n| pytorch | 206 MiB |\n"
+    assert changed(overhead_tables.write_memory(PAGE, table)) == ["| pytorch | 206 MiB |"]
+    with pytest.raises(ValueError, match="the page has no table between"):
+        overhead_tables.write_memory("# Page\n", table)
 
 
 def test_every_table_of_the_page_can_be_written() -> None:
     """The recipes of its tables exist, and each of their columns but the first ones and the goal is known."""
     page = (ROOT / "docs" / "overhead.md").read_text(encoding="utf-8")
-    names = overhead_tables.recipes(page)
-    assert len(names) > 60
-    assert page.count(overhead_tables.BEGIN) == page.count(overhead_tables.END) >= 8
+    names = overhead_tables.rows(page)
+    assert len(names) > 100
+    begins = sum(
+        page.count(begin) for begin in (overhead_tables.BEGIN, overhead_tables.EVERY_RUN, overhead_tables.MEMORY)
+    )
+    assert begins == page.count(overhead_tables.END) >= 11
     found = overhead_tables.figures(result("slowdown", "ratio", 0.525, (0.5, 0.54)))
-    written = overhead_tables.write_tables(page, dict.fromkeys(names, found))
+    written = overhead_tables.write_tables(page, {name: [found] for name in names})
     assert written.count("0.525") >= len(names) - 10
-    assert overhead_tables.recipes(written) == names
+    assert overhead_tables.rows(written) == names
     assert overhead_tables.write_tables(page, {}) == page
 
 
