@@ -49,9 +49,10 @@ class Operation:
 
 class Clock:
     def __init__(self) -> None:
-        self.now = 0
+        self.now = self.readings = 0
 
     def __call__(self) -> int:
+        self.readings += 1
         return self.now
 
 
@@ -681,13 +682,13 @@ def test_what_the_metrics_say_of_themselves(metric: d5.Metric) -> None:
     assert (fresh.samples(), fresh.value(), fresh.files()) == ([], None, {})
 
 
-def test_a_blocking_call_hides_nothing_and_reads_the_clock_twice() -> None:
-    class Nothing(Scripted):
-        def _call(self, name: str, timeout_s: float, *given: Any) -> None:
-            pass
-
-    communicator, buffer = Nothing(Clock()), np.ones(2)
-    communicator.count_hidden()
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_blocking_call_hides_nothing_and_reads_the_clock_twice(scripted: Scripted, counting: bool) -> None:
+    """Counting the hidden time adds no reading of the clock to a blocking call."""
+    if counting:
+        assert scripted.count_hidden()
+    buffer, before = np.ones(2), scripted.clock.readings
     for _ in range(20):
-        communicator.all_reduce(buffer)
-    assert communicator.hidden_ns == 0
+        scripted.all_reduce(buffer)
+    assert scripted.clock.readings - before == 2 * 20
+    assert counts(scripted) == (0, 20 * 10)
