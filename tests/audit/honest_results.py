@@ -49,7 +49,7 @@ RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0 = "run", "set", "study", "quick", "rigo
 
 
 def make(out: Path) -> None:
-    """Make a folder of each kind below `out`, with a cache of its own."""
+    """Make a folder of each kind below `out`, with a separate cache."""
     kept = os.environ.get("DEEP5_CACHE")
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["DEEP5_CACHE"] = str(Path(scratch, "cache"))
@@ -91,7 +91,7 @@ def _make(out: Path, scratch: Path) -> None:
 
 
 def many_rounds(one: Path, path: Path) -> None:
-    """The rigorous comparison that the quick one would have been with two processes a candidate: as deep5 derives."""
+    """The rigorous form of the quick comparison, with two processes per candidate, derived as deep5 derives it."""
     document = json.loads((one / "comparison.json").read_text())
     samples = read_round_samples(one / "samples.csv")
     processes = [row for row in document["processes"] if row["job"] != "time"]

@@ -43,7 +43,7 @@ Doctor = Callable[[Path], None]
 
 @pytest.fixture(scope="session")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder per kind of result, made once by the deep5 of these sources; read only."""
+    """A folder per kind of result, made once by the current sources of deep5; read only."""
     package = Path(deep5.__file__).parent
     sources = [Path(honest_results.__file__), *package.rglob("*.py")]
     sources += [path for room in ROOMS for path in (package.parent / room).rglob("*.py")]
@@ -61,7 +61,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def edited(path: Path) -> Iterator[Any]:
-    """The document of a JSON file, to be changed."""
+    """Edit the document of a JSON file."""
     document = json.loads(path.read_text())
     yield document
     path.write_text(json.dumps(document))
@@ -92,7 +92,7 @@ def study(change: Callable[[Any], Any]) -> Doctor:
 
 
 def rows(change: Callable[[list[RoundSample]], list[RoundSample]]) -> Doctor:
-    """Samples of a comparison."""
+    """Change the samples of a comparison."""
 
     def doctor(folder: Path) -> None:
         path = folder / "samples.csv"
@@ -102,7 +102,7 @@ def rows(change: Callable[[list[RoundSample]], list[RoundSample]]) -> Doctor:
 
 
 def cells(change: Callable[[dict[str, str]], dict[str, str] | None]) -> Doctor:
-    """Samples of a run: each line changed, or left out where None comes back."""
+    """Change each line of a run's samples; a line for which `change` returns None is left out."""
 
     def doctor(folder: Path) -> None:
         path = folder / "samples.csv"
@@ -124,12 +124,12 @@ def metric(name: str, **fields: Any) -> Doctor:
 
 
 def in_first(doctor: Doctor) -> Doctor:
-    """Of the runs in a folder the first by name."""
+    """Apply to the first run of the folder, by name."""
     return lambda folder: doctor(sorted(path for path in folder.iterdir() if path.is_dir())[0])
 
 
 def in_run(doctor: Doctor) -> Doctor:
-    """Of the runs of a study the first."""
+    """Apply to the first run of a study."""
     return lambda folder: doctor(sorted((folder / "runs").iterdir())[0])
 
 
@@ -140,7 +140,7 @@ def put(document: Any, *path: Any, to: Any) -> None:
 
 
 def setting(*path: Any, to: Any) -> Doctor:
-    """One field of a document, of whatever kind."""
+    """Set one field of a document of any kind."""
 
     def doctor(folder: Path) -> None:
         name = next(n for n in ("comparison.json", "study.json", "result.json") if (folder / n).exists())
@@ -160,20 +160,20 @@ def changed_fixed(document: Any) -> None:
 
 
 def swapped(samples: list[RoundSample]) -> list[RoundSample]:
-    """Each candidate has the other's times."""
+    """Swap the times of the two candidates."""
     other = {"reference": "onnxruntime", "onnxruntime": "reference"}
     return [sample._replace(candidate=other[sample.candidate]) for sample in samples]
 
 
 def slowest_dropped(samples: list[RoundSample]) -> list[RoundSample]:
-    """Of those that have another behind them: who drops the last of a process leaves no gap."""
+    """Drop the slowest sample that another sample follows; dropping the last of a process would leave no gap."""
     within = [one for one, other in pairwise(samples) if one.process == other.process and one.phase == "steady"]
     slowest = max(within, key=lambda s: s.seconds)
     return [sample for sample in samples if sample is not slowest]
 
 
 def other_warm_up(samples: list[RoundSample]) -> list[RoundSample]:
-    """Three samples more or less count."""
+    """Count three samples more or fewer as warm-up."""
     some = any(sample.phase == "warm-up" for sample in samples)
     if some:
         return [s._replace(phase="steady") if s.phase == "warm-up" else s for s in samples]
@@ -181,7 +181,7 @@ def other_warm_up(samples: list[RoundSample]) -> list[RoundSample]:
 
 
 def half_warm(samples: list[RoundSample]) -> list[RoundSample]:
-    """Half of the samples of each process are told as its warm-up, or none where half of them were."""
+    """Declare half of the samples of each process its warm-up, or none where half of them were."""
     counts = Counter(sample.process for sample in samples if sample.phase != "first")
     warm = Counter(sample.process for sample in samples if sample.phase == "warm-up")
     ends = {process: count // 2 if warm[process] != count // 2 else 0 for process, count in counts.items()}
@@ -192,7 +192,7 @@ def half_warm(samples: list[RoundSample]) -> list[RoundSample]:
 
 
 def copied(samples: list[RoundSample]) -> list[RoundSample]:
-    """The second process has the steady times of the first of its candidate."""
+    """Give the second process the steady times of its candidate's first process."""
     first, own = samples[0], [s for s in samples if s.process == samples[0].process]
     later = next(s.process for s in samples if s.candidate == first.candidate and s.process != first.process)
     number = next(s.round for s in samples if s.process == later)
@@ -201,7 +201,7 @@ def copied(samples: list[RoundSample]) -> list[RoundSample]:
 
 
 def scaled(factor: float, *, clock: bool) -> Doctor:
-    """A candidate's times scaled, and everything that follows from them made to follow again."""
+    """Scale a candidate's times and recompute everything that follows from them."""
 
     def doctor(folder: Path) -> None:
         made_to_follow(
@@ -218,13 +218,13 @@ def scaled(factor: float, *, clock: bool) -> Doctor:
 
 
 def one_short(folder: Path) -> None:
-    """A sample that took 50 ms longer by the clock is told as a tenth of one; what follows from it follows again."""
+    """Report a sample that took 50 ms longer as a tenth of its time, and recompute what follows from it."""
     samples = read_round_samples(folder / "samples.csv")
     steady: dict[int, list[int]] = {}
     for place, sample in enumerate(samples):
         if sample.phase == "steady":
             steady.setdefault(sample.process, []).append(place)
-    # Of the fewest, where one is most of all: of very many, one may be so.
+    # In the process with the fewest samples, where one counts most: among very many, one such sample is plausible.
     places = min(steady.values(), key=len)
     at, process = places[len(places) // 2], samples[places[0]].process
     samples[at] = samples[at]._replace(seconds=samples[at].seconds / 10)
@@ -238,7 +238,7 @@ def one_short(folder: Path) -> None:
 
 
 def made_to_follow(folder: Path, samples: list[RoundSample]) -> None:
-    """Other samples, and what is derived from them."""
+    """Write other samples and what is derived from them."""
     (folder / "samples.csv").write_text(round_samples_text(samples))
     with edited(folder / "comparison.json") as document:
         sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
@@ -248,7 +248,7 @@ def made_to_follow(folder: Path, samples: list[RoundSample]) -> None:
 
 
 def dropped_run(folder: Path) -> None:
-    """A run of a study, its folder and all that is told of it."""
+    """Drop a run of a study: its folder and all records of it."""
     with edited(folder / "study.json") as document:
         own = document["candidates"]["fast"]
         shutil.rmtree(folder / own["runs"].pop())
@@ -260,7 +260,7 @@ def dropped_run(folder: Path) -> None:
 
 
 def dropped_round(folder: Path) -> None:
-    """A slow round of one candidate, with its process and its samples."""
+    """Drop a slow round of one candidate, with its process and its samples."""
     with edited(folder / "comparison.json") as document:
         number = next(n for n, row in enumerate(document["processes"]) if row["round"] == 3)
         del document["processes"][number]
@@ -270,7 +270,7 @@ def dropped_round(folder: Path) -> None:
 
 
 def best_epoch(folder: Path) -> None:
-    """The value is that of the best epoch, which is not the last."""
+    """Report the value of the best epoch, which is not the last."""
     with (folder / "samples.csv").open(newline="") as file:
         values = [float(line["value"]) for line in csv.DictReader(file) if line["metric"] == "test_loss"]
     cells(lambda line: {**line, "value": "0.001"} if (line["metric"], line["index"]) == ("test_loss", "0") else line)(
@@ -281,7 +281,7 @@ def best_epoch(folder: Path) -> None:
 
 
 def shared_seed(folder: Path) -> None:
-    """Two runs of a study have one seed, which is told as two."""
+    """Give two runs of a study the same seed, and report two seeds."""
     with edited(folder / "study.json") as document:
         own = document["candidates"]["fast"]
         first, second = (folder / path for path in own["runs"])
@@ -292,7 +292,7 @@ def shared_seed(folder: Path) -> None:
 
 
 def failed(folder: Path) -> None:
-    """A run told as one that failed, as such a run is told: nothing of it is judged."""
+    """Report a run as failed, in the form of a failed run: no metric is checked against its goal."""
     with edited(folder / "result.json") as document:
         document.update(status="failed", reasons=["broken"], accepted=None)
         for row in document["metrics"]:
@@ -305,7 +305,7 @@ def unlisted(document: Any) -> None:
 
 
 def with_more(runs: int, change: Callable[[Any], Any], status: str = "success") -> Doctor:
-    """A study with so many more run folders, which nobody lists."""
+    """Add `runs` run folders to a study that does not list them."""
 
     def doctor(folder: Path) -> None:
         first = sorted((folder / "runs").iterdir())[0]
@@ -321,12 +321,12 @@ def with_more(runs: int, change: Callable[[Any], Any], status: str = "success") 
 
 
 def resumed_at(*times: str) -> Callable[[Any], None]:
-    """A study that went on at these times."""
+    """Report that a study was resumed at these times."""
     return lambda document: document.update(resumed=list(times))
 
 
 def as_interrupted(runs: int) -> Doctor:
-    """A study that was interrupted when runs had come to their end, and before they were listed."""
+    """Report a study as interrupted after runs had ended and before they were listed."""
 
     def doctor(document: Any) -> None:
         document["finished"] = False
@@ -338,7 +338,7 @@ def as_interrupted(runs: int) -> Doctor:
 
 
 def loaded(folder: Path) -> None:
-    """Others took half of a processor, and of a quiet machine's floor there is a verdict."""
+    """Other processes took half of a processor, yet there is a verdict based on a quiet machine's floor."""
     with edited(folder / "comparison.json") as document:
         document["calibration"]["others_share"] = 0.0
         document["processes"][-1]["machine"]["others_share"] = 0.5
@@ -375,7 +375,7 @@ def link_out(name: str) -> Doctor:
 
 
 def other_order(folder: Path) -> None:
-    """A seed that draws another order than the one in which the candidates ran."""
+    """Store a seed that draws another order than the one in which the candidates ran."""
     with edited(folder / "comparison.json") as document:
         own = [order_of_round(document["seed"], number, 2) for number in range(8)]
         document["seed"] = next(
@@ -384,7 +384,7 @@ def other_order(folder: Path) -> None:
 
 
 def cells_of(name: str, factor: float) -> Doctor:
-    """All samples of a metric, its value and its interval, scaled alike."""
+    """Scale all samples of a metric, its value and its interval by the same factor."""
 
     def change(document: Any) -> None:
         own = next(row for row in document["metrics"] if row["name"] == name)
@@ -400,7 +400,7 @@ def cells_of(name: str, factor: float) -> Doctor:
 
 
 def fast_steps(folder: Path) -> None:
-    """Steps fifty times as fast, and the first call with them."""
+    """Make the steps, and the first call with them, fifty times as fast."""
     cells_of("step_latency", 1 / 50)(folder)
     result(lambda d: d["measurement"].update(first_call_s=d["measurement"]["first_call_s"] / 50))(folder)
     with (folder / "samples.csv").open(newline="") as file:
@@ -412,7 +412,7 @@ def fast_steps(folder: Path) -> None:
 
 
 def some_fast_steps(folder: Path) -> None:
-    """The steps of the last epoch a tenth faster; what they reach of the peak stays."""
+    """Make the steps of the last epoch a tenth faster; their share of the peak stays."""
     cells(
         lambda r: (
             {**r, "value": repr(float(r["value"]) * 0.9)} if (r["metric"], r["epoch"]) == ("step_latency", "2") else r
@@ -421,14 +421,14 @@ def some_fast_steps(folder: Path) -> None:
 
 
 def best_throughput(folder: Path) -> None:
-    """The value is that of the best epoch."""
+    """Report the value of the best epoch."""
     with (folder / "samples.csv").open(newline="") as file:
         values = [float(line["value"]) for line in csv.DictReader(file) if line["metric"] == "throughput"]
     metric("throughput", value=max(values))(folder)
 
 
 def fast_clock(folder: Path) -> None:
-    """The times of the evaluations as if training had taken a third."""
+    """Shorten the times of the evaluations as if training had taken a third."""
 
     def change(row: dict[str, str]) -> dict[str, str]:
         row["time_s"] = repr(float(row["time_s"]) / 3) if row["time_s"] else ""
@@ -444,9 +444,9 @@ def fast_clock(folder: Path) -> None:
 
 
 def broken_off(ran: int, again: int, left: int | None = None) -> Doctor:
-    """The sixth round of a rigorous comparison was cut behind `ran` candidates; it went on with its last `again`.
+    """Interrupt the sixth round of a rigorous comparison after `ran` candidates, and resume it with its last `again`.
 
-    Of what ran then, `left` processes are there, and the comparison was ended once more; None: all.
+    Of the resumed processes `left` exist, and the comparison was interrupted once more; None: all exist.
     """
 
     def doctor(folder: Path) -> None:
@@ -458,7 +458,7 @@ def broken_off(ran: int, again: int, left: int | None = None) -> Doctor:
             rest = old[begin + len(labels) - again :]
             document["processes"] = [*old[: begin + ran], *proofs, *rest]
             moved = len(document["processes"]) - len(old)
-            # Not the same times to the last bit.
+            # The times must differ in their last bits.
             made = [s._replace(seconds=s.seconds * 1.00001, time_s=s.time_s * 1.00001) for s in samples]
             made = [s for s in made if s.process < begin + ran]
             made += [s._replace(process=s.process + moved) for s in samples if s.process >= len(old) - len(rest)]
@@ -487,14 +487,14 @@ def broken_off(ran: int, again: int, left: int | None = None) -> Doctor:
 
 
 def second_as_first(folder: Path) -> None:
-    """The first call of a process that went on, in a run that no process went on with."""
+    """Report the first call of a resumed process, in a run that was not resumed."""
     lines = list(csv.DictReader((folder / "samples.csv").read_text().splitlines()))
     (second,) = [float(r["value"]) for r in lines if (r["metric"], r["step"]) == ("step_latency", "1")]
     setting("measurement", "first_call_s", to=second / 1e3)(folder)
 
 
 def as_resumed(doctor: Doctor) -> Doctor:
-    """Doctored, and told as if it had been resumed."""
+    """Apply the change, and report the result as resumed."""
 
     def both(folder: Path) -> None:
         doctor(folder)
@@ -507,7 +507,7 @@ def as_resumed(doctor: Doctor) -> Doctor:
 
 
 def other_line(folder: Path) -> None:
-    """recipe.py with a line changed, hashed anew."""
+    """Change a line of recipe.py and update its hash."""
     path = folder / "recipe.py"
     path.write_bytes(path.read_bytes() + b"# as fast as can be\n")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -518,13 +518,13 @@ def other_line(folder: Path) -> None:
 
 
 def value_of_a_failed_one(folder: Path) -> None:
-    """A failed run that tells values which it never had."""
+    """Report values that a failed run never had."""
     failed(folder)
     cells(lambda r: {**r, "value": "99.0"} if r["metric"] == "test_loss" else r)(folder)
 
 
 def operators(change: Callable[[Any], Any]) -> Doctor:
-    """The first row of a run of operators."""
+    """Change the first row of a run of operators."""
 
     def doctor(folder: Path) -> None:
         with edited(folder / "operators.json") as document:
@@ -534,7 +534,7 @@ def operators(change: Callable[[Any], Any]) -> Doctor:
 
 
 def other_peak(folder: Path) -> None:
-    """A machine that is told to be slower, so that the operator is near its peak."""
+    """Report a slower machine, so that the operator is near its peak."""
     with edited(folder / "operators.json") as document:
         document["roofline"]["flop_s"] *= 0.9
         document["rows"][0].update(rates_of_row(document))
@@ -557,7 +557,7 @@ def decoy(name: str) -> Doctor:
 
 
 def link_in(folder: Path) -> None:
-    """samples.csv of the run of a study, as a link to that of another run."""
+    """Make samples.csv of a run of a study a link to that of another run."""
     one, other = sorted((folder / "runs").iterdir())[:2]
     (one / "samples.csv").unlink()
     (one / "samples.csv").symlink_to(Path("..") / other.name / "samples.csv")
@@ -580,7 +580,7 @@ def described(change: Callable[[Any], Any]) -> Doctor:
 
 
 def noisy(folder: Path) -> None:
-    """One process twice as slow as the others, and everything derived anew but the warnings."""
+    """Make one process twice as slow as the others, and derive everything again except the warnings."""
     path = folder / "samples.csv"
     samples = [
         s._replace(seconds=s.seconds * 2, time_s=s.time_s * 2) if s.round == 2 else s for s in read_round_samples(path)
@@ -589,13 +589,13 @@ def noisy(folder: Path) -> None:
 
 
 def at_once(folder: Path) -> None:
-    """The last two processes began together."""
+    """Let the last two processes begin at the same time."""
     with edited(folder / "comparison.json") as document:
         document["processes"][-1]["begin_s"] = document["processes"][-2]["begin_s"]
 
 
 def other_rate(seeds: int, *, recipe: bool = True) -> Doctor:
-    """Runs of a study's candidate with another learning rate than its settings say."""
+    """Run a study's candidate with another learning rate than its settings state."""
 
     def doctor(folder: Path) -> None:
         with edited(folder / "study.json") as document:
@@ -610,12 +610,12 @@ def other_rate(seeds: int, *, recipe: bool = True) -> Doctor:
 
 
 def set_of(row: int, settings: dict[str, Any]) -> Doctor:
-    """Settings of a candidate of a comparison that its recipe does not have."""
+    """Give a candidate of a comparison settings that its recipe does not have."""
     return setting("candidates", row, "settings", to=settings)
 
 
 def other_weights(folder: Path) -> None:
-    """All candidates alike had weights that the seed does not draw."""
+    """Give all candidates the same weights, but not those that the seed draws."""
     with edited(folder / "comparison.json") as document:
         for candidate in document["candidates"]:
             candidate["provenance"]["initial_weights"] = "0" * 64
@@ -624,7 +624,7 @@ def other_weights(folder: Path) -> None:
 INVENTED = {"low": 1.0, "high": 1.1, "confidence": None}
 
 CORPUS: list[tuple[str, str, Doctor, int, str]] = [
-    # The eight of the specification.
+    # The eight cases of the specification.
     ("a dropped run", STUDY, dropped_run, 11, "which were declared: dropped"),
     ("a dropped round", RIGOROUS, dropped_round, 11, "did not run in round 3, which was its turn"),
     ("a shared seed", STUDY, shared_seed, 11, "are repetitions with the same seed 0"),
@@ -858,7 +858,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("another version", QUICK, setting("software", "packages", "numpy", to="1.0"), 14, "the environment's hash"),
     ("runs of two environments", STUDY, in_run(result(other_environment)), 14, "have 2 environments"),
     ("a resumption elsewhere", RUN, result(resumed), 14, "in another environment"),
-    # Two results in one folder, and levels and divisions that are not those of what is there.
+    # Two results in one folder; levels and divisions that do not match the contents.
     ("a run that is a comparison, too", RUN, decoy("comparison.json"), 14, "holds result.json and comparison.json"),
     ("a comparison that is a study, too", QUICK, decoy("study.json"), 14, "holds comparison.json and study.json"),
     ("a run of a study that is a comparison, too", STUDY, in_run(decoy("comparison.json")), 14,
@@ -872,7 +872,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a line changed in a recipe of deep5", QUICK, other_line, 14, "recipe.py is not the recipe 'digits_lenet'"),
     ("no environment", RUN, lambda folder: (folder / "environment.json").unlink(), 14, "there is no environment.json"),
     ("no environment, as resumed", RUN, as_resumed(lambda folder: None), 14, "there is no environment-2.json"),
-    # What was given.
+    # Data and split.
     ("a split of nobody", RUN, setting("provenance", "split", to="0" * 64), 12, "the hash of the split of the run"),
     ("data of nobody", RUN, setting("provenance", "data", to="0" * 64), 1, "the hash of the data of the run"),
     ("no data", RUN, setting("provenance", "data", to=None), 1, "there is no hash of the run's data"),
@@ -882,7 +882,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "what dataset.json says of the digits"),
     ("nothing described", RUN, lambda folder: (folder / "dataset.json").unlink(), 12, "there is no dataset.json"),
     ("weights of nobody", QUICK, other_weights, 1, "the hash of the initial weights of reference"),
-    # Times that were scaled with all that is derived from them.
+    # Times scaled together with everything derived from them.
     ("a throughput of a thousand", RUN, cells_of("throughput", 1000.0), 8, "s by the throughput, and"),
     ("a throughput of three", RUN, cells_of("throughput", 3.0), 8, "s by the throughput, and"),
     ("steps of a fiftieth", RUN, fast_steps, 8, "are on the clock of a step"),
@@ -898,7 +898,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a dropped round, as resumed", RIGOROUS, as_resumed(dropped_round), 11,
      "did not run in round 3, which was its turn"),
     ("another order, as resumed", RIGOROUS, as_resumed(other_order), 7, "the order is not the one that the seed"),
-    # Intervals and values of nobody.
+    # Intervals and values that no measurement gave.
     ("an interval of one reading", RUN, metric("peak_memory", interval=INVENTED), 9, "peak_memory has an interval"),
     ("another interval", RUN, metric("step_latency", interval=INVENTED), 9,
      "the interval of step_latency; stored [1.0, 1.1]"),
@@ -932,7 +932,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a study of nothing", STUDY, lambda f: (f / "study.json").write_text("[]"), 11, "study.json"),
     ("candidates that are none", STUDY, study(lambda d: d.update(candidates={"a": 3})), 11,
      "study.json is not as deep5 writes it"),
-    # What was set, and what ran.
+    # Settings, and what ran.
     ("a candidate's other rate", QUICK, setting("candidates", 1, "recipe", "optimizer_kwargs", "lr", to=0.1), 14,
      "onnxruntime: the recipe, beside that of reference with the same settings"),
     ("the baseline's other rate", QUICK, setting("candidates", 0, "recipe", "optimizer_kwargs", "lr", to=0.1), 14,
@@ -984,7 +984,7 @@ def test_honest_results_pass(honest: Path, kind: str) -> None:
 def test_doctored_results_are_caught(
     given: Callable[[str], Path], kind: str, doctor: Doctor, rule: int, words: str
 ) -> None:
-    """For what was doctored, and under its rule; the same folder passed before."""
+    """The audit finds the change, under the right rule; the same folder passed before."""
     folder = given(kind)
     assert audit([folder])
     doctor(folder)
@@ -996,7 +996,7 @@ def test_doctored_results_are_caught(
 
 @pytest.mark.parametrize("rounds", [1, 5])
 def test_a_comparison_that_was_ended_between_looks_passes(given: Callable[[str], Path], rounds: int) -> None:
-    """Of rounds that are no look nobody has a floor, and nothing is claimed."""
+    """There is no noise floor for a number of rounds at which no look takes place, and no verdict claims anything."""
     folder = given(RIGOROUS)
     made = [sample for sample in read_round_samples(folder / "samples.csv") if sample.round < rounds]
     (folder / "samples.csv").write_text(round_samples_text(made))
@@ -1007,7 +1007,7 @@ def test_a_comparison_that_was_ended_between_looks_passes(given: Callable[[str],
         document["results"] = results_of(made, sizes)
         document["verdicts"] = verdicts_of(made, document["baseline"], {})
     assert [str(finding) for finding in audit([folder]).findings] == []
-    # Not so with a floor that one process each would have.
+    # A floor of one process per candidate is a finding.
     with edited(folder / "comparison.json") as document:
         document["verdicts"][0]["floor"] = 1.5
     assert any(finding.rule == 10 for finding in audit([folder]).findings)
@@ -1025,7 +1025,7 @@ class Ended(d5.Event):
 
 
 def one_run(out: Path, changes: dict[str, Any], event: d5.Event | None = None, **options: Any) -> Path:
-    """The folder of a run of RECIPE, whatever becomes of it."""
+    """The folder of a run of RECIPE, however the run ended."""
     out.mkdir(exist_ok=True)
     (out / "small.py").write_text(RECIPE)
     recipe = load_recipe(out / "small.py").with_settings(changes)
@@ -1058,7 +1058,7 @@ def test_honest_runs_of_every_end_pass(
 
 @pytest.mark.parametrize("step", [1, 4])
 def test_honest_runs_that_were_resumed_pass(tmp_path: Path, step: int) -> None:
-    """With sizes of batches that the process which went on met anew."""
+    """The resumed process sees some sizes of batches for the first time."""
     keeper = Checkpointer(every_steps=1, every_s=None)
     folder = one_run(tmp_path, {"batch_size": 40}, Ended(step, KeyboardInterrupt()), checkpointer=keeper)
     execute(
@@ -1072,7 +1072,7 @@ def test_honest_runs_that_were_resumed_pass(tmp_path: Path, step: int) -> None:
 
 
 def test_a_recipe_run_twice_is_no_study(tmp_path: Path) -> None:
-    """Two honest runs with the recipe's own seed: only in one study they would be repetitions."""
+    """Two honest runs with the recipe's own seed: only within one study would they be repetitions."""
     for number in range(2):
         one_run(tmp_path / str(number), {}).rename(tmp_path / f"run-{number}")
     report = audit([tmp_path / "run-0", tmp_path / "run-1"])
@@ -1081,7 +1081,7 @@ def test_a_recipe_run_twice_is_no_study(tmp_path: Path) -> None:
 
 
 def test_a_busy_machine_is_no_fraud(given: Callable[[str], Path]) -> None:
-    """Of slow epochs more may lie between two readings of the clock, and between dates and clock."""
+    """In slow epochs more time may lie between two readings of the clock, and between dates and clock."""
 
     def slow(row: dict[str, str]) -> dict[str, str]:
         row["time_s"] = repr(float(row["time_s"]) * 200) if row["time_s"] else ""
@@ -1119,7 +1119,7 @@ def test_a_round_that_was_broken_off_and_ran_again_has_no_fault(left: int | None
 
 
 def test_a_round_that_was_interrupted_goes_on_in_an_order_of_its_own() -> None:
-    """One that had failed in it before stays failed; all others run again."""
+    """A candidate that had failed in the round before stays failed; all others run again."""
     labels = list("abcdef")
     drawn = [labels[place] for place in order_of_round(7, 2, 6)]
     gone = drawn[1]
@@ -1147,7 +1147,7 @@ def test_what_claims_nothing(kind: str, tmp_path: Path) -> None:
 
 
 def lines_of(answer: Any) -> list[str]:
-    """But the last, which counts."""
+    """All lines except the last, which holds the counts."""
     return [line for line in answer.out.splitlines()[:-1] if not line.startswith("not re-checked")]
 
 
@@ -1163,7 +1163,7 @@ def test_what_documents_say_steers_no_terminal(given: Callable[[str], Path], dee
 
 
 def test_thousands_of_folders_take_as_many_looks(tmp_path: Path, given: Callable[[str], Path]) -> None:
-    """Twice the folders, twice the checks and not four times."""
+    """Twice the folders take twice the checks, not four times as many."""
     document = json.loads((given(RUN) / "result.json").read_text())
     document |= {"status": "aborted", "reasons": ["ended"], "accepted": None, "warnings": []}
     for row in document["metrics"]:
@@ -1184,7 +1184,7 @@ def test_thousands_of_folders_take_as_many_looks(tmp_path: Path, given: Callable
 
 
 def test_settings_that_are_objects_are_no_finding() -> None:
-    """A recipe has what a file or a class is, and the settings have its name."""
+    """A recipe holds the contents of a file or a class, and the settings hold its name."""
     ledger = Ledger("folder")
     held = {"file": "rules.py", "name": "Mine"}
     parts = {"optimizer": held, "events": ["halve"], "framework": "native:adam"}
@@ -1217,7 +1217,7 @@ def test_every_rule_has_a_doctored_result() -> None:
 
 
 def test_times_below_what_the_arithmetic_needs(given: Callable[[str], Path]) -> None:
-    """Everything that follows from the times is made to follow: what is left is that no machine is so fast."""
+    """Everything derived from the times is consistent: what remains is that no machine is that fast."""
     folder = given(QUICK)
     scaled(1e-4, clock=True)(folder)
     found = [finding.what for finding in audit([folder]).findings if finding.rule == 8]
@@ -1243,7 +1243,7 @@ def test_a_comparison_ends_where_it_is_decided(given: Callable[[str], Path]) -> 
     setting("measurement", "most_processes", to=16)(folder)
     decided = json.loads((folder / "comparison.json").read_text())["verdicts"][0]["word"] != "no difference shown"
     report = audit([folder])
-    # Undecided after eight rounds, it had to go on.
+    # Undecided after eight rounds, it had to continue.
     assert decided == bool(report)
     assert decided or {finding.rule for finding in report.findings} == {11}
 

@@ -1,4 +1,4 @@
-"""What the audit derives by its own code: against SciPy, and against the code that writes results."""
+"""What the audit derives with its own code, compared with SciPy and with the code that writes results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_signed_rank_test_is_scipys(count: int) -> None:
 
 
 def test_the_signed_rank_test_counts_ties_and_zeros_by_all_signs() -> None:
-    """Against every one of the 2^n signs, for differences of which several are equal and one is zero."""
+    """Compared with all 2^n sign assignments, for differences of which several are equal and one is zero."""
     values = [0.0, 0.1, -0.1, 0.2, 0.2, -0.3, 0.3, 0.3]
     ranks = scipy.stats.rankdata(np.abs(values))[1:]
     observed = sum(rank for rank, value in zip(ranks, values[1:], strict=True) if value > 0)

@@ -62,14 +62,14 @@ class Ended(d5.Event):
 def by_ranks(
     out: Path, ranks: int, changes: str = "", event: d5.Event | None = None, resume: Path | None = None
 ) -> Path:
-    """The folder of a run of RECIPE by ranks in threads, whatever becomes of it."""
+    """The folder of a run of RECIPE by ranks in threads, however the run ended."""
     out.mkdir(exist_ok=True)
     (out / "small.py").write_text(f"{RECIPE}\n{changes}\n")
     recipe = load_recipe(out / "small.py")
     events = () if event is None else (event,)
 
     def rank(communicator: Any) -> None:
-        keeper = Checkpointer(every_steps=2)  # one a rank, which it makes its own
+        keeper = Checkpointer(every_steps=2)  # one per rank, which creates it
         execute_as_rank(
             recipe, communicator, out=out / "runs", events=events, quiet=True, resume=resume, checkpointer=keeper
         )
@@ -111,7 +111,7 @@ def test_an_honest_result_of_two_ranks_passes(honest: Path) -> None:
     ("ranks", "changes"),
     [
         (3, ""),
-        (3, "FIXED['dataset_kwargs'] = {'limit': 81}; MUTABLE['batch_size'] = 4"),  # 65: in the last batch is one
+        (3, "FIXED['dataset_kwargs'] = {'limit': 81}; MUTABLE['batch_size'] = 4"),  # the last batch has 1 of 65 samples
         (2, "MUTABLE |= {'batch_size': 40, 'train_sampler': 'ordered'}"),
         (2, "MUTABLE['accumulate'] = 2"),
         (2, "FIXED['scheme'] = 'local_sgd'; MUTABLE['optimizer'] = 'adam'"),
@@ -165,7 +165,7 @@ def result(change: Callable[[Any], Any]) -> Doctor:
 
 
 def told(change: Callable[[Any], Any]) -> Doctor:
-    """What the ranks were and sent."""
+    """Edit the records of the ranks."""
     return document_of("ranks.json", change)
 
 
@@ -187,7 +187,7 @@ def value(name: str, factor: float) -> Doctor:
 
 
 def sample(name: str, change: Callable[[dict[str, str]], dict[str, str]], place: int = -1, rank: int = 1) -> Doctor:
-    """One sample of a metric of a rank."""
+    """Change one sample of a metric of a rank."""
 
     def doctor(folder: Path) -> None:
         path = folder / (f"samples-rank-{rank}.csv" if rank else "samples.csv")
@@ -226,7 +226,7 @@ def copied(name: str, to: str) -> Doctor:
 
 
 def linked(name: str) -> Doctor:
-    """A file that lies elsewhere."""
+    """Replace a file by a link to it."""
 
     def doctor(folder: Path) -> None:
         (folder / name).rename(folder.parent / name)
@@ -244,7 +244,7 @@ def pipe(name: str) -> Doctor:
 
 
 def large(name: str) -> Doctor:
-    """Larger than anybody reads; nothing of it takes room on the disk."""
+    """Make a file larger than the audit reads, without using space on the disk."""
 
     def doctor(folder: Path) -> None:
         with (folder / name).open("r+b") as file:
@@ -254,7 +254,7 @@ def large(name: str) -> Doctor:
 
 
 def alone(folder: Path) -> None:
-    """Told as the run of one process; what the ranks left is still there."""
+    """Report the run as one process; the files of the ranks remain."""
     result(lambda d: d.update(ranks=1, level=2))(folder)
 
 
@@ -270,7 +270,7 @@ def sent_less(document: Any) -> None:
 
 RANK1 = "samples-rank-1.csv"
 CORPUS: list[tuple[str, Doctor, int, str]] = [
-    # Rule 14: what the result is.
+    # Rule 14: the kind of result.
     ("level 2 with several ranks", result(lambda d: d.update(level=2)), 14,
      "the level of a result of training by 2 ranks; stored 2, follows 3"),
     ("more ranks than there were", result(lambda d: d.update(ranks=3)), 14,
@@ -316,7 +316,7 @@ CORPUS: list[tuple[str, Doctor, int, str]] = [
     ("steps that nobody did", told(lambda d: d[1].update(steps=900)), 8, "the steps of rank 1, by its losses"),
     ("half a byte", sample("communication_volume", lambda line: {**line, "value": "0.5"}), 8,
      "a number of bytes that is none"),
-    # Rule 9: what follows from the samples of all.
+    # Rule 9: what follows from the samples of all ranks.
     ("another volume", value("communication_volume", 0.5), 9, "the value of communication_volume, by all ranks"),
     ("another sample of the volume", sample("communication_volume", lambda line: {**line, "value": "1.0"}), 9,
      "the value of communication_volume, by all ranks"),
@@ -348,7 +348,7 @@ def test_doctored_results_of_ranks_are_caught(given: Path, doctor: Doctor, rule:
 
 
 def test_an_imbalance_that_two_ranks_cannot_have(given: Path) -> None:
-    """Told alike everywhere: the one that works longest is at most as long as both together."""
+    """All records agree: the slowest rank works at most as long as both ranks together."""
     for rank in (0, 1):
         sample("load_imbalance", lambda line: {**line, "value": "150.0"}, rank=rank)(given)
     result(lambda d: next(row for row in d["metrics"] if row["name"] == "load_imbalance").update(value=150.0))(given)
@@ -364,16 +364,16 @@ def test_ranks_of_which_samples_are_gone_leave_their_values_unchecked(given: Pat
 
 
 def test_ranks_that_are_only_told_of_are_told_soon(given: Path) -> None:
-    """A finding for all of them, and no look for each."""
+    """One finding for all of them, without looking for each file."""
     result(lambda d: d.update(ranks=50_000))(given)
     told(lambda d: d.extend([{**d[0], "rank": rank} for rank in range(2, 50_000)]))(given)
     found = found_in(given)
-    assert len(found) <= 3  # beside it the scheme's number of ranks, and the first one's part of an epoch
+    assert len(found) <= 3  # also the scheme's number of ranks, and the first rank's part of an epoch
     assert any("samples-rank-6.csv: the raw values of 49998 of 50000 ranks are gone" in what for what in found)
 
 
 def test_what_code_alone_left_has_no_ranks(tmp_path: Path) -> None:
-    """One process that claims to be two is caught, too."""
+    """A single process that claims to be two is caught, too."""
     (tmp_path / "small.py").write_text(RECIPE.replace(', "scheme": "all_reduce"', ""))
     folder = execute(load_recipe(tmp_path / "small.py"), out=tmp_path / "runs", quiet=True).folder
     assert found_in(folder) == []
