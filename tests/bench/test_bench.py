@@ -46,7 +46,7 @@ from deep5.run.execute import execute
 
 ENGINE = "pytorch"
 
-# A stand-in for what frameworks do by hand: the product of two matrices, and whatever the test adds to a call.
+# Stands in for hand-written framework code: the product of two matrices, and whatever the test adds to a call.
 BARE = """
 import hashlib, time, threading
 import numpy as np
@@ -114,7 +114,7 @@ def plan(**changes: Any) -> Plan:
 
 @pytest.fixture(autouse=True)
 def quick_roofline(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """The machine's peaks take a second to measure: most tests take one that was measured once."""
+    """Measuring the machine's peaks takes a second: most tests use one measurement."""
     if "real_roofline" not in request.keywords and "real_roofline" not in request.node.name:
         monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names: _peaks())
 
@@ -168,7 +168,7 @@ def test_self_test_catches_a_timer_that_does_not_wait(monkeypatch: pytest.Monkey
 
 
 class Late:
-    """Work that goes on in a thread after the call; `read` waits for it where `waits` says so."""
+    """Work that continues in a thread after the call; `read` waits for it if `waits` is set."""
 
     def __init__(self, *, seconds: float, honest: bool, waits: bool) -> None:
         self.seconds, self.honest, self.waits = seconds, honest, waits
@@ -204,7 +204,7 @@ def test_threads_that_compute_on_are_caught() -> None:
         return ()
 
     found: str | None = None
-    for _ in range(10):  # a busy machine may give such a thread no processor
+    for _ in range(10):  # on a busy machine such a thread may get no processor
         found = found or timing.untimed_work(Work(call=call), list)
         for thread in threads:
             thread.join()
@@ -223,7 +223,7 @@ def test_asynchronous_work_that_nobody_waits_for_is_caught(seconds: float, waits
 
 
 def test_a_candidate_that_does_not_wait_gets_no_time(bare: Callable[[str], str]) -> None:
-    # It comes first and alone, so that no other result gives it away.
+    # It runs first and without others, so that no other result reveals it.
     raw = measure_here(plan(bare=bare("late"), frameworks=(ENGINE,)))
     (entry,) = [entry for entry in raw["left_out"] if entry["candidate"] == "pytorch (bare)"]
     assert re.search("invalid: .*its work is not on the clock|differs from that of pytorch by", entry["reason"])
@@ -236,7 +236,7 @@ def test_an_eviction_streams_over_more_than_the_largest_cache() -> None:
     assert evictor.buffer_bytes >= 2 * timing.last_level_cache_bytes()
     before = process_time()
     evictor()
-    # More than a hundredth of a nanosecond a byte: it was really done.
+    # More than a hundredth of a nanosecond per byte: the eviction took place.
     assert process_time() - before > evictor.buffer_bytes * 1e-11
     evictor.close()
 
@@ -279,7 +279,7 @@ def test_the_timer_sees_all_that_a_call_takes_and_reads_the_clock_twice_a_loop(
 
 def test_memory_that_a_call_takes_shows() -> None:
     def take() -> None:
-        # From the system, not from what an earlier test has left to the allocator.
+        # From the system, not from memory that an earlier test left to the allocator.
         np.frombuffer(mmap.mmap(-1, 32 << 20), np.uint8).fill(1)
 
     grown = timing.peak_growth_bytes(take)
@@ -308,7 +308,7 @@ def test_a_peak_is_of_the_product_in_the_plans_element_type(dtype: str, monkeypa
     found = peaks(plan(dtype=dtype), (ENGINE, "reference"))
     assert found.dtype == dtype
     own = {name: flop_s for name, (flop_s, _) in found.seen.items()}
-    # NumPy has no product in half precision; the reference computes one in float32 and rounds, PyTorch has its own.
+    # NumPy has no half-precision product; the reference computes in float32 and rounds; PyTorch has its own product.
     assert (own["numpy"] is None) == dtype.endswith("16")
     assert own["reference"] is not None
     assert found.flop_s == max(rate for rate in own.values() if rate is not None)
@@ -418,7 +418,7 @@ def test_quick_measurement_holds_every_raw_time() -> None:
     assert forward["share_of_peak"] <= forward["share_of_roofline"]
 
 
-# `Greedy` is slow and holds much memory the first time that an instance is called; `Largest` reads its input, no more.
+# `Greedy` is slow and allocates much memory at an instance's first call; `Largest` only reads its input.
 FIRST = """
 import time
 import numpy as np
@@ -448,14 +448,14 @@ def of_file(folder: Path, name: str, shape: tuple[int, ...], **changes: Any) -> 
 def test_time_and_memory_of_the_first_call_are_those_it_took(tmp_path: Path) -> None:
     raw = measure_here(of_file(tmp_path, "Greedy", (8, 8)))
     (series,) = raw["series"]
-    # A call takes microseconds: what else runs on the machine does not make a second of sleep of it.
+    # A call takes microseconds: other load on the machine does not turn it into a second.
     assert 0.3 <= series["first_call_s"] < 2
     (row,) = summarise([raw]).rows
     assert row["median_s"] < 0.05
     assert row["first_call_s"] == series["first_call_s"]
     if timing.peak_growth_bytes(lambda: None) is None:
         pytest.skip("this system does not let the mark of memory be set back")
-    # 64 MiB are held; pages that the process had free already may stand for some of them.
+    # 64 MiB are allocated; pages that the process had free before may cover some of them.
     assert series["memory_bytes"] is not None
     assert 60 << 20 <= series["memory_bytes"] < 128 << 20
     assert row["memory_bytes"] == series["memory_bytes"]
@@ -471,7 +471,7 @@ def test_cold_calls_of_a_plan_come_after_as_many_evictions(tmp_path: Path, monke
 
     monkeypatch.setattr(timing.Evictor, "__call__", counted)
     (row,) = summarise([measure_here(of_file(tmp_path, "Largest", (1 << 17,), cold=True))]).rows
-    assert row["cold"]["samples"] >= 1  # a slow machine has time for few
+    assert row["cold"]["samples"] >= 1  # a slow machine has time for few samples
     assert len(evicted) >= row["cold"]["samples"]
 
 
@@ -510,8 +510,8 @@ def test_tolerance_follows_from_dtype_and_work() -> None:
     (single,), _ = workloads(plan())
     (double,), _ = workloads(plan(dtype="float64"))
     (whole,), _ = workloads(plan(dtype="int64"))
-    # 64 units in the last place times the root of 32 products a sum.
-    for dtype in ("float16", "float64", "int64"):  # what is returned is no matter of what is allowed
+    # 64 units in the last place times the square root of the 32 products in a sum.
+    for dtype in ("float16", "float64", "int64"):  # the returned element type does not change the tolerance
         results = [np.zeros((24, 40), dtype)]
         assert tolerances(single, results) == [pytest.approx(64 * 2**-23 * 32**0.5)]
         assert tolerances(double, results) == [pytest.approx(64 * 2**-52 * 32**0.5)]
@@ -522,7 +522,7 @@ def test_tolerance_follows_from_dtype_and_work() -> None:
 
 
 def test_a_result_of_another_element_type_is_another_result() -> None:
-    """Of a gradient: than its input's. Code by hand reads what it got as it can, and is held to the same tolerance."""
+    """A gradient must have its input's element type. Hand-written code reads any type within the same tolerance."""
     (forward, backward), _ = workloads(plan(backward=True))
     right = [np.ones(shape, np.float32) for shape in ((24, 40), (24, 32), (32, 40))]
 
@@ -537,7 +537,7 @@ def test_a_result_of_another_element_type_is_another_result() -> None:
     rough = Results(label="a", bare=True, arrays=[(right[0] * 1.002).astype(np.float16)])
     standard = Results(label="b", bare=False, arrays=right[:1])
     assert re.search(r"differs from that of b by 0\.00", difference(forward, rough, standard) or "")
-    assert told(replace(forward, outputs=None), [right[0].astype(np.float16)]) is None  # nobody says what is right
+    assert told(replace(forward, outputs=None), [right[0].astype(np.float16)]) is None  # no expected outputs
 
 
 def test_operators_on_whole_numbers_are_timed_and_must_agree_exactly() -> None:
@@ -555,11 +555,11 @@ def test_an_accelerators_numerics_that_cannot_be_set_any_more_are_said(monkeypat
         f"{ENGINE} does not run with the same bits again and no TF32: it has started; remedy: --rigorous, which starts "
         "fresh processes"
     )
-    assert measure_here(plan())["series"]  # the host's is not asked
+    assert measure_here(plan())["series"]  # the host has no such setting
 
 
 def test_settings_are_those_of_what_has_run() -> None:
-    """ONNX Runtime's provider is a session's, and there is one once something has run."""
+    """ONNX Runtime's provider belongs to a session, which exists only after a run."""
     raw = measure_here(plan(frameworks=("onnxruntime",)))
     assert raw["settings"]["onnxruntime"]["provider"] == "CPUExecutionProvider"
 
@@ -602,7 +602,7 @@ def test_processors_beyond_the_threads_are_told_of_code_by_hand_too() -> None:
 
 
 def test_who_keeps_more_processors_busy_than_it_was_given_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the processor's clock beside the wall's: here one that runs three times as fast."""
+    """Compares the processor's clock with the wall clock: here one that runs three times as fast."""
     monkeypatch.setattr("deep5.bench.series.process_time", lambda: 3 * perf_counter())
     (said,) = measure_here(plan())["warnings"]
     assert re.fullmatch(r"the run asked for 1 threads and pytorch keeps \d+\.?\d* processors busy", said)
@@ -693,7 +693,7 @@ def test_nothing_measured_is_a_failure(bare: Callable[[str], str]) -> None:
 
 
 def test_planted_waits_are_measured(bare: Callable[[str], str]) -> None:
-    """Each call takes at least what was planted in it: 1 ms on PyTorch, 1.05 ms on the reference."""
+    """Each call takes at least the planted wait: 1 ms on PyTorch, 1.05 ms on the reference."""
     times = summarise(measure(plan(bare=bare("spinning"), frameworks=("pytorch", "reference"), rounds=7)))
     least = {row["framework"]: row["low_s"] for row in times.rows if row["bare"]}
     assert least["pytorch"] >= 1e-3
@@ -729,7 +729,7 @@ def test_one_process_gives_the_interval_of_its_samples() -> None:
 
 
 def test_several_processes_give_the_interval_of_their_medians() -> None:
-    # Each process is quiet; they differ: samples of one process do not make the interval narrow.
+    # Each process is quiet, but they differ: many samples per process do not make the interval narrow.
     found = [raw(number, [1e-3 * (1 + number / 10)] * 30) for number in range(8)]
     (row,) = summarise(found).rows
     assert row["samples"] == 240
@@ -904,7 +904,7 @@ def test_rigorous_measures_in_fresh_processes(bare: Callable[[str], str]) -> Non
 def test_a_fresh_process_finds_the_package_beside_a_folder_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "deep5").mkdir()  # as a clone
+    (tmp_path / "deep5").mkdir()  # like a clone
     monkeypatch.chdir(tmp_path)
     (raw,) = measure(plan(mode="rigorous", processes=1, frameworks=("reference",)))
     assert raw["series"]
@@ -1008,7 +1008,7 @@ def test_without_frameworks_all_that_are_installed_are_taken() -> None:
 
 
 def table(times: OperatorTimes, width: int = 130) -> str:
-    """What is printed, without the breaks of its lines."""
+    """The printed text without its line breaks."""
     import io
 
     from deep5.bench.record import operators_document

@@ -126,12 +126,12 @@ def test_whole_numbers_are_indices_as_the_check_draws_them(own: str) -> None:
     assert backward.direction.needs == (True, False, True)
     many = [random_values(forward, seed)[0][1] for seed in range(40)]
     assert {value.dtype.name for value in many} == {"int64"}
-    # Below every extent, of which 3 is the smallest: all of 0, 1, 2 come, by chance not in one of 10^35 runs.
+    # Below every dimension, of which the smallest is 3: 0, 1 and 2 all occur; by chance not in one of 10^35 runs.
     assert set(np.concatenate(many).tolist()) == {0, 1, 2}
     within, _ = random_values(forward, 0, (5.0, 9.0))
     assert all(5 <= value.min() <= value.max() <= 9 for value in within)
     assert within[1].dtype == np.int64
-    # More rows than the element type has numbers: none is below zero.
+    # More rows than the element type has values: none is negative.
     assert whole_numbers(np.random.default_rng(0), (1000,), "int8", 1000).min() >= 0
 
 
@@ -203,7 +203,7 @@ def test_an_operator_that_ends_its_process_is_told_with_how_and_where(
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and has not ended; one that ended may wait for its parent to ask."""
+    """Whether a process exists and has not ended; an ended one may remain until its parent asks for its status."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -215,7 +215,7 @@ def runs(pid: int) -> bool:
 def test_an_interruption_ends_the_command_and_the_operator(own: str, tmp_path: Path, number: signal.Signals) -> None:
     out, told = str(tmp_path / "out"), tmp_path / "pid"
     command = [sys.executable, "-m", "deep5", "bench", "operator", f"{own}:Endless", "--shape", "3"]
-    # In a group of its own: the signal goes to the command alone, not to its child too.
+    # In its own process group: the signal reaches only the command, not its child.
     run = subprocess.Popen([*command, "--frameworks", "reference", "--out", out], start_new_session=True)
     try:
         end = monotonic() + 60
@@ -301,11 +301,11 @@ def test_check_and_bench_say_the_same_of_what_is_no_operator(own: str, name: str
     assert "dedent" not in said[1], "a function of another module is not offered"
 
 
-# What is said of a run
+# Warnings of a run
 
 
 def compared(ratios: list[float]) -> tuple[str, ...]:
-    """The warnings of sizes that take so many times as long through deep5 as by hand."""
+    """The warnings for sizes that take `ratios` times as long through deep5 as in hand-written code."""
     series = []
     for number, ratio in enumerate(ratios):
         for bare, each in ((False, ratio * 1e-3), (True, 1e-3)):
@@ -350,7 +350,7 @@ def test_the_warnings_of_a_run_are_printed_once(
     from deep5.run.operators import time_operators
 
     monkeypatch.setenv("COLUMNS", "200")
-    # Whole numbers have no gradient, which is told.
+    # Integers have no gradient, which is reported.
     fixed = {"operator": "Add", "shapes": ((2,), (2,)), "dtype": "int64", "backward": True}
     made = Recipe.make(fixed, {"frameworks": ("reference",), "rounds": 7}, [])
     if judged:

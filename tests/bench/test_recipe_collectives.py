@@ -1,4 +1,4 @@
-"""Recipes that time collectives: real ranks, the metrics, and an audit of what is honest and of what is not."""
+"""Recipes that time collectives: real ranks, the metrics, and an audit of honest and of doctored results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ METRICS = [(d5.RightResults(), 100), (d5.BusBandwidth("ring"), None), (d5.Collec
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """What the shipped recipe printed at its smallest, run by two processes, and its folder."""
+    """What the shipped recipe printed at its smallest size, run by two processes, and its folder."""
     out = tmp_path_factory.mktemp("ran")
     command = [sys.executable, "-m", "deep5", "run", NAME, "--size", "smoke", "--out", str(out), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=out)
@@ -91,7 +91,7 @@ def test_the_metrics_follow_from_the_rows(ran: tuple[dict[str, Any], Path]) -> N
     assert (right["value"], right["passed"], right["samples"]) == (100.0, True, 1)
     largest, smallest = rows["library", 65536], rows["library", 4]
     assert bandwidth["value"] == largest["bus_gbyte_s"]
-    # Of two ranks what each has to send at best is the buffer itself.
+    # With two ranks, each has to send at least the buffer itself.
     assert bandwidth["value"] == pytest.approx(65536 / largest["median_s"] / 1e9)
     assert bandwidth["interval"]["low"] == pytest.approx(65536 / largest["high_s"] / 1e9)
     assert latency["value"] == pytest.approx(smallest["median_s"] * 1e6)
@@ -116,7 +116,7 @@ def test_it_is_shown_and_exported(ran: tuple[dict[str, Any], Path], deep5: Comma
     assert "allowed: runs that train" in answer.err
 
 
-# What is not honest
+# Doctored results
 
 
 def edited(folder: Path, name: str, change: Callable[[Any], None]) -> None:
@@ -232,7 +232,7 @@ def test_an_audit_finds_what_was_changed(
 
 
 def without_the_last(communicator: Communicator) -> Communicator:
-    """A communicator whose all-reduce of float32 leaves an element as it was, which differs from rank to rank."""
+    """A communicator whose float32 all-reduce leaves one element unreduced, so that it differs between ranks."""
     right = communicator.all_reduce
 
     def all_reduce(buffer: np.ndarray, **given: Any) -> None:
@@ -247,7 +247,7 @@ def without_the_last(communicator: Communicator) -> Communicator:
 
 @pytest.fixture
 def wrong(tmp_path: Path) -> Result:
-    """Of a library that is wrong, among algorithms that are right."""
+    """A result with a wrong library among correct algorithms."""
     recipe = Recipe.make(FIXED, {"seed": 3}, METRICS, name="threads")
 
     def rank(communicator: Communicator) -> Result | None:
@@ -318,7 +318,7 @@ def test_a_metric_of_what_was_not_timed_says_so(tmp_path: Path) -> None:
     assert not audit([result.folder]).findings
 
 
-# What cannot be
+# Refused combinations
 
 
 def written(tmp_path: Path, old: str = "", new: str = "") -> Path:
