@@ -1,4 +1,4 @@
-"""Bad input: a clear message (what, got, allowed or remedy), the right status, and nothing left behind."""
+"""Bad input: a clear message (what, got, allowed or remedy), the right status, and no leftovers."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ METRICS = [("test_accuracy", None)]
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe with one thing changed, or a command line; and what the message has to say.
+    """A recipe with one change, or a command line; and the message that deep5 must print.
 
     Attributes:
         what: Name of the case.
         says: Patterns that standard error matches.
-        old: Text of `RECIPE` to be replaced.
-        new: What by.
+        old: Text of `RECIPE` to replace.
+        new: Its replacement.
         line: Line of the file that the message names, or None.
         command: Arguments after `deep5 run`.
         status: Exit status.
@@ -301,7 +301,7 @@ def test_command_line(case: Case, deep5: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", WITH_FILES, ids=lambda case: case.what)
 def test_component_files(case: Case, deep5: Command, tmp_path: Path) -> None:
     (tmp_path / "rule.py").write_text(RULE)
-    # Read without their arguments: none of these components takes any.
+    # Read without arguments: none of these components takes any.
     text = RECIPE.replace('    "optimizer_kwargs": {"lr": 0.1},\n', "")
     assert case.old in text
     (tmp_path / "own.py").write_text(text.replace(case.old, case.new, 1))
@@ -527,7 +527,7 @@ def test_model(what: str) -> None:
 
 
 def outside(folder: Path, location: str, **where: int) -> Path:
-    """A model in `folder/inside` whose weight is said to lie at `location`; `folder/secret.bin` holds one."""
+    """A model in `folder/inside` whose weight claims to be at `location`; `folder/secret.bin` holds one."""
     (folder / "inside").mkdir()
     (folder / "secret.bin").write_bytes(np.ones(9, np.float32).tobytes())
     proto = product()
@@ -612,7 +612,7 @@ def test_files_cut_short(name: str, tmp_path: Path) -> None:
 
 
 def test_files_with_wrong_bits_are_refused_or_read(tmp_path: Path) -> None:
-    """Whatever a file holds, it is a network or it is refused; nothing else is raised, and the process survives."""
+    """Any file is either a network or refused; no other exception is raised, and the process survives."""
     draw, path, messages = np.random.default_rng(0), tmp_path / "flipped.onnx", []
     files = small_networks()
     for turn in range(240):
@@ -629,7 +629,7 @@ def test_files_with_wrong_bits_are_refused_or_read(tmp_path: Path) -> None:
         network.structure_hash()
         network.weights_hash()
     assert not any("\n" in message for message in messages)
-    # Most bits are those of weights and names, a flip of which is no error, or of the structure: both must occur.
+    # Most bits belong to weights and names, where a flip is no error, or to the structure: both must occur.
     assert 10 < messages.count("") < 230
 
 
@@ -672,7 +672,7 @@ for path in sorted(Path(sys.argv[2]).iterdir()):
     ],
 )
 def test_files_with_wrong_bits_that_are_read_run_or_are_refused(engine: str, turns: int, tmp_path: Path) -> None:
-    """What is accepted gives a result or an error of deep5's; the interpreter lives through all of them."""
+    """An accepted file gives a result or a deep5 error; the interpreter survives all of them."""
     draw, files = np.random.default_rng(0), small_networks()
     for turn in range(turns):
         data = bytearray(files[turn % len(files)])

@@ -1,4 +1,4 @@
-"""`deep5 check optimizer`: a right optimizer of somebody's own passes, and each wrong one is caught by its check."""
+"""`deep5 check optimizer`: a correct user-defined optimizer passes, and each wrong one is caught by its check."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def written(folder: Path, *parts: str) -> str:
 
 
 def changed(source: str, method: str, body: str) -> str:
-    """The class with another method."""
+    """The source of the class with another method."""
     own = f"class Own(Own):\n{indent(dedent(body), '    ')}"
     assert f"def {method}(" in own
     return source + "\n\n" + own

@@ -110,7 +110,7 @@ def test_links_inside_are_deleted_and_what_they_lead_to_is_not(cache: Path, tmp_
     (cache / "data" / "mnist" / "link").symlink_to(precious.parent)
     (cache / "kernels" / "b.so").symlink_to(precious)
     found = found_in_cache()
-    assert sum(entry.size_bytes for entry in found) == 120 * KIB  # a link has nothing to free
+    assert sum(entry.size_bytes for entry in found) == 120 * KIB  # deleting a link frees nothing
     cleaned(found)
     assert precious.exists()
     assert (cache / "kernels" / "b.so").is_symlink()
@@ -160,7 +160,7 @@ def test_old_checkpoints_go_and_the_last_stay(tmp_path: Path, cache: Path, deep5
     assert remaining(one / "checkpoints") == {"step-0000000100.safetensors", "best.safetensors", "notes.safetensors"}
     assert remaining(two) == {"result.json", "weights.safetensors", "checkpoints/step-0000000007.safetensors"}
     assert (tmp_path / "results" / "no-run" / "checkpoints" / "step-0000000001.safetensors").exists()
-    assert (cache / "kernels" / "a.so").exists()  # only what is asked for
+    assert (cache / "kernels" / "a.so").exists()  # only the requested files
     deep5("clean", "--checkpoints", "results", "--keep", "0")
     assert remaining(one / "checkpoints") == {"notes.safetensors"}
     assert not (two / "checkpoints").exists()
@@ -178,7 +178,7 @@ def test_how_many_stay(tmp_path: Path) -> None:
 
 
 def of_ranks(folder: Path, ranks: int, **steps: tuple[int, ...]) -> Path:
-    """A run of so many ranks; of each step the ranks that have written their part."""
+    """A run of this many ranks; for each step, the ranks that have written their part."""
     run(folder)
     (folder / "result.json").write_text(json.dumps({"ranks": ranks}))
     for step, there in steps.items():
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_a_rank_has_no_part_of_does_not_stand_for_a_whole_one(
 
 
 def test_where_no_checkpoint_has_a_part_of_every_rank_the_last_stays(tmp_path: Path) -> None:
-    """As where two ranks were ended and three go on."""
+    """As if two ranks ended while three continue."""
     folder = of_ranks(tmp_path / "a", 3, s1=(0, 1), s2=(0, 1))
     stay = [entry.path.name for entry in found_in_results(folder) if entry.kept]
     assert stay == [name_of(2), name_of(2, 1)]
@@ -231,14 +231,14 @@ def test_a_run_that_still_writes_is_left_alone(tmp_path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         assert {entry.kept for entry in found_in_results(folder, keep=0)} == {"a run still writes there"}
-        assert cleaned(before) == []  # it began after somebody had looked
+        assert cleaned(before) == []  # the run began after the search
     finally:
         os.close(handle)
     assert len(cleaned(found_in_results(folder, keep=0))) == 2
 
 
 def test_the_lock_is_that_of_a_result_folder(tmp_path: Path) -> None:
-    """What a run holds is what is looked for."""
+    """The search looks for the lock that a run holds."""
     import deep5 as d5
     from deep5.results.folder import ResultFolder
 

@@ -103,7 +103,7 @@ def test_the_table_names_metrics_goals_verdicts_and_the_folder(deep5: Command, t
     answer = deep5("run", "own.py")
     for word in ("test_accuracy", ">= 1", "passed", "training_loss", "nat", "reported"):
         assert word in answer.out
-    assert "epoch 2/2  step 8" in answer.err  # plain lines: this is no terminal
+    assert "epoch 2/2  step 8" in answer.err  # plain lines: not a terminal
     (folder,) = result_folders(tmp_path / "results")
     assert answer.out.splitlines()[-1].endswith(str(folder))
 
@@ -357,7 +357,7 @@ class Own(d5.UpdateRule):
 @pytest.mark.parametrize("kind", KINDS)
 def test_list(kind: str, deep5: Command) -> None:
     rows = json.loads(deep5("list", kind, "--json").out)[kind]
-    modes = {row["name"] for row in rows if ":" in row["name"]}  # such as pytorch:compiled
+    modes = {row["name"] for row in rows if ":" in row["name"]}  # for example pytorch:compiled
     named = recipe_names() if kind == "recipes" else plugins.registered(kind)
     assert {row["name"] for row in rows} - modes == set(named)
     assert not modes or kind == "frameworks"
@@ -376,7 +376,7 @@ def test_list_leaves_out_what_measures_deep5_itself(deep5: Command) -> None:
     }
     assert deep5("list", "recipes", "--json", "--all").out == deep5("list", "recipes", "--json").out
     assert "overhead" not in deep5("list", "recipes").out
-    # A name that is not shown is suggested all the same.
+    # A name that is not shown is still suggested.
     assert deep5("check", "overhead_trainr").err.endswith("did you mean 'overhead_trainer'?\n")
 
 
@@ -417,7 +417,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-# -- a framework that is not there ------------------------------------------------------------------------------------
+# -- a framework that is not installed ---------------------------------------------------------------------------------
 
 HIDE = """
 import importlib.metadata, sys
@@ -441,7 +441,7 @@ importlib.metadata.version = version
 
 @pytest.fixture
 def without_torch(tmp_path: Path) -> str:
-    """A folder for `PYTHONPATH` that hides torch and what the installer knows of it."""
+    """A folder for `PYTHONPATH` that hides torch and its installation metadata."""
     folder = tmp_path / "hide"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(HIDE)
@@ -476,7 +476,7 @@ def test_the_other_framework_runs_without_it(tmp_path: Path, without_torch: str)
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_in_good_order(which: signal.Signals, tmp_path: Path) -> None:
-    # Steps of 10 ms, far more than there is time for.
+    # Steps of 10 ms, far more than the time allows.
     write(tmp_path, body="__import__('time').sleep(0.01)", epochs=100_0)
     with subprocess.Popen(
         [COMMAND, "run", "own.py", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -524,7 +524,7 @@ main()
             _, err = child.communicate(timeout=30)
         statuses.append(child.returncode)
         assert "Traceback" not in err
-    # Before `main` and while the interpreter ends, the signal itself ends the process, which a shell calls 130 or 143.
+    # Before `main` and during interpreter shutdown the signal itself ends the process; a shell reports 130 or 143.
     assert set(statuses) <= {0, 130, -signal.SIGINT, -signal.SIGTERM}, statuses
     assert 130 in statuses
 
@@ -558,7 +558,7 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}}), file=sys.stde
         assert "numpy" not in loaded
 
 
-# -- what a newcomer met ----------------------------------------------------------------------------------------------
+# -- what newcomers tried ----------------------------------------------------------------------------------------------
 
 
 def test_the_status_is_the_runs_even_where_nobody_reads_the_table(tmp_path: Path) -> None:

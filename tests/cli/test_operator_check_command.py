@@ -1,4 +1,4 @@
-"""The command `deep5 check operator`: what it makes of its arguments, what it prints, and what it refuses."""
+"""The command `deep5 check operator`: its arguments, its output, and what it refuses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_command_holds_an_operator_against_another_framework(deep5: Command,
     assert answer.status == 1
     found = {row["check"]: row for row in json.loads(answer.out)["checks"]}
     row = found["forward, float64, against pytorch"]
-    assert (row["verdict"], round(row["error"], 9)) == ("FAILED", 1.0)  # the 1 that it adds on NumPy alone
+    assert (row["verdict"], round(row["error"], 9)) == ("FAILED", 1.0)  # the 1 that it adds only on NumPy
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_inputs_that_are_not_taken_are_told_with_the_way_to_others(deep5: Comman
         "(others by --shape and --dtype, each given once an input; whole numbers, such as indices, by --dtype int64)"
         in (answer.err)
     )
-    # One that does not run at all, too.
+    # Also for an operator that does not run at all.
     answer = deep5("check", "operator", "own.py:Exits", "--set", "how=x[np.ones(3)]")
     assert re.search(r"raised IndexError .*; the inputs were x float32\[3, 4\] \(others by", answer.err)
 

@@ -1,4 +1,4 @@
-"""`deep5 show network`: its numbers are the analysis', its pictures are whole, and what a file says harms neither."""
+"""`deep5 show network`: its numbers match the analysis, its pictures are complete, a file's content harms neither."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PICTURES = ("layers.png", "layers.svg", "network.svg", "types.png", "types.svg")
 
 @pytest.fixture(autouse=True)
 def hundred_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As wide as where there is no terminal; a runner of tests says how wide its own is."""
+    """As wide as without a terminal; a test runner may set its own width."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -83,7 +83,7 @@ def cells(out: str, name: str) -> list[str]:
 def test_the_table_has_the_numbers_of_the_analysis(deep5: Command, tmp_path: Path) -> None:
     answer = deep5("show", "network", "lenet", "--batch", "2")
     assert (answer.status, answer.err) == (0, "")
-    assert list(tmp_path.iterdir()) == []  # nobody asked for a file
+    assert list(tmp_path.iterdir()) == []  # no file was requested
     assert "\x1b" not in answer.out
     assert max(map(len, answer.out.splitlines())) <= 100
     found = analyse(lenet(), batch=2)
@@ -108,7 +108,7 @@ def test_the_table_has_the_numbers_of_the_analysis(deep5: Command, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "parameters", "macs"),
     [
-        # He et al., table 1: 3.8 thousand million multiply-adds, of convolutions with their stride in the first.
+        # He et al., table 1: 3.8 billion multiply-adds, of convolutions with their stride in the first.
         (("resnet50",), 25_557_032, (3.8e9, 4.2e9)),
         (("resnet", "--set", "depth=20"), 269_722, (40e6, 42e6)),
         (("squeezenet",), 1_248_424, (0.7e9, 0.9e9)),
@@ -247,7 +247,7 @@ def test_a_picture_has_a_box_a_node_and_none_overlap(make: Any) -> None:
     assert not [pair for pair in itertools.combinations(own, 2) if overlap(*pair)]
     width, height = float(root.get("width", 0)), float(root.get("height", 0))
     assert all(left >= 0 and top >= 0 and right <= width and bottom <= height for left, top, right, bottom in own)
-    # Every edge that ends at a box ends at its upper side, in the middle.
+    # Every edge that ends at a box ends at the middle of its upper side.
     ends = {
         (x, y)
         for path in root.iter(f"{SVG}path")
@@ -259,7 +259,7 @@ def test_a_picture_has_a_box_a_node_and_none_overlap(make: Any) -> None:
 
 
 def numbers(path: str) -> list[tuple[float, float]]:
-    """The points of a path of M, V and C."""
+    """The points of a path of M, V and C commands."""
     found = []
     for command, text in re.findall(r"([MVC])([^MVC]*)", path):
         own = [float(number) for number in text.split()]
@@ -354,7 +354,7 @@ def test_what_is_too_large_is_refused_in_words(deep5: Command, tmp_path: Path, m
 
 
 def test_a_large_graph_takes_a_moment() -> None:
-    """4000 boxes whose edges pass 28 thousand layers: not the work of its square."""
+    """4000 boxes whose edges pass 28,000 layers: the time must not be quadratic in that."""
     count = 4000
     edges = [(i, j) for i in range(count) for j in (i + 1, i + 8) if j < count]
     begin = time.perf_counter()
@@ -389,7 +389,7 @@ def test_layouts_of_any_graph(graph: tuple[list[tuple[float, float]], list[tuple
 
 
 def crossed_boxes(made: Layout, own: list[tuple[float, float, float, float]]) -> list[Any]:
-    """Boxes that an edge leads through: below a layer it is in no box, beside the boxes of one it is straight."""
+    """Boxes that an edge crosses: below its layer an edge enters no box, beside the boxes of a layer it is straight."""
     found = []
     for points in (*made.lanes, *made.ends):
         for (x, top), (to, bottom) in itertools.pairwise(points):
@@ -414,7 +414,7 @@ def test_the_files(deep5: Command, tmp_path: Path) -> None:
     text = (tmp_path / "here" / "types.svg").read_text()
     for word in ("Conv (2)", "share of parameters", "share of FLOPs", "share of activation memory", "84.6%"):
         assert word in text
-    # Again into its own folder.
+    # A second time, into its own folder.
     assert deep5("show", "network", "mlp", "-o", "here").status == 0
     assert json.loads((tmp_path / "here" / "network.json").read_text())["source"] == "mlp"
 
@@ -435,7 +435,7 @@ def test_shares_add_up_to_the_whole() -> None:
             assert len({row["name"] for row in rows}) == len(rows) <= 15
     by_layer = values(layer_chart(found))
     assert [row["name"] for row in by_layer[0]][:2] == ["Gemm_1", "Gemm_3"]
-    assert by_layer[1][-1]["name"] == "141 other layers"  # of 165, 12 concatenate and flatten
+    assert by_layer[1][-1]["name"] == "141 other layers"  # of 165, 12 are concatenations and flattens
     first = values(type_chart(found))[1][0]
     conv = sum(layer.arithmetic.flops for layer in found.layers if layer.op_type == "Conv" and layer.arithmetic)
     assert (first["name"], first["share"]) == ("Conv (59)", conv / found.flops)
@@ -467,7 +467,7 @@ def test_long_names_that_end_alike_stay_apart() -> None:
 
 
 def times(batch: int, *, parts: bool = True, types: int = 2, within: str | None = None) -> LayerTimes:
-    """As if measured: the operators A0, A1, … take 1, 2, … ms a sample forward and twice that backward."""
+    """As if measured: operators A0, A1, … take 1, 2, … ms per sample forward and twice that backward."""
     seconds = [1e-3 * (place + 1) * batch for place in range(types)]
     layers = tuple(
         LayerTime(
@@ -535,7 +535,7 @@ def test_measured_operators_have_the_colours_of_their_kinds() -> None:
         return replace(made, layers=tuple(named))
 
     found = []
-    for order in (["Conv", "Relu", "Gemm", "Gelu"], ["Gelu", "Gemm", "Conv", "Relu"]):  # who takes most differs
+    for order in (["Conv", "Relu", "Gemm", "Gelu"], ["Gelu", "Gemm", "Conv", "Relu"]):  # another operator takes most
         encoding = measured_chart([measured(order)]).to_dict()["hconcat"][0]["layer"][0]["encoding"]
         scale = encoding["color"]["scale"]
         found.append(dict(zip(scale["domain"], scale["range"], strict=True)))
@@ -550,7 +550,7 @@ def test_times_that_are_not_available_are_told() -> None:
     told = " ".join(chart.to_dict()["title"]["subtitle"])
     assert "Not available at batch 8, 2: own has <no> times of layers." in told
     assert "backward" not in told
-    forward, step = chart.to_dict()["hconcat"]  # the wholes
+    forward, step = chart.to_dict()["hconcat"]  # the totals
     assert [(panel["title"], panel["layer"][0]["mark"]["type"]) for panel in (forward, step)] == [
         ("forward", "tick"), ("step: forward and backward", "tick")
     ]  # fmt: skip
@@ -591,7 +591,7 @@ def test_layers_are_measured(deep5: Command, tmp_path: Path) -> None:
     assert (tmp_path / "here" / "times.png").read_bytes().startswith(b"\x89PNG")
 
 
-# -- what cannot be shown ---------------------------------------------------------------------------------------------
+# -- what cannot be shown ----------------------------------------------------------------------------------------------
 
 
 OWN = """\
