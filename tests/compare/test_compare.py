@@ -1,4 +1,4 @@
-"""`deep5 compare`: proof before timing, fresh processes in turn, a verdict; and what becomes of bad candidates."""
+"""`deep5 compare`: proof before timing, fresh processes in turn, a verdict, and the handling of bad candidates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from deep5.results.round_samples import order_of_round, round_samples_text
 
 STEPS = 6
 
-# Frameworks that do what no framework should: each is the reference, spoiled.
+# Frameworks that do what no framework should: each is the reference with a defect.
 BAD = '''
 import copy, os, time
 import numpy as np
@@ -223,9 +223,9 @@ class Mine(d5.UpdateRule):
 
 @pytest.fixture(autouse=True, scope="module")
 def calibrated() -> Any:
-    """A quiet machine's calibration, in the session's own cache: what is tested here is not the machine.
+    """A quiet machine's calibration, in the session's own cache: the machine is not under test.
 
-    One thread each: other tests run beside these, on the same processors.
+    One thread each: other tests run at the same time, on the same processors.
     """
     patched = pytest.MonkeyPatch()
     patched.setenv("OMP_NUM_THREADS", "1")
@@ -234,7 +234,7 @@ def calibrated() -> Any:
         threads=default_threads("") or 1,
         processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        # Or no quick comparison would get a verdict.
+        # Otherwise no quick comparison would get a verdict.
         others_share=1.0,
     )
     path = deep5.measuring.calibration._file(made.machine, made.threads)
@@ -255,7 +255,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A comparison of two right candidates."""
+    """A comparison of two correct candidates."""
     return run_comparison(
         "digits_lenet",
         frameworks=["reference", "onnxruntime"],
@@ -278,14 +278,14 @@ def test_the_four_steps_leave_all_that_a_sceptic_asks_for(quick: Any) -> None:
     document = quick.document
     assert quick
     assert [row["status"] for row in quick.candidates] == ["timed", "timed"]
-    # 1. Every part of the proof, of every candidate that computes in float64.
+    # 1. Every part of the proof, for every candidate that computes in float64.
     parts = {(row["candidate"], row["part"]) for row in document["equivalence"]}
     assert parts == {("reference", part) for part in "abcd"} | {("onnxruntime", part) for part in "bcd"}
     assert all(
         row["passed"] and row["relative"] <= row["allowed"] and row["ulps"] >= 0 for row in document["equivalence"]
     )
     assert any("float64" in told for told in quick.candidates[1]["left_out"])
-    # 2. What is read back, where it was pinned, and each one's own peaks.
+    # 2. The settings read back, the pinned processors, and each candidate's own peaks.
     for row in quick.candidates:
         assert row["observed"]["threads"] == document["threads"]
         assert row["observed"]["affinity"] == document["measurement"]["processors"]
@@ -293,7 +293,7 @@ def test_the_four_steps_leave_all_that_a_sceptic_asks_for(quick: Any) -> None:
         assert row["peaks"]["product_flop_s"] > 1e8
         assert row["peaks"]["product_error"] < 1e-5
     assert quick.candidates[1]["observed"]["spinning"] is False
-    # 3. Each in a process of its own, one after the other.
+    # 3. Each in its own process, one after the other.
     processes = document["processes"]
     assert [row["job"] for row in processes] == ["reference", "prove", "prove", "time", "time"]
     for before, after in itertools.pairwise(processes):
@@ -302,7 +302,7 @@ def test_the_four_steps_leave_all_that_a_sceptic_asks_for(quick: Any) -> None:
     samples = quick.samples()
     assert {sample.phase for sample in samples} >= {"first", "steady"}
     assert {sample.round for sample in samples} == {0}
-    # 4. A verdict against the machine's floor.
+    # 4. A verdict based on the machine's floor.
     (verdict,) = quick.verdicts
     assert (verdict["candidate"], verdict["baseline"]) == ("onnxruntime", "reference")
     assert verdict["floor"] == pytest.approx(1.006**1.5)
@@ -334,14 +334,14 @@ def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
         busy.kill()
         busy.wait()
         path.write_text(quiet)
-    # Somebody else computes on the candidates' own processor all the time.
+    # Another process computes on the candidates' own processor all the time.
     (crowded, _) = [told for told in found.document["warnings"] if "other programs took up to" in told]
     assert ", more than while the machine was calibrated, so there is no verdict; remedy: a quiet machine" in crowded
     assert any(
         "this machine is noisy: identical code may differ by up to 84%" in told for told in found.document["warnings"]
     )
     assert [row["word"] for row in found.verdicts] == ["no difference shown"]
-    assert found.verdicts[0]["floor"] is None  # that of a quiet machine says nothing of this one
+    assert found.verdicts[0]["floor"] is None  # a quiet machine's floor does not apply here
     told = "no difference shown: no noise floor holds for it; the warnings say why"
     assert sentence(found.verdicts[0]) == told
 
@@ -423,7 +423,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def spoiled(bad: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """All bad candidates, and two good ones around them."""
+    """All bad candidates, between two good ones."""
     return run_comparison(
         "digits_lenet",
         frameworks=["reference", *(f"{bad}:{name}" for name in FAULTS), "onnxruntime"],
@@ -453,21 +453,21 @@ def test_nobody_is_held_against_a_baseline_that_was_refused(name: str, bad: Path
     left = load_comparison(folder)
     assert left.verdicts == []
     assert [row["candidate"] for row in left.results] == ["onnxruntime"]
-    assert {sample.candidate for sample in left.samples()} == {"onnxruntime", f"{bad}:{name}"}  # kept all the same
+    assert {sample.candidate for sample in left.samples()} == {"onnxruntime", f"{bad}:{name}"}  # kept anyway
     assert audit([folder]).findings == ()
 
 
 def test_the_others_go_on(spoiled: Any) -> None:
     assert [row["status"] for row in spoiled.candidates if ":" not in row["label"]] == ["timed", "timed"]
     assert [row["candidate"] for row in spoiled.verdicts] == ["onnxruntime"]
-    # What a candidate measured that was refused has no place in a table.
+    # Measurements of a refused candidate do not appear in a table.
     assert {row["candidate"] for row in spoiled.results} == {"reference", "onnxruntime"}
     assert audit([spoiled.folder]).findings == ()
 
 
 @pytest.mark.slow
 def test_what_a_schedule_does_is_part_of_the_proof(bad: Path, tmp_path: Path) -> None:
-    """A step is timed with the recipe's schedules, and so it is proved with them."""
+    """A step is timed with the recipe's schedules, so the proof includes them."""
     recipe = tmp_path / "scheduled.py"
     (digits,) = (entry for entry in entry_points(group="deep5.recipes") if entry.name == "digits_lenet")
     source = Path(str(find_spec(digits.value).origin)).read_text()  # type: ignore[union-attr]
@@ -496,7 +496,7 @@ def test_candidates_differ_in_any_mutable_part(tmp_path: Path) -> None:
     labels = [f"optimizer={name}, batch_size={size}" for name in ("sgd", "momentum") for size in (16, 32)]
     assert [row["label"] for row in found.candidates] == labels
     assert [row["status"] for row in found.candidates] == ["timed"] * 4
-    # Each has a reference of its own: they do not compute the same, and are not said to.
+    # Each has its own reference: they do not compute the same, and no claim says so.
     assert sum(row["job"] == "reference" for row in found.document["processes"]) == 4
     told = shown(found)
     assert told.count("; it has other settings, and a proof of its own") == 3
@@ -524,7 +524,7 @@ def test_inference_and_operators(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> None:
-    """A sample in a batch of 16 and one in 320 take unlike times: it stops at the first look that has an answer."""
+    """Samples in batches of 16 and of 320 take different times: it stops at the first look that has an answer."""
     found = run_comparison(
         "digits_lenet",
         frameworks=["reference"],
@@ -543,7 +543,7 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
     for row in found.document["processes"]:
         if row["job"] == "time":
             orders.setdefault(row["round"], []).append(row["candidate"])
-    assert len({tuple(order) for order in orders.values()}) == 2  # in a new order each round
+    assert len({tuple(order) for order in orders.values()}) == 2  # a new order each round
     assert all(len(order) == 2 for order in orders.values())
 
 
@@ -621,7 +621,7 @@ def test_a_framework_in_a_file_is_refused_before_anything_runs(name: str, match:
 def test_a_candidates_own_file_is_not_run_in_the_process_of_the_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it sets, or ends, would be set and ended for the others, too."""
+    """What the file sets or ends would affect the other candidates, too."""
     monkeypatch.setenv("XLA_FLAGS", "")
     path = tmp_path / "mine.py"
     path.write_text("import os\n\nos.environ['XLA_FLAGS'] = '--mine'\nos.abort()\n")
@@ -650,7 +650,7 @@ def test_a_file_that_raises_is_refused_in_one_line(deep5: Command, tmp_path: Pat
 
 
 def test_a_framework_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(load("frameworks", "jax"), "requires", ("json", "nowhere_to_be_found"))  # names of modules
+    monkeypatch.setattr(load("frameworks", "jax"), "requires", ("json", "nowhere_to_be_found"))  # module names
     with pytest.raises(MissingDependency, match="framework 'jax' needs the module 'nowhere_to_be_found'"):
         run_comparison("digits_lenet", frameworks=["reference", "jax"], out=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -689,14 +689,14 @@ def test_settings_that_no_process_could_be_handed(tmp_path: Path) -> None:
 
 
 def _interrupted(folder: Path, changes: Mapping[str, Any]) -> None:
-    """What a comparison leaves that is ended behind its last process."""
+    """Leave what a comparison leaves that is interrupted after its last process."""
     file = folder / "comparison.json"
     document = json.loads(file.read_text())
     file.write_text(json.dumps({**document, "status": "aborted", "reasons": ["interrupted"], **changes}))
 
 
 def _cut(folder: Path, processes: int) -> Path:
-    """As if it had been killed when so many processes had come to their end."""
+    """Leave what a comparison leaves that is killed after this many processes."""
     document = json.loads((folder / "comparison.json").read_text())
     _interrupted(folder, {"processes": document["processes"][:processes], "results": [], "verdicts": []})
     return folder
@@ -704,7 +704,7 @@ def _cut(folder: Path, processes: int) -> Path:
 
 @pytest.mark.slow
 def test_a_round_that_was_broken_off_runs_again(quick: Any, tmp_path: Path) -> None:
-    """Times of one hour are not held against those of another: of the round that was cut nothing counts."""
+    """Times of one hour are not compared with those of another: nothing of the interrupted round counts."""
     folder = _cut(shutil.copytree(quick.folder, tmp_path / "left"), 4)
     (first,) = {sample.candidate for sample in load_comparison(folder).samples()}
     assert audit([folder]).findings == ()
@@ -714,10 +714,10 @@ def test_a_round_that_was_broken_off_runs_again(quick: Any, tmp_path: Path) -> N
     assert standing(again.document) == {7, 8}
     raw = [sample.seconds for sample in again.samples() if sample.candidate == first and sample.phase == "steady"]
     (row,) = (row for row in again.results if row["candidate"] == first)
-    assert 0 < row["samples"] < len(raw)  # those of before are kept, and do not count
+    assert 0 < row["samples"] < len(raw)  # the earlier samples are kept, and do not count
     assert len(again.verdicts) == 1
     assert audit([folder]).findings == ()
-    # Ended once more, in the round that runs again.
+    # Interrupted once more, in the round that runs again.
     _cut(folder, 8)
     assert audit([folder]).findings == ()
     again = run_comparison("digits_lenet", resume=folder)
@@ -746,7 +746,7 @@ def test_nobody_goes_on_where_another_still_writes(quick: Any, tmp_path: Path) -
 def test_what_the_proof_behind_an_interruption_does_not_hold_for_is_not_lost(
     quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proof that the hour let fail ends nothing for good: what was measured is there when it goes on."""
+    """A proof that fails for lack of time loses nothing: the measurements are there when the comparison resumes."""
     folder = shutil.copytree(quick.folder, tmp_path / "left")
     _interrupted(folder, {})
     with pytest.raises(RunFailed, match="rounds of what was not proved again: reference: of the reference, in float64"):
@@ -754,7 +754,7 @@ def test_what_the_proof_behind_an_interruption_does_not_hold_for_is_not_lost(
     document = json.loads((folder / "comparison.json").read_text())
     assert (document["status"], document["verdicts"]) == ("failed", [])
     assert audit([folder]).findings == ()
-    # Nor is it held for what was given other data then.
+    # Nor does it prove a candidate that had other data then.
     rows = [{**row, "provenance": {**row["provenance"], "data": "0" * 64}} for row in document["candidates"]]
     other = shutil.copytree(folder, tmp_path / "other")
     _interrupted(other, {"candidates": rows})
@@ -764,7 +764,7 @@ def test_what_the_proof_behind_an_interruption_does_not_hold_for_is_not_lost(
     assert again.document["results"] == quick.document["results"]
     assert again.document["verdicts"] == quick.document["verdicts"]
     assert audit([folder]).findings == ()
-    # Wherever it is killed, medians of all whole rounds are there, and how large their batches were.
+    # Wherever it is killed, the medians of all complete rounds exist, and the sizes of their batches.
     _cut(folder, 4)
     written = []
     write = ComparisonRecord.write
@@ -788,7 +788,7 @@ def test_a_comparison_goes_on_where_its_noise_floor_holds(quick: Any, tmp_path: 
 
 @pytest.mark.slow
 def test_a_candidates_file_that_changes_meanwhile_is_not_run(tmp_path: Path) -> None:
-    """What is timed is what was proved: each process reads the file anew."""
+    """The file that is timed is the one that was proved: each process reads it again."""
     file = tmp_path / "rule.py"
     file.write_text(RULE)
 
@@ -803,7 +803,7 @@ def test_a_candidates_file_that_changes_meanwhile_is_not_run(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_answers_follow_from_the_rounds_before_a_look(quick: Any, tmp_path: Path) -> None:
-    """Ended in its thirteenth round, of which one candidate had run: the eight before the first look still decide."""
+    """Interrupted in its thirteenth round, after one candidate: the eight rounds before the first look still decide."""
     folder = shutil.copytree(quick.folder, tmp_path / "left")
     document, samples = json.loads((folder / "comparison.json").read_text()), quick.samples()
     *proof, _, _ = document["processes"]
@@ -815,7 +815,7 @@ def test_answers_follow_from_the_rounds_before_a_look(quick: Any, tmp_path: Path
         for label in order if number < 12 else [labels[1]]:
             own = next(row for row in quick.document["processes"] if (row["candidate"], row["job"]) == (label, "time"))
             processes.append({**own, "round": number})
-            factor = 1.001 ** (number % 2) if label == labels[1] else 1.0  # nobody is faster
+            factor = 1.001 ** (number % 2) if label == labels[1] else 1.0  # no candidate is faster
             place = {"candidate": label, "round": number, "process": len(processes) - 1}
             made += [sample._replace(**place, seconds=sample.seconds * factor) for sample in steady]
     measurement = {**document["measurement"], "most_processes": 16}
@@ -828,7 +828,7 @@ def test_answers_follow_from_the_rounds_before_a_look(quick: Any, tmp_path: Path
 
 
 def test_a_comparison_goes_on_by_its_folder_alone(quick: Any, deep5: Command, tmp_path: Path) -> None:
-    """Its rounds are done: the proof is made again, as long and of the same candidates, and nothing is measured."""
+    """All rounds are complete: the proof runs again, as long and for the same candidates, and nothing is measured."""
     folder = shutil.copytree(quick.folder, tmp_path / "left")
     _interrupted(folder, {})
     refused = deep5("compare", "digits_lenet", "--resume", str(folder), "--steps", str(STEPS + 1))
@@ -839,7 +839,7 @@ def test_a_comparison_goes_on_by_its_folder_alone(quick: Any, deep5: Command, tm
     assert (refused.status, "is of reference; onnxruntime; got reference; jax" in refused.err) == (2, True)
     answer = deep5("compare", "digits_lenet", "--resume", str(folder), "--json")
     assert answer.status == 0, answer.err
-    # What is done is told beside the document.
+    # The steps done are reported on stderr, apart from the document.
     assert "proof: onnxruntime" in answer.err.splitlines()
     document = json.loads(answer.out)
     assert document["results"] == quick.document["results"]
@@ -862,7 +862,7 @@ def test_no_file_is_run_because_a_folder_names_it(place: str, quick: Any, tmp_pa
 
 @pytest.mark.slow
 def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
-    """Killed in the midst of a round: those before count, it runs again, no process stays."""
+    """Killed within a round: the rounds before count, this one runs again, and no process remains."""
     command = [sys.executable, "-m", "deep5", "compare", "digits_lenet", "--frameworks", "reference,onnxruntime"]
     command += ["--size", "smoke", "--steps", "2", "--rigorous", "--processes", "8", "--out", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as running:
@@ -899,7 +899,7 @@ def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_same_comparison_twice_never_turns_faster_into_slower(tmp_path: Path) -> None:
     words: dict[str, set[str]] = {}
-    # Here it is this very machine that is asked about.
+    # This test needs the calibration of the real machine.
     path = deep5.measuring.calibration._file(deep5.measuring.calibration.machine_id(), default_threads("") or 1)
     quiet = path.read_text()
     path.unlink()
@@ -940,7 +940,7 @@ def test_modes_are_candidates(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_identical_candidates_are_not_told_apart(bad: Path, tmp_path: Path) -> None:
-    """Two frameworks of one code, eight processes each: a difference may be claimed in one of 128 comparisons."""
+    """Two frameworks with one code, eight processes each: one of 128 comparisons may claim a difference."""
     found = run_comparison(
         "digits_lenet",
         frameworks=["reference", f"{bad}:Same"],
@@ -959,7 +959,7 @@ def test_identical_candidates_are_not_told_apart(bad: Path, tmp_path: Path) -> N
 def test_each_option_is_told_in_the_docstring() -> None:
     told = str(run_comparison.__doc__)
     for name in inspect.signature(make_plan).parameters:
-        # Who was compared is taken from a folder, and cannot be given.
+        # The candidates are read from a folder and cannot be passed.
         assert (f"`{name}`" in told) == (name not in ("recipe", "candidates")), name
     with pytest.raises(UsageError, match="unknown option of a comparison 'candidates'"):
         run_comparison("digits_lenet", candidates=[])
@@ -997,7 +997,7 @@ class Leaves(d5.UpdateRule):
 
 @pytest.mark.slow
 def test_an_optimizer_of_which_no_update_can_be_compared_is_not_timed(tmp_path: Path) -> None:
-    """It owns its step, the framework has no float64, and behind a network's kinks losses drift apart by themselves."""
+    """It owns its step, the framework has no float64, and after a network's kinks losses diverge by themselves."""
     (digits,) = (entry for entry in entry_points(group="deep5.recipes") if entry.name == "digits_lenet")
     source = Path(str(find_spec(digits.value).origin)).read_text()  # type: ignore[union-attr]
     path = tmp_path / "kinks.py"
@@ -1028,7 +1028,7 @@ def test_an_optimizer_that_ends_its_process_ends_no_other(deep5: Command, tmp_pa
     found = document["candidates"]
     assert [row["status"] for row in found] == ["timed", "timed", "failed"]
     assert "it ended with the status 7 in the reference's trajectory in float64" in found[2]["reason"]
-    # The process that looked whether the file can be run is no work of deep5 itself.
+    # The process that checked whether the file can be run is not counted as work of deep5 itself.
     assert document["resources"]["processes_s"] > sum(row["wall_s"] for row in document["processes"]) + 0.1
 
 

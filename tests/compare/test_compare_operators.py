@@ -21,7 +21,7 @@ from deep5.measuring.calibration import Calibration
 from deep5.recipe.recipe import load_recipe
 from deep5.results.comparison import load_comparison
 
-# A distribution that registers frameworks: each is the reference, but for what its class says.
+# A distribution that registers frameworks: each is the reference, except for what its class states.
 FRAMEWORKS = '''
 import os
 import numpy as np
@@ -100,7 +100,7 @@ def recipe_file(folder: Path, *, fixed: dict[str, Any] | None = None, mutable: d
 
 @pytest.fixture(autouse=True)
 def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quiet machine's calibration, in a cache of the test's own: what is tested here is not the machine."""
+    """A quiet machine's calibration, in the test's own cache: the machine is not under test."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
     made = Calibration(
@@ -117,7 +117,7 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The frameworks above, as a user would have installed them: in processes that are started from here on."""
+    """The frameworks above, as if installed by a user: in processes started from here on."""
     folder = tmp_path / "installed"
     about = folder / "spoiled-1.dist-info"
     about.mkdir(parents=True)
@@ -129,7 +129,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(recipe: str | Path, frameworks: str, folder: Path, *options: str) -> Any:
-    """What the command leaves, run in a process of its own."""
+    """What the command leaves; it runs in its own process."""
     out = folder / "results"
     command = ["compare", str(recipe), "--frameworks", frameworks, "--threads", "1", "--out", str(out), *options]
     done = subprocess.run(
@@ -144,7 +144,7 @@ def compared(recipe: str | Path, frameworks: str, folder: Path, *options: str) -
 def test_a_result_of_another_element_type_is_different_and_tf32_undeclared_fails(
     registered: None, tmp_path: Path
 ) -> None:
-    # Its results are whole numbers, which half precision holds, too: another element type is enough.
+    # Its results are integers, which half precision represents, too: another element type is enough.
     path = recipe_file(tmp_path, fixed={"operator": "Floor", "shapes": ((64, 64),)})
     found = compared(path, "reference,same,half,loose", tmp_path)
     reference, same, half, loose = found.candidates
@@ -154,7 +154,7 @@ def test_a_result_of_another_element_type_is_different_and_tf32_undeclared_fails
         "none of its results is the reference's: Floor: its result 0 is float16; allowed: float32"
     )
     assert (loose["status"], loose["observed"]["tf32"]) == ("failed", True)
-    # Recipes of operators have no key that would declare it: there is no remedy.
+    # Recipes of operators have no key to declare it: there is no remedy.
     assert loose["reason"] == "it rounds float32 to TF32, as it says itself; asked for: float32"
 
 
@@ -173,7 +173,7 @@ def test_tf32_that_training_does_not_declare_fails_with_a_remedy(registered: Non
 def test_an_accelerator_is_asked_for_numerics_before_anything_starts_it(
     registered: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the proof's and in the timed processes; and the proof's reference runs on the host. Threads may be fixed."""
+    """In the proof's and in the timed processes; the proof's reference runs on the host. Threads may be fixed."""
     monkeypatch.setenv("ASKED", str(tmp_path / "asked.txt"))
     path = recipe_file(tmp_path, fixed={"threads": 1}, mutable={"device": "cuda:0"})
     found = compared(path, "elsewhere,away", tmp_path)
@@ -187,7 +187,7 @@ def test_an_accelerator_is_asked_for_numerics_before_anything_starts_it(
         assert told[:3] == ["deterministic=True tf32=False", "threads", "cuda:0"]
 
 
-# What a process says of PyTorch and of what it has loaded, after a job.
+# What a process reports of PyTorch and of its loaded modules after a job.
 _JOB = """
 import json, sys
 from deep5.compare.operators import JOBS
@@ -219,7 +219,7 @@ def after_job(recipe: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("job", ["prove", pytest.param("time", marks=pytest.mark.slow)])
 def test_pytorch_does_not_round_to_tf32_on_an_accelerator(job: str, tmp_path: Path) -> None:
-    """As cuDNN would where nobody says; the host's PyTorch is left alone. There need be no accelerator to ask so."""
+    """As cuDNN would by default; the host's PyTorch stays unchanged. Reading the settings needs no accelerator."""
     path = recipe_file(tmp_path)
     there, here = (after_job(path, job, "pytorch", device) for device in ("cuda:0", "cpu"))
     assert (there["tf32"], there["deterministic"]) == ([False, False], True)
