@@ -1,4 +1,4 @@
-"""What is no argument is refused in deep5's words, by every back-end alike, and leaves the executor working."""
+"""Invalid arguments are refused in deep5's words, by every back-end alike, and leave the executor usable."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ BATCH = {"input": np.ones((2, 4), np.float32), "label": np.array([0, 1])}
 
 @pytest.fixture(params=FRAMEWORKS, scope="module")
 def executor(request: pytest.FixtureRequest) -> Any:
-    """Of a network with noise, which is a function of `info`."""
+    """An executor of a network with noise, which is a function of `info`."""
     network = d5.networks.mlp(features=4, hidden=3, classes=2, dropout=0.25)
     return d5.framework(request.param).executor(network)
 
 
 SCALES: list[Any] = ["2", None, True, [2.0], 1j, Fraction(1, 2), np.array(2.0), np.ones(3), np.float32("nan")]
-SCALES += [float("nan"), float("inf"), -float("inf"), 10**400, 1e39]  # the last is no number in float32
+SCALES += [float("nan"), float("inf"), -float("inf"), 10**400, 1e39]  # the last is not a float32 number
 
 
 @pytest.mark.parametrize("scale", SCALES, ids=repr)
 def test_a_scale_that_is_no_finite_number_is_refused(executor: Any, scale: Any) -> None:
-    for _ in range(2):  # what was refused once is not remembered as right
+    for _ in range(2):  # a refused value is not cached as valid
         with pytest.raises(UsageError, match=r"^loss_scale: got .*; allowed: a finite number, at most 3\.4e\+38 for "):
             executor.inference_and_backprop(BATCH, loss_scale=scale)
 
@@ -48,7 +48,7 @@ def test_a_scale_is_any_finite_number(executor: Any) -> None:
     for scale in (4.0, 4, np.float64(4), np.float32(4), np.float16(4), np.int64(4), -4, 0):
         executor.inference_and_backprop(BATCH, loss_scale=scale)
         for name, value in executor.gradients().items():
-            # a power of 2, or 0, rounds nothing
+            # scaling by a power of 2, or by 0, rounds nothing
             np.testing.assert_array_equal(d5.to_numpy(value), float(scale) * single[name])
 
 
@@ -87,7 +87,7 @@ def test_a_loss_that_is_no_output_is_refused_where_the_step_is_made(executor: An
 
 
 def refuse_everywhere(executor: Any, info: Any, message: str) -> None:
-    """Every call that takes an `info` refuses this one, and nothing has changed."""
+    """Every call that takes an `info` refuses this one, and nothing changes."""
     before, step = executor.state_dict(), executor.train_step(d5.Adam())
     gradients = {name: np.ones_like(value) for name, value in before.items()}
     for call in (
@@ -128,7 +128,7 @@ def test_an_info_of_what_is_no_step_is_refused(executor: Any, info: d5.StepInfo)
 
 def test_an_info_is_of_any_whole_numbers() -> None:
     class Own(d5.StepInfo):
-        """Of a user's own."""
+        """A user-defined class."""
 
     for info in (d5.StepInfo(np.int64(3), 0, np.int32(2), None, np.uint8(1)), Own(), d5.StepInfo(seed=-1)):  # type: ignore[arg-type]
         assert check_info(info) is info
@@ -189,7 +189,7 @@ def test_a_recipe_names_what_is_wrong_with_its_threads() -> None:
 
 
 def test_a_back_end_of_somebody_elses_is_bounded_too() -> None:
-    """By what it inherits: its own code is not asked."""
+    """By what it inherits: its own code is not checked."""
 
     class Own(type(d5.framework("reference"))):  # type: ignore[misc]
         def set_threads(self, threads: int) -> None:

@@ -1,4 +1,4 @@
-"""The kernel cache: by content, whole or compiled again, shared by processes; and machines without a compiler."""
+"""The kernel cache: by content, complete or recompiled, shared by processes; and machines without a compiler."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SOURCE = "int answer(void) { return %d; }\n"
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the kernels of an empty cache."""
+    """The kernel folder of an empty cache."""
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "kernels"
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the compiler was called for."""
+    """The sources for which the compiler was called."""
     seen: list[str] = []
     inner = compiler._call_compiler
 
@@ -47,7 +47,7 @@ def libraries(folder: Path) -> list[Path]:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """As another process would: a new file, for the old one may be mapped here."""
+    """Replace a file as another process would: by a new one, since the old one may be mapped here."""
     path.unlink()
     path.write_bytes(data)
 
@@ -132,14 +132,14 @@ def test_two_processes_at_once(cache: Path) -> None:
         process.stdin.flush()
     assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["7", "7"]
     assert [process.returncode for process in processes] == [0, 0]
-    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".sha256", ".so"]  # nothing temporary stays
+    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".sha256", ".so"]  # nothing temporary
 
 
 @pytest.mark.parametrize("after", [".so", ".sha256"])
 def test_a_compile_within_the_writing_of_another_leaves_what_loads(
     cache: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
-    """Two processes at once, whose compiler gives other bytes: the second is done between two files of the first."""
+    """Two processes at once with different compiler output: the second ends between two files of the first."""
     source, inner, within = "const char *compiled(void) { return __DATE__; }\n", compiler.write_atomically, []
 
     def compiled() -> str:
@@ -158,7 +158,7 @@ def test_a_compile_within_the_writing_of_another_leaves_what_loads(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     first, third = compiled(), compiled()
     assert calls == [source] * 2
-    assert [first, within[1]] == ["Jan  1 1970", "Jan  2 1970"]  # each what it compiled
+    assert [first, within[1]] == ["Jan  1 1970", "Jan  2 1970"]  # each got what it compiled
     assert third in (first, within[1])
     for library in libraries(cache):
         replace(library, library.read_bytes() + b"!")

@@ -48,7 +48,7 @@ def test_events_are_gone_after_the_block_and_after_an_exception() -> None:
         assert listeners.after_epoch == (outer.after_epoch,)
     assert listeners.events == ()
     assert listeners.after_epoch == ()
-    with listeners.attached([]):  # an empty list takes nothing away from anybody
+    with listeners.attached([]):  # an empty list removes no other event
         pass
 
 

@@ -1,4 +1,4 @@
-"""What a processor is able to do, by what Linux lists of it."""
+"""The abilities of a processor, from what Linux lists."""
 
 from __future__ import annotations
 

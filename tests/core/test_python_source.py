@@ -1,4 +1,4 @@
-"""Trees of source that are made in several threads at once."""
+"""Source trees that several threads make at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deep5.core.python_source import parse, source_of
 
 
 class Finalized:
-    """Garbage that only a collection finds, and that runs Python when it does: other threads get their turn."""
+    """Garbage that only a collection finds, and whose finalizer runs Python: other threads get their turn."""
 
     def __init__(self) -> None:
         self.cycle = self

@@ -1,4 +1,4 @@
-"""What a terminal gets: no codes for colour and weight where they would be read as text."""
+"""What a terminal gets: no codes for color and weight where they would be read as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deep5.results.table import verdict_table
 
 
 def printed() -> str:
-    """A heading on a terminal that understands colours."""
+    """A heading on a terminal that supports colors."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system="standard", width=70)
     console = styled_where_fit(console)
@@ -27,7 +27,7 @@ def printed() -> str:
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that no launcher started, and that nobody asked for plain text."""
+    """A process that no launcher started, and without a request for plain text."""
     of_ranks = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "TORCHELASTIC_RUN_ID")
     for name in ("NO_COLOR", "DEEP5_LAUNCH", *of_ranks):
         monkeypatch.delenv(name, raising=False)
