@@ -203,7 +203,7 @@ def test_an_operator_that_ends_its_process_is_told_with_how_and_where(
 
 
 def runs(pid: int) -> bool:
-    """Whether a process exists and has not ended; an ended one may remain until its parent asks for its status."""
+    """Whether a process exists and has not ended; an ended one may remain until its parent reads its status."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

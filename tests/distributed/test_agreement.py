@@ -1,4 +1,4 @@
-"""The checksum by which ranks see that they agree: what it has to see."""
+"""The checksum with which ranks verify that they agree: which differences it detects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deep5.distributed.agreement import check_agreement, checksum
 from deep5.distributed.communicators.threads import run_in_threads
 
 RNG = np.random.default_rng(0)
-# Around the rows of 251 words, and the blocks of 64 rows, that it adds up.
+# Around the rows of 251 words, and the blocks of 64 rows, that it sums.
 SIZES = (1, 2, 250, 251, 252, 1000, 251 * 64 - 1, 251 * 64, 251 * 65 + 7)
 
 

@@ -1,4 +1,4 @@
-"""All-reduce: so many ranks, each with a part of the batch, do what one rank does with all of it."""
+"""All-reduce: several ranks, each with a part of the batch, do what one rank does with all of it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from deep5.training.optimizer import RuleOptimizer
 from pipeline_cases import batch, executor, network
 from scheme_cases import SIZES, Rank, flat, part, rows_of, told, trained
 
-# A mean in two to four parts is rounded in another way: some 1e-16 a step, of numbers around 1.
+# A mean in two to four parts rounds differently: some 1e-16 per step, of numbers around 1.
 CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
 
 COMPILING = ("jax",)
-# For each shape JAX compiles the step anew, on each rank.
+# JAX compiles the step again for each shape, on each rank.
 FEW = (4, 4, 3, 4)
 
 SCHEMES = {
     "overlapped": AllReduce,
-    # Buckets of a few numbers: every parameter travels by itself, while the backward pass goes on.
+    # Buckets of a few numbers: every parameter is sent separately while the backward pass continues.
     "small buckets": lambda: AllReduce(bucket_mib=1e-5, verify_every=1),
 }
 
 
 def grouped(rule: Any, **options: Any) -> RuleOptimizer:
-    """A frozen parameter, one with a learning rate of its own, and the rest."""
+    """A frozen parameter, one with its own learning rate, and the rest."""
     groups = [
         d5.ParameterGroup(lambda name: name == "fc1.bias", frozen=True),
         d5.ParameterGroup(lambda name: name == "fc2.bias", lr=0.02),
@@ -60,7 +60,7 @@ CASES = [
 
 
 def check_one(ranks: list[Rank], whole: Rank) -> None:
-    """All ranks have the same bits, and what one rank has."""
+    """All ranks are bit-identical and agree with one rank."""
     for rank in ranks:
         np.testing.assert_array_equal(rank.values, ranks[0].values)
         np.testing.assert_array_equal(rank.judged, ranks[0].judged)
@@ -114,7 +114,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(framework: str) -> None:
         for step in range(3):
             whole = batch(step)
             if step == 1:
-                whole["input"][0] = np.inf  # the first rank's
+                whole["input"][0] = np.inf  # the first rank's part
             inputs, samples = part(whole, communicator.rank, communicator.size)
             own.step(inputs, told(step, samples, 8))
             values.append(flat(run))
@@ -129,14 +129,14 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(framework: str) -> None:
 
 
 class Unweighted(AllReduce):
-    """Every rank counts the same, whatever its part."""
+    """Every rank counts the same, however large its part."""
 
     def share(self, info: d5.StepInfo) -> float:
         return 1.0 / self.communicator.size
 
 
 class OwnGradient(AllReduce):
-    """Forgets to wait for the others."""
+    """Does not wait for the others."""
 
     def step(self, inputs: Any, info: d5.StepInfo) -> Any:
         outputs = self.backprop(inputs, info)

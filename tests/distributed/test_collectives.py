@@ -1,4 +1,4 @@
-"""deep5's own all-reduce: against the library's, what it sends, what it should cost, `deep5 bench collective`."""
+"""deep5's own all-reduce: against the library's, its bytes, its expected cost, and `deep5 bench collective`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MACHINE = Machine(latency_s=5e-6, gap_s_byte=2e-10, reduction_s_byte=1e-10)
 
 
 def drawn(rank: int, elements: int, dtype: str, op: str = "sum") -> np.ndarray:
-    """A rank's values; those of products are near one, so that none overflows."""
+    """A rank's values; for products they are near one, so that none overflows."""
     random = np.random.default_rng([rank, elements])
     if np.dtype(dtype).kind in "iu":
         return random.integers(1, 4, elements).astype(dtype)
@@ -48,7 +48,7 @@ def drawn(rank: int, elements: int, dtype: str, op: str = "sum") -> np.ndarray:
 def reduced(
     function: Callable[..., None], ranks: int, elements: int, dtype: str, op: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """By rank, the algorithm's result and the library's."""
+    """The algorithm's result and the library's, by rank."""
 
     def work(communicator: Communicator) -> tuple[np.ndarray, np.ndarray]:
         own = drawn(communicator.rank, elements, dtype, op)
@@ -73,8 +73,8 @@ def test_equals_the_library(name: str, ranks: int, elements: int) -> None:
             if op in ("max", "min"):
                 np.testing.assert_array_equal(own, library)
             else:
-                # Each of two orders of up to five values is off by (P - 1) u sum|x| <= 4 * 2**-24 * 5; of a product,
-                # by as many u of at most 1.5**5.
+                # Each of two orders of up to five values is off by (P - 1) u sum|x| <= 4 * 2**-24 * 5; a product, by as
+                # many u of at most 1.5**5.
                 np.testing.assert_allclose(own, library, rtol=0, atol=2 * 4 * 2**-24 * 1.5**5)
             assert own.tobytes() == results[0][0].tobytes()
         for own, library in reduced(ALGORITHMS[name], ranks, elements, "int64", op):
@@ -87,14 +87,14 @@ def test_takes_every_dtype(name: str, dtype: str) -> None:
     results = reduced(ALGORITHMS[name], 3, 100, dtype, "sum")
     for own, library in results:
         assert own.dtype == np.dtype(dtype)
-        # Three float16 of up to 1, twice two roundings of up to 2**-11 * 3; the others are finer.
+        # Three float16 of up to 1, twice two roundings of up to 2**-11 * 3; the other types are finer.
         np.testing.assert_allclose(own, library, rtol=0, atol=4 * 3 * 2**-11 if dtype == "float16" else 1e-6)
         assert own.tobytes() == results[0][0].tobytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gives_the_same_bits_where_the_order_matters(name: str) -> None:
-    """Zeros of both signs: `maximum` keeps whichever comes first or last, so partners must agree on an order."""
+    """Zeros of both signs: `maximum` keeps the first or the last, so partners must agree on an order."""
 
     def work(communicator: Communicator) -> bytes:
         values = np.where(drawn(communicator.rank, 999, "float32") > 0, np.float32(0), np.float32(-0.0))
@@ -251,7 +251,7 @@ def test_the_fit_recovers_the_constants() -> None:
     def times(constant_s: float, slope_s: float, outliers: bool) -> dict[int, list[float]]:
         found = {size: ((constant_s + slope_s * size) * random.lognormal(0, 0.05, 21)).tolist() for size in sizes}
         if outliers:
-            for size in sizes:  # a fifth of the calls was interrupted, and two sizes are of another protocol
+            for size in sizes:  # a fifth of the calls was interrupted, and two sizes use another protocol
                 found[size][:4] = [1.0] * 4
             for size in (4**5, 4**6):
                 found[size] = [3 * value for value in found[size]]
@@ -260,7 +260,7 @@ def test_the_fit_recovers_the_constants() -> None:
     for outliers in (False, True):
         machine = fit_machine(times(5e-6, 2e-10, outliers), times(1e-6, 1e-10, outliers))
         # A median of 21 is off by 0.05 * 1.25 / sqrt(21) = 1.4 % at one deviation; where a fifth lies above it, it is
-        # the 0.63 quantile, 1.7 % higher, and the two other sizes still weigh a little.
+        # the 0.63 quantile, 1.7 % higher, and the two other sizes still have a small weight.
         within = 0.1 if outliers else 0.05
         assert machine.latency_s == pytest.approx(5e-6, rel=within)
         assert machine.gap_s_byte == pytest.approx(2e-10, rel=within)
@@ -284,21 +284,21 @@ def test_the_fit_gives_no_constant_below_zero() -> None:
 
 
 def measured(ranks: int = 2, known: Any = ALGORITHMS, names: tuple[str, ...] = (), **plan: Any) -> Any:
-    """By rank, what `measure_collectives` gives; of all known algorithms, and the library's where they are deep5's."""
+    """What `measure_collectives` gives, by rank: all known algorithms, and the library's where they are deep5's."""
     names = names or ((*ALGORITHMS, LIBRARY) if known is ALGORITHMS else tuple(known))
     made = CollectivePlan(**{"sizes_bytes": (4096,), "rounds": 2, "warm_up": 1, "algorithms": names, **plan})
     return run_in_threads(ranks, lambda communicator: measure_collectives(communicator, made, known))
 
 
 def drops_the_last(communicator: Communicator, buffer: np.ndarray, *, op: Any = "sum", timeout_s: float = 60.0) -> None:
-    """Wrong: leaves the last element as it was."""
+    """Wrong: leaves the last element unreduced."""
     ALGORITHMS["ring"](communicator, buffer[: buffer.size - 1], op=op, timeout_s=timeout_s)
 
 
 def off_on_one_rank(
     communicator: Communicator, buffer: np.ndarray, *, op: Any = "sum", timeout_s: float = 60.0
 ) -> None:
-    """Wrong by less than rounding, and on one rank alone."""
+    """Wrong by less than rounding, on one rank only."""
     ALGORITHMS["ring"](communicator, buffer, op=op, timeout_s=timeout_s)
     if communicator.rank:
         buffer[0] = np.nextafter(buffer[0], buffer.dtype.type(np.inf))
@@ -313,7 +313,7 @@ def test_right_results_pass_and_wrong_ones_are_caught(dtype: str, op: str) -> No
         if each.algorithm != "drops_the_last":
             assert is_right(each, times.plan), each
     last = [each for each in times.measured if each.algorithm == "drops_the_last" and each.size_bytes == 8192]
-    # Of max and min one rank may hold the right value already; the others do not, and their bits differ.
+    # For max and min one rank may have the right value already; the others do not, and their bits differ.
     assert [is_right(each, times.plan) for each in last] == [False]
 
 
@@ -492,7 +492,7 @@ def test_ranks_are_warm_by_time_before_anything_is_timed() -> None:
         return len(calls) - 2 * 3  # two sizes, three calls of each
 
     assert before_the_first(0.0) == 0
-    # A call takes a millisecond or more, and the two sizes are called in turn until the time is over.
+    # A call takes a millisecond or more, and the two sizes are called in turn until the time has passed.
     before_the_first(0.05)
     assert before_the_first(0.05) >= 2
     assert {4, 4096} <= set(calls)

@@ -1,4 +1,4 @@
-"""The communicators pass their conformance suite, on real ranks, and the suite catches wrong ones."""
+"""The communicators pass their conformance suite on real ranks, and the suite catches wrong ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from deep5.distributed.communicators.process_group import ProcessGroupCommunicat
 
 rank, size, port = map(int, sys.argv[1:4])
 """
-# One start serves all sizes.
+# One start covers all sizes.
 SUITE = """
 check_communicator(communicator)
 for members in (3, 2):
@@ -140,7 +140,7 @@ class WaitsTooLong(ThreadCommunicator):
 def test_the_suite_catches_a_wrong_communicator(
     monkeypatch: pytest.MonkeyPatch, wrong: type[ThreadCommunicator], told: str
 ) -> None:
-    # What the machine may add to a limit: threads that only wait need little.
+    # The machine's allowance on a limit: threads that only wait need little.
     monkeypatch.setattr(check_waiting, "_SLACK_S", 0.5)
     with pytest.raises(CommunicationError, match=told):
         run_in_threads(3, lambda communicator: check_communicator(wrong(communicator.rank, communicator._group)))
@@ -158,7 +158,7 @@ def test_mpi_tells_who_waits_for_a_rank_that_does_not_come() -> None:
     """
     begin = time.monotonic()
     ended = under_mpi(MPI + dedent(program), 2)
-    # The limits are half a second each; starting and ending took two on an idle machine.
+    # The limits are half a second each; start and end took two seconds on an idle machine.
     assert time.monotonic() - begin < 40
     assert ended.output.count("CommunicationError: all_reduce was not finished within 0.5 s") == 2, ended
     assert ended.status == 3, ended
@@ -189,7 +189,7 @@ def test_mpi_does_not_hang_where_a_rank_dies() -> None:
     communicator.all_reduce(np.ones(100_000))
     """
     ended = under_mpi(MPI + dedent(program), 3, timeout_s=40)
-    # Open MPI gives the status of the lost one, MPICH that of those that it then killed.
+    # Open MPI gives the status of the lost rank, MPICH that of the ranks that it then killed.
     assert ended.status in (7, 9), ended
 
 
@@ -213,7 +213,7 @@ def test_mpi_ends_where_a_rank_does_not_come_to_the_meeting() -> None:
 def test_a_message_that_was_begun_and_does_not_end_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     if "Open MPI" not in mpi_version():
         pytest.skip("only Open MPI is told by these variables to go by sockets")
-    # As between two hosts, where a large message is begun by both sides, and carried by neither without the other.
+    # As between two hosts, where both sides begin a large message, and neither completes it without the other.
     monkeypatch.setenv("OMPI_MCA_pml", "ob1")
     monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
     program = """
@@ -289,7 +289,7 @@ def test_gloo_tells_who_waits_for_a_rank_that_dies() -> None:
 
 
 def test_gloo_ends_where_a_rank_does_not_come() -> None:
-    """What was started and never done holds the process as little as what was called."""
+    """An operation that was started and never completed keeps the process no more than a blocking call does."""
     program = """
     communicator = ProcessGroupCommunicator.connect(rank, size, port=port)
     if rank == 0:

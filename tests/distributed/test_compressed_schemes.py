@@ -1,4 +1,4 @@
-"""What a compression keeps from step to step under a scheme: in whose units, of which steps, of whose samples."""
+"""What a compression keeps between steps under a scheme: in which units, from which steps, from which samples."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def weights(
     framework: str = "reference",
     accumulate: int = 1,
 ) -> np.ndarray:
-    """What ranks that are equal were left with.
+    """The final parameters of ranks that are equal.
 
     Args:
-        scheme: Wraps nothing yet.
+        scheme: Not yet wrapped around an optimizer.
         size: Number of ranks.
-        loss_scale: Of the optimizer, SGD.
+        loss_scale: Loss scale of the optimizer, SGD.
         changes: New loss scales by the step before which they are set.
-        poisoned: Steps in which the last rank has an input that is no number.
-        without: Steps that nobody takes.
-        framework: Of the executors.
-        accumulate: Micro-batches a step.
+        poisoned: Steps in which the last rank has a NaN input.
+        without: Steps that no rank takes.
+        framework: Framework of the executors.
+        accumulate: Micro-batches per step.
     """
 
     def work(communicator: Any) -> np.ndarray:
@@ -101,13 +101,13 @@ def test_half_precision_gets_the_scaled_gradients(feedback: bool) -> None:
         scheme = AllReduce(compression=d5.HalfPrecision("float16", feedback=feedback))
         own = scheme.wrap(RuleOptimizer(d5.SGD(0.1), loss_scale=65536.0), communicator)
         own.bind(executor("reference", network("float64")))
-        # Zero in float16, the smallest number of which is 6e-8, but for the scale.
+        # Without the scale this is zero in float16, the smallest number of which is 6e-8.
         buffer = np.full(4, 1e-9 * 65536.0)
         own.sum(buffer, "a", told(0, 4, 8))
         return float(buffer[0] / 65536.0), float(buffer[-1])
 
     for unscaled, last in run_in_threads(2, work):
-        # With feedback nothing is lost, so that it may be sent when it has grown.
+        # With feedback nothing is lost: it is sent once it has grown enough.
         assert last == 0.0 if feedback else unscaled == pytest.approx(2e-9, rel=1e-3)
 
 
@@ -127,16 +127,16 @@ def test_a_step_that_is_left_out_takes_nothing_of_what_is_kept(scheme: str, comp
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("compression", [*KEEPING[::3], d5.QSGD(3)], ids=repr)
 def test_other_schemes_do_what_all_reduce_does(compression: Any, size: int, framework: str) -> None:
-    """The root's own samples too: a momentum within the compression is of all ranks' gradients."""
+    """Including the root's own samples: a momentum within the compression is that of all ranks' gradients."""
     found = [weights(scheme(compression=compression), size, framework=framework) for scheme in SCHEMES.values()]
-    # Messages are added in the order of the ranks; updates are made by other kernels, which round another way.
+    # Messages are added in the order of the ranks; other kernels, which round differently, make the updates.
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("compression", [*KEEPING, d5.QSGD(3), d5.SparseAllReduce(0.1)], ids=repr)
 def test_between_groups_of_several_the_first_ones_do_what_as_many_ranks_do(compression: Any) -> None:
-    # Four samples a group, in the same order: sums of two parts in place of one.
+    # Four samples per group, in the same order: sums of two parts instead of one.
     found = weights(Hierarchical(2, compression=compression), 4), weights(AllReduce(compression=compression), 2)
     np.testing.assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-11)
 

@@ -1,4 +1,4 @@
-"""Compressions: what all of them promise, the papers' equations by hand, and that wrong ones are caught."""
+"""Compressions: what all of them guarantee, the papers' equations computed by hand, and detection of wrong ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ALL: list[Compression] = [
     HalfPrecision("float16"),
     HalfPrecision("bfloat16"),
     HalfPrecision("bfloat16", feedback=True),
-    # Without momentum: with it, what is sent is a momentum's sum and not the inputs'.
+    # Without momentum: with it, a momentum's sum is sent, not the inputs'.
     DeepGradientCompression(0.05, momentum=0.0),
 ]
 MOMENTUM = DeepGradientCompression(0.02, clip=1.0, warm_up_steps=2)
@@ -83,7 +83,7 @@ def summed(compression: Compression, size: int, given: Callable[[int], np.ndarra
     return run_in_threads(size, work)
 
 
-# What all promise
+# Guarantees of all
 
 
 @pytest.mark.parametrize("compression", ALL, ids=repr)
@@ -98,7 +98,7 @@ def test_momentum_keeps_the_promises_but_for_the_sum() -> None:
 
 
 class Plain(Compression):
-    """Values as they are; what is wrong is in its subclasses."""
+    """Sends values unchanged; its subclasses contain the faults."""
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
         return count * np.dtype(dtype).itemsize
@@ -111,7 +111,7 @@ class Plain(Compression):
 
 
 class Forgetful(Plain):
-    """Half of every value is left out, and forgotten."""
+    """Leaves out half of every value, without a residual."""
 
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
         message.view(values.dtype)[...] = values / 2
@@ -127,7 +127,7 @@ class Remembering(Forgetful):
 
 
 class Partial(Plain):
-    """A rank adds itself up twice."""
+    """A rank adds itself twice."""
 
     def _exchange(self, communicator: Any, message: np.ndarray, buffer: np.ndarray, timeout_s: float) -> None:
         super()._exchange(communicator, message, buffer, timeout_s)
@@ -135,7 +135,7 @@ class Partial(Plain):
 
 
 class Talkative(Plain):
-    """More bytes than it says."""
+    """Sends more bytes than it reports."""
 
     def _exchange(self, communicator: Any, message: np.ndarray, buffer: np.ndarray, timeout_s: float) -> None:
         super()._exchange(communicator, message, buffer, timeout_s)
@@ -143,7 +143,7 @@ class Talkative(Plain):
 
 
 class Hiding(Plain):
-    """Makes zeros of what is not finite."""
+    """Replaces values that are not finite by zeros."""
 
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
         message.view(values.dtype)[...] = np.where(np.isfinite(values), values, 0)
@@ -161,7 +161,7 @@ class Poisoned(Remembering):
 
 
 class Unrepeatable(Plain):
-    """Adds what depends on how often it was called."""
+    """Adds what depends on the number of calls."""
 
     calls = 0
 
@@ -171,7 +171,7 @@ class Unrepeatable(Plain):
 
 
 class Overwriting(Plain):
-    """Changes what it was given."""
+    """Changes its input."""
 
     def _encode(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
         super()._encode(values, message, key, step)
@@ -308,7 +308,7 @@ def test_a_bound_copy_shares_nothing() -> None:
 @pytest.mark.parametrize(
     ("compression", "paper_bits"),
     [
-        # Bits an element by the papers: an index and a value for each that is sent; a value alone.
+        # Bits per element in the papers: an index and a value for each element sent; only a value.
         (TopKSparsification(0.01), 0.01 * 64),
         (SparseAllReduce(0.01), 0.01 * 64),
         (RandomKSparsification(0.01), 0.01 * 32),
@@ -334,7 +334,7 @@ def test_a_message_has_the_papers_size(compression: Compression, paper_bits: flo
         (TopKSparsification(0.1), 100, np.float32, 10 * 8),
         (TopKSparsification(0.1), 100, np.float64, 10 * 12),
         (TopKSparsification(0.001), 100, np.float32, 8),
-        # No smaller than the buffer: sent whole.
+        # No smaller than the buffer: sent uncompressed.
         (TopKSparsification(0.6), 100, np.float32, 400),
         (RandomKSparsification(0.1), 100, np.float64, 8 + 80),
         (QSGD(7, bucket=64), 100, np.float32, 2 * 4 + 4 * 13),
@@ -400,7 +400,7 @@ def test_a_sparse_sum_hands_over_what_its_streams_have(size: int, k: int) -> Non
     total = sum(decoded(TopKSparsification(k=k).bound(0), values(count, rank)) for rank in range(size))
     # The same numbers in another order: eight roundings of numbers of about 4.
     np.testing.assert_allclose(np.frombuffer(results[0][0], np.float32), total, atol=8 * 4 * 2.0**-24)
-    assert k == 3 or size < 5 or max(map(len, held)) * 8 > 4 * count  # both kinds of streams were met
+    assert k == 3 or size < 5 or max(map(len, held)) * 8 > 4 * count  # both kinds of streams occurred
 
 
 def test_streams_of_other_buffers_are_refused() -> None:
@@ -412,7 +412,7 @@ def test_streams_of_other_buffers_are_refused() -> None:
         run_in_threads(2, work)
 
 
-# Sparse ones by hand
+# Sparse ones, computed by hand
 
 
 def test_of_equal_elements_the_first_are_sent() -> None:
@@ -478,14 +478,14 @@ def test_a_gradient_is_clipped_by_the_number_of_ranks() -> None:
 def test_the_warm_up_is_the_papers() -> None:
     compression = DeepGradientCompression(0.001, warm_up_steps=40)
     shares = [compression.share(step) for step in (0, 9, 10, 20, 30, 39, 40, 1000)]
-    # The paper's 25 %, 6.25 %, 1.5625 % and 0.4 % are rounded powers of a quarter, and 0.001 is not quite its fifth.
+    # The paper's 25 %, 6.25 %, 1.5625 % and 0.4 % are rounded powers of a quarter, and 0.001 is not quite the fifth.
     assert shares == pytest.approx([0.25, 0.25, 0.0625, 0.015625, 0.004, 0.004, 0.001, 0.001], rel=0.03)
     bound = compression.bound(0)
     sizes = [bound.encode(values(10**4, step), key="a", step=step).nbytes for step in (0, 40)]
     assert sizes == [8 * round(0.001**0.2 * 10**4), 8 * 10]
 
 
-# Quantisation
+# Quantization
 
 
 @pytest.mark.parametrize(
@@ -498,8 +498,8 @@ def test_the_expectation_is_the_value(compression: Compression) -> None:
     directions = np.stack([given, np.ones(1000), np.abs(given), np.arange(1000) % 2 - 0.5, values(1000, 4, np.float64)])
     seen = np.stack([directions @ decoded(bound, given, step=step) for step in range(rounds)])
     error = seen.mean(axis=0) - directions @ given
-    # Means of 2000 are normal; beyond 4.4 standard errors lies one in 90000, and five are looked at. The draws are
-    # those of one seed: a right scheme that passes once always does.
+    # Means of 2000 are normal; beyond 4.4 standard errors lies one in 90000, and five are checked. The draws use one
+    # seed: a correct scheme that passes once always does.
     assert np.all(np.abs(error) < 4.4 * seen.std(axis=0, ddof=1) / math.sqrt(rounds))
 
 
@@ -540,7 +540,7 @@ def test_very_small_and_very_large_elements_are_quantised(compression: Compressi
     given = (values(512, 0) * np.float32(scale)).astype(np.float32)
     found = decoded(compression.bound(0), given).astype(np.float64)
     norm = float(np.linalg.norm(given.astype(np.float64)))
-    # Whole levels: the error of an element is less than the distance of two, and the norm is rounded itself.
+    # Integer levels: the error of an element is less than the distance of two, and the norm itself is rounded.
     assert np.abs(found - given).max() <= norm * 1.01
     assert np.abs(found).max() > 0
 
@@ -558,10 +558,10 @@ def test_half_precision_rounds_to_nearest_and_overflows_visibly() -> None:
     given = np.array([1.0, 1.0 + 2.0**-11, 1e5, -1e5, np.nan])
     found = decoded(HalfPrecision("float16").bound(0), given)
     np.testing.assert_array_equal(found, [1.0, 1.0, np.inf, -np.inf, np.nan])
-    # 40000 + 40000 is in the range of float16 on each rank, and its sum is not.
+    # 40000 + 40000: each rank's value is in float16's range, and the sum is not.
     for result in summed(HalfPrecision("float16"), 2, lambda rank: np.array([40000.0])):
         assert result[0] == np.inf
-    # Eight bits: 2¹⁷ has a place in bfloat16, and 257 has none.
+    # Eight bits: bfloat16 represents 2¹⁷ and not 257.
     assert decoded(HalfPrecision("bfloat16").bound(0), np.array([131072.0, 257.0])).tolist() == [131072.0, 256.0]
 
 
@@ -580,7 +580,7 @@ def test_packed_numbers_come_back(bits: int, count: int) -> None:
 
 
 def logistic(compression: Compression | None, size: int, lr: float, steps: int = 400) -> list[float]:
-    """Loss of every rank after gradient descent on its part of a regularised logistic regression."""
+    """Loss of every rank after gradient descent on its part of a regularized logistic regression."""
     random = np.random.default_rng(0)
     inputs = random.standard_normal((size, 64, 48))
     labels = np.sign(inputs @ random.standard_normal(48) + random.standard_normal((size, 64)))
@@ -612,8 +612,8 @@ def logistic(compression: Compression | None, size: int, lr: float, steps: int =
 @pytest.mark.parametrize(
     ("compression", "lr", "tolerance"),
     [
-        # The dense loss is 0.323, the one at the start 0.693. Tolerances are three to five times what was found; where
-        # that was 1e-5 or less, 1e-4.
+        # The dense loss is 0.323, the one at the start 0.693. Tolerances are three to five times the observed error;
+        # where that was 1e-5 or less, 1e-4.
         (TopKSparsification(0.1), 0.5, 1e-4),
         (RandomKSparsification(0.2), 0.5, 1e-4),
         (SparseAllReduce(0.1), 0.5, 1e-4),
@@ -622,8 +622,8 @@ def logistic(compression: Compression | None, size: int, lr: float, steps: int =
         (OneBit(bucket=16), 0.5, 1e-4),
         (HalfPrecision("float16"), 0.5, 1e-4),
         (HalfPrecision("bfloat16"), 0.5, 1e-4),
-        # 1 / (1 − 0.9) of the momentum is taken from the learning rate. Factor masking takes momentum away besides, so
-        # that after these steps it is a little behind.
+        # The learning rate includes a factor 1 - 0.9 for the momentum. Factor masking also removes momentum, so that
+        # after these steps it lags a little behind.
         (DeepGradientCompression(0.1, warm_up_steps=40, clip=1.0), 0.05, 0.005),
     ],
     ids=repr,
@@ -639,7 +639,7 @@ def test_training_reaches_the_dense_loss(compression: Compression, lr: float, to
     "compression", [TopKSparsification(0.02, feedback=False), OneBit(bucket=16, feedback=False)], ids=repr
 )
 def test_without_residuals_training_ends_elsewhere(compression: Compression) -> None:
-    # A hundred times the tolerance that they are held to with them.
+    # A hundred times the tolerance that applies with residuals.
     assert logistic(compression, 3, 0.5)[0] - logistic(None, 3, 0.5)[0] > 0.01
 
 
@@ -648,7 +648,7 @@ def test_without_residuals_training_ends_elsewhere(compression: Compression) -> 
 
 @pytest.mark.parametrize("compression", [*ALL, MOMENTUM], ids=repr)
 def test_no_element_is_met_by_python(compression: Compression) -> None:
-    """As many lines of Python run for a million elements as for ten thousand, within a factor that blocks explain."""
+    """As many lines of Python run for a million elements as for ten thousand, up to a factor due to blocks."""
     lines: dict[int, int] = {}
     for size in (10**4, 10**6):
         given, bound = values(size, 0), compression.bound(0)
@@ -670,7 +670,7 @@ def test_no_element_is_met_by_python(compression: Compression) -> None:
     assert lines[10**6] < 20_000
 
 
-# What is refused
+# Refused arguments
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Graphs of ranks: symmetric, connected, each neighbour once; weights that keep the mean; what is none is refused."""
+"""Graphs of ranks: symmetric, connected, each neighbor once; weights that keep the mean; other graphs are refused."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def test_named_graphs_are_graphs(name: str, size: int) -> None:
         size = 1 << size % 7
     found = neighbours_of(name, size)
     assert len(found) == size
-    # As lists they are looked at: a graph that is not symmetric or connected would be refused.
+    # Passed as lists they are checked: a graph that is not symmetric or connected would be refused.
     assert neighbours_of(found, size) == found
     weights = metropolis_weights(found)
     np.testing.assert_array_equal(weights, weights.T)
     # Sums of some dozens of numbers below 1.
     np.testing.assert_allclose(weights.sum(axis=0), 1.0, rtol=1e-14)
     assert (weights >= 0).all()
-    # Connected, and every rank has a weight of its own: what differs shrinks.
+    # Connected, and every rank has a weight for itself: differences shrink.
     assert 0 < spectral_gap(weights) <= 1
 
 
@@ -46,7 +46,7 @@ def test_named_graphs_are_these() -> None:
 def test_spectral_gaps_are_those_of_the_eigenvalues_by_hand(size: int) -> None:
     places = np.arange(1, size)
     circle = np.abs(1 / 3 + 2 / 3 * np.cos(2 * np.pi * places / size)).max()
-    # An eigenvalue is found to some 1e-16.
+    # An eigenvalue is accurate to some 1e-16.
     assert spectral_gap(metropolis_weights(neighbours_of("ring", size))) == pytest.approx(1 - circle, abs=1e-13)
     assert spectral_gap(metropolis_weights(neighbours_of("complete", size))) == pytest.approx(1, abs=1e-13)
     if not size & (size - 1):

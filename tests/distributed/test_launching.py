@@ -1,4 +1,4 @@
-"""Ranks that are started and watched: every end is seen, named once, and nothing stays behind."""
+"""Ranks that are started and watched: every end is detected and named once, and no process remains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deep5.distributed.launch.output import last_lines
 from deep5.distributed.launch.start import RanksEnded, start_ranks
 
 LAUNCHERS = ["mpiexec", "torchrun"]
-# What a launcher or the one who pays for the machine has set already is not what is tested.
+# Settings of a launcher or a batch system in the environment of the tests are not under test.
 OWN = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "DEEP5_RANKS", "DEEP5_LAUNCH", "TORCHELASTIC_", "MASTER_")
 ALONE = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MPI_LOCALRANKID"}
 RANK = """
@@ -53,7 +53,7 @@ def _not_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary folders are made, and a mark that finds each process of the test by its environment."""
+    """The place of temporary folders, and a mark that identifies each process of the test by its environment."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
     (tmp_path / "t").mkdir()
     monkeypatch.setenv("DEEP5_TEST_MARK", str(tmp_path))
@@ -63,7 +63,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def left(mark: str, within_s: float = 0.0) -> list[str]:
-    """Command lines of the processes of a test that still live, `within_s` seconds later at the latest."""
+    """Command lines of the processes of a test that are alive, at the latest `within_s` seconds later."""
     deadline = time.monotonic() + within_s
     while True:
         found = []
@@ -127,9 +127,9 @@ def test_a_killed_rank_is_named_and_the_others_are_ended(
     took_s = time.monotonic() - begin
     assert (ended.status, ended.lost, ended.failed, ended.signal) == (3, 1, None, signal.SIGKILL)
     assert "rank 1 of 2 is lost: it was ended by SIGKILL" in str(ended.error)
-    assert 0.0 <= (ended.seconds_to_notice or 0.0) < 10.0  # what is promised; it takes 0.1 s
+    assert 0.0 <= (ended.seconds_to_notice or 0.0) < 10.0  # the guaranteed limit; it takes 0.1 s
     assert took_s < 30.0  # the others sleep for 60 s
-    assert capfd.readouterr() == ("", "")  # nothing of the launcher's
+    assert capfd.readouterr() == ("", "")  # no output of the launcher
 
 
 def test_a_rank_that_does_not_end_by_sigterm_is_killed_with_what_it_started(place: Path) -> None:
@@ -166,7 +166,7 @@ def test_an_error_of_a_ranks_own_is_told_once(place: Path, capfd: pytest.Capture
     )
     assert (ended.status, ended.lost, ended.failed) == (2, None, 1)
     assert ended.error == "the recipe is not valid, says rank 1"
-    # Rank 0 says the same 0.1 s later, for which 1 s is left.
+    # Rank 0 reports the same 0.1 s later; deep5 waits 1 s for that.
     assert (ended.reason, ended.alike, ended.trace) == ("it is not", True, "line 7")
     assert capfd.readouterr() == ("", "")
 
@@ -209,7 +209,7 @@ def test_a_rank_that_does_not_begin_is_named(place: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_what_a_batch_system_gave_is_not_asked(place: Path, launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One task on one node, and two ranks; ranks of deep5's own are all on this machine."""
+    """One task on one node, and two ranks; deep5 starts its own ranks all on this machine."""
     for name, value in {
         "SLURM_JOB_ID": "4711",
         "SLURM_JOBID": "4711",
@@ -273,7 +273,7 @@ os.kill(os.getpid(), signal.SIGABRT)
 def test_a_rank_that_did_not_reach_another_is_named_where_nothing_ended_that(
     place: Path, seconds: float, lost: int | None, failed: int | None
 ) -> None:
-    """A process is over some time behind the end of its connections: the system may write its memory to a file."""
+    """A process ends some time after its connections: the system may write its memory to a file."""
     ended = start("mpiexec", UNREACHED.format(seconds=seconds))
     assert (ended.status, ended.lost, ended.failed) == (3, lost, failed), ended
     assert ended.signal == (signal.SIGABRT if lost else None)
@@ -313,7 +313,7 @@ def test_ranks_end_with_a_parent_that_is_killed(place: Path, launcher: str, monk
     parent.kill()
     parent.wait()
     assert left(str(place), within_s=10.0) == []
-    # What the launcher and the ranks of MPI had there.
+    # The files of the launcher and the ranks of MPI.
     assert [path for path in (place / "t").iterdir() if path.name.startswith("ompi.")] == []
 
 
@@ -408,9 +408,9 @@ STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"
         ({**STEP, "PMIX_RANK": "3"}, (3, 4, "mpi", 1, "srun")),
         ({**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),
         ({**BATCH, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "1"}, None),
-        # One torchrun a machine, each a task of Slurm's.
+        # One torchrun per machine, each a task of Slurm's.
         ({**STEP, **TORCH}, (1, 4, "torch", 0, "RANK and WORLD_SIZE")),
-        # In a job of Slurm's, mpiexec starts as many as it was told to.
+        # In a job of Slurm's, mpiexec starts the requested number of ranks.
         ({**BATCH, **OPEN_MPI}, (1, 4, "mpi", None, "mpiexec of Open MPI")),
         (
             {"DEEP5_LAUNCH": "mpiexec:4", **OPEN_MPI, "RANK": "0", "WORLD_SIZE": "9"},

@@ -1,4 +1,4 @@
-"""Schemes and compressions of one's own: what is wrong with a class is told by name, before anything is trained."""
+"""User-defined schemes and compressions: a fault in a class is reported by name, before any training."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class EveryFew(d5.DistributedOptimizer):
 
 
 class OnlySays(d5.DistributedOptimizer):
-    """Keeps ranks equal, as it says, and exchanges nothing."""
+    """Claims to keep ranks equal, and exchanges nothing."""
 
     consistent = True
 
@@ -129,7 +129,7 @@ def recipe(folder: Path, **mutable: Any) -> Recipe:
 
 
 def training(scheme: Any, epochs: int = 1, **options: Any) -> None:
-    """Two steps an epoch, of two ranks."""
+    """Two steps per epoch, of two ranks."""
 
     def work(communicator: Any) -> None:
         data = d5.datasets.synthetic(shape=(6,), classes=3, train=16, test=6)
@@ -181,7 +181,7 @@ def test_a_compression_of_ones_own_is_taken_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_wrong_scheme_is_told_before_a_framework_is_loaded(tmp_path: Path) -> None:
-    """PyTorch, the recipe's framework, takes seconds; a result folder would be left."""
+    """Loading PyTorch, the recipe's framework, takes seconds; a result folder would remain."""
     (tmp_path / "own.py").write_text(OWN)
     program = """
     import sys
@@ -249,7 +249,7 @@ def test_each_method_of_a_compression_is_looked_at(name: str, value: Any, got: s
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "jax"])
 def test_the_documented_scheme_with_an_argument_averages_as_it_says(framework: str) -> None:
     ranks = trained(EveryFew(every=4), lambda: d5.SGD(0.5), 3, framework)
-    # Eight steps: the last one ends with a mean, which is the same bits everywhere.
+    # Eight steps: the last one ends with a mean, which is bit-identical on all ranks.
     assert (rows_of(ranks) == rows_of(ranks)[0]).all()
     apart = trained(EveryFew(every=5), lambda: d5.SGD(0.5), 3, framework)
     assert not np.allclose(rows_of(apart)[0], rows_of(apart)[1])
@@ -271,7 +271,7 @@ def test_the_documented_compression_is_right_and_a_wrong_one_is_caught() -> None
 def test_a_scheme_that_only_says_that_it_keeps_ranks_equal_is_found_out_in_a_short_run(epochs: int) -> None:
     with pytest.raises(CommunicationError, match="parameters at the end of an epoch of rank 1 are not those of rank 0"):
         training(OnlySays(), epochs)
-    # Who turns the check off, and who says nothing, is left alone.
+    # Schemes that turn the check off, or claim nothing, are not checked.
     training(OnlySays(verify_every=0), epochs)
     training(EveryFew(), epochs)
     training(d5.AllReduce(), epochs)

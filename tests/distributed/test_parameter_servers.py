@@ -1,4 +1,4 @@
-"""Centralised schemes: one rank makes the updates, of the gradients of all, in turn or as they arrive."""
+"""Centralized schemes: one rank makes the updates from the gradients of all, in turn or as they arrive."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def frozen_and_decayed() -> RuleOptimizer:
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "momentum": lambda: d5.Momentum(lr=0.1),
     "adam": lambda: d5.Adam(lr=0.01),
-    # Takes the gradient at another point than the parameter, and is judged by a third.
+    # Takes the gradient at another point than the parameter, and evaluates at a third.
     "accelegrad": lambda: d5.AcceleGrad(lr=0.5),
     "frozen": frozen_and_decayed,
     "modified": lambda: RuleOptimizer(
@@ -78,7 +78,7 @@ def test_the_synchronous_server_does_what_one_rank_does(name: str, size: int, ro
     for trainer, found in ranks:
         assert_close(found, expected)
         assert trainer.scores["loss"] == pytest.approx(alone.scores["loss"], rel=CLOSE)
-    assert all((ranks[0][1][name] == found[name]).all() for _, found in ranks for name in found)  # to the bit
+    assert all((ranks[0][1][name] == found[name]).all() for _, found in ranks for name in found)  # bit-identical
 
 
 @pytest.mark.parametrize(("framework", "accumulate"), [("pytorch", 1), ("pytorch", 2), ("tensorflow", 1), ("jax", 2)])
@@ -106,7 +106,7 @@ def test_a_framework_s_own_optimizer_makes_the_synchronous_update() -> None:
 
 def test_only_the_root_has_the_optimizer_s_state() -> None:
     states = run_in_threads(3, lambda own: trained(own, ParameterServer(1), d5.Adam())[0].state_dict()["optimizer"])
-    assert [len(state) for state in states] == [1, 1 + 2 * 4, 1]  # two arrays a parameter, and the hyperparameters
+    assert [len(state) for state in states] == [1, 1 + 2 * 4, 1]  # two arrays per parameter, and the hyperparameters
 
 
 def test_the_synchronous_server_counts_its_bytes() -> None:
@@ -136,7 +136,7 @@ def test_compressed_gradients_go_to_the_root() -> None:
     halved = lambda own: trained(own, ParameterServer(compression=HalfPrecision("float16")), d5.Momentum(lr=0.1))  # noqa: E731
     found = run_in_threads(2, halved)
     _, expected = one_rank(d5.Momentum(lr=0.1))
-    assert_close(found[0][1], expected, 1e-2)  # eleven bits a gradient, twelve steps
+    assert_close(found[0][1], expected, 1e-2)  # eleven bits per gradient, twelve steps
     with pytest.raises(AssertionError):
         assert_close(found[0][1], expected)  # and it was rounded
 
@@ -154,12 +154,12 @@ def test_the_synchronous_server_resumes(size: int) -> None:
         assert_close(found, expected)
 
 
-# The asynchronous schemes.
+# The asynchronous schemes
 
 
 @pytest.mark.parametrize("framework", ["reference", "jax"])
 def test_several_batches_a_gradient(framework: str) -> None:
-    """One worker of two: what it does with two batches a step is what one rank does."""
+    """Of two ranks, the worker with two batches per step does what one rank does."""
 
     def run(own: Any, scheme: Any) -> Any:
         executor = d5.framework(framework).executor(network())
@@ -213,7 +213,7 @@ def test_ranks_go_on_from_checkpoint_files(size: int, tmp_path: Any) -> None:
 
 
 class OnlyOn:
-    """A sampler whose samples are all one rank's."""
+    """A sampler whose samples all belong to one rank."""
 
     def __init__(self, sampler: Any, rank: int, worker: int) -> None:
         self.sampler, self.mine = sampler, rank == worker
@@ -251,7 +251,7 @@ def test_one_worker_trains_as_if_alone(name: str, worker: int, framework: str) -
 
 
 class Turns:
-    """Lets the ranks' messages through in a given order."""
+    """Passes the ranks' messages on in a given order."""
 
     def __init__(self, order: list[int]) -> None:
         self.order, self.place, self.condition = order, 0, threading.Condition()
@@ -272,12 +272,12 @@ def small(step: int, rank: int) -> dict[str, np.ndarray]:
 
 
 def in_order(scheme: type[AsynchronousScheme], order: list[int], size: int, **options: Any) -> list[Any]:
-    """Steps whose gradients arrive in a given order: each rank's scheme, and the parameters in the end."""
+    """Steps whose gradients arrive in a given order: each rank's scheme, and the final parameters."""
     turns = Turns(order)
 
     class Ordered(scheme):  # type: ignore[misc,valid-type]
         def _begin(self, info: d5.StepInfo) -> None:
-            # All begin with the same parameters.
+            # All start from the same parameters.
             super()._begin(info)
             self.communicator.barrier()
 
@@ -298,7 +298,7 @@ def in_order(scheme: type[AsynchronousScheme], order: list[int], size: int, **op
 
 
 def simulated(order: list[int], size: int) -> tuple[dict[str, np.ndarray], list[Counter[int]]]:
-    """The same in NumPy: w ← w − lr u, u ← momentum u + g(what that rank got at last)."""
+    """The same in NumPy: w ← w − lr u, u ← momentum u + g(the parameters that the rank received last)."""
     executor = d5.framework("reference").executor(network())
     names = list(executor.network.parameter_specs)
     now = {name: np.array(executor.state_dict()[name]) for name in names}
@@ -333,7 +333,7 @@ def test_gradients_are_applied_in_the_order_of_their_arrival(order: list[int], r
 
 
 class DropsEveryThird(Server):
-    """Wrong: says that a gradient was applied which was not."""
+    """Wrong: reports a gradient as applied that was not."""
 
     def _apply(self, rank: int, gradients: Block, version: int, info: d5.StepInfo) -> int:
         if self.updates % 3 == 2:
@@ -343,7 +343,7 @@ class DropsEveryThird(Server):
 
 
 class ForgetsTheRoot(Server):
-    """Wrong: the root's gradients are computed and thrown away."""
+    """Wrong: computes the root's gradients and discards them."""
 
     def _apply(self, rank: int, gradients: Block, version: int, info: d5.StepInfo) -> int:
         return 0 if rank == self._root else super()._apply(rank, gradients, version, info)
@@ -372,7 +372,7 @@ def test_a_wrong_server_is_caught_by_the_simulation(wrong: type[Server]) -> None
 
 
 def totals(schemes: list[Any], root: int = 0) -> tuple[int, int]:
-    """Gradients that ranks have handed over, and updates that the server has made."""
+    """Gradients handed over by the ranks, and updates made by the server."""
     return sum(sum(scheme.staleness.values()) for scheme in schemes), schemes[root].server.updates
 
 
@@ -381,7 +381,7 @@ def totals(schemes: list[Any], root: int = 0) -> tuple[int, int]:
 )
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_every_gradient_is_applied_once(scheme: Any, size: int) -> None:
-    # The last batch has one sample: other ranks go without, and take part all the same.
+    # The last batch has one sample: other ranks have none, and still take part.
     ranks = run_in_threads(size, lambda own: trained(own, scheme(), d5.Momentum(lr=0.05), epochs=3))
     found = [trainer.optimizer for trainer, _ in ranks]
     batches = -(-SAMPLES // BATCH)
@@ -411,16 +411,16 @@ def test_what_is_sent_follows_the_formula() -> None:
         return own.sent_bytes - before[0], own.messages - before[1]
 
     size, block = 3, Block(network().parameter_specs).memory.nbytes
-    # A gradient a step, and a word at the beginning and the end of an epoch; the server answers each.
+    # One gradient per step, and one message at the beginning and the end of an epoch; the server answers each.
     said = 7 + 2
     root = (size - 1) * said
     assert run_in_threads(size, run) == [(said * block, said), (root * block, root), (said * block, said)]
 
 
 def paced(size: int, scheme: Any, steps: list[int], delays_s: list[float], ended: list[int] | None = None) -> list[Any]:
-    """Steps of ranks of unlike speed: seconds that each took for all of its steps, and its scheme.
+    """Steps of ranks of different speed: the seconds that each took for all of its steps, and its scheme.
 
-    `ended` gets the ranks in the order in which they end their steps.
+    `ended` receives the ranks in the order in which they end their steps.
     """
 
     def run(own: Any) -> Any:
@@ -442,7 +442,7 @@ def paced(size: int, scheme: Any, steps: list[int], delays_s: list[float], ended
 
 @pytest.mark.parametrize("slow", [0, 2])
 def test_a_slow_rank_holds_up_nobody(slow: int) -> None:
-    """The others end their steps while it has not begun its last one: nobody waits for it."""
+    """The others end their steps before it begins its last one: no rank waits for it."""
     ended: list[int] = []
     delays_s = [0.1 if rank == slow else 0.0 for rank in range(3)]
     found = paced(3, AsynchronousParameterServer, [12] * 3, delays_s, ended)
@@ -456,7 +456,7 @@ def test_a_slow_rank_holds_up_the_others_beyond_the_bound(slow: int) -> None:
     found = paced(3, lambda: StaleSynchronous(3), [12] * 3, delays_s)
     for rank, (taken_s, scheme) in enumerate(found):
         if rank != slow:
-            # After its 12th step it waits for the slow one's ninth.
+            # After its 12th step it waits for the slow rank's ninth.
             assert taken_s > 0.8
             assert scheme.held_s > 0.5
         assert max(scheme.staleness) <= 2 * (2 * 3 + 1)
@@ -468,7 +468,7 @@ def test_nobody_is_further_ahead_than_the_bound(bound: int) -> None:
 
     class Seen(Server):
         def _apply(self, rank: int, gradients: Block, version: int, info: d5.StepInfo) -> int:
-            # As the gradient arrives, its rank has been let go on with so many steps done.
+            # When the gradient arrives, its rank has been allowed to continue with this many steps done.
             clocks.append(list(self._clocks))
             assert self._clocks[rank] - min(self._clocks) <= bound, self._clocks
             return super()._apply(rank, gradients, version, info)
@@ -480,8 +480,8 @@ def test_nobody_is_further_ahead_than_the_bound(bound: int) -> None:
 
     found = paced(3, lambda: Watched(bound), [15] * 3, [0.0, 0.01, 0.002])
     assert len(clocks) == 45
-    # Who goes on at the bound is one step further when it has done that step; a bound that nobody reaches would prove
-    # nothing.
+    # A rank that continues at the bound is one step further once that step is done; a bound that no rank reaches would
+    # prove nothing.
     assert max(max(now) - min(now) for now in clocks) == bound + 1
     assert totals([scheme for _, scheme in found]) == (45, 45)
 
@@ -493,7 +493,7 @@ def test_who_has_ended_its_epoch_holds_nobody_back(steps: list[int]) -> None:
 
 
 def test_a_wait_of_many_limits_ends_where_the_others_go_on() -> None:
-    # The first rank's epoch is over five limits before the other's, and it is told that the server is alive.
+    # The first rank's epoch ends over five limits before the other's; the server keeps reporting that it is alive.
     found = paced(2, lambda: AsynchronousParameterServer(1, timeout_s=0.5), [1, 30], [0.0, 0.1])
     assert totals([scheme for _, scheme in found], root=1) == (31, 31)
 
@@ -567,7 +567,7 @@ def test_close_ends_the_server() -> None:
             assert len(servers()) == 1
         own.barrier()
         made.close()
-        own.barrier()  # the server is rank 0's
+        own.barrier()  # rank 0 is the server
         with pytest.raises(CommunicationError, match=r"was closed before|not finished within 3 s"):
             made.step(small(1, own.rank), d5.StepInfo(1, 0, 4))
         return True
@@ -594,7 +594,7 @@ def test_a_resume_goes_on_from_the_server(size: int, root: int, evaluate: bool) 
 
     def again(own: Any) -> Any:
         own_state = state[own.rank % 2]
-        if size != 2:  # as restore_ranks hands it on
+        if size != 2:  # in the form that restore_ranks passes on
             kept = {name: value for name, value in own_state["optimizer"].items() if not name.startswith("scheme/")}
             own_state = {**own_state, "optimizer": kept}
         trainer, judged = trained(
@@ -666,8 +666,8 @@ def test_the_digits_are_learned(scheme: Any, size: int) -> None:
     def run(own: Any) -> float:
         data = digits()
         executor = d5.framework("pytorch").executor(d5.networks.lenet(seed=1))
-        # Gradients that are three updates late do not bear the rate of those that are not: what diverges here
-        # diverges in one process, too, whose gradients are taken at parameters of three updates ago.
+        # Gradients that are three updates late need a smaller rate than current ones: what diverges here also diverges
+        # in one process whose gradients are taken at the parameters of three updates ago.
         rate = 0.02 if scheme is ParameterServer else 0.005
         trainer = d5.Trainer(
             executor,
@@ -770,7 +770,7 @@ except d5.core.errors.CommunicationError as error:
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_who_waits_for_a_slow_rank_is_seen_to_wait(slow: int) -> None:
-    """The root, too, though it waits for no message."""
+    """Also the root, though it waits for no message."""
 
     class Waits(d5.Event):
         def __init__(self, rank: int) -> None:
@@ -784,6 +784,6 @@ def test_who_waits_for_a_slow_rank_is_seen_to_wait(slow: int) -> None:
         return float(own.waited_ns / 1e9)
 
     waited = run_in_threads(2, run)
-    # 12 steps of 20 ms, of which the other one's own work takes little.
+    # 12 steps of 20 ms, of which the other rank's own work takes little.
     assert waited[1 - slow] > 0.12
     assert waited[slow] < waited[1 - slow] / 2

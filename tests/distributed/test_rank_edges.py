@@ -1,4 +1,4 @@
-"""Edges of ranks: whose graphics processor is whose, signals that meet ranks in threads, sizes that do not fit."""
+"""Edge cases of ranks: which rank gets which GPU, signals to ranks in threads, sizes that do not fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_t
 from deep5.distributed.launch.device import rank_device, use_device
 from ranks import mpi_version, under_mpi
 
-# What a launcher has set already is not what is tested.
+# Settings of a launcher in the environment of the tests are not under test.
 OWN = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "DEEP5_RANKS", "DEEP5_LAUNCH", "TORCHELASTIC_", "MASTER_")
 ALONE = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MPI_LOCALRANKID", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8"}
@@ -54,13 +54,13 @@ def test_cuda_is_a_processor_for_each_rank_of_a_machine(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert str(rank_device("cuda")) == "cuda:3"
-    # Who names one gets that one.
+    # An explicit index selects that processor.
     assert str(rank_device("cuda:1")) == "cuda:1"
     assert str(rank_device(d5.GPUDevice())) == "cuda:0"
     assert str(rank_device("cpu")) == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     assert str(rank_device("cuda")) == "cuda:3"
-    # Of a launcher that shows each rank its own alone, that one is the first.
+    # Where a launcher shows each rank only its own processor, that one is the first.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert str(rank_device("cuda")) == "cuda:0"
 
@@ -142,7 +142,7 @@ def test_what_interrupts_rank_0_is_what_is_raised() -> None:
 
     before = signal.signal(signal.SIGINT, at_once)
     try:
-        # Whoever was first: a signal comes to the first rank's thread, and the others only say that one had it.
+        # Whichever was first: a signal reaches the first rank's thread, and the others only report that it had one.
         with pytest.raises(KeyboardInterrupt, match="ended by a signal"):
             run_in_threads(3, work)
     finally:

@@ -1,4 +1,4 @@
-"""What ranks that train together decide together: to stop, which checkpoints to keep, and what a best one holds."""
+"""What ranks that train together decide together: to stop, which checkpoints to keep, and what a best one contains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS = -(-SAMPLES // BATCH)
 
 
 def saving(folder: Path, own: Any, **options: Any) -> Checkpointer:
-    """A rank's checkpointer, as a run makes it."""
+    """A rank's checkpointer, as a run creates it."""
     keeper = Checkpointer(folder, **options)
     keeper.rank, keeper.about = own.rank, lambda: {"ranks": own.size}
     return keeper
@@ -144,7 +144,7 @@ def test_the_best_checkpoint_is_the_network_that_was_judged(scheme: Any, tmp_pat
     state, _ = read_checkpoint(tmp_path / BEST)
     alone, _ = trained(SingleRank(), d5.AllReduce(), d5.SGD(0.1), epochs=0)
     alone.executor.load_state_dict(state["executor"])
-    # The order in which some numbers are added up.
+    # The order in which some numbers are added.
     assert alone.evaluate(d5.OrderedSampler(samples(88), 10))["loss"] == pytest.approx(best[0], rel=1e-12)
 
 
@@ -232,7 +232,7 @@ def test_a_first_checkpoint_that_not_all_ranks_wrote_is_none(behind: int, tmp_pa
         return found
 
     assert run_in_threads(behind, again) == [None] * behind
-    # One that is there and cannot be read is an error: nobody begins again for that.
+    # An existing part that cannot be read is an error: the run does not start over.
     part.write_bytes(content[:100])
     with pytest.raises(d5.Deep5Error, match="that every rank can read"):
         run_in_threads(behind, again)
@@ -257,7 +257,7 @@ def test_the_best_score_goes_on_with_any_number_of_ranks(before: int, behind: in
 
 
 class Counts(Event):
-    """Counts the steps that it was told of, by the thread that told it."""
+    """Counts the steps reported to it, by the thread that reported them."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -281,7 +281,7 @@ def test_ranks_that_are_threads_have_events_of_their_own(tmp_path: Path) -> None
     begin = time.monotonic()
     run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))
     took_s = time.monotonic() - begin
-    # The caller may look at the first rank's.
+    # The caller's events see only the first rank.
     assert set(counts.steps) == {0}
     assert took_s > 0.04 * len(counts.steps)
 
@@ -343,7 +343,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_told(
 
 
 class Scaled(d5.DistributedOptimizer):
-    """A scheme of one's own whose `__init__` knows nothing of compressions."""
+    """A user-defined scheme whose `__init__` takes no compression."""
 
     consistent = compresses = True
 

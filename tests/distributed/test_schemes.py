@@ -1,4 +1,4 @@
-"""Schemes beside all-reduce: each does what its paper's equations say, in float64; wrong ones are caught."""
+"""Schemes other than all-reduce: each follows its paper's equations, in float64; wrong ones are caught."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from scheme_cases import (
     trained,
 )
 
-# What differs is the order in which a few numbers are added: some 1e-16 a step of numbers around 1.
+# The difference is the order in which a few numbers are added: some 1e-16 per step of numbers around 1.
 CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
 
 AVERAGING: dict[str, Callable[[], Any]] = {
@@ -68,7 +68,7 @@ def adam() -> Any:
 
 
 def check_equation(scheme: Any, algorithm: Any, size: int, framework: str = "reference") -> list[Rank]:
-    """A scheme with SGD does what an algorithm by hand does, from parameters that differ to begin with."""
+    """A scheme with SGD does what a hand-written algorithm does, from initially different parameters."""
     start = apart(size)
     ranks = trained(scheme, sgd, size, framework, start=start)
     np.testing.assert_allclose(rows_of(ranks), ByHand(size).run(algorithm, start=start), **CLOSE)
@@ -76,10 +76,10 @@ def check_equation(scheme: Any, algorithm: Any, size: int, framework: str = "ref
 
 
 def check_consensus(scheme: Any, size: int) -> None:
-    """Ranks that learn nothing come to the mean of their parameters."""
+    """Ranks that learn nothing converge to the mean of their parameters."""
     start = apart(size)
     ranks = trained(scheme, lambda: d5.SGD(0.0), size, sizes=(8,) * 60, start=start)
-    # A ring of four shrinks what differs by 2 / 3 a step: to 1e-10 in 60.
+    # A ring of four shrinks differences by 2 / 3 per step: to 1e-10 in 60.
     np.testing.assert_allclose(rows_of(ranks), np.tile(start.mean(axis=0), (size, 1)), rtol=0, atol=1e-8)
 
 
@@ -130,7 +130,7 @@ def test_gossip_is_its_equation(framework: str, size: int) -> None:
 @pytest.mark.parametrize("framework", ["reference", "pytorch"])
 @pytest.mark.parametrize("groups", [[[0, 1]], [[0, 1], [2]], [[0, 1], [2, 3]]])
 def test_hierarchical_is_its_equation(framework: str, groups: list[list[int]]) -> None:
-    """Batches of two samples leave the second group without one; ranks of a group begin alike."""
+    """Batches of two samples leave the second group without any; ranks of a group start with equal parameters."""
     size = sum(map(len, groups))
     start = apart(size)
     for group in groups:
@@ -143,10 +143,10 @@ def test_hierarchical_is_its_equation(framework: str, groups: list[list[int]]) -
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_groups_are_those_of_one_host(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hosts whose ranks take turns: the name is asked for once a rank, in its own thread."""
+    """Two hosts whose ranks alternate: the name is requested once per rank, in the rank's own thread."""
 
     def host() -> str:
-        # The first rank is the thread that called.
+        # The first rank runs in the calling thread.
         name = threading.current_thread().name
         return f"host-{int(name.removeprefix('rank-')) % 2 if name.startswith('rank-') else 0}"
 
@@ -163,7 +163,7 @@ def test_groups_are_those_of_one_host(every: int, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])
 def test_equations_hold_where_the_step_is_compiled(framework: str) -> None:
-    start, sizes = apart(2), (4, 4, 4, 1, 4)  # few shapes: for each the step is compiled anew
+    start, sizes = apart(2), (4, 4, 4, 1, 4)  # few shapes: the step is compiled for each
     by_hand = ByHand(2)
     for scheme, algorithm in (
         (LocalSGD(3), local_sgd(3)),
@@ -177,7 +177,7 @@ def test_equations_hold_where_the_step_is_compiled(framework: str) -> None:
 @pytest.mark.parametrize("framework", ["reference", "pytorch"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_averaging_after_every_step_of_sgd_is_synchronous(framework: str, size: int) -> None:
-    sizes = (12,) * 6  # parts of one size: every rank counts the same
+    sizes = (12,) * 6  # parts of equal size: every rank counts the same
     whole = trained(AllReduce(), sgd, size, framework, sizes=sizes)
     for rank in trained(LocalSGD(1), sgd, size, framework, sizes=sizes):
         np.testing.assert_allclose(rank.values, whole[0].values, **CLOSE)
@@ -201,18 +201,18 @@ def test_ranks_that_learn_nothing_come_to_their_mean(kind: str, size: int) -> No
 
 
 def test_springs_come_to_the_mean_of_ranks_and_centre() -> None:
-    """With β = P α, what P x̄ + c weighs is kept: springs pull at both ends alike."""
+    """With β = P α, the sum P x̄ + c is constant: springs pull equally at both ends."""
     size, start = 3, apart(3)
     ranks = trained(ElasticAveraging(1), lambda: d5.SGD(0.0), size, sizes=(8,) * 80, start=start)
     rest = (start.sum(axis=0) + ByHand(size).start) / (size + 1)
     for rank in ranks:
-        # The slowest of what differs shrinks by 1 − α = 0.7 a step: to 1e-12 in 80.
+        # The slowest difference shrinks by 1 − α = 0.7 per step: to 1e-12 in 80.
         np.testing.assert_allclose(rank.values, rest, rtol=0, atol=1e-9)
         np.testing.assert_allclose(rank.judged, rest, rtol=0, atol=1e-9)
 
 
 class GradientsOnly(Neighbourhood):
-    """Averages gradients with the neighbours, and never the parameters."""
+    """Averages gradients with the neighbors, and never the parameters."""
 
     def step(self, inputs: Any, info: d5.StepInfo) -> Any:
         outputs = self.backprop(inputs, info)
@@ -228,7 +228,7 @@ class GradientsOnly(Neighbourhood):
 
 
 class CountsTwice(Neighbourhood):
-    """Takes both neighbours on a ring of two for two."""
+    """Counts both neighbors on a ring of two as two ranks."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -236,7 +236,7 @@ class CountsTwice(Neighbourhood):
 
 
 class AfterTheUpdate(ParameterAveraging):
-    """Sends parameters behind the update in place of those before it."""
+    """Sends the parameters after the update instead of those before it."""
 
     def _after(self, info: d5.StepInfo) -> None:
         self.average_parameters()
@@ -252,7 +252,7 @@ def test_wrong_neighbourhoods_are_caught(wrong: Any, size: int) -> None:
 
 
 def test_who_averages_gradients_only_drifts() -> None:
-    """From equal parameters: the spread goes on growing, where it stays bounded among those who average parameters."""
+    """From equal parameters: the spread keeps growing, while it stays bounded for ranks that average parameters."""
 
     def spread(scheme: Any) -> float:
         rows = rows_of(trained(scheme, lambda: d5.SGD(0.2), 4, sizes=(4,) * 80))
@@ -296,7 +296,7 @@ def test_one_rank_does_what_its_optimizer_does(framework: str, kind: str) -> Non
 
 @pytest.mark.parametrize("kind", AVERAGING)
 def test_a_rank_without_samples_learns_nothing_and_takes_part(kind: str) -> None:
-    """Of one sample a step, the second rank has none: it goes where the exchange takes it, and no further."""
+    """With one sample per step, the second rank has none: it moves only by the exchange."""
     start = np.tile(ByHand(2).start, (2, 1))
 
     def work(communicator: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -375,7 +375,7 @@ def test_averages_the_state_as_well(framework: str) -> None:
 
 
 def test_momentum_is_averaged_as_its_paper_says() -> None:
-    """By hand: velocity and parameters, each rank its own, and both the mean after every second step."""
+    """Hand-written: velocity and parameters, each rank its own, and both averaged after every second step."""
     size, sizes = 3, (9,) * 6
     by_hand, velocity = ByHand(size, lr=1.0), np.zeros(0)
 
@@ -393,7 +393,7 @@ def test_momentum_is_averaged_as_its_paper_says() -> None:
 
 
 def test_states_that_differ_in_their_entries_are_not_averaged() -> None:
-    """PyTorch makes its state at the first step, which a rank without samples has not taken."""
+    """PyTorch creates its state at the first step, which a rank without samples has not taken."""
     with pytest.raises(CommunicationError, match="the entries of the optimizer's state of rank 1 are not those of"):
         trained(
             LocalSGD(1, average_state=True),
@@ -405,7 +405,7 @@ def test_states_that_differ_in_their_entries_are_not_averaged() -> None:
 
 
 def test_frozen_parameters_stay_as_they_are() -> None:
-    """A mean of three equal numbers may be another number: what is frozen is not exchanged at all."""
+    """The mean of three equal numbers may be another number: frozen parameters are not exchanged at all."""
 
     def made() -> Any:
         groups = [d5.ParameterGroup(lambda name: name.startswith("fc1"), frozen=True)]
@@ -458,7 +458,7 @@ def test_bytes_and_messages_are_those_of_the_formulas(size: int) -> None:
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("framework", ["reference", "pytorch"])
 def test_several_micro_batches_are_one_step(framework: str, kind: str) -> None:
-    """Each rank's step is of its parts of all micro-batches, which together are a part of the same samples."""
+    """Each rank's step uses its parts of all micro-batches, which together are a part of the same samples."""
     size, sizes = 2, (8, 8, 8, 3)
     ranks = trained(ALL[kind](), sgd, size, framework, sizes=sizes, accumulate=2)
     by_hand = ByHand(size)
@@ -637,7 +637,7 @@ def test_a_step_optimizer_of_ones_own_is_enough(kind: str, framework: str) -> No
 
 
 class Decentralized(d5.DistributedOptimizer):
-    """The one of the base's docstring."""
+    """The example in the base class's docstring."""
 
     consistent = True
 

@@ -1,4 +1,4 @@
-"""Every optimizer under every scheme: those that own their step too, which evaluate the loss as often as they like."""
+"""Every optimizer under every scheme, also those that own their step and evaluate the loss any number of times."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from engine import classifier, feed
 from pipeline_cases import batch, executor, network
 from scheme_cases import LR, check_states, flat, told, trained
 
-# Sums over two to four parts are rounded in another way than the whole: some 1e-16 a step of numbers around 1, which a
-# line search multiplies by no more than some hundreds.
+# Sums over two to four parts round differently from the whole: some 1e-16 per step of numbers around 1, which a line
+# search multiplies by no more than some hundreds.
 CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
 
 SAMPLES, BATCH, EPOCHS = 26, 8, 2
@@ -75,11 +75,11 @@ AROUND: dict[str, Callable[[], Any]] = {
     "groups": _around(groups=[d5.ParameterGroup(lambda name: name.endswith("bias"), lr=0.01)]),
 }
 OWNERS = ("lbfgs", "sag", "sag, batches")
-"""Those that own their step."""
+"""Optimizers that own their step."""
 
 
 def refusal(scheme: str, kind: str, native: bool) -> str | None:
-    """Why a scheme does not take an optimizer; None: it does. This is all that is refused."""
+    """Why a scheme does not take an optimizer; None: it does. This is the complete list."""
     if scheme not in ASYNCHRONOUS:
         return None
     if kind in OWNERS:
@@ -90,7 +90,7 @@ def refusal(scheme: str, kind: str, native: bool) -> str | None:
 
 
 def order(epoch: int, kind: str) -> np.ndarray:
-    """SAG by batches has the same ones in every epoch."""
+    """SAG by batches uses the same batches in every epoch."""
     return np.arange(SAMPLES) if kind == "sag, batches" else np.random.default_rng(epoch).permutation(SAMPLES)
 
 
@@ -103,7 +103,7 @@ def fitted(
     own_network: Callable[[], d5.Network] = lambda: network("float64"),
     saved_after: int | None = None,
 ) -> list[Any]:
-    """What each rank is left with: parameters, what evaluation uses, the loss of all samples there, and the state."""
+    """What each rank ends with: parameters, those of evaluation, the loss of all samples there, and the state."""
 
     def bound(communicator: Any) -> tuple[Any, Any]:
         run = executor(framework, own_network())
@@ -153,7 +153,7 @@ def check_cells(made: Callable[[], Any], kind: str, framework: str, *, native: b
                 np.testing.assert_allclose(values, whole[0], **CLOSE, err_msg=scheme)
                 np.testing.assert_allclose(judged, whole[1], **CLOSE, err_msg=scheme)
             if scheme in ASYNCHRONOUS:
-                # How stale a gradient is, is the moment's: a few steps may go uphill.
+                # The staleness of a gradient depends on timing: a few steps may go uphill.
                 assert np.isfinite(loss), scheme
                 assert not np.array_equal(values, first), scheme
             else:
@@ -161,7 +161,7 @@ def check_cells(made: Callable[[], Any], kind: str, framework: str, *, native: b
 
 
 class _SecondOfTwo(SingleRank):
-    """Where a scheme is only asked whether it takes an optimizer, nobody needs to be there."""
+    """For the question whether a scheme takes an optimizer, no other rank needs to exist."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ def test_compressions_go_with_update_rules_alone(name: str) -> None:
     AllReduce(compression=compression()).wrap(d5.LBFGS(), SingleRank())
 
 
-# What owns its step
+# Optimizers that own their step
 
 
 CLOSURES: dict[str, Callable[[], Any]] = {
@@ -233,7 +233,7 @@ def check_state(got: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("framework", ["reference", "pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", CLOSURES)
 def test_ranks_take_the_step_that_one_takes(framework: str, kind: str) -> None:
-    """Parameters, and the state: differences of gradients lose some digits, so that it agrees to fewer of them."""
+    """Parameters and state: differences of gradients lose some digits, so the state agrees to fewer of them."""
     whole = fitted(AllReduce(), CLOSURES[kind], 1, framework, kind)[0]
     for size in (2, 3, 4):
         for make in SYNCHRONOUS.values():
@@ -266,7 +266,7 @@ def test_goes_on_from_its_state_with_the_same_bits(kind: str) -> None:
 
 
 def test_groups_search_by_themselves_and_average() -> None:
-    """One group never averages parameters, and is as one rank; ranks of one of two groups are alike until then."""
+    """One group never averages parameters, and is as one rank; ranks of one of two groups are equal until they do."""
     whole = fitted(AllReduce(), CLOSURES["lbfgs"], 1)[0]
     for values, *_ in fitted(Hierarchical(3, every=4), CLOSURES["lbfgs"], 3):
         np.testing.assert_allclose(values, whole[0], **CLOSE)
@@ -278,7 +278,7 @@ def test_groups_search_by_themselves_and_average() -> None:
 
 
 class Plain:
-    """A `StepOptimizer` of one's own: gradient descent whose step is halved until the loss falls."""
+    """A user-defined `StepOptimizer`: gradient descent whose step is halved until the loss falls."""
 
     def bind(self, executor: Any) -> None:
         self.executor = executor
@@ -376,7 +376,7 @@ def test_wrong_evaluations_are_caught() -> None:
 
 
 def test_gradients_add_up_over_micro_batches_of_ones_own() -> None:
-    """What an optimizer accumulates by itself is the sum on all ranks, and `on_gradient` shows it."""
+    """What an optimizer accumulates itself is the sum on all ranks, and `on_gradient` shows it."""
 
     class Twice(Plain):
         def step(self, inputs: Any, info: d5.StepInfo) -> Any:
@@ -399,7 +399,7 @@ def test_gradients_add_up_over_micro_batches_of_ones_own() -> None:
 
 
 class OneBatch(d5.DistributedOptimizer):
-    """A scheme that says nothing of micro-batches."""
+    """A scheme that does not mention micro-batches."""
 
     consistent = True
 
@@ -517,7 +517,7 @@ def test_a_borrowed_sample_is_no_statistic(case: str, framework: str, accumulate
     if case == "native" and framework != "pytorch":
         framework = "device"  # PyTorch's executor, wrapped
     if accumulate == 2 and case in ("lbfgs", "one's own"):
-        return  # they take one batch a step
+        return  # they take one batch per step
     (first, moved), (kept, same) = statistics(scheme(), lambda: made(framework), framework, accumulate)
     for name in ("mean", "variance"):
         assert np.any(moved[name] != first[name])
@@ -528,7 +528,7 @@ def test_a_borrowed_sample_is_no_statistic(case: str, framework: str, accumulate
 @pytest.mark.parametrize("framework", ["reference", "pytorch"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_line_is_searched_with_the_statistics_of_all_ranks(size: int, framework: str) -> None:
-    """Batch normalisation over all ranks at every evaluation; of two samples, the third rank has none."""
+    """Batch normalization over all ranks at every evaluation; of two samples, the third rank has none."""
 
     def work(communicator: Any) -> np.ndarray:
         run = executor(framework, normalised())
@@ -559,7 +559,7 @@ def test_statistics_of_borrowed_samples_are_caught() -> None:
 @pytest.mark.parametrize("framework", ["reference", "pytorch"])
 @pytest.mark.parametrize("kind", ["adam", "lbfgs"])
 def test_what_a_rank_without_samples_is_given_counts_for_nothing(framework: str, kind: str) -> None:
-    """Not even where it is no number."""
+    """Not even NaN."""
 
     def work(communicator: Any) -> np.ndarray:
         run = executor(framework, network("float64"))

@@ -1,4 +1,4 @@
-"""Sharded sampling: the ranks have, together, exactly the batches of one rank; and what breaks that is found."""
+"""Sharded sampling: together, the ranks have exactly the batches of one rank; and violations are found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def numbered(count: int) -> ArrayDataset:
 
 
 class Watched(ArrayDataset):
-    """Images; remembers which were read."""
+    """Images; records which were read."""
 
     def __init__(self, count: int) -> None:
         super().__init__({"input": RNG.integers(0, 256, (count, 3, 8, 8)).astype(np.uint8), "label": np.arange(count)})
@@ -59,7 +59,7 @@ class Counting(StreamDataset):
 
 
 class Uneven(d5.ShuffleSampler):
-    """Cuts its order in its own way: batches of 1, 2, 3, … samples."""
+    """Overrides `ids`: batches of 1, 2, 3, … samples."""
 
     def ids(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
         return iter(np.split(self.order(epoch), np.cumsum(range(1, self.steps(epoch))))[start:])
@@ -69,14 +69,14 @@ class Uneven(d5.ShuffleSampler):
 
 
 class Backwards(d5.ShuffleSampler):
-    """Its own way of giving batches: they come one after the other."""
+    """Overrides `batches`: the batches come in reverse order."""
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         return iter(list(super().batches(epoch))[::-1][start:])
 
 
 class Labelled(d5.ShuffleSampler):
-    """Adds a part to what it makes."""
+    """Overrides `make`: adds a part to the batch."""
 
     def make(self, ids: np.ndarray, epoch: int) -> Any:
         ids, inputs = super().make(ids, epoch)
@@ -113,7 +113,7 @@ def no_thread_is_left() -> Iterator[None]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("deep5-prefetch")]
 
     if left():
-        gc.collect()  # takes long, and is of use to an abandoned iterator alone
+        gc.collect()  # takes long, and only matters for an abandoned iterator
     assert left() == []
 
 
@@ -143,7 +143,7 @@ def test_all_ranks_together_have_the_batches_of_one(
     for number, ids in enumerate(whole[start:], start):
         together = []
         for rank, own in enumerate(ranks):
-            mine = len(range(rank, len(ids), size))  # dealt out like cards: as many, though others
+            mine = len(range(rank, len(ids), size))  # dealt out like cards: the same number, but other samples
             if mine == 0 and not borrow:
                 continue
             got, inputs = parts[rank].pop(0)
@@ -190,7 +190,7 @@ def test_transforms_draw_what_one_rank_draws(size: int) -> None:
     for kind in (d5.ShuffleSampler, partial(d5.WeightedSampler, weights=np.ones(29))):
         check_sharding(lambda kind=kind: images(kind, data), size, epochs=3)  # type: ignore[misc]
     (_, one), (_, other) = (next(iter(images(d5.OrderedSampler, data).batches(epoch))) for epoch in (0, 1))
-    assert not np.array_equal(one["input"], other["input"])  # they do draw
+    assert not np.array_equal(one["input"], other["input"])  # the transforms do draw
 
 
 @pytest.mark.parametrize("transforms", [[], TRANSFORMS])
@@ -227,7 +227,7 @@ def test_sequences_are_filled_up_to_the_longest_of_the_part() -> None:
     assert [part["input"].shape for part in parts] == [(2, 2), (2, 4), (2, 6)]
 
 
-# Behind Prefetched
+# After Prefetched
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -281,7 +281,7 @@ def test_a_dataloader_is_sliced() -> None:
     assert (own.steps(0), len(own), own.samples(0), own.order_hash(1)) == (3, 3, None, None)
     batches = list(own.batches(0))
     assert isinstance(batches[0][1]["input"], torch.Tensor)
-    # Nobody knows of which samples the batches are, but it is known to be of none.
+    # It is unknown of which samples the batches are, but known that the last one has none.
     assert [None if ids is None else len(ids) for ids, _ in batches] == [None, None, 0]
     assert own.tail(0) == [1, 1, 1, 0]
     with pytest.raises(UsageError, match=r"Prefetched: got batches of a DataLoader"):
@@ -312,11 +312,11 @@ def test_an_array_without_a_row_for_each_sample_is_refused() -> None:
         list(ShardedSampler(Scaled(numbered(8), 4), 0, 2).batches(0))
 
 
-# What is caught
+# Faults that are caught
 
 
 class Wrong(ShardedSampler):
-    """Something goes wrong on each rank."""
+    """One fault on each rank."""
 
     def __init__(self, wrong: str, sampler: BatchSource, rank: int, size: int) -> None:
         super().__init__(sampler, 0 if wrong == "same samples" else rank, size)
@@ -385,7 +385,7 @@ def test_a_transform_that_looks_at_the_whole_batch_is_caught() -> None:
         check_sharding(lambda: d5.ShuffleSampler(numbered(20), 4, transforms=[mix]), 2)
 
 
-# What is refused
+# Refused arguments
 
 
 @pytest.mark.parametrize(
@@ -439,12 +439,12 @@ def test_what_a_record_holds() -> None:
         len(stream)
 
 
-# What it takes
+# Cost
 
 
 @pytest.mark.parametrize("transforms", [0, 1])
 def test_sharding_gathers_each_batch_once(transforms: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank gathers its own samples, once a batch, and transforms no others."""
+    """A rank gathers its own samples, once per batch, and transforms no others."""
     gathered: list[int] = []
     transformed: list[int] = []
 
@@ -463,5 +463,5 @@ def test_sharding_gathers_each_batch_once(transforms: int, monkeypatch: pytest.M
     monkeypatch.setattr(ArrayDataset, "batch", counted)
     sizes = [len(ids) for ids, _ in shared.batches(0)]
     assert sizes == [2] * 500
-    assert gathered in ([], sizes)  # gathered a block of batches at a time, or one by one
+    assert gathered in ([], sizes)  # gathered in blocks of batches, or batch by batch
     assert transformed == sizes * transforms

@@ -1,4 +1,4 @@
-"""Batch normalisation over the batch of all ranks: so many ranks do what one rank does with all of it, in float64."""
+"""Batch normalization over the batch of all ranks: they do what one rank does with all of it, in float64."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from deep5.distributed.sharding import part_of
 from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform, ones, zeros
 from ranks import as_processes, under_mpi
 
-# Sums in two to four parts are rounded in another way: some 1e-16 a step, of numbers around 1.
+# Sums in two to four parts round differently: some 1e-16 per step, of numbers around 1.
 CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 
 # Samples of all ranks in each step: with three or four ranks some of them have none.
 SIZES = (8, 7, 3, 2, 8)
-# JAX compiles a step anew for each shape, on each rank.
+# JAX compiles a step again for each shape, on each rank.
 FEW = (6, 6)
 
 SCHEMES = {
@@ -36,7 +36,7 @@ State = dict[str, np.ndarray]
 
 
 def network(dtype: str = "float64") -> d5.Network:
-    """Batch normalisation of images on two branches, and of vectors."""
+    """Batch normalization of images on two branches, and of vectors."""
     build = NetworkBuilder("normalised", dtype=dtype, seed=3)
     x, label = build.input("input", ("N", 2, 4, 4)), build.input("label", ("N",), "int64")
 
@@ -82,7 +82,7 @@ def states(size: int, *given: Any) -> list[State]:
 
 
 def check_one(ranks: list[State], whole: State) -> None:
-    """All ranks have the same bits, running statistics too, and what one rank has."""
+    """All ranks are bit-identical, running statistics too, and agree with one rank."""
     for rank in ranks:
         for name, value in whole.items():
             np.testing.assert_array_equal(rank[name], ranks[0][name], err_msg=name)
@@ -115,7 +115,7 @@ def test_in_float32(framework: str) -> None:
     (whole,) = states(1, framework, d5.AllReduce(), SIZES, "float32")
     for rank in states(2, framework, d5.AllReduce(synchronise_batch_norm=True), SIZES, "float32"):
         for name, value in whole.items():
-            # Some hundred sums of float32, 6e-8 each, over five steps of batches that grow apart.
+            # Some hundred sums of float32, 6e-8 each, over five steps of diverging batches.
             np.testing.assert_allclose(rank[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
@@ -136,7 +136,7 @@ def test_short_types_come_near_one_rank(framework: str) -> None:
         np.testing.assert_allclose(own[name], value, rtol=2e-3, atol=2e-3, err_msg=name)
     for name, gradient in alone.items():
         assert first[name].dtype == np.float16
-        # Numbers around 1 in half precision are 1e-3 apart; a gradient comes through some ten operations.
+        # Numbers around 1 in half precision are 1e-3 apart; a gradient passes some ten operations.
         mean = (first[name].astype(np.float64) + second[name]) / 2
         np.testing.assert_allclose(mean, gradient, rtol=2e-2, atol=2e-2, err_msg=name)
 
@@ -210,7 +210,7 @@ def test_moments_are_merged_without_cancellation() -> None:
     for mean, variance, count in run_in_threads(2, work):
         assert count == 7
         np.testing.assert_allclose(mean, values.mean(axis=1), rtol=1e-15)
-        # The mean itself is rounded to 1e-8; the difference of two squares around 1e16 would be off by some.
+        # The mean itself is rounded to 1e-8; the difference of two squares around 1e16 would be off by several units.
         np.testing.assert_allclose(variance, values.var(axis=1), rtol=1e-6)
 
 
@@ -242,7 +242,7 @@ def test_what_it_sends_is_counted_and_one_rank_sends_nothing() -> None:
 
 
 def test_networks_without_batch_normalisation_are_left_alone() -> None:
-    """An engine that could not synchronise any takes them, and nothing more is sent."""
+    """An engine without support for synchronized normalization runs them, and nothing more is sent."""
 
     def sent(communicator: Any, synchronise: bool) -> int:
         scheme = d5.AllReduce(synchronise_batch_norm=synchronise, verify_every=0).wrap(d5.SGD(0.1), communicator)
@@ -277,7 +277,7 @@ def test_code_of_the_frameworks_own_is_refused() -> None:
     from deep5.frameworks.pytorch.native import from_module
 
     specs = {"x": d5.TensorSpec(shape=("N", 4)), "label": d5.TensorSpec(shape=("N",), dtype="int64")}
-    # Python 3.11 reads no source in two threads at once.
+    # Python 3.11 cannot parse source in two threads at once.
     runs = [
         from_module(
             torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)),
@@ -298,7 +298,7 @@ def test_code_of_the_frameworks_own_is_refused() -> None:
 
 
 class Decentralized(d5.DistributedOptimizer):
-    """A user's own, which does not say that its ranks step together."""
+    """A user-defined scheme that does not state that its ranks step together."""
 
     def step(self, inputs: Any, info: d5.StepInfo) -> Any:
         return self.backprop(inputs, info)
