@@ -1,4 +1,4 @@
-"""Every back-end that runs on a graphics processor computes and trains there as on the host."""
+"""Every back-end that runs on a GPU computes and trains there as on the host."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from processors import listed
 pytestmark = pytest.mark.gpu
 
 FRAMEWORKS = ["pytorch", "pytorch:compiled", "tensorflow", "tensorflow:xla", "jax", "onnxruntime"]
-# TF32 and other short products are the frameworks' own choice there: ten bits of mantissa, and some layers.
+# TF32 and other reduced-precision products are the frameworks' default there: ten bits of mantissa, and some layers.
 SHORT = 2e-2
 
 
 def pair(name: str, network: d5.Network) -> tuple[Any, Any]:
-    """Executors of the network on the host and on the first graphics processor."""
+    """Executors of the network on the host and on the first GPU."""
     framework = processor(name)
     return framework.executor(network), framework.executor(network, device="cuda:0")
 
 
 def processor(name: str) -> Any:
-    """The framework; the test is skipped where the framework itself lists no graphics processor, and nowhere else."""
-    framework = d5.framework(name)  # the first to import it: it keeps TensorFlow's reports off the screen
+    """The framework; the test is skipped only where the framework itself lists no GPU."""
+    framework = d5.framework(name)  # the first import: it keeps TensorFlow's reports off the screen
     plain = name.partition(":")[0]
     if not listed(plain):
         pytest.skip(f"{plain} lists no graphics processor: this build of it is not for them")
@@ -117,7 +117,7 @@ print("the same")
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_repeats_bit_for_bit(name: str) -> None:
-    """In a process of its own: what accelerators may do to the bits is asked for before JAX starts."""
+    """In its own process: numerics on accelerators must be requested before JAX starts."""
     processor(name)
     done = subprocess.run([sys.executable, "-c", TWICE, name], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "the same\n", done.stderr[-2000:]
@@ -136,7 +136,7 @@ def test_native_optimizers(name: str) -> None:
 
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow", "onnxruntime"])
 def test_a_recipe_runs_there(framework: str, tmp_path: Path) -> None:
-    """In a process of its own, as above."""
+    """In its own process, as above."""
     processor(framework)
     arguments = ["run", "digits_lenet", "--size", "smoke", "--framework", framework, "--device", "cuda:0", "--json"]
     done = subprocess.run(
@@ -157,7 +157,7 @@ def test_a_recipe_runs_there(framework: str, tmp_path: Path) -> None:
 
 
 def chain(width: int, products: int) -> d5.Network:
-    """Much work on little data: an input of one number a sample, many products, one number out."""
+    """Much work on little data: one number per sample in, many products, one number out."""
     build = NetworkBuilder("chain")
     x = build.input("x", ("N", 1))
     value = build.op("MatMul", x, build.parameter("first", (1, width)))
@@ -175,17 +175,17 @@ def test_synchronize_waits_for_what_the_device_still_does(name: str) -> None:
     there.inference(given)  # compiles
     there.synchronize()
     start = perf_counter()
-    for _ in range(20):  # 11 * 10**12 operations of floating point: a tenth of a second on what is fast
+    for _ in range(20):  # 11 * 10**12 floating-point operations: a tenth of a second on a fast GPU
         outputs = there.inference(given)
     without = perf_counter() - start
     there.synchronize()
     whole = perf_counter() - start
-    # The calls only hand the work over: a clock that is read without waiting sees a part of it.
+    # The calls only enqueue the work: a clock that is read without waiting sees a part of it.
     assert whole > 2 * without, (without, whole)
     start = perf_counter()
     assert np.isfinite(d5.to_numpy(outputs["y"])).all()
     there.synchronize()
-    # Nothing is left to wait for: the last result, which needs all of its own work, is there at once.
+    # Nothing is left to wait for: the last result, which depends on all of the work, is there at once.
     assert perf_counter() - start < 0.2 * (whole - without)
 
 

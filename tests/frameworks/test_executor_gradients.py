@@ -49,7 +49,7 @@ def test_wrt_inputs_and_subsets(backend: Backend) -> None:
     step, shifted = 1e-6, {**feed, "input": feed["input"].copy()}
     shifted["input"][2, 1] += step
     slope = (float(run.inference(shifted)["loss"]) - float(run.inference(feed)["loss"])) / step
-    assert gradients["input"][2, 1] == pytest.approx(slope, abs=1e-6)  # a forward difference is right to the step
+    assert gradients["input"][2, 1] == pytest.approx(slope, abs=1e-6)  # a forward difference is accurate to the step
     run.inference_and_backprop(feed, wrt=["input", "fc1.weight"], accumulate=True)
     assert set(run.gradients()) == {"input", "fc1.weight", "fc2.weight"}
     found = arrays(run.gradients())
@@ -93,7 +93,7 @@ def test_gradients_that_were_given_away_stay_as_they_are(backend: Backend) -> No
         np.testing.assert_array_equal(d5.to_numpy(first[name]), value)
         np.testing.assert_array_equal(d5.to_numpy(reported[name]), third[name])
         times = 3 if name == "fc1.weight" else 2
-        # On whatever is given the sum so far: some float32 sums.
+        # Added to the earlier sum, however it is passed on: some float32 sums.
         np.testing.assert_allclose(third[name], times * value, rtol=1e-6)
         np.testing.assert_allclose(arrays(run.gradients())[name], (times + 1) * value, rtol=1e-6)
     np.testing.assert_allclose(d5.to_numpy(second["fc1.weight"]), 2 * kept["fc1.weight"], rtol=1e-6)
@@ -104,7 +104,7 @@ def test_gradients_by_an_input_add_up_over_batches_of_one_size_only(backend: Bac
     run, rows = executor(backend), batch(1)
     run.inference_and_backprop(rows, wrt=["input", "fc1.weight"])
     first = arrays(run.gradients())
-    # One row would be spread over five without a word.
+    # One row would silently broadcast to five.
     reported = r"accumulate=True: the gradient by 'input': got shape \(5, 4\), earlier \(1, 4\)"
     with pytest.raises(ShapeError, match=reported):
         run.inference_and_backprop(batch(5), wrt=["input", "fc1.weight"], accumulate=True)
@@ -115,7 +115,7 @@ def test_gradients_by_an_input_add_up_over_batches_of_one_size_only(backend: Bac
     found = arrays(run.gradients())
     np.testing.assert_allclose(found["input"], 2 * first["input"], rtol=1e-6)  # one more rounding
     np.testing.assert_array_equal(found["fc1.weight"], first["fc1.weight"])
-    # By parameters, batches of any size add up, and what was found by inputs stays.
+    # By parameters, batches of any size add up, and gradients by inputs stay.
     run.inference_and_backprop(batch(5), accumulate=True)
     assert set(run.gradients()) == {"input", *run.network.parameter_specs}
     assert tuple(run.gradients()["input"].shape) == (1, 4)
@@ -130,7 +130,7 @@ def test_on_gradient_reports_each_once_and_the_sum(backend: Backend) -> None:
 
     run.inference_and_backprop(feed, on_gradient=keep)
     assert sorted(name for name, _ in reported) == sorted(run.gradients())
-    assert backend.name == "jax" or reported[0][0].startswith("fc2")  # the last layer's are known first
+    assert backend.name == "jax" or reported[0][0].startswith("fc2")  # the last layer's gradients are known first
     once = dict(reported)
     reported.clear()
     run.inference_and_backprop(feed, accumulate=True, on_gradient=keep)
@@ -164,7 +164,7 @@ def test_gradients_are_never_stale(backend: Backend) -> None:
         run.gradients()
     run.inference_and_backprop(feed)
     want = arrays(run.gradients())
-    # JAX and TensorFlow have all gradients before the first is reported.
+    # JAX and TensorFlow compute all gradients before the first is reported.
     wrong = {**feed, "input": feed["input"][:, :3]}
     with pytest.raises(ShapeError, match="'input': got shape"):
         run.inference_and_backprop(wrong)
@@ -189,7 +189,7 @@ def test_nothing_is_left_to_add_to_after_a_whole_step(backend: Backend) -> None:
     run.inference_and_backprop(rows)
     once = arrays(run.gradients())
     step(rows, info())
-    if backend.name != "pytorch":  # whose gradients stay readable
+    if backend.name != "pytorch":  # PyTorch's gradients stay readable
         with pytest.raises(Unsupported, match=r"there are no gradients: .*compiled"):
             run.gradients()
     run.inference_and_backprop(rows, accumulate=True)
@@ -225,7 +225,7 @@ def test_wrong_requests_are_refused(backend: Backend) -> None:
 
 @every
 def test_what_fails_leaves_the_running_statistics(backend: Backend) -> None:
-    """Of labels that are no classes: NaN on JAX, which looks at no value; refused elsewhere."""
+    """For labels outside the classes: NaN on JAX, which checks no value; an error elsewhere."""
     (run, other), good = [executor(backend, normalised(count=4)) for _ in range(2)], batch()
     before = run.state_dict()
     wrong = {**good, "label": np.array([0, 1, 99, 0, 1])}

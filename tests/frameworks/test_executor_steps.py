@@ -43,7 +43,7 @@ def test_two_halves_are_a_whole_step(backend: Backend, rule: str) -> None:
                 seen.clear()
                 step.backprop(feed, info(number, 2), lambda name, _, seen=seen: seen.append(name))
                 assert sorted(seen) == sorted(network.parameter_specs)
-                # The modifier gets gradients as they are given here, among parameters of the framework's.
+                # Here the modifier gets gradients in the form given, and parameters in the framework's.
                 gradients = run.gradients() if backend.name == "pytorch" else arrays(run.gradients())
                 step.apply(gradients, info(number, 2))
             else:
@@ -57,7 +57,7 @@ def test_two_halves_are_a_whole_step(backend: Backend, rule: str) -> None:
 
 @every
 def test_a_learning_rate_of_zero_holds_the_weights(backend: Backend) -> None:
-    """Of a rule, and of a native optimizer."""
+    """For a rule, and for a native optimizer."""
     run, rule = executor(backend), d5.Momentum(lr=0.5)
     step = run.train_step(rule)
     step(batch(), info())
@@ -115,7 +115,7 @@ def test_a_modifier_gets_onnxs_order_of_axes_and_is_checked(backend: Backend) ->
         return grad * mask(name, grad) if name.endswith("weight") else grad + param
 
     def mask(name: str, grad: Any) -> np.ndarray:
-        # One entry is taken out: it must be the one that ONNX's order of axes has there.
+        # One entry is removed: it must be the one at that place in ONNX's order of axes.
         found = np.ones(network.parameter_specs[name].shape)
         found[(0,) * (found.ndim - 1) + (1,)] = 0.0
         return found if backend.name != "pytorch" else backend.native(found)  # type: ignore[no-any-return]
@@ -139,14 +139,14 @@ def test_a_modifier_gets_onnxs_order_of_axes_and_is_checked(backend: Backend) ->
             r"gradient of 'conv1.weight': got (dtype )?float32",
         ),
     ]
-    # JAX computes in the gradient's element type whatever it is given.
+    # JAX computes in the gradient's element type, so any is accepted.
     for wrong, message in wrongs[: 1 if backend.name == "jax" else 2]:
         with pytest.raises(ShapeError, match=message):
             executor(backend, network).train_step(d5.SGD(), modifier=wrong)(feed, info(0, 2))
 
 
 class HalfAverage(d5.UpdateRule):
-    """Evaluation between the parameter and an average: twice is not once."""
+    """Evaluates between the parameter and an average: applied twice it differs."""
 
     hyper = ("lr",)
 
@@ -166,7 +166,7 @@ class HalfAverage(d5.UpdateRule):
 @pytest.mark.parametrize("rule", [HalfAverage, d5.AcceleGrad], ids=lambda rule: rule.__name__)
 @every
 def test_averaged_holds_what_evaluation_uses_and_gives_back_what_was_there(backend: Backend, rule: Any) -> None:
-    """It may be entered inside itself, takes no step, and restores the parameters after an exception too."""
+    """It may be nested, takes no step, and restores the parameters also after an exception."""
     run = executor(backend)
     step = run.train_step(rule(lr=0.1))
     for number in range(3):
@@ -249,7 +249,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(backend: Backend, kind: Any) -> N
     for name, value in whole.state_dict().items():
         np.testing.assert_array_equal(resumed.state_dict()[name], value)
     if isinstance(kind, str) and backend.name == "pytorch":
-        return  # whose native optimizers keep no state that is missing before the first step
+        return  # whose native optimizers have all their state before the first step
     with pytest.raises(ShapeError, match="missing or unknown"):
         optimizer.load_state_dict({**states[1], "nothing": np.zeros(1)})
 
@@ -283,7 +283,7 @@ def test_a_native_optimizer_minimizes_the_loss_that_it_is_given(backend: Backend
 
 @every
 def test_a_step_that_fails_leaves_states_and_statistics(backend: Backend) -> None:
-    """By an input that does not fit; then by labels that are no classes, at which JAX does not look."""
+    """By an input that does not fit; then by labels outside the classes, which JAX does not check."""
     network = resnet(depth=8)
     run, feed = executor(backend, network), {"input": normal(3, 3, 32, 32), "label": np.arange(3)}
     optimizer = d5.RuleOptimizer(d5.Momentum())
@@ -303,5 +303,5 @@ def test_a_step_that_fails_leaves_states_and_statistics(backend: Backend) -> Non
         for now, then in ((run.state_dict(), before), (optimizer.train_step.state_dict(), state)):
             for name, value in then.items():
                 np.testing.assert_array_equal(now[name], value, err_msg=name)
-        call(feed, info(0, 3))  # of labels that are classes they move
+        call(feed, info(0, 3))  # with labels inside the classes they move
         assert not np.array_equal(run.state_dict()["conv0.mean"], before["conv0.mean"])

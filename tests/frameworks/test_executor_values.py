@@ -77,17 +77,17 @@ def test_any_layout_of_memory_is_read_right(backend: Backend) -> None:
     values: list[Any] = [np.asfortranarray(x), frozen, wide[::2, ::2], x[::-1].copy()[::-1], x.astype(">f4")]
     for value in (*values, aligned, off, backend.native(x)):
         found = d5.to_numpy(run.inference({**good, "input": value})["logits"])
-        # To the rounding: in what order a product is summed may follow from how memory happens to be aligned.
+        # Up to rounding: the order of a product's sum may depend on the alignment of memory.
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
     assert not frozen.flags.writeable
-    # Whatever shares it, nothing that runs changes the caller's array.
+    # Even if memory is shared, no run changes the caller's array.
     run.train_step(d5.Adam(lr=1.0))({**good, "input": aligned}, info(0, 6))
     np.testing.assert_array_equal(aligned, x)
 
 
 @every
 def test_inputs_may_be_overwritten_when_a_call_returns(backend: Backend) -> None:
-    """JAX reads aligned memory where it lies, some time later: the executor must have taken what it needs."""
+    """JAX reads aligned memory in place and later: the executor must copy what it needs."""
     network = mlp(features=400, hidden=900, classes=3)
     run = executor(backend, network)
     start: dict[str, np.ndarray] = {"input": normal(600, 400), "label": np.arange(600) % 3}
@@ -117,7 +117,7 @@ def test_outputs_do_not_lie_in_the_callers_memory_nor_in_parameters(backend: Bac
         run.inference,
     ]
     for call in calls:
-        # As NumPy often puts them by chance: where a framework takes the memory as it is.
+        # As NumPy often aligns them by chance: where a framework uses the memory in place.
         feed = {"input": aligned_empty((8, 1, 2, 2), "float32"), "label": aligned_empty((8,), "int64")}
         feed["input"][...], feed["label"][...] = normal(8, 1, 2, 2), np.arange(8) % 3
         kept = arrays(feed)
@@ -136,7 +136,7 @@ def test_outputs_do_not_lie_in_the_callers_memory_nor_in_parameters(backend: Bac
 
 @every
 def test_read_and_write(backend: Backend) -> None:
-    """In ONNX's order of axes, whatever order the parameters are stored in."""
+    """In ONNX's order of axes, whatever the order in storage."""
     run, network = executor(backend, resnet(depth=8)), resnet(depth=8)
     names = ["conv0.mean", "fc.bias", "conv0.scale", "conv0.weight"]
     sizes = [16, 10, 16, network.parameter_specs["conv0.weight"].size]
@@ -205,7 +205,7 @@ def test_a_state_that_does_not_fit_changes_nothing(backend: Backend) -> None:
 
 @every
 def test_images_give_the_same_in_any_order_of_axes(backend: Backend) -> None:
-    """Kept, turned, and joined with what has another order; then some steps."""
+    """Kept, transposed, and combined with an input in another order; then some steps."""
     build = NetworkBuilder("images", dtype="float64")
     x, mask = build.input("input", ("N", 3, 6, 6)), build.input("mask", ("N", 4, 6, 6))
     label, bias = build.input("label", ("N",), "int64"), build.parameter("conv.bias", (4,), ones)
@@ -219,7 +219,7 @@ def test_images_give_the_same_in_any_order_of_axes(backend: Backend) -> None:
     )
     z = build.op("ReduceMean", y, build.constant("axes", np.array([1])))
     y = build.op("MaxPool", build.op("Add", y, z), kernel_shape=[2, 2], strides=[2, 2])
-    # The same weights as a convolution's and as an operand: stored as ONNX has them.
+    # The same weights as a convolution's and as an operand: stored in ONNX's order.
     other = build.parameter("both.weight", (2, 8, 1, 1))
     y = build.op("Flatten", build.op("Conv", y, build.op("Sigmoid", other)), axis=1)
     y = build.op("Gemm", y, build.parameter("fc.weight", (5, 18)), build.parameter("fc.bias", (5,), ones), transB=1)
@@ -253,7 +253,7 @@ def test_images_give_the_same_in_any_order_of_axes(backend: Backend) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @parametrized(*COMPUTING, "tensorflow:xla", daily=True)
 def test_batch_normalization_is_onnxs_definition(backend: Backend, dtype: str) -> None:
-    """In training by the batch's own mean and population variance, which move the running ones; otherwise by those."""
+    """Training uses the batch's mean and population variance, which move the running ones; evaluation uses those."""
     close = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-12, "atol": 1e-13}
     # ONNX's attributes are float32.
     epsilon, momentum = float(np.float32(1e-3)), float(np.float32(0.8))
@@ -318,7 +318,7 @@ def test_running_statistics_are_those_of_the_reference_and_never_negative(backen
 
 
 def dropping() -> Network:
-    """Dropout of an image, which may lie with channels last, and of a vector."""
+    """Dropout of an image, which may be stored channels last, and of a vector."""
     build = NetworkBuilder("dropping", dtype="float64", seed=1)
     x, label = build.input("input", ("N", 2, 6, 6)), build.input("label", ("N",), "int64")
     y = build.op("Conv", x, build.parameter("w", (4, 2, 3, 3)), pads=[1, 1, 1, 1])
@@ -335,7 +335,7 @@ def test_dropout_is_the_product_with_its_mask(backend: Backend) -> None:
     run, same = executor(backend, network, seed=3), reference(network, seed=3)
     plain = d5.to_numpy(run.inference(feed)["image"])
     node = str(next(node for node in network.nodes if node.op_type == "Dropout").name)
-    # Without a StepInfo the executor's own seed draws.
+    # Without a StepInfo the executor's own seed is used.
     for number, seed, known in ((0, 5, True), (3, 5, True), (0, 3, False)):
         stated = d5.StepInfo(step=number, seed=seed, batch_size=3) if known else None
         mask = dropout_mask((3, 4, 6, 6), ratio=0.4, seed=seed, step=number, node=node, dtype="float64")

@@ -1,4 +1,4 @@
-"""The JAX back-end beyond what all executors have in common: compilation, donation, types, threads."""
+"""The JAX back-end beyond the interface that all executors share: compilation, donation, types, threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ executor_of: Any = d5.framework("jax").executor
 def test_weights_of_layers_are_stored_as_xla_reads_them() -> None:
     executor = executor_of(lenet())
     assert set(executor.program.stored) == {"conv1.weight", "conv2.weight", "fc1.weight", "fc2.weight", "fc3.weight"}
-    # Nothing is left to turn in the compiled program but the images that come in.
+    # The compiled program transposes only the incoming images.
     feed, _ = executor._feed(batch_of(executor.network))
     text = jax.jit(executor._evaluation).lower(executor._values, executor._buffers, feed).compile().as_text()
     assert "transpose(" not in text
@@ -93,7 +93,7 @@ def test_float32_stays_float32_and_the_configuration_as_it_was(make: Any) -> Non
         native += executor.program.draw(extents, info)
         given = step._rule.given(info)
         traced = step._whole.trace(executor._values, executor._buffers, step._states, native, given)
-    # Scalars of the rule are double, and the vector that they come in; an array of the network never is.
+    # Scalars of the rule, and the vector that passes them, are double; arrays of the network never are.
     assert given.shape == (6,)
     assert set(re.findall(r"f64\[([\d,]*)\]", str(traced.jaxpr))) == {"", "1", "6"}
     outputs = {**step(feed, info), **executor.inference(feed), **executor.parameters(), **executor.buffers()}
@@ -172,7 +172,7 @@ except Deep5Error as error:
 
 
 def run_threads(threads: int) -> tuple[int, int, str]:
-    """The threads of the settings, how many threads each did a fifth of the work or more, and what was refused."""
+    """The threads in the settings, the number of threads with a fifth of the work or more, and what was refused."""
     done = subprocess.run(
         [sys.executable, "-c", THREADS, str(threads)], capture_output=True, text=True, timeout=120, check=True
     )

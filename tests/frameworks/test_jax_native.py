@@ -61,7 +61,7 @@ def test_native_networks_train_as_by_hand() -> None:
             parameters = step(parameters, {name: value[begin : begin + 16] for name, value in data.items()})
     own = executor.parameters()
     assert list(own) == ["dense/bias", "dense/kernel", "head/0"]
-    # The same operations; XLA may fuse them in another order, which is a rounding a step.
+    # The same operations; XLA may fuse them in another order, which costs one rounding per step.
     np.testing.assert_allclose(own["dense/kernel"], parameters["dense"]["kernel"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(own["head/0"], parameters["head"][0], rtol=1e-5, atol=1e-6)
     want = classify(parameters, {name: jnp.asarray(value) for name, value in data.items()})

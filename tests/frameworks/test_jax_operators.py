@@ -1,10 +1,10 @@
-"""Operators of the JAX table that need more than a sheet: settings that are computed, control flow, what is drawn."""
+"""Operators of the JAX table that need more than a sheet: computed settings, control flow, random values."""
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("PJRT_NPROC", "1")  # JAX fixes its threads when it starts, once a process
+os.environ.setdefault("PJRT_NPROC", "1")  # JAX fixes its threads at start, once per process
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def run(executor: Any, **feed: Any) -> Any:
 
 
 def check_gradients(executor: Any, **feed: np.ndarray) -> dict[str, np.ndarray]:
-    """Gradients of the output `loss` by all float64 inputs against central differences along one direction."""
+    """Gradients of the output `loss` by all float64 inputs, compared with central differences along one direction."""
     names = [name for name, value in feed.items() if value.dtype == np.float64]
     executor.inference_and_backprop(feed, wrt=names)
     found = {name: np.array(value) for name, value in executor.gradients().items()}
@@ -158,7 +158,7 @@ CHOICE = (
 
 @pytest.mark.parametrize("traced", [True, False])
 def test_if_differentiates_the_branch_that_is_taken(traced: bool) -> None:
-    """JAX's own choice where both branches give the same shape, else Python's."""
+    """JAX's own conditional where both branches give the same shape, otherwise Python's."""
     body = CHOICE.format("", "q = Identity(x)", "L").replace("[L]", "[3]")
     executor = executor_of(body if traced else CHOICE.format(", bool[3] m", "q = Compress(x, m)", "K"))
     assert ("whole_step" in executor.capabilities) == traced
@@ -335,7 +335,7 @@ def test_zeros_have_finite_gradients() -> None:
 
 @pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
 def test_sequences_that_end_early_are_shorter_sequences(op: str, gates: int) -> None:
-    """Each, alone and of its own length, is what unrolled cells make of it."""
+    """Each sequence, run separately at its own length, matches unrolled cells."""
     shapes = f"double[2, {gates * 3}, 2] w, double[2, {gates * 3}, 3] r, double[2, {gates * 6}] b"
     layer = f'{op}<hidden_size = 3, direction = "bidirectional">'
     weights = {"w": draw(2, gates * 3, 2), "r": draw(2, gates * 3, 3, seed=1), "b": draw(2, gates * 6, seed=2)}
@@ -365,7 +365,7 @@ def test_peepholes_clipping_and_batch_first_have_gradients() -> None:
     check_gradients(executor, x=draw(2, 3, 2), w=draw(1, 8, 2), r=draw(1, 8, 2, seed=1), p=draw(1, 6))
 
 
-# ------------------------------------------------------------------------------------------------- what is drawn
+# ------------------------------------------------------------------------------------------------- random values
 
 
 def test_draws_differ_from_call_to_call_and_are_those_of_the_seed() -> None:

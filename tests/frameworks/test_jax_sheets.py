@@ -1,4 +1,4 @@
-"""Operators of the JAX back-end by sheets: values against onnx's own implementation, gradients against differences."""
+"""Operators of the JAX back-end by sheets: values compared with onnx's implementation, gradients with differences."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ SHEETS: dict[str, list[Case]] = {
         ("Conv", (fed(1, 2, 4, 5, 4), trained(3, 2, 2, 3, 2)), {"strides": [1, 2, 1]}),
         ("GlobalAveragePool", (fed(*IMAGE),), {}),
         ("GlobalMaxPool", (fed(*IMAGE),), {}),
-        # As many samples as channels: onnx 1.23's own evaluator normalises no more channels than there are samples.
+        # As many samples as channels: onnx 1.23's own evaluator normalizes no more channels than there are samples.
         ("LRN", (fed(4, 4, 2, 3),), {"size": 2, "alpha": 0.25, "beta": 0.5, "bias": 1.5}),
         ("LRN", (fed(3, 3, 2, 3),), {"size": 4}),
         ("LayerNormalization", (fed(2, 3, 4), trained(4), trained(4)), {}),
@@ -170,7 +170,7 @@ class Sheet:
             for at, value in enumerate(made if count > 1 else (made,)):
                 outputs[f"{case}:{at}"] = value
         plain = build.network(outputs)
-        # A second pass over the same cases, now that the outputs' types and shapes are known.
+        # A second pass over the same cases, with the outputs' types and shapes known.
         for name, value in outputs.items():
             spec = plain.outputs[name]
             if spec.dtype == dtype:
@@ -203,14 +203,14 @@ def _tensor(array: np.ndarray) -> Any:
 
 
 def _again(build: NetworkBuilder, outputs: dict[str, Any]) -> d5.Network:
-    """A network of a builder that has made one already."""
+    """A second network from the same builder."""
     build._graph.outputs.clear()
     return build.network(outputs)
 
 
 @functools.cache
 def computed(sheet: str, dtype: str) -> tuple[Sheet, Any, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """A sheet with its executor, its outputs, and its gradients by all that is drawn."""
+    """A sheet with its executor, its outputs, and its gradients by all random inputs."""
     made = Sheet(SHEETS[sheet], dtype)
     executor = executor_of(made.network)
     outputs = arrays(executor.inference(made.feed))
@@ -221,9 +221,9 @@ def computed(sheet: str, dtype: str) -> tuple[Sheet, Any, dict[str, np.ndarray],
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("sheet", list(SHEETS))
 def test_operators(sheet: str, dtype: str) -> None:
-    """Forward against onnx's own implementation; of pooling, whose padding that mixes up, deep5's reference.
+    """Forward compared with onnx's implementation; for pooling, whose padding onnx confuses, with deep5's reference.
 
-    Gradients against central differences of the float64 forward pass.
+    Gradients compared with central differences of the float64 forward pass.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -243,7 +243,7 @@ def test_operators(sheet: str, dtype: str) -> None:
     assert all(value.dtype == dtype for value in gradients.values())
     if dtype == "float32":
         for name, want in computed(sheet, "float64")[3].items():
-            # Roundings of the forward pass enter the gradient; none of the draws lies on a kink.
+            # Roundings of the forward pass enter the gradient; no random value is at a kink.
             np.testing.assert_allclose(gradients[name], want, rtol=2e-4, atol=2e-4, err_msg=name)
         return
     step = 1e-6

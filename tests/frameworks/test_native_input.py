@@ -1,4 +1,4 @@
-"""`from_module`, `from_keras` and `from_jax`: what they are given in vain, and what they hold of it."""
+"""`from_module`, `from_keras` and `from_jax`: inputs that they refuse, and memory that they hold."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ ALL = pytest.mark.parametrize("made", [torch_made, keras_made, jax_made], ids=["
 WITH_LOSS = pytest.mark.parametrize("made", [torch_made, keras_made], ids=["torch", "keras"])
 
 
-# What is written wrong
+# Malformed arguments
 
 WRONG: list[tuple[Any, str]] = [
     ((None, 4), r"got \(None, 4\); allowed: a TensorSpec; remedy: TensorSpec\(shape=\('N', 4\)\)$"),
@@ -142,7 +142,7 @@ def test_leaves_that_are_no_arrays(leaf: Any) -> None:
         jax_made(parameters={"deep": {"w": leaf}})
 
 
-# What does not run
+# Code that does not run
 
 
 @WITH_LOSS
@@ -213,7 +213,7 @@ def test_functions_of_jax_that_do_not_run() -> None:
 
 
 class Fussy(nn.Module):
-    """Raises an error from a call on."""
+    """Raises an error from a certain call on."""
 
     def __init__(self, error: Exception, after: int = 0) -> None:
         super().__init__()
@@ -233,13 +233,13 @@ def test_modules_that_raise() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(UsageError, match=r"the module Fussy does not run on .* \(AssertionError\); remedy"):
         torch_made(module=Fussy(AssertionError()))
-    with pytest.raises(Unsupported, match=r"^as it was$"):  # deep5's own errors say it already
+    with pytest.raises(Unsupported, match=r"^as it was$"):  # deep5's own errors pass unchanged
         torch_made(module=Fussy(Unsupported("as it was")))
     told = r"the module Fussy does not run on input float32\[6, 4\] \(ValueError: first\); allowed: shapes that fit"
     with pytest.raises(NetworkError, match=told) as later:
         torch_made(module=Fussy(ValueError("first\nsecond"), after=2)).inference(feed())
     assert isinstance(later.value.__cause__, ValueError)
-    with pytest.raises(KeyError, match="own"):  # no error that frameworks raise: its author may wait for it
+    with pytest.raises(KeyError, match="own"):  # not an error of a framework: the module's author may catch it
         torch_made(module=Fussy(KeyError("own"), after=2)).inference(feed())
 
 
@@ -251,7 +251,7 @@ def test_element_types_that_torch_has_not() -> None:
         torch_made(module=nn.Linear(4, 3).to(torch.float8_e5m2))
 
 
-# Batches that do not fit: what the specifications tell, and what only the code finds out
+# Batches that do not fit: faults that the specifications show, and faults that only the code finds
 
 
 @ALL
@@ -315,7 +315,7 @@ def test_what_keras_cannot_trace(where: str) -> None:
 
 
 def subclassed(before: Callable[[Any], Any]) -> Any:
-    """A model whose `call` takes no `training`, which the dropout within it is told all the same."""
+    """A model whose `call` has no `training` argument; the dropout within still receives the mode."""
     own = keras()
 
     class Own(own.Model):  # type: ignore[misc, name-defined]
@@ -342,10 +342,10 @@ def test_a_keras_model_that_takes_no_training() -> None:
     np.testing.assert_allclose(dropped, np.where(dropped == 0, 0, 2 * want), rtol=1e-6)
 
 
-# What is held
+# Memory that is held
 
 
-WIDE = 1024  # 4 MiB of weights, beside which nothing else counts
+WIDE = 1024  # 4 MiB of weights, next to which nothing else counts
 BYTES = WIDE * WIDE * 4
 WIDE_INPUTS = {"input": TensorSpec(shape=("N", WIDE)), "label": TensorSpec(shape=("N",), dtype="int64")}
 
@@ -357,7 +357,7 @@ def test_the_weights_of_a_model_are_not_held_twice(made: Maker) -> None:
     else:
         own = keras()
         module = own.Sequential([own.Input((WIDE,)), own.layers.Dense(WIDE, use_bias=False)])
-    made()  # what is loaded on first use
+    made()  # imports at first use
     gc.collect()
     tracemalloc.start()
     try:
@@ -385,7 +385,7 @@ def test_the_weights_of_a_function_are_held_once() -> None:
     before = sum(array.nbytes for array in jax.live_arrays())
     run = jax_made(parameters=parameters, inputs=WIDE_INPUTS, apply=lambda p, i: {"loss": (i["input"] @ p["w"]).mean()})
     gc.collect()
-    # The live ones; the caller's tree is the caller's.
+    # Only the live arrays; the caller's tree belongs to the caller.
     assert sum(array.nbytes for array in jax.live_arrays()) - before < 1.25 * BYTES
     assert run.network.weights_hash() == run.network.weights_hash() != jax_made().network.weights_hash()
     with pytest.raises(Unsupported, match=r"'w' of the network .* is not kept: it would be a second copy"):
@@ -401,6 +401,6 @@ def test_a_native_optimizer_drives_a_native_network(made: Maker, framework: str)
     optimizer = d5.framework(framework).optimizer("adam")(lr=0.1)
     optimizer.bind(run)
     losses = [float(optimizer.step(feed(), d5.StepInfo(step=step, batch_size=6))["loss"]) for step in range(20)]
-    # One class for all samples: every step of so simple a loss goes down.
+    # One class for all samples: on so simple a loss every step goes down.
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0] / 2

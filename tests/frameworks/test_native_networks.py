@@ -1,4 +1,4 @@
-"""Networks written in a framework's own code: a module of torch's, a model of Keras's, each as an executor."""
+"""Networks written in a framework's own code: a torch module, a Keras model, each as an executor."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_parameters_and_buffers_are_the_modules_own() -> None:
     step(feed(), info(0))
     assert torch.equal(run.parameters()["0.weight"], made[0].weight.detach())  # type: ignore[index]
     assert not np.array_equal(run.state_dict()["0.weight"], initial)
-    assert run.network.weights_hash() == executor().network.weights_hash()  # what it started from
+    assert run.network.weights_hash() == executor().network.weights_hash()  # the initial weights
     assert run.state_dict()["1.num_batches_tracked"] == 1
     run.load_state_dict({name: value * 0 for name, value in run.state_dict().items()})
     assert not made[0].weight.any()  # type: ignore[index]
@@ -92,7 +92,7 @@ def test_a_module_against_torch_by_hand() -> None:
         loss = F.cross_entropy(by_hand(torch.from_numpy(batch["input"])), torch.from_numpy(batch["label"]))
         by_hand.zero_grad()
         loss.backward()
-        assert outputs["loss"].item() == loss.item()  # the same calls, so the same bits
+        assert outputs["loss"].item() == loss.item()  # the same calls, so bit-identical
         with torch.no_grad():
             for name, value in by_hand.named_parameters():
                 assert torch.equal(run.gradients()[name], value.grad)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def native_executor(kind: str, inputs: dict[str, TensorSpec]) -> Any:
     )
 
 
-# JAX computes in float32 where the process does not ask for 64 bits.
+# JAX computes in float32 unless the process enables 64 bits.
 @pytest.mark.parametrize(("kind", "dtype"), [("module", "float64"), ("keras", "float64"), ("jax", "float32")])
 def test_options_of_a_backward_pass(kind: str, dtype: str) -> None:
     inputs = {**INPUTS, "input": TensorSpec(shape=("N", 4), dtype=dtype)}
@@ -188,7 +188,7 @@ def test_options_of_a_backward_pass(kind: str, dtype: str) -> None:
         for sign in (1, -1)
     )
     slope = float((found["input"] * direction).sum())
-    assert abs(slope) > 10 * allowed  # so a gradient of nothing would be seen
+    assert abs(slope) > 10 * allowed  # so a zero gradient would be detected
     assert slope == pytest.approx((up - down) / (2 * step), abs=allowed)
     with pytest.raises(UnknownName, match="unknown loss 'los'"):
         run.inference_and_backprop(batch, "los")
@@ -207,7 +207,7 @@ def test_dropout_is_a_function_of_seed_and_step() -> None:
     want = torch.rand(1)
     torch.manual_seed(3)
     first = loss(0, 1)
-    assert torch.equal(torch.rand(1), want)  # the caller's stream goes on as if nothing had been drawn
+    assert torch.equal(torch.rand(1), want)  # the caller's stream continues as if nothing had been drawn
     assert first == loss(0, 1)
     assert len({first, loss(1, 1), loss(0, 2)}) == 3
     assert run.inference(batch)["loss"].item() == run.inference(batch)["loss"].item()
@@ -260,7 +260,7 @@ def test_a_trainer_trains_a_module_as_it_trains_the_network() -> None:
         trainer = d5.Trainer(run, d5.Adam(), d5.ShuffleSampler(data, 8), d5.OrderedSampler(data, 20))
         trainer.train(2)
         scores.append(trainer.scores)
-    assert scores[0] == scores[1]  # the same calls, so the same bits
+    assert scores[0] == scores[1]  # the same calls, so bit-identical
 
 
 def test_parameters_that_require_no_gradient_are_left_alone() -> None:
@@ -276,7 +276,7 @@ def test_parameters_that_require_no_gradient_are_left_alone() -> None:
 
 
 class Centred(nn.Module):
-    """Puts a new running mean in the place of the old one, as many modules do."""
+    """Replaces the old running mean by a new tensor, as many modules do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -347,7 +347,7 @@ def test_outputs_of_a_module_are_nobody_elses_memory(own: nn.Module) -> None:
 
 
 class Constant(nn.Module):
-    """Gives its parameter, whatever it is asked."""
+    """Returns its parameter for any input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -512,7 +512,7 @@ def test_a_keras_model_against_keras_by_hand(keras: Any) -> None:
         want = loss(batch["label"], by_hand(batch["input"], training=True))
     gradients = tape.gradient(want, by_hand.trainable_weights)
     outputs = run.inference_and_backprop(batch)
-    # The same operations; within a traced function TensorFlow may put some of them together.
+    # The same operations; within a traced function TensorFlow may fuse some of them.
     np.testing.assert_allclose(outputs["loss"], want, rtol=1e-6)
     for got, gradient in zip(run.gradients().values(), gradients, strict=True):
         np.testing.assert_allclose(got, gradient, rtol=1e-5, atol=1e-7)
@@ -540,7 +540,7 @@ def test_a_whole_step_is_its_two_halves(keras: Any, rule: Any) -> None:
         states.append(run.state_dict())
         np.testing.assert_array_equal(made.trainable_variables[0].numpy(), next(iter(states[-1].values())))  # shared
     for name, value in states[0].items():
-        # One graph or two: sums may be ordered otherwise.
+        # One graph or two: the order of sums may differ.
         np.testing.assert_allclose(states[1][name], value, rtol=1e-5, atol=1e-6)
 
 
@@ -571,7 +571,7 @@ def test_a_trainer_trains_a_keras_model(keras: Any, native: bool) -> None:
     optimizer = d5.framework("tensorflow").optimizer("adam")(lr=0.05) if native else d5.Adam(lr=0.05)
     trainer = d5.Trainer(keras_executor(keras), optimizer, d5.ShuffleSampler(data, 16), d5.OrderedSampler(data, 20))
     trainer.train(10)
-    # Three clouds, their centres more than five deviations apart; 40 steps are plenty.
+    # Three clouds, their centers more than five deviations apart; 40 steps are plenty.
     assert trainer.scores["accuracy"] > 90
 
 

@@ -74,7 +74,7 @@ class TestONNXRuntime(EngineSuite):
 
 
 def test_a_factor_of_a_product_in_float64_keeps_its_digits() -> None:
-    """ONNX Runtime makes it an attribute of the product, in float32, where nobody says that it should not."""
+    """ONNX Runtime turns the factor into a float32 attribute of the product unless deep5 prevents it."""
     build = NetworkBuilder("factor", dtype="float64")
     x, w = build.input("x", (3, 4)), build.input("w", (4, 5))
     scaled = build.op("Mul", x, build.constant("factor", np.array(3**-0.5)))

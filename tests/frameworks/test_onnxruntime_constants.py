@@ -1,4 +1,4 @@
-"""ONNX Runtime holds weights as constants while nobody can write to them, and never a moment longer."""
+"""ONNX Runtime holds weights as constants only as long as no code can write to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def made() -> Any:
 
 
 def constants(executor: Any) -> bool:
-    """Whether the session of inference asks for nothing but the batch."""
+    """Whether the inference session has no inputs except the batch."""
     return len(executor._session().get_inputs()) == len(executor.network.inputs)
 
 
@@ -42,7 +42,7 @@ def agree(executor: Any) -> None:
     for size in (3, 5, 3):
         given = batch(size)
         wanted = expected(executor, given)
-        # Folded into convolutions, normalisation is rounded elsewhere: eighteen layers of float32.
+        # Folded into convolutions, normalization rounds elsewhere: eighteen layers of float32.
         limit = 1e-4 * max(1.0, float(np.abs(wanted).max()))
         np.testing.assert_allclose(executor.inference(given)["logits"], wanted, rtol=0, atol=limit)
 
@@ -125,10 +125,10 @@ def test_arrays_given_out_before_the_first_call_stay_live() -> None:
 
 
 def test_the_model_of_constants_holds_no_weight() -> None:
-    """They are read in memory: a model of more than two gigabytes is no message of protobuf any more."""
+    """Weights are passed in memory: a model of more than two gigabytes does not fit into a protobuf message."""
     from deep5.networks.engine import engine_model
 
     wide = d5.networks.mlp(features=784, hidden=500)
     data = engine_model(wide, fixed=True)
     assert len(data) < 0.05 * sum(spec.size * 4 for spec in wide.parameter_specs.values())
-    assert wide.initial("fc1.weight").any()  # the network itself keeps its own
+    assert wide.initial("fc1.weight").any()  # the network keeps its own weights

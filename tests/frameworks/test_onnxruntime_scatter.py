@@ -1,4 +1,4 @@
-"""What is combined at repeated indices is combined in order: ONNX Runtime's own kernel loses updates in parallel."""
+"""Values combined at repeated indices are combined in order: ONNX Runtime's own kernel loses parallel updates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_it_gives_what_the_reference_gives(shape: tuple[Any, ...], depth: int, d
     network, draw = scatter(shape, depth, reduction, dtype), np.random.default_rng(0)
     extents = tuple(4 if extent == "N" else extent for extent in shape)
     for count in (9, 1, 0):
-        # Small whole numbers: sums and products are exact, in whatever order.
+        # Small integers: sums and products are exact in any order.
         given = {
             "data": draw.integers(-3, 4, extents).astype(dtype),
             "indices": np.stack([draw.integers(-n, n, count) for n in extents[:depth]], axis=-1),
@@ -87,7 +87,7 @@ def test_what_cannot_be_put_in_order_is_refused_by_name() -> None:
 
 @pytest.mark.slow
 def test_no_update_is_lost_with_two_threads(two_threads: None) -> None:
-    """The gradient of a table's row is how often it was read: ONNX Runtime's own ScatterND is wrong in 5 of 1000."""
+    """The gradient of a table's row is the number of its reads: ONNX Runtime's own ScatterND is wrong in 5 of 1000."""
     build = NetworkBuilder("counted")
     rows = build.op("Gather", build.parameter("table", (50, 64)), build.input("index", ("N",), "int64"))
     network = build.network({"loss": build.op("ReduceSum", rows, keepdims=0)})

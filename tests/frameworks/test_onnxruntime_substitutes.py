@@ -1,4 +1,4 @@
-"""Nodes that ONNX Runtime computes by others of its kernels, against the reference or NumPy."""
+"""Nodes for which deep5 makes ONNX Runtime use other kernels, compared with the reference or NumPy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def network(
     shape: Any = None,
     **attributes: Any,
 ) -> d5.Network:
-    """One node in the newest opset; the inputs in `fixed` are constants, extents of the first have names."""
+    """One node in the newest opset; the inputs in `fixed` are constants, the dimensions of the first have names."""
     names = ["" if value is None else f"x{number}" for number, value in enumerate(values)]
     results = [f"y{number}" for number in range(outputs)]
     held = [numpy_helper.from_array(values[number], f"x{number}") for number in fixed]

@@ -1,4 +1,4 @@
-"""OpenVINO as a training engine: that any engine that reads ONNX can train."""
+"""OpenVINO as a training engine, to show that any engine that reads ONNX can train."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deep5.frameworks.openvino import from_model
 from deep5.networks import Network, NetworkBuilder, lenet, mlp
 from engine import EngineSuite, close, feed
 
-# A crash ends the process that it happens in: each network has one of its own, and the exit status is looked at.
+# A crash ends its process: each network runs in a separate one, whose exit status is checked.
 ALTERNATE = """
 import sys
 import numpy as np
@@ -46,7 +46,7 @@ for number in range(200):
     assert all(again[name].tobytes() == first[name].tobytes() for name in first), number
 """
 
-# Models fail while they run, and others run behind them: some that were there before, some compiled anew.
+# Models fail while they run, and other models run after them: some that existed before, some newly compiled.
 BEHIND = """
 import os, sys, time
 import numpy as np
@@ -104,14 +104,14 @@ def sums(b: NetworkBuilder, w: ir.Value) -> ir.Value:
 
 
 def unfit(name: str) -> Network:
-    """A network whose x, of any number of rows as far as its inputs say, has to have 5."""
+    """A network whose x must have 5 rows, although its inputs declare any number of rows."""
     build = NetworkBuilder("unfit")
     y = UNFIT[name](build, build.input("x", ("N", 3)), build.parameter("w", (5, 3)))
     return build.network({"y": y, "loss": build.op("ReduceMean", y, keepdims=0)})
 
 
 def reshaped() -> Network:
-    """A network that fails while it runs where the values of `shape` are not 5 and 3."""
+    """A network that fails at run time unless the values of `shape` are 5 and 3."""
     build = NetworkBuilder("values")
     rows = build.op("Reshape", build.input("x", (15,)), build.input("shape", (2,), "int64"))
     return build.network({"y": build.op("Add", build.op("Softmax", rows), build.parameter("w", (5, 3)))})
@@ -135,7 +135,7 @@ def test_a_batch_that_does_not_fit_is_an_error_and_spoils_nothing(name: str, cal
     run_alone(ALTERNATE, name, call)
 
 
-# Two threads where a process may use one processor are one.
+# Two threads are one where a process may use only one processor.
 @pytest.mark.parametrize(("threads", "processors"), [(1, 0), (2, 0), (2, 1)])
 def test_what_fails_while_it_runs_is_told_and_leaves_other_models_alone(threads: int, processors: int) -> None:
     if processors and not hasattr(os, "sched_setaffinity"):
@@ -146,7 +146,7 @@ def test_what_fails_while_it_runs_is_told_and_leaves_other_models_alone(threads:
 def test_a_batch_that_does_not_fit_says_what_and_where() -> None:
     executor = from_model(unfit("Add"))
     message = r"on 'x' of shape \[4, 3\]: the node 'y' \(Add\) got \[4,3\] and \[5,3\]: .*; allowed: shapes that fit"
-    for rows in (1, 5, 1):  # one row is repeated
+    for rows in (1, 5, 1):  # one row is broadcast
         assert executor.inference({"x": np.zeros((rows, 3), np.float32)})["y"].shape == (5, 3)
         with pytest.raises(NetworkError, match=message):
             executor.inference({"x": np.zeros((4, 3), np.float32)})
@@ -168,11 +168,11 @@ class TestOpenVINO(EngineSuite):
         executors = self.pair(network)
         for executor in executors:
             executor.inference_and_backprop(feed(network, classes=10))
-        # ReLU and max-pooling have kinks; at random values nothing lies within rounding of one
+        # ReLU and max-pooling have kinks; at random values nothing is within rounding of one
         close(executors[0].gradients(), executors[1].gradients())
 
     def test_a_callback_may_run_the_executor(self) -> None:
-        """On a larger batch, for which OpenVINO gives the memory of its outputs back."""
+        """On a larger batch, for which OpenVINO releases the memory of its outputs."""
         network = mlp(features=4, hidden=3)
         executor, plain = self.executor(network), self.executor(network)
         inputs = {size: feed(network, size, classes=3) for size in (2, 500)}

@@ -1,4 +1,4 @@
-"""Every operator of PyTorch's and TensorFlow's tables: against ONNX Runtime, and gradients by central differences."""
+"""Every operator of PyTorch's and TensorFlow's tables: values of ONNX Runtime, gradients by central differences."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from deep5.networks.onnx.reading import nodes_of
 from operator_cases import ONLY, Case, cases, checked_gradients, converted, named, runtime, single, smooth, with_loss
 
 FRAMEWORKS = ("pytorch", "tensorflow")
-# What neither the cases nor ONNX's own suite have; test_pytorch_operators.py and test_tensorflow_operators.py do.
+# Neither in the cases nor in ONNX's suite; test_pytorch_operators.py and test_tensorflow_operators.py test them.
 _TRIED_ELSEWHERE = {
     *("ConcatFromSequence", "GlobalLpPool", "Multinomial", "Optional", "RandomNormal", "RandomNormalLike"),
     *("RandomUniform", "RandomUniformLike", "SequenceErase"),
 }
-# Whose kernels are others in float32 than in float64.
+# Operators whose float32 kernels differ from their float64 kernels.
 _OF_THEIR_OWN = {"AveragePool", "BatchNormalization", "Conv", "MaxPool", "SoftmaxCrossEntropyLoss"}
 
 
@@ -54,7 +54,7 @@ def test_operator_against_onnxruntime(
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_local_response_normalization_over_an_even_number_of_channels(framework: str) -> None:
-    """Which ONNX Runtime does not have: against the definition."""
+    """ONNX Runtime has no kernel for it: compared with the definition."""
     x = np.random.default_rng(0).standard_normal((2, 5, 3, 2)).astype(np.float32)
     network = single("LRN", {"x": x}, size=4, alpha=0.3, beta=0.6, bias=1.5)
     ((_, got),) = d5.framework(framework).executor(network).inference({"x": x}).items()
@@ -69,7 +69,7 @@ def test_every_operator_of_the_table_is_tried(framework: str) -> None:
     table = import_module(f"deep5.frameworks.{framework}.operators").OPERATORS
     tried = {op for op, _, _ in cases(framework)} | {"Constant"}
     assert tried <= table.keys()
-    # ONNX's own suite has the others.
+    # ONNX's own suite tests the others.
     models = [model_of(case) for suite in ("node", "simple") for case in onnx_cases(suite).values()]
     nodes = [node for model in models for node in nodes_of(model)]
     known = {f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in nodes}
@@ -77,7 +77,7 @@ def test_every_operator_of_the_table_is_tried(framework: str) -> None:
 
 
 def test_what_one_table_has_alone_the_other_refuses() -> None:
-    """Or the case belongs among the shared ones."""
+    """Otherwise the case belongs to the shared ones."""
 
     def taken(case: Case, framework: str) -> bool:
         op, values, options = case
@@ -95,7 +95,7 @@ def test_gradient_of_every_operator(
     run = d5.framework(framework).executor(with_loss(op, feeds, "float64", **options))
     gradients = checked_gradients(run, feeds)
     if framework == "tensorflow" and op not in _OF_THEIR_OWN:
-        return  # the others run the same kernels in both element types, and tracing takes long
+        return  # the other operators use the same kernels in both element types, and tracing takes long
     feeds = {name: converted(value, "float32") for name, value in named(values).items()}
     single_precision = d5.framework(framework).executor(with_loss(op, feeds, "float32", **options))
     single_precision.inference_and_backprop(feeds, wrt=list(gradients))

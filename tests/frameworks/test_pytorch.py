@@ -1,4 +1,4 @@
-"""The PyTorch back-end beyond what all executors have in common: source, fused calls, autograd, optimizers."""
+"""The PyTorch back-end beyond the interface that all executors share: source, fused calls, autograd, optimizers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_numbers_that_are_constant_nodes(op: str, dtype: str) -> None:
     ):
         want = np.asarray(want)  # noqa: PLW2901 - a scalar comes as a number
         assert (tuple(got.shape), got.numpy().dtype) == (want.shape, want.dtype)
-        # Powers by two libraries: some units in the last place.
+        # Powers from two libraries: some units in the last place.
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-6 if dtype == "float32" else 1e-14)
 
 
@@ -115,7 +115,7 @@ def test_the_source_is_a_straight_line() -> None:
     source = executor(lenet()).source
     assert source.count("def ") == 1
     assert not any(word in source for word in (" for ", " if ", "while", "import", "exec", "eval("))
-    assert "del " in source  # activations go as soon as nothing needs them
+    assert "del " in source  # activations are freed as soon as nothing needs them
 
 
 def attention(dtype: str, **options: Any) -> Network:
@@ -165,7 +165,7 @@ def test_a_transformer_against_the_reference() -> None:
     for run in (ours, reference):
         run.inference_and_backprop(feed, info=d5.StepInfo(step=3, seed=5))
     for name, value in ours.gradients().items():
-        # The same masks, so the same gradients, to the rounding of sums of some dozen float64 products.
+        # The same masks, so the same gradients, up to the rounding of sums of some dozen float64 products.
         np.testing.assert_allclose(value.numpy(), reference.gradients()[name], rtol=1e-9, atol=1e-12)
     assert "scaled_dot_product_attention" in ours.source  # evaluation drops nothing
     np.testing.assert_allclose(
@@ -186,7 +186,7 @@ def test_lenet_against_torch_by_hand(dtype: str) -> None:
         h = torch.tanh(F.linear(h, w[f"{name}.weight"], w[f"{name}.bias"]))
     loss = F.cross_entropy(F.linear(h, w["fc3.weight"], w["fc3.bias"]), torch.from_numpy(label))
     loss.backward()
-    assert outputs["loss"].item() == loss.item()  # the same calls, so the same bits
+    assert outputs["loss"].item() == loss.item()  # the same calls, so bit-identical
     for name, gradient in run.gradients().items():
         assert torch.equal(gradient, w[name].grad)  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ def test_outputs_hold_no_graph() -> None:
             assert not value.requires_grad
     for gradient in run.gradients().values():
         assert gradient.grad_fn is None
-    # A function that is part of the graph dies with the call.
+    # A function object that is part of the graph is freed with the call.
     died: list[int] = []
 
     class Witness(torch.autograd.Function):
@@ -269,7 +269,7 @@ def test_what_is_not_differentiated_by_costs_nothing() -> None:
         run.inference_and_backprop(feed, wrt=["fc.weight", "fc.bias"])
         few, saved[:] = sum(saved), []
         run.inference_and_backprop(feed)
-        assert few < sum(saved) / 100  # the last layer alone keeps what it read
+        assert few < sum(saved) / 100  # only the last layer keeps its input
     torch.testing.assert_close(run.gradients()["fc.weight"], want)
     assert len(run.gradients()) == len(run.network.parameter_specs)
     group = d5.ParameterGroup(lambda name: not name.startswith("fc"), frozen=True)
@@ -377,6 +377,6 @@ assert all(torch.allclose(each, found[0], rtol=1e-5) for each in found)
 
 
 def test_a_subsampling_convolution_of_few_channels_takes_channels_that_come_last() -> None:
-    # On its own: what was written past the end of an array ended the process, here or later.
+    # In a separate process: writing past the end of an array ended the process, here or later.
     done = subprocess.run([sys.executable, "-c", SUBSAMPLED], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

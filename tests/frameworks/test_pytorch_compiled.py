@@ -56,7 +56,7 @@ def test_the_compiled_mode_is_a_mode_of_its_own(monkeypatch: pytest.MonkeyPatch)
 
 
 def traced(made: Any) -> Any:
-    """torch's tracer and its rules, but what it traced runs as it is: nothing is compiled."""
+    """torch's tracer and its rules, but the traced graph runs uncompiled."""
     made._compiler._inductor = lambda graph, inputs: graph.forward
     return made
 
@@ -66,7 +66,7 @@ def test_any_number_of_sets_of_leaves_is_compiled() -> None:
     run, plain, feed = traced(compiled(network)), executor(network), batch()
     names = [*network.parameter_specs, "input"]
     chosen = [names[first:last] for first in range(5) for last in range(first + 1, 6)]
-    assert len(chosen) > 8  # torch compiles a function eight times
+    assert len(chosen) > 8  # torch's limit is eight compilations of a function
     for wrt in (*chosen, *chosen[:3]):
         for each in (run, plain):
             each.inference_and_backprop(feed, wrt=wrt)
@@ -83,7 +83,7 @@ def test_a_compiled_function_that_met_too_many_kinds_of_inputs_begins_anew() -> 
         build.constant(name, np.array([number])) for name, number in (("a", -1), ("b", -9), ("c", 0), ("d", -1))
     ]
     run = traced(compiled(build.network({"y": build.op("Slice", build.input("x", ("N", 3)), *arguments)})))
-    for count in range(2, 13):  # torch makes a function of each size here
+    for count in range(2, 13):  # torch compiles a function for each size here
         x = normal(count, 3)
         np.testing.assert_array_equal(run.inference({"x": x})["y"], x[-1:-9:-1])
     assert run.compilations > 8
@@ -132,7 +132,7 @@ def test_labels_are_looked_at_before_what_is_compiled(dtype: str, ignored: int |
 
 @pytest.mark.slow
 class Enough(Exception):
-    """Nothing needs to be compiled any more."""
+    """Nothing needs to be compiled again."""
 
 
 def test_compiled_steps_wait_for_what_is_changed_in_place_before_them() -> None:
@@ -146,7 +146,7 @@ def test_compiled_steps_wait_for_what_is_changed_in_place_before_them() -> None:
 
     def look(steps: list[Any]) -> Any:
         for step in (each for fused in steps for each in fused.get_nodes()):
-            # The names from before the change, which the step must not wait for, and those that it waits for.
+            # The names before the mutation, for which the step must not wait, and those for which it waits.
             behind.append((set(step.mutation_renames), {read.name for read in step.read_writes.reads}))
         raise Enough
 
@@ -176,14 +176,14 @@ def test_batches_of_any_size_run_what_was_compiled_once() -> None:
         assert run.compilations == 1
     native = torch.from_numpy(normal(7, 4))
     run.inference({**batch(7), "input": native})
-    assert not hasattr(native, "_dynamo_weak_dynamic_indices")  # the caller's tensor carries no mark
+    assert not hasattr(native, "_dynamo_weak_dynamic_indices")  # the caller's tensor is not marked
     assert run.compilations == 2  # evaluation keeps nothing for a gradient
     for count in (4, 6):
         feed = batch(count)
         torch.testing.assert_close(run.inference(feed)["logits"], plain.inference(feed)["logits"], rtol=1e-3, atol=1e-4)
     assert run.compilations == 2
     run.inference(batch(1))
-    assert run.compilations == 3  # torch has batches of one apart
+    assert run.compilations == 3  # torch has separate batches of one
     for _ in range(2):
         run.inference_and_backprop(batch(5), wrt=["fc2.bias"])
         assert run.gradients().keys() == {"fc2.bias"}
@@ -192,7 +192,7 @@ def test_batches_of_any_size_run_what_was_compiled_once() -> None:
 
 @pytest.mark.slow
 def test_a_compiled_recurrent_layer_is_its_cells() -> None:
-    network = lstm(features=3, hidden=4, length=6, classes=2)  # of fewer steps than four the plain one takes cells, too
+    network = lstm(features=3, hidden=4, length=6, classes=2)  # below four steps, the plain executor uses cells, too
     run, plain = compiled(network), executor(network)
     assert "f_long_short" in plain.source
     assert "f_long_short" not in run.source
@@ -228,7 +228,7 @@ def test_compiled_statistics_and_masks() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("op", sorted(OPERATORS.keys() - {"Constant"}))
 def test_every_operator_is_one_graph(op: str) -> None:
-    """What torch.compile asks of Python code; that it then compiles right is its own business, and tried above."""
+    """What torch.compile requires of Python code; correct compilation is torch's task, and is tested above."""
     values, options = next((values, options) for name, values, options in CASES if name == op)
     network = single(op, named(values), **options)
     run = executor(network)

@@ -23,7 +23,7 @@ PLACES = np.array([[0, -1, 2], [1, 2, 0]])
 MANY = np.array([2**63, 2**64 - 1, 2**63 + 5, 7], np.uint64)
 FEW = np.array([3, 2**63 + 1, 2**64 - 1, 2], np.uint64)
 
-# Operators that have a gradient, beside those that other back-ends share.
+# Operators that have a gradient, in addition to those that other back-ends share.
 DIFFERENTIABLE: list[Case] = [
     *((op, (UNIT,), {}) for op in ("Acos", "Asin", "Atan", "Atanh", "Cosh", "Sinh", "Tan", "Mish", "Softsign")),
     *((op, (P,), {}) for op in ("Asinh", "ReduceLogSum")),
@@ -109,7 +109,7 @@ DIFFERENTIABLE: list[Case] = [
     ),
     ("GRU", (normal(5, 2, 3), normal(1, 12, 3), normal(1, 12, 4)), {"hidden_size": 4, "outputs": 2}),
 ]
-# Whose shapes only a run tells, or which ONNX Runtime has not; ONNX's own suite has their numbers.
+# Shapes known only at run time, or no ONNX Runtime kernel; ONNX's own suite tests the values.
 _UNKNOWN_TO_RUNTIME = {"CenterCropPad", "ReduceSum", "ReverseSequence", "Split", "Squeeze", "Unsqueeze"}
 smooth = pytest.mark.parametrize(
     ("op", "values", "options"), DIFFERENTIABLE, ids=[f"{case[0]}-{at}" for at, case in enumerate(DIFFERENTIABLE)]
@@ -124,7 +124,7 @@ def runtime(network: Network, feeds: dict[str, np.ndarray]) -> list[Any]:
 
 
 def fed(values: tuple[Any, ...], options: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Inputs by name, and options: behind an input that is left out, all are constants."""
+    """Inputs by name, and options: after an omitted input, all are constants."""
     left_out = [at for at, value in enumerate(values) if value is None]
     if not left_out:
         return named(values), options
@@ -168,7 +168,7 @@ def test_gradient_beside_places(op: str, constants: tuple[Any, ...], options: di
     up, down = (float(run.inference({"x": x + sign * 1e-6 * direction})["loss"]) for sign in (1, -1))
     run.inference_and_backprop({"x": x}, wrt=["x"])
     slope = float(np.sum(run.gradients()["x"].numpy() * direction))
-    # A central difference is right to the square of the step, and to rounding (1e-16 of the loss) over the step.
+    # A central difference is accurate to the square of the step, and to rounding (1e-16 of the loss) over the step.
     assert slope == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-7)
 
 
@@ -234,7 +234,7 @@ def test_gradient_through_a_loop_whose_length_a_run_tells() -> None:
         run.inference_and_backprop(feeds, wrt=["x"])
         step, wide = 1e-6, x.astype(np.float64)
         want = [(loss(wide + e, count) - loss(wide - e, count)) / (2 * step) for e in step * np.eye(3)]
-        # Some ten float32 operations in a row.
+        # Some ten float32 operations in sequence.
         np.testing.assert_allclose(run.gradients()["x"].numpy(), want, rtol=1e-5, atol=1e-6)
     assert run.inference({"x": x, "n": np.array(0)})["all"].shape[0] == 0
 
@@ -367,7 +367,7 @@ def test_an_index_outside_is_told() -> None:
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("kind", ["distinct", "equal", "nan", "whole", "float16"])
 def test_few_of_many_numbers_are_those_that_a_stable_sort_gives(kind: str, largest: int) -> None:
-    """torch's own choice among equal ones is another; of NaN, the largest, as well."""
+    """torch chooses differently among equal elements, and among NaNs, which count as the largest."""
     rng = np.random.default_rng(3)
     x = rng.permutation(8 * 1024).reshape(8, 1024).astype(np.float32)
     x = {"equal": x // 1000, "whole": (x // 9).astype(np.int64), "float16": (x / 8).astype(np.float16)}.get(kind, x)

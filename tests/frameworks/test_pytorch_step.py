@@ -1,4 +1,4 @@
-"""`DeviceStep`, which updates where the parameters are, against the compiled kernel: here both on the host."""
+"""`DeviceStep`, which updates the parameters on their device, compared with the compiled kernel: here on the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deep5.frameworks.pytorch.step import DeviceStep  # noqa: E402
 
 TORCH = d5.framework("pytorch")
 INFO = d5.StepInfo(batch_size=8)
-# A few roundings a step, in another order where a sum is involved; twenty steps.
+# A few roundings per step, in another order where a sum is involved; twenty steps.
 TOLERANCE = {"float64": 1e-11, "float32": 2e-5}
 
 
@@ -60,7 +60,7 @@ def batch(step: int, dtype: str = "float32") -> dict[str, np.ndarray]:
 
 
 def both(name: str, dtype: str = "float32", **options: Any) -> Any:
-    """Executor and step, with the kernel and with torch's functions; and the rules, of which each has its own."""
+    """Executor and step, with the kernel and with torch's functions; and the rules, one for each."""
     pairs = []
     for make in (lambda run, own: run.train_step(own, **options), lambda run, own: DeviceStep(run, own, **options)):
         run, own = TORCH.executor(network(dtype)), rule(name)
@@ -125,7 +125,7 @@ def test_both_halves_are_the_whole_step(name: str) -> None:
         before = second.state_dict()
         whole(batch(number), info)
         halves.backprop(batch(number), info, lambda name, value, calls=calls: calls.update({name: value.clone()}))
-        for key, value in before.items():  # the point of the gradient is not left behind
+        for key, value in before.items():  # the point of the gradient does not remain
             np.testing.assert_array_equal(second.state_dict()[key], value)
         assert calls.keys() == second.gradients().keys()
         halves.apply({key: d5.to_numpy(value) for key, value in second.gradients().items()}, info)
@@ -175,7 +175,7 @@ def test_a_step_that_fails_changes_nothing() -> None:
 
 
 class Remembering(d5.UpdateRule):
-    """States that are the parameter and the gradient of the step before; one array a parameter."""
+    """States that are the parameter and the gradient of the previous step; one array per parameter."""
 
     hyper, scope = ("lr",), "tensor"
 
@@ -213,7 +213,7 @@ def test_refusals() -> None:
 
 
 def test_an_update_starts_no_more_work_for_more_layers() -> None:
-    """The rule of Adam works element by element: all parameters are one vector to it."""
+    """Adam works element by element: it sees all parameters as one vector."""
 
     def started(depth: int) -> int:
         run = TORCH.executor(d5.networks.resnet(depth=depth, seed=0))

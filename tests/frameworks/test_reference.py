@@ -1,4 +1,4 @@
-"""The NumPy reference: kernels against ONNX Runtime, the executor's interface, LeNet against torch written by hand."""
+"""The NumPy reference: kernels compared with ONNX Runtime, the executor's interface, LeNet with hand-written torch."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_losses_over_classes(reduction: str, weights: bool, ignore: dict[str, in
 )
 def test_networks_against_onnxruntime(network: Network, shape: tuple[int, ...]) -> None:
     feeds = {"input": normal(*shape).astype(np.float32), "label": RNG.integers(0, 10, shape[0])}
-    # up to eight layers of float32 one upon the other
+    # up to eight layers of float32 in sequence
     against_onnxruntime(network, feeds, 1e-4)
 
 
@@ -340,7 +340,7 @@ def test_loss_scale_and_accumulate() -> None:
     executor.inference_and_backprop(second, accumulate=True)
     total = executor.gradients()
     for name in one:
-        np.testing.assert_array_equal(one[name], kept[name])  # what was handed out is not overwritten later
+        np.testing.assert_array_equal(one[name], kept[name])  # returned arrays are not overwritten later
         # 8 is a power of two: scaling by it is exact in every product; sums round alike
         np.testing.assert_array_equal(total[name], one[name] + two[name] / 8)
 

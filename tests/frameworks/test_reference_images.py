@@ -1,4 +1,4 @@
-"""The reference's operators on images and windows, where ONNX's own suite does not look."""
+"""The reference's operators on images and windows, in cases that ONNX's own suite does not cover."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def evaluated(op: str, values: tuple[Any, ...], outputs: int = 1, **attributes: 
 
 
 def compared(op: str, values: tuple[Any, ...], outputs: int = 1, **attributes: Any) -> None:
-    """As ONNX's own implementation, which is not deep5's."""
+    """Matches ONNX's own implementation, which is independent of deep5."""
     network = network_of(op, values, outputs, False, **attributes)
     feeds = {f"x{i}": value for i, value in enumerate(values) if value is not None}
     with np.errstate(all="ignore"):
@@ -69,7 +69,7 @@ def test_resize_with_its_other_attributes(mode: str) -> None:
 
 
 def test_resize_by_a_third() -> None:
-    """Of float32: to the element that is meant, however far along."""
+    """In float32: the intended element, at any distance from the start."""
     x = np.arange(3 * 4096.0)
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     (got,) = evaluated("Resize", (x, None, np.array([1 / 3], np.float32)), **attributes)
@@ -78,7 +78,7 @@ def test_resize_by_a_third() -> None:
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_the_old_operators_count_from_the_first_element(mode: str) -> None:
-    """As their specification has it: the element i of the result lies at i / scale."""
+    """As specified: the element i of the result lies at i / scale."""
     x = normal(1, 1, 1, 4)
     for op, opset in (("Upsample", 9), ("Resize", 10)):
         text = f'''<ir_version: 4, opset_import: ["": {opset}]> g (float[1,1,1,4] x) => (float[1,1,1,10] y)
@@ -96,7 +96,7 @@ def test_resize_of_axes_from_behind() -> None:
 
 
 def test_resize_of_whole_numbers() -> None:
-    """What is the same everywhere stays so, rounding or not, and what overshoots ends at the largest number."""
+    """A constant stays constant, with or without rounding, and an overshoot ends at the largest number."""
     flat = np.full((1, 1, 7), 3, np.uint8)
     for mode in ("linear", "cubic"):
         (got,) = evaluated("Resize", (flat, None, np.array([1, 1, 2.7], np.float32)), mode=mode)
@@ -109,7 +109,7 @@ def test_resize_of_whole_numbers() -> None:
 
 
 def test_a_resize_to_the_same_size_has_memory_of_its_own() -> None:
-    """What follows writes to it in place."""
+    """The next node writes to the result in place."""
     build = NetworkBuilder("same", dtype="float32")
     x = build.input("x", (1, 2, 3))
     same = build.op("Resize", x, None, build.constant("s", np.ones(3, np.float32)), mode="linear")
@@ -135,11 +135,11 @@ def test_other_resizes_are_refused() -> None:
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align", [0, 1])
 def test_grid_sample(mode: str, padding: str, align: int) -> None:
-    """In one, two and three dimensions, far outside too; in two as PyTorch, where it is installed."""
+    """In one, two and three dimensions, also far outside; in two compared with PyTorch, if installed."""
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": align}
     for space in ((5,), (4, 5), (3, 4, 2)):
         if mode == "cubic" and len(space) == 3:
-            continue  # neither of the two has it
+            continue  # neither of the two supports it
         # ONNX's own computes in float32
         x = normal(2, 3, *space, dtype="float32" if len(space) == 1 else "float64")
         grid = (3 * RNG.uniform(-1, 1, (2, *(extent + 1 for extent in space), len(space)))).astype(x.dtype)
@@ -149,7 +149,7 @@ def test_grid_sample(mode: str, padding: str, align: int) -> None:
             given = torch.from_numpy(x), torch.from_numpy(grid)
             want = torch.nn.functional.grid_sample(*given, known, padding, bool(align)).numpy()
             np.testing.assert_allclose(evaluated("GridSample", (x, grid), **attributes)[0], want, atol=1e-10)
-        elif (mode, padding) != ("cubic", "border"):  # ONNX's clamps the place, PyTorch's the pixels
+        elif (mode, padding) != ("cubic", "border"):  # ONNX's implementation clamps the position, PyTorch's the pixels
             compared("GridSample", (x, grid), **attributes)
 
 
@@ -265,7 +265,7 @@ def test_windows_that_do_not_fit_and_places_outside_are_refused() -> None:
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
 def test_pad(mode: str, dtype: str) -> None:
-    """Extents and signs of all kinds, computed; farther than one reflection goes."""
+    """Sizes and signs of all kinds, computed; also farther than one reflection."""
     x = (normal(3, 4) > 0 if dtype == "bool" else 9 * normal(3, 4)).astype(dtype)
     for widths in (((1, 2), (0, 3)), ((5, 7), (9, 8)), ((-1, 2), (3, -2)), ((0, 0), (-1, -1)), ((-1, -1), (0, 1))):
         pads = np.array([side[i] for i in range(2) for side in widths])
@@ -288,7 +288,7 @@ def test_pads_that_cut_all() -> None:
 @pytest.mark.parametrize("shift", ["half_pixel", "output_half_pixel"])
 @pytest.mark.parametrize("mode", ["avg", "max"])
 def test_roi_align(ratio: int, shift: str, mode: str) -> None:
-    """Boxes of many sizes, which need grids of their own, partly outside."""
+    """Boxes of many sizes, each with its own grid, partly outside."""
     x, rois = normal(2, 3, 7, 8), np.array([[0, 0, 3, 3], [1, 2, 9.5, 6], [-3, -2, 5, 4], [2, 2, 2.5, 2.5]], np.float32)
     attributes = {"output_height": 2, "output_width": 3, "sampling_ratio": ratio, "spatial_scale": 0.75, "mode": mode}
     compared("RoiAlign", (x, rois, np.array([0, 1, 1, 0])), coordinate_transformation_mode=shift, **attributes)
@@ -303,7 +303,7 @@ def test_max_roi_pool() -> None:
     want = x[1, :, 1:5, 2:6].reshape(3, 2, 2, 2, 2).max((2, 4))
     np.testing.assert_array_equal(got[0], want)
     np.testing.assert_array_equal(got[1, :, 1, 1], x[0, :, 0, 0])
-    np.testing.assert_array_equal(got[1, :, 0, 0], np.zeros(3))  # all of the bin is outside
+    np.testing.assert_array_equal(got[1, :, 0, 0], np.zeros(3))  # the whole bin is outside
     np.testing.assert_array_equal(got[2], np.zeros((3, 2, 2)))
 
 

@@ -1,4 +1,4 @@
-"""Kernels of the reference against ONNX's own reference implementation, in float32 and float64, and on views."""
+"""Kernels of the reference compared with ONNX's reference implementation, in float32 and float64, and on views."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         ("ScatterND", (X, np.array([[0, 1], [1, 2], [0, 1]]), RNG.standard_normal((3, 4))), {"reduction": reduction})
         for reduction in ("add", "mul", "min", "max")
     ),
-    # As many samples as channels: onnx 1.23's own evaluator normalises no more channels than there are samples.
+    # As many samples as channels: onnx 1.23's own evaluator normalizes no more channels than there are samples.
     *(
         ("LRN", (RNG.standard_normal((4, 4, 2, 3)),), {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.5})
         for size in (1, 2, 3, 7)
@@ -104,14 +104,14 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-# In float64 ONNX's own reference computes these, or reads an attribute of theirs, in float32.
+# In float64 ONNX's own reference computes these, or reads one of their attributes, in float32.
 ROUNDED = ("Erf", "Gelu", "HardSigmoid", "HardSwish", "LRN", "LayerNormalization", "LeakyRelu")
-# Without their second input as a constant, ONNX does not infer so much as the rank of the result.
+# Without their second input as a constant, ONNX does not even infer the rank of the result.
 SHAPING = ("ReduceL2", "ReduceMean", "ReduceMin", "ReduceSumSquare", "Split", "Tile")
 
 
 def network_of(op: str, values: tuple[Any, ...], outputs: int, views: bool, **attributes: Any) -> Network:
-    """One operator on inputs, which are computed views of what is fed where `views`."""
+    """One operator on inputs, which are computed views of the fed values if `views`."""
     build = NetworkBuilder("single")
     inputs: list[Any] = []
     for index, value in enumerate(values):
@@ -185,7 +185,7 @@ def test_max_unpool_undoes_max_pool() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_layer_normalization_returns_its_statistics(dtype: str, axis: int) -> None:
-    """In float32, as ONNX types them; y itself has the precision of x."""
+    """In float32, ONNX's type for them; y itself has the precision of x."""
     x = X.astype(dtype)
     scale = np.ones(X.shape[axis % 3 :], dtype)
     network = network_of("LayerNormalization", (x, scale), 3, False, axis=axis, epsilon=0.25)
@@ -255,7 +255,7 @@ def test_resize_by_whole_factors(scales: list[float], batch_last: bool) -> None:
 
 
 def test_infinities_are_values_not_warnings() -> None:
-    """1 / 0, log 0 and the like, under which the suite would fail if they warned."""
+    """1 / 0, log 0 and the like; a warning would fail the suite."""
     build = NetworkBuilder("odd", dtype="float64")
     x = build.input("x", (3,))
     network = build.network({"y": build.op("Log", x), "z": build.op("Reciprocal", build.op("Mul", x, x))})
@@ -265,7 +265,7 @@ def test_infinities_are_values_not_warnings() -> None:
 
 
 def test_parts_of_a_value_are_not_written_to() -> None:
-    """Split's results are views: what is computed in place must not reach the other part, or what was split."""
+    """Split's results are views: in-place computation must reach neither the other part nor the input."""
     build = NetworkBuilder("parts", dtype="float64")
     x = build.op("Tanh", build.input("x", (4, 2)))
     sizes = build.op("Constant", value=ir.tensor(np.array([2, 2])))

@@ -1,4 +1,4 @@
-"""The reference's conversions, quantisation, bits, noise, texts and trees, where ONNX's own suite does not look."""
+"""The reference's conversions, quantization, bits, noise, strings and trees, where ONNX's suite does not test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLOAT8 = {
 @pytest.mark.parametrize("kind", FLOAT8, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.int32])
 def test_what_a_float8_does_not_hold(kind: DataType, dtype: Any) -> None:
-    """By the tables in ONNX's Cast."""
+    """According to the tables in ONNX's Cast."""
     held, most = FLOAT8[kind]
     assert float(ml_dtypes.finfo(held).max) == most
     x = np.array([0, 1, -3, most / 2, -most]).astype(dtype)
@@ -91,7 +91,7 @@ def test_texts_of_numbers() -> None:
 @pytest.mark.parametrize("kind", ["uint8", "int8", "uint16", "int16", "int4", "uint4", "int2", "uint2"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
 def test_quantised_and_back(kind: str, shape: tuple[int, ...]) -> None:
-    """By one scale, by one for each place along the axis, and by blocks of two."""
+    """With one scale, with one per position along the axis, and with blocks of two."""
     dtype = np.dtype(getattr(ml_dtypes, kind)) if kind[-1] in "24" else np.dtype(kind)
     least, most = int(ml_dtypes.iinfo(dtype).min), int(ml_dtypes.iinfo(dtype).max)
     x = RNG.standard_normal((2, 3)).astype(np.float32)
@@ -171,7 +171,7 @@ def test_random_numbers_are_a_function_of_the_seed(dtype: int) -> None:
     first = run("RandomNormal", mean=3.0, scale=2.0, seed=1.0, **shape)[0]
     np.testing.assert_array_equal(first, run("RandomNormal", mean=3.0, scale=2.0, seed=1.0, **shape)[0])
     assert (first != run("RandomNormal", mean=3.0, scale=2.0, seed=2.0, **shape)[0]).any()
-    # The mean of 10000 numbers is right to a hundredth of their deviation; six times that is never met by chance.
+    # The mean of 10000 numbers is accurate to a hundredth of their deviation; six times that never occurs by chance.
     assert abs(first.astype(np.float64).mean() - 3) < 0.12
     assert abs(first.astype(np.float64).std() - 2) < 0.12
     even = run("RandomUniform", low=-1.0, high=3.0, seed=1.0, **shape)[0].astype(np.float64)
@@ -217,7 +217,7 @@ def test_texts() -> None:
     spans = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 1}
     row = np.array([["x", "y", "x", "x"]], object)
     (got,) = run("TfIdfVectorizer", row, pool_strings=["x", "y", "x", "x"], **more, **spans)
-    # x thrice, weight 1, at place 2; y once, weight 2, at 0; x before x twice (next to it, and with one between).
+    # x three times, weight 1, at place 2; y once, weight 2, at 0; x before x twice (adjacent, and with one between).
     assert got.tolist() == [[2.0, 6.0, 3.0]]
     assert run("TfIdfVectorizer", row, pool_strings=["x", "y", "x", "x"], **{**more, "mode": "IDF"}, **spans)[
         0
@@ -246,7 +246,7 @@ def test_labels_of_numbers() -> None:
 @pytest.mark.parametrize("aggregate", [0, 1, 2, 3])
 @pytest.mark.parametrize("transform", [0, 1, 2, 3])
 def test_trees(dtype: str, aggregate: int, transform: int) -> None:
-    """Two trees of one question each: x0 <= 0 ? 1 : 2, and x1 > 1 ? 4 : 8, where a NaN counts as more."""
+    """Two trees of one split each: x0 <= 0 ? 1 : 2, and x1 > 1 ? 4 : 8, where a NaN counts as greater."""
     x = np.array([[-1, 0], [1, 2], [0, np.nan]], dtype)
     (got,) = run(
         "TreeEnsemble",
@@ -276,7 +276,7 @@ def test_trees(dtype: str, aggregate: int, transform: int) -> None:
 
 
 def test_update_rules_of_several_parameters_in_float64() -> None:
-    """The numbers of one parameter do not reach the other; the first step of Adam is a step of the rate."""
+    """No parameter affects the other's numbers; the first step of Adam has the length of the rate."""
     xs, gradients = [RNG.standard_normal(shape) for shape in ((3,), (2, 2))], [np.ones(3), np.full((2, 2), -2.0)]
     zeros = [np.zeros(3), np.zeros((2, 2))]
     domain = "ai.onnx.preview.training"

@@ -1,4 +1,4 @@
-"""The reference's kernels for order, parts, products and signals, where ONNX's own suite does not look."""
+"""The reference's kernels for order, parts, products and signals, in cases that ONNX's own suite does not cover."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAN = np.array([1.0, np.nan, 2.0, np.nan])
 
 
 def network(op: str, values: tuple[np.ndarray, ...], outputs: int = 1, domain: str = "", **attributes: Any) -> Network:
-    """One operator in the newest opset; extents of the inputs stay open."""
+    """One operator in the newest opset; the dimensions of the inputs stay unknown."""
     names = [f"x{i}" for i in range(len(values))]
     node = onnx.helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attributes)
     kinds = [onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for value in values]
@@ -33,7 +33,7 @@ def network(op: str, values: tuple[np.ndarray, ...], outputs: int = 1, domain: s
         opsets.append(onnx.helper.make_opsetid(domain, onnx.defs.get_schema(op, domain).since_version))
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "single", inputs, given), opset_imports=opsets)
     model = onnx.shape_inference.infer_shapes(model)
-    for value in model.graph.output:  # of some, ONNX infers nothing where no extent is known
+    for value in model.graph.output:  # for some, ONNX infers nothing if no dimension is known
         own = value.type.tensor_type
         if not own.HasField("shape"):
             rank = {"STFT": 4, "ReduceMax": 1, "ReduceMin": 1}.get(op, values[0].ndim)
@@ -64,7 +64,7 @@ def test_sums_and_products_so_far(dtype: str, axis: int, reverse: int) -> None:
         (got,) = run(op, x, np.array(axis), reverse=reverse)
         np.testing.assert_array_equal(got, np.flip(want, axis) if reverse else want)
         (before,) = run(op, x, np.array(axis), reverse=reverse, exclusive=1)
-        # What counts up to an element is what counted before it, and the element.
+        # Inclusive is exclusive, combined with the element itself.
         np.testing.assert_array_equal(before + x if op == "CumSum" else before * x, got)
 
 
@@ -139,7 +139,7 @@ def test_sums_of_products(equation: str, shapes: tuple[tuple[int, ...], ...], dt
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("length", [5, 4, 7])
 def test_there_and_back(dtype: str, length: int) -> None:
-    """A transform and its inverse, whole and by one side, over another axis than the last."""
+    """A transform and its inverse, two-sided and one-sided, over another axis than the last."""
     x = RNG.standard_normal((length, 2, 1)).astype(dtype)
     size, axis = np.array(length), np.array(0)
     tolerance = 1e-5 if dtype == "float32" else 1e-13  # some ten roundings of numbers of size one
@@ -248,7 +248,7 @@ def test_defaults_are_what_they_are_when_written_out(op: str, values: tuple[np.n
 
 
 def test_only_errors_of_ours_come_out() -> None:
-    """Of axes and lengths that are as wrong as can be."""
+    """Axes and lengths with all kinds of errors."""
     rng, tried = np.random.default_rng(3), 0
     for op in ("CumSum", "TopK", "Compress", "DFT", "ReverseSequence"):
         for _ in range(8):

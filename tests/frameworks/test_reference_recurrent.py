@@ -1,4 +1,4 @@
-"""Recurrent layers of the reference against ONNX Runtime, and by what does not change."""
+"""Recurrent layers of the reference compared with ONNX Runtime, and by invariances."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_against_onnxruntime(op: str, direction: str, more: dict[str, Any]) -> N
             ("activation_alpha", {"ScaledTanh", "Affine", "HardSigmoid", "Elu", "LeakyRelu"}),
             ("activation_beta", {"ScaledTanh", "Affine", "HardSigmoid"}),
         ):
-            # ONNX Runtime wants as many numbers as functions; those that read none get one that they leave.
+            # ONNX Runtime requires one number per function; functions without a parameter get one that they ignore.
             options.pop(name, None)
             if more["activations"] == 0 and users.intersection(chosen):
                 options[name] = [0.5] * (directions * len(users.intersection(chosen)))
@@ -104,7 +104,7 @@ def test_every_activation_of_an_lstm_is_clipped() -> None:
 
     new = logistic(f + p[0, 8:] * c[0]) * c[0] + logistic(i + p[0, :4] * c[0]) * np.tanh(np.clip(g, -0.25, 0.25))
     want = logistic(o + p[0, 4:8] * new) * np.tanh(np.clip(new, -0.25, 0.25))
-    # The attribute is a float32, which holds one quarter exactly.
+    # The attribute is a float32, which represents one quarter exactly.
     np.testing.assert_allclose(reference(model("LSTM", given, clip=0.25), given)[0][0, 0], want, rtol=1e-12)
 
 

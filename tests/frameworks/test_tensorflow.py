@@ -1,4 +1,4 @@
-"""The TensorFlow back-end beyond what all executors have in common: graphs, variables, Keras, threads, start-up."""
+"""The TensorFlow back-end beyond the interface that executors share: graphs, variables, Keras, threads, start-up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from executor_cases import RNG, SMALL, batch, info, normal, passing
 from executor_cases import executor as shared_executor
 from poison import poisoned
 
-# By the back-end, so that TensorFlow's start-up reports are kept off the screen.
+# Through the back-end, which keeps TensorFlow's start-up reports off the screen.
 TF: Any = d5.framework("tensorflow")
 XLA: Any = d5.framework("tensorflow:xla")
 
@@ -118,7 +118,7 @@ def test_a_step_is_the_same_under_xla() -> None:
         np.testing.assert_allclose(ends[1][1][name], value, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("wrong", [99, 3])  # refused by the engine, whether it could be another sample's entry or not
+@pytest.mark.parametrize("wrong", [99, 3])  # the engine refuses it, whether or not it could be another sample's entry
 @pytest.mark.parametrize("loss", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
 def test_a_step_that_fails_leaves_running_statistics(loss: str, wrong: int) -> None:
     build = NetworkBuilder("normalised", dtype="float32", seed=1)
@@ -150,7 +150,7 @@ def test_a_step_that_fails_leaves_running_statistics(loss: str, wrong: int) -> N
         for now, then in ((run.state_dict(), before), (optimizer.train_step.state_dict(), state)):
             for name, value in then.items():
                 np.testing.assert_array_equal(now[name], value, err_msg=name)
-    call()  # of labels that are classes they move
+    call()  # with labels inside the classes they move
     assert not np.array_equal(run.state_dict()["mean"], before["mean"])
 
 
@@ -170,13 +170,13 @@ def test_only_what_may_lie_in_the_caller_s_memory_is_copied() -> None:
     def copied(run: Any) -> int:
         return sum(operation.type == "DeepCopy" for operation in run.graph.get_operations())
 
-    assert copied(executor(passing())) == 13  # all but a product, the logits and the loss
+    assert copied(executor(passing())) == 13  # all except a product, the logits and the loss
     for network in (mlp(**SMALL), lenet()):
         assert copied(executor(network)) == 0
 
 
 def test_nothing_leaves_tensorflow_in_a_step() -> None:
-    """No call back into Python, no evaluation by something else, no NumPy between input and output."""
+    """No call back into Python, no other evaluator, no NumPy between input and output."""
     network = resnet(depth=8)
     feeds = [{"input": tf.constant(normal(2, 3, 32, 32)), "label": tf.constant([0, 1], tf.int64)} for _ in range(2)]
 
@@ -225,7 +225,7 @@ def test_native_optimizers_are_keras_own(name: str) -> None:
         theirs.apply_gradients(zip(tape.gradient(other, w), w, strict=True))
         assert float(loss) == pytest.approx(float(other), rel=1e-5)
     for value, wanted in zip(run.state_dict().values(), w, strict=True):
-        # Five float32 steps; a graph and eager calls round in another order.
+        # Five float32 steps; a graph and eager calls round in a different order.
         np.testing.assert_allclose(value, wanted.numpy(), rtol=1e-4, atol=1e-5)
     assert optimizer._step.traces == 1
     assert optimizer.state_dict()["iteration"] == 5
@@ -246,7 +246,7 @@ def test_what_keras_optimizers_refuse() -> None:
 
 
 def python(code: str, *arguments: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
-    """Run in a process of its own; what the environment sets to None is not set there."""
+    """Run in a separate process; variables that are None in `environment` are not set there."""
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env={name: value for name, value in {**os.environ, **environment}.items() if value is not None},
@@ -281,7 +281,7 @@ def test_settings_are_read_back() -> None:
 def test_threads_are_fixed_when_tensorflow_has_started() -> None:
     run = executor()
     have = run.settings()["threads"]
-    TF.set_threads(have)  # what it has may be asked for
+    TF.set_threads(have)  # the current number may be requested
     with pytest.raises(
         UsageError,
         match=rf"got {have + 1} threads for tensorflow, which has started with {have} and cannot change; "
@@ -335,7 +335,7 @@ print(executor.settings()["threads"], len(workers))
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor: any number of threads counts as one")
 def test_one_thread_is_one_thread() -> None:
-    # The environment of the tests asks for one thread; what set_threads asks for must count alone.
+    # The environment of the tests requests one thread; only the number of set_threads must count.
     done = python(CPU_TIME, "1", TF_NUM_INTRAOP_THREADS=None, TF_NUM_INTEROP_THREADS=None)
     assert done.stdout.split() == ["1", "1"], done.stderr
     done = python(CPU_TIME, "2", TF_NUM_INTRAOP_THREADS=None, TF_NUM_INTEROP_THREADS=None)
@@ -396,7 +396,7 @@ def test_on_the_host_soft_placement_is_left_as_it_was() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="test_devices.py does it there")
 def test_without_soft_placement_nothing_falls_back_to_the_host() -> None:
-    """What the back-end switches off for a graphics processor, seen without one."""
+    """The features that the back-end disables for a GPU, tested without one."""
     done = python(PLACEMENT)
     assert not done.returncode, done.stderr
     said = done.stdout.splitlines()
@@ -419,7 +419,7 @@ def test_without_soft_placement_nothing_falls_back_to_the_host() -> None:
     ],
 )
 def test_operators_of_the_zoo_have_kernels_for_graphics_processors(name: str) -> None:
-    """By the list of kernels in the library, which is the same on every machine."""
+    """By the library's list of kernels, which is the same on every machine."""
     small: dict[str, Any] = {"mlp": {"dropout": 0.1}, "lstm": {"length": 3}, "resnet18_small": {"width": 1}}
     network = getattr(d5.networks, name)(**small.get(name, {}))
     run = executor(network)

@@ -1,4 +1,4 @@
-"""TensorFlow: what runs operator by operator, what XLA refuses of it, and gradients that no table of cases tells."""
+"""TensorFlow: operators that run one by one, those that XLA refuses, and gradients that no table of cases covers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_xla_refuses_settings_and_shapes_that_are_computed() -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_control_flow_and_its_gradient(name: str) -> None:
-    """As the reference: forward, and by central differences."""
+    """Matches the reference: forward, and by central differences."""
     model = onnx.parser.parse_model(HEAD + GRAPHS[name])
     ours, theirs = executor(Network.from_onnx(model)), d5.framework("reference").executor(Network.from_onnx(model))
     want = theirs.inference({"x": X})
@@ -133,14 +133,14 @@ def test_gradient(name: str) -> None:
                 moved = value.copy()
                 moved[place] += sign * step
                 around.append(float(run.inference({"x": x, **further, key: moved})["loss"]))
-            # Right to the square of the step, and to rounding over the step.
+            # Accurate to the square of the step, and to rounding over the step.
             assert got[place] == pytest.approx((around[0] - around[1]) / (2 * step), rel=1e-6, abs=1e-8)
 
 
 @pytest.mark.parametrize("exclusive", [0, 1])
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_gradient_of_a_cumulative_product_with_zeros(exclusive: int, reverse: int) -> None:
-    """TensorFlow's own divides by them."""
+    """TensorFlow's own gradient divides by the zeros."""
     text = f"""g (double[2,4] x) => (double loss) {{ a = Constant<value = int64 {{1}}>()
         y = CumProd<exclusive = {exclusive}, reverse = {reverse}>(x, a) m = Exp(y)
         loss = ReduceSum<keepdims = 0>(m) }}"""
@@ -158,7 +158,7 @@ def test_gradient_of_a_cumulative_product_with_zeros(exclusive: int, reverse: in
 
 
 def test_gradients_where_an_element_is_zero_are_finite() -> None:
-    """Of a singular matrix's determinant, the cofactors; of the norm of zeros, zero."""
+    """For the determinant of a singular matrix, the cofactors; for the norm of zeros, zero."""
     build = NetworkBuilder("zeros", dtype="float64")
     x = build.input("x", (2, 2), "float64")
     norm = build.op("LpNormalization", x, axis=1)
@@ -170,7 +170,7 @@ def test_gradients_where_an_element_is_zero_are_finite() -> None:
     x = build.input("x", (2, 2), "float64")
     run = executor(build.network({"loss": build.op("Det", x)}))
     run.inference_and_backprop({"x": np.array([[1.0, 2.0], [2.0, 4.0]])}, wrt=["x"])
-    # Of numbers of size 4, in float64.
+    # For numbers of size 4, in float64.
     np.testing.assert_allclose(run.gradients()["x"].numpy(), [[4, -2], [-2, 1]], atol=1e-14)
 
 
@@ -196,7 +196,7 @@ def test_random_numbers(name: str) -> None:
         x = np.full(4000, 0.25, np.float32)
         draws[seed] = run.inference({"x": x})["y"].numpy()
         assert np.array_equal(draws[seed], run.inference({"x": x})["y"].numpy())
-        # Five standard errors of the mean of 4000 draws, and as much of the spread.
+        # Five standard errors of the mean of 4000 random values, and as much for the deviation.
         assert abs(draws[seed].mean() - mean) < 5 * spread / 4000**0.5
         assert abs(draws[seed].std() - spread) < 5 * spread / 4000**0.5
     assert not np.array_equal(draws["1.0"], draws["2.0"])
@@ -208,7 +208,7 @@ def test_draws_from_a_distribution() -> None:
     )
     shares = np.array([0.2, 0.5, 0.3])
     got = run.inference({"x": np.log(shares)[None].astype(np.float32)})["y"].numpy()
-    # Five standard errors of a share.
+    # Five standard errors of a proportion.
     np.testing.assert_allclose(np.bincount(got[0], minlength=3) / 4000, shares, atol=5 * 0.5 / 4000**0.5)
 
 

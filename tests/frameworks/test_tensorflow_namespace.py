@@ -1,4 +1,4 @@
-"""deep5's array namespace for TensorFlow against NumPy, and deep5's operators on it."""
+"""deep5's array namespace for TensorFlow compared with NumPy, and deep5's operators on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import deep5 as d5
 from deep5.core.errors import OperatorError, Unsupported
 from deep5.training.expression import OPERATIONS
 
-from deep5.frameworks.tensorflow.namespace import NAMESPACE  # isort: skip - behind TensorFlow, which the back-end loads
+from deep5.frameworks.tensorflow.namespace import NAMESPACE  # isort: skip - after TensorFlow, which the back-end loads
 
 # deep5's array namespace
 
@@ -34,7 +34,7 @@ def test_every_operation_of_a_rule_is_numpys(dtype: str, traced: bool) -> None:
         with np.errstate(all="ignore"):
             want = OPERATIONS[name][3](*values)
         assert got.dtype == want.dtype, name
-        # Elementary functions of two libraries: some units in the last place.
+        # Elementary functions from two libraries: some units in the last place.
         np.testing.assert_allclose(got, want, rtol=1e-6 if dtype == "float32" else 1e-14, err_msg=name)
 
     for name in UNARY:
@@ -103,7 +103,7 @@ def test_functions_of_the_namespace_are_the_standards(name: str) -> None:
     x = np.array([[1.0, 2.0], [3.0, 4.5]])
     tensor, want = tf.constant(x), XP[name](np, x) if name != "truth" else None
     eager = XP[name](NAMESPACE, tensor) if name != "truth" else None
-    if name == "truth":  # TensorFlow adds no truth values
+    if name == "truth":  # TensorFlow does not add Booleans
         eager = tf.cast(NAMESPACE.any(tensor > 3) & NAMESPACE.all(tensor > 0, axis=0), tf.float64)
         want = (np.any(x > 3) & np.all(x > 0, axis=0)).astype(np.float64)
     else:
@@ -134,7 +134,7 @@ class Polar(d5.Operator):
 
 
 class Rows(d5.Operator):
-    """Rows of a table, with a whole-number input that has no gradient."""
+    """Rows of a table, with an integer input that has no gradient."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         table, rows = inputs
@@ -163,7 +163,7 @@ def test_operators_have_their_own_gradient(traced: bool) -> None:
     call = tf.function(run, autograph=False) if traced else run
     total, (by_x, by_y, by_table) = call(x, y, tf.ones((2, 2), tf.float64), tf.constant([0, 0, 1]))
     radius = np.hypot(x, y)
-    # r sin(a) is y: the derivatives by hand, to a handful of float64 roundings.
+    # r sin(a) is y: the derivatives calculated by hand, to a handful of float64 roundings.
     np.testing.assert_allclose(total, np.sum(y + radius) + 18.0, rtol=1e-14)
     np.testing.assert_allclose(by_x, x / radius, rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(by_y, 1 + y / radius, rtol=1e-13)

@@ -1,4 +1,4 @@
-"""TensorFlow: every operator against ONNX Runtime, its gradient against central differences, and images' layout."""
+"""TensorFlow: operators compared with ONNX Runtime, gradients with central differences, and the layout of images."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_operators_under_xla(op: str, values: tuple[np.ndarray, ...], options: d
     feeds = named(values)
     network = single(op, feeds, **options)
     got = XLA.executor(network).inference(feeds)["y0"]
-    # As without XLA.
+    # The same as without XLA.
     np.testing.assert_allclose(got.numpy(), runtime(network, feeds)[0], rtol=2e-5, atol=2e-5)
 
 
 def test_convolutions_that_the_kernels_do_not_know_are_written_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups and dilation have gradients on every processor: where the kernels have none, by other means."""
+    """Groups and dilation have gradients on every processor: without a kernel for them, deep5 uses others."""
     special = [case for case in CONVOLUTIONS if "group" in case[2] or "dilations" in case[2]]
     feeds = [named((normal(*x), normal(*w))) for x, w, _ in special]
     found: dict[bool, list[Any]] = {}
@@ -112,7 +112,7 @@ def test_names_from_the_model_never_enter_the_source() -> None:
 
 
 def test_symbolic_extents() -> None:
-    """Space, batch and classes are known only when the network runs; everything here has to do with shapes."""
+    """Spatial sizes, batch and classes are known only at run time; everything here depends on shapes."""
     build = NetworkBuilder("symbolic")
     x = build.input("x", ("N", 2, "H", "W"))
     y = build.op("Conv", x, build.parameter("w", (3, 2, 3, 3)), pads=[1, 1, 1, 1])
@@ -139,14 +139,14 @@ def test_symbolic_extents() -> None:
 
 
 def test_images_stay_channels_last() -> None:
-    """Transposes stand where images begin and end, and nowhere else."""
+    """Transposes only at the beginning and end of the image part."""
     small = executor(lenet())
-    # One channel: the input only changes shape. What is left is Flatten, forward and backward.
+    # One channel: the input only changes shape. What remains is Flatten, forward and backward.
     assert transposes(small.graph) == 1
     assert transposes(small.train_step(d5.Adam()).graph) == 2
     for network in (resnet(depth=8), d5.networks.resnet18_small(width=4, image=16), d5.networks.inception(width=8)):
         run = executor(network)
-        assert transposes(run.graph) == 1  # the input; the global average is a vector already
+        assert transposes(run.graph) == 1  # the input; the global average is already a vector
         assert transposes(run.train_step(d5.SGD()).graph) == 1
 
 
@@ -164,8 +164,8 @@ def ints(build: NetworkBuilder, name: str, *values: int) -> Any:
 
 
 TAILS: dict[str, tuple[int, Callable[[NetworkBuilder, Any], Any]]] = {
-    # How many transposes of images there are in inference (one of the input, one of each of the two outputs that is an
-    # image), and what follows the convolution.
+    # The number of image transposes in inference (one of the input, one of each of the two outputs that is an image),
+    # and what follows the convolution.
     "vector": (3, lambda b, y: b.op("Add", y, b.parameter("v", (5,), ones))),
     "channels": (3, lambda b, y: b.op("Mul", y, b.parameter("v", (4, 1, 1)))),
     "whole": (3, lambda b, y: b.op("Sub", b.parameter("v", (1, 4, 6, 5)), y)),
@@ -177,7 +177,7 @@ TAILS: dict[str, tuple[int, Callable[[NetworkBuilder, Any], Any]]] = {
     "split": (3, lambda b, y: b.op("Sub", *b.op("Split", y, outputs=2, axis=1, num_outputs=2))),
     "slice": (3, lambda b, y: b.op("Slice", y, ints(b, "s", 1, 0), ints(b, "e", 3, 5), ints(b, "a", 1, 2))),
     "pad": (3, lambda b, y: b.op("Pad", y, ints(b, "p", 0, 1, 2, 0, 0, 0, 0, 3))),
-    "keep": (1, lambda b, y: b.op("ReduceMax", y, ints(b, "axes", 2, 3))),  # space is gone: a change of shape
+    "keep": (1, lambda b, y: b.op("ReduceMax", y, ints(b, "axes", 2, 3))),  # no spatial axes left: a reshape
     "drop": (3, lambda b, y: b.op("ReduceSum", y, ints(b, "axes", -1), keepdims=0)),
     "channel": (1, lambda b, y: b.op("ReduceMean", y, ints(b, "axes", 1), keepdims=0)),
     "turned": (1, lambda b, y: b.op("Relu", b.op("Transpose", y, perm=[0, 2, 3, 1]))),
@@ -210,13 +210,13 @@ def test_what_follows_an_image(name: str) -> None:
         np.testing.assert_allclose(ours.gradients()[key].numpy(), value, rtol=1e-11, atol=1e-13)
     found = [node.inputs[0].shape for node in ours.graph.get_operations() if node.type == "Transpose"]
     assert len([shape for shape in found if None in shape]) == count
-    assert len(found) <= count + 1  # and perhaps a parameter, to combine it with an image
+    assert len(found) <= count + 1  # and perhaps a parameter that is combined with an image
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["tensorflow", "tensorflow:xla"])
 def test_a_first_inference_says_nothing(framework: str) -> None:
-    """TensorFlow reports its options at its import, and at its first look for devices that there are none."""
+    """TensorFlow reports its options at import, and the absence of devices when it first looks for them."""
     done = subprocess.run(
         [sys.executable, "-c", QUIET, framework],
         capture_output=True,
@@ -239,7 +239,7 @@ def test_errors_of_the_start_are_let_through(capfd: pytest.CaptureFixture[str]) 
         os.write(2, "\n".join([*said, ""]).encode())
     kept = capfd.readouterr().err.splitlines()
     assert kept[-2:] == said[2:]
-    # Where there is a graphics processor, that CUDA does not start on it is an error.
+    # With a GPU present, a failure of CUDA to start is an error.
     assert kept[:-2] == (said[:1] if any(Path("/dev").glob("nvidia[0-9]*")) else [])
 
 
@@ -261,7 +261,7 @@ print("fine")
 
 @pytest.mark.slow
 def test_strided_convolutions_of_few_channels_leave_memory_alone() -> None:
-    """Written as it stands, this convolution ends the process within a hundred gradients."""
+    """Without deep5's rewriting, this convolution ends the process within a hundred gradients."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TF_NUM")}
     done = subprocess.run(
         [sys.executable, "-c", STRIDED], capture_output=True, text=True, timeout=120, check=False, env=environment
@@ -273,7 +273,7 @@ def test_strided_convolutions_of_few_channels_leave_memory_alone() -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("body", ["y = Gemm<transA = 1>(x, w, c)", "t = Transpose(x) p = MatMul(t, w) y = Add(p, c)"])
 def test_a_product_of_a_transposed_matrix_and_a_row(body: str, rows: int) -> None:
-    """Where the processor has AVX-512, one kernel of oneDNN's runs both, which takes a row of one axis alone."""
+    """On processors with AVX-512, one oneDNN kernel computes both, and accepts only a row of one axis."""
     text = f"g (float[6, {rows}] x, float[6, 4] w, float[1, 4] c) => (float[{rows}, 4] y) {{ {body} }}"
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
     rng = np.random.default_rng(0)
