@@ -1,4 +1,4 @@
-"""`deep5 calibrate`: what it keeps of a machine, under which load, and what it says where it replaces something."""
+"""`deep5 calibrate`: what it stores for a machine, the load it records, and what it prints when it replaces a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _made(share: float | None = 0.0, age_days: float = 0) -> Calibration:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the calibration of this machine goes: in a cache of the test's own."""
+    """The file of this machine's calibration, in the test's own cache."""
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
     path = deep5.measuring.calibration._file(deep5.measuring.calibration.machine_id(), THREADS)
     path.parent.mkdir(parents=True)
@@ -40,7 +40,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_calibration_reads_back(kept: Path) -> None:
-    made = _made(0.25)  # under load, which holds for some minutes
+    made = _made(0.25)  # under load, which keeps it valid for some minutes
     kept.write_text(json.dumps(made.document()))
     assert calibration_of_this_machine(THREADS) == kept_calibration(THREADS) == made
 
@@ -78,11 +78,11 @@ def test_what_others_took_is_what_is_busy_and_not_ones_own() -> None:
     def at(seconds: float, busy_s: float, own_s: float) -> dict[str, float]:
         return {"at_s": seconds, "busy_s": busy_s, "own_s": own_s, "processors": 2}
 
-    # Two spans of half a second each on two processors: 0.4 s of 2 s were somebody else's.
+    # Two spans of half a second each on two processors: other programs used 0.4 s of 2 s.
     spans = [(at(0, 10, 0), at(0.5, 10.7, 0.5)), (at(7, 90, 0), at(7.5, 90.7, 0.5))]
     assert share_of_others(spans) == pytest.approx(0.2)
     assert share_of_others(spans[:1]) is None
-    # Ticks may be counted late: never less than nothing.
+    # Ticks may be counted late: the share is never negative.
     assert share_of_others([(at(0, 0, 0), at(2, 1.9, 2))]) == 0
 
 
@@ -90,7 +90,7 @@ def test_what_others_took_is_what_is_busy_and_not_ones_own() -> None:
 def test_the_load_while_calibrating_is_measured_and_kept(
     deep5: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else computes on the same processor all the time, and an older calibration is replaced."""
+    """Another process computes on the same processor all the time, and an older calibration is replaced."""
     monkeypatch.setattr("deep5.measuring.calibration.PROCESSES", 16)
     before = _made(age_days=2)
     kept.write_text(json.dumps(before.document()))
@@ -111,7 +111,7 @@ def test_the_load_while_calibrating_is_measured_and_kept(
 
 
 def test_what_a_process_started_itself_is_its_own() -> None:
-    """A compiler, say, or whoever looks the processor up."""
+    """For example a compiler, or a program that identifies the processor."""
     before = machine_state()
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 1: pass"], check=True)
     assert machine_state()["own_s"] - before["own_s"] >= 1
@@ -120,7 +120,7 @@ def test_what_a_process_started_itself_is_its_own() -> None:
 def test_clear_forgets_every_number_of_threads_or_the_one_that_is_given(deep5: Command, kept: Path) -> None:
     machine = machine_id()
     own = [kept.with_name(f"{machine}-{threads}.json") for threads in (1, 2, 16)]
-    other = kept.with_name(f"{'0' * 16}-1.json")  # a cache may be shared by several machines
+    other = kept.with_name(f"{'0' * 16}-1.json")  # several machines may share a cache
     for path in (*own, other):
         path.write_text("{}")
     assert deep5("calibrate", "--clear", "--threads", "2") == (0, "", "")

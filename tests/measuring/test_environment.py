@@ -1,4 +1,4 @@
-"""What is recorded of machine, software and source: complete, in JSON's types, without heavy imports or secrets."""
+"""The record of machine, software and source: complete, in JSON's types, without heavy imports or secrets."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_the_software_is_what_is_installed(monkeypatch) -> None:
     variables = software["environment_variables"]
     assert (variables["OMP_NUM_THREADS"], variables["XLA_FLAGS"], variables["DEEP5_SOMETHING"]) == ("2", "--xla_x", "1")
     assert "HOME_OF_NOBODY" not in variables
-    # What libraries set when they are loaded: else runs of two frameworks would be of two environments.
+    # Variables that libraries set when they load; otherwise runs of two frameworks would have two environments.
     assert not variables.keys() & {"TF_CPP_MIN_LOG_LEVEL", "KMP_INIT_AT_FORK", "CUDA_MODULE_LOADING"}
-    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")  # by a user
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")  # set by a user
     assert environment.describe_software()["environment_variables"]["CUDA_MODULE_LOADING"] == "EAGER"
     assert "secret" not in json.dumps(software)
 
@@ -133,7 +133,7 @@ def test_the_package_list_hash_changes_with_any_package(monkeypatch) -> None:
 
 
 def test_what_setuptools_brings_along_is_no_package_of_this_environment() -> None:
-    """Compiling with PyTorch imports it; two processes of one run would be of two environments."""
+    """Compiling with PyTorch imports setuptools; two processes of one run would have two environments."""
     before = "from deep5.measuring.environment import describe_software; import json; first = describe_software()"
     after = "print(json.dumps([first, describe_software(), len(sys.path) > known]))"
     program = f"{before}\nimport sys\nknown = len(sys.path)\nimport setuptools\n{after}"
@@ -212,7 +212,7 @@ def test_no_nvidia_smi_is_no_error(tmp_path, monkeypatch) -> None:
 
 def test_a_command_that_hangs_is_given_up(tmp_path) -> None:
     fake(tmp_path, "hang", "exec sleep 30")
-    # 0.3 s: long enough to start a shell, short enough not to hold up the suite.
+    # 0.3 s: long enough to start a shell, short enough not to slow the suite down.
     assert environment._run([str(tmp_path / "hang")], timeout_s=0.3) == (None, "hang gave no answer in 0.3 s")
 
 

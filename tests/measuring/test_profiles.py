@@ -1,4 +1,4 @@
-"""Performance profiles and time to target: by hand, by their invariances, and from folders that lie."""
+"""Performance profiles and time to target: calculated by hand, by their invariances, and from manipulated folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INF = math.inf
 
 
 def test_profiles_by_hand() -> None:
-    """Three submissions on four workloads: ties, infinities, one that nobody solved."""
+    """Three submissions on four workloads: ties, infinities, one that no submission solved."""
     found = performance_profiles(
         {
             "one": {"a": 10.0, "b": 20.0, "c": 50.0},
@@ -43,7 +43,7 @@ def test_profiles_by_hand() -> None:
     assert found["b"].ratios == {"one": 2.0, "two": 1.0, "three": 1.0, "nobody": INF}
     assert found["c"].ratios == {"one": 5.0, "two": INF, "three": 4.0, "nobody": INF}
     assert [found[name].solved for name in "abc"] == [0.5, 0.75, 0.5]
-    # The area from 1 to 4, over 3, over four workloads: a ratio of 2 earns 2 of 3, one of 4 or more nothing.
+    # The area from 1 to 4, divided by 3 and by four workloads: a ratio of 2 earns 2 of 3, one of 4 or more nothing.
     assert found["a"].score == pytest.approx(2 / 4)
     assert found["b"].score == pytest.approx((2 / 3 + 1 + 1) / 4)
     assert found["c"].score == 0.0
@@ -88,7 +88,7 @@ def named(table: list[list[float]]) -> dict[str, dict[str, float]]:
 @settings(max_examples=150, deadline=None)
 @given(TABLES, st.integers(0, 4), st.integers(-20, 20))
 def test_invariances(table: list[list[float]], place: int, power: int) -> None:
-    """The unit of a workload, the order of everything, and who is slower than the limit change no score."""
+    """No score depends on the unit of a workload, on the order, or on submissions slower than the limit."""
     times = named(table)
     found = performance_profiles(times)
     scaled = copy.deepcopy(times)
@@ -109,7 +109,7 @@ def test_invariances(table: list[list[float]], place: int, power: int) -> None:
         steps = sorted({1.0, 4.0, *(r for r in profile.ratios.values() if r < 4)})
         area = sum((b - a) * profile.share(a) for a, b in itertools.pairwise(steps))
         assert profile.score == pytest.approx(area / 3, abs=1e-9)
-    for row in times.values():  # somebody is the best wherever anybody got there
+    for row in times.values():  # some submission is the best on each solved workload
         if any(map(math.isfinite, row.values())):
             assert min(row, key=lambda name: row[name]) in {n for n, p in found.items() if 1.0 in p.ratios.values()}
 
@@ -118,7 +118,7 @@ def test_medians_and_intervals_hold_infinities() -> None:
     assert median_to_target([3.0, INF, 1.0]) == 3.0
     assert median_to_target([3.0, INF]) == INF
     reached = {seed: Reached(seconds=float(seed + 1), epochs=1.0, steps=9.0) for seed in range(5)}
-    assert summary(reached)["seconds"]["interval"] is None  # five are too few
+    assert summary(reached)["seconds"]["interval"] is None  # five are not enough
     reached[5] = Reached.never("diverged: nan")
     told = summary(reached)
     assert told["seconds"]["values"] == {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0, "4": 5.0, "5": "inf"}
@@ -151,7 +151,7 @@ def run(
     step: int = 10,
     name: str = "test_accuracy",
 ) -> Any:
-    """What is read of a result: an evaluation a second."""
+    """The part of a result that profiles read: one evaluation per second."""
 
     def rows(metric: str, own: list[float]) -> list[SampleRow]:
         return [
@@ -247,7 +247,7 @@ def test_studies_side_by_side() -> None:
     gone = study("gone", {"a": [1.0], "b": [1.0]})
     gone.reached["b"][0] = Reached.never("failed:\x1b" + "x" * 500)  # type: ignore[index]
     assert profile_studies([gone]).notes[0] == f"gone, b: 1 of 1 infinite: failed: {'x' * 192}…"
-    # A ratio does not know its unit.
+    # A ratio has no unit.
     assert profile_studies([one, two], "steps").profiles == record.profiles
     with pytest.raises(UsageError, match="got 'joules' as what is counted; allowed: seconds, epochs, steps"):
         profile_studies([one, two], "joules")
@@ -279,7 +279,7 @@ def test_what_does_not_compare_is_refused_or_called_open() -> None:
         assert len(record.open) == 1
         assert told in record.open[0]
         assert record.document()["division"] == "open"
-    # What never came to its target was not tuned.
+    # A candidate that never reached its target counts as not tuned.
     failed = {"a": [INF], "b": [INF]}
     lost = profile_studies([study("one", failed), study("two", failed, settings={"a": {}, "b": {"optimizer": "b"}})])
     assert lost.open == ["a has other settings in one study than in another"]
@@ -397,7 +397,7 @@ def broken(folder: Path, to: Path, change: Any) -> Path:
 
 
 def test_an_older_study_is_read(folders: list[Path], tmp_path: Path) -> None:
-    """study.json had no version, hash, seeds nor target; the runs state them."""
+    """study.json without version, hash, seeds and target; the runs state them."""
 
     def older(document: dict[str, Any]) -> None:
         for key in ("schema_version", "hash", "finished", "seeds", "target", "process_per_run"):
@@ -441,7 +441,7 @@ def test_a_seed_of_many_digits_is_kept_whole(folders: list[Path], tmp_path: Path
 
 
 def test_a_number_beyond_any_float_is_refused(folders: list[Path], tmp_path: Path, deep5: Command) -> None:
-    """What JSON and CSV write as a whole number may have as many digits as anybody likes."""
+    """JSON and CSV allow integers with any number of digits."""
     inside = json.loads((folders[0] / "study.json").read_text())["candidates"]["calm"]["runs"][0]
     large = 10**400
 

@@ -25,7 +25,7 @@ def test_six_samples_are_the_fewest() -> None:
     assert median_interval([1, 2, 3, 4, 5, 6]).half_width == 2.5
     with pytest.raises(TooFewSamples, match=r"^5 samples; .* needs at least 6: measure more rounds"):
         median_interval([1, 2, 3, 4, 5])
-    # Five would do for 90 % (1 - 2 * 0.5**5 = 0.94), but below six nothing is said at any confidence.
+    # Five would suffice for 90 % (1 - 2 * 0.5**5 = 0.94), but below six there is no interval at any confidence.
     with pytest.raises(TooFewSamples, match="at least 6"):
         median_interval([1, 2, 3, 4, 5], confidence=0.9)
     # 2 * 0.5**7 = 0.0156 > 0.01 >= 2 * 0.5**8
@@ -59,10 +59,10 @@ def test_the_interval_covers_the_median_of_a_skewed_distribution(count: int, con
     draws = np.random.default_rng(count).exponential(size=(trials, count))
     intervals = [median_interval(row, confidence) for row in draws]
     covered = np.mean([i.low <= math.log(2) <= i.high for i in intervals])
-    # Four standard errors of a proportion from 2000 trials: a right method fails once in 30000 seeds.
+    # Four standard errors of a proportion from 2000 trials: a correct method fails once in 30000 seeds.
     slack = 4 * math.sqrt(confidence * (1 - confidence) / trials)
     assert covered >= confidence - slack
-    if count == 100:  # and is not merely wide: at 100 the ranks come within 1.5 % of the confidence asked for
+    if count == 100:  # and is not just wide: at 100 the ranks come within 1.5 % of the requested confidence
         assert covered <= confidence + 0.015 + slack
 
 
@@ -74,7 +74,7 @@ def test_the_coverage_test_would_catch_a_narrower_interval() -> None:
 
 def test_pairing_cancels_what_both_sides_share() -> None:
     rng = np.random.default_rng(3)
-    drift = np.exp(rng.normal(0, 0.5, 40).cumsum())  # the machine's speed wanders by orders of magnitude
+    drift = np.exp(rng.normal(0, 0.5, 40).cumsum())  # the machine's speed drifts by orders of magnitude
     baseline = drift * np.exp(rng.normal(0, 0.01, 40))
     candidate = 1.2 * drift * np.exp(rng.normal(0, 0.01, 40))
     interval = ratio_interval(candidate, baseline)
@@ -91,7 +91,7 @@ def test_the_ratio_covers_and_rejects_as_often_as_it_says() -> None:
     # Identical code: at most 5 % of the intervals exclude 1, and four standard errors of a proportion.
     assert np.mean(apart) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / trials)
     shifted = [ratio_interval(1.1 * c, b).low > 1 for c, b in times[:200]]
-    assert np.mean(shifted) > 0.95  # 10 % slower is five times the noise of the median: seen nearly always
+    assert np.mean(shifted) > 0.95  # 10 % slower is five times the noise of the median: detected nearly always
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`deep5.measuring.statistics` on cases worked by hand, against SciPy, and against the bootstrap as it is drawn."""
+"""`deep5.measuring.statistics` on cases worked by hand, compared with SciPy and with the bootstrap as defined."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_verdict_of_eight_rounds_by_hand() -> None:
     assert found.interval.low == pytest.approx(1.5)
     assert found.interval.confidence == STATED
     assert judge(baseline, [1.5 * seconds for seconds in baseline], 1.2).word == "faster"
-    # Within the machine's floor, and with one round the other way, nothing is claimed.
+    # Within the machine's floor, and with one round in the other direction, there is no claim.
     assert judge([1.5 * seconds for seconds in baseline], baseline, 1.6).word == "no difference shown"
     mixed = [1.5 * seconds for seconds in baseline[:7]] + [0.1]
     assert judge(mixed, baseline, 1.01).word == "no difference shown"
@@ -107,7 +107,7 @@ def test_ratios_of_runs_that_were_not_measured_in_turn() -> None:
 
 
 def test_drift_of_very_many_samples_needs_little_memory() -> None:
-    """All pairs of a hundred thousand would be eighty gigabytes."""
+    """All pairs of a hundred thousand would take eighty gigabytes."""
     times = [1.0 + 1e-6 * number for number in range(100_000)]
     assert drift(times) == pytest.approx(0.1 / 1.05, rel=0.01)
 
@@ -127,7 +127,7 @@ def test_a_workload_that_is_left_out_of_the_last_rounds_has_no_verdict() -> None
 def test_the_noise_floor_of_a_machine() -> None:
     times = [1.0] * 30 + [1.1, 0.9]
     assert floor_of(times, 1) == pytest.approx((1.1 / 0.9) ** 1.5)
-    # A median of many rounds hides two odd processes of thirty-two.
+    # A median of many rounds hides two outliers among thirty-two processes.
     assert floor_of(times, 30) == pytest.approx(1.0)
     noisy = np.exp(0.02 * RNG.standard_normal(32)).tolist()
     floors = [floor_of(noisy, rounds) for rounds in (1, *LOOKS)]
@@ -151,7 +151,7 @@ def test_where_warming_up_ends() -> None:
     warming = np.concatenate([[5.0, 3.0, 2.0, 1.5, 1.3, 1.2], steady])
     found = steady_part(warming.tolist())
     assert found.reached
-    # A block of five counts by its median: two of the last slow ones may be in it.
+    # A block of five counts by its median: it may contain two of the last slow ones.
     assert 4 <= found.begin <= 8
     assert steady_part(steady.tolist()).begin == 0
 
@@ -159,9 +159,9 @@ def test_where_warming_up_ends() -> None:
 @pytest.mark.parametrize(
     "times",
     [
-        np.linspace(2.0, 1.0, 60),  # it never stands still
+        np.linspace(2.0, 1.0, 60),  # it never settles
         np.concatenate([np.full(45, 1.0), np.full(15, 1.5)]),  # it changes in its second half
-        np.ones(19),  # too few to tell
+        np.ones(19),  # too few to decide
     ],
 )
 def test_a_steady_state_that_was_never_reached_is_none(times: np.ndarray) -> None:

@@ -28,12 +28,12 @@ def _skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _two_speeds(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """One process in four meets a processor that runs at two thirds of its speed."""
+    """One process in four runs on a processor at two thirds of its speed."""
     return np.log(1.5) * (rng.random(shape) < 0.25) + 0.01 * rng.standard_normal(shape)
 
 
 def _wandering(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """What neighbours share: the machine's speed wanders from one process to the next."""
+    """Common drift: the machine's speed wanders from one process to the next."""
     return 0.02 * np.cumsum(rng.standard_normal(shape), axis=-1) + 0.01 * rng.standard_normal(shape)
 
 
@@ -43,7 +43,7 @@ NOISES: dict[str, Noise] = {
 
 
 def _machine(rng: np.random.Generator, noise: Noise) -> np.ndarray:
-    """What a calibration of a machine sees: 32 processes of the same code."""
+    """The data of a calibration: 32 processes of the same code."""
     return np.exp(noise(rng, (1, 32))[0])
 
 
@@ -56,7 +56,7 @@ def _compared(rng: np.random.Generator, noise: Noise, effect: float) -> tuple[np
 
 
 def _sequential(candidate: Sequence[float], baseline: Sequence[float], calibration: np.ndarray) -> Verdict:
-    """As a comparison goes on: judged at every look, until there is an answer."""
+    """Like a comparison: a verdict at every look, until there is an answer."""
     for rounds in LOOKS:
         verdict = judge(candidate[:rounds], baseline[:rounds], floor_of(calibration, rounds))
         if verdict.word != "no difference shown":
@@ -65,13 +65,13 @@ def _sequential(candidate: Sequence[float], baseline: Sequence[float], calibrati
 
 
 def _most(count: int, rate: float) -> int:
-    """What so many tries at a rate yield at most in 999 of 1000 cases."""
+    """The most hits that `count` tries at a rate yield in 999 of 1000 cases."""
     return math.floor(count * rate + NormalDist().inv_cdf(0.999) * math.sqrt(count * rate * (1 - rate)))
 
 
 @pytest.mark.parametrize("name", NOISES)
 def test_identical_candidates_are_hardly_ever_called_different(name: str) -> None:
-    """At most 1 %, with the stopping; the test alone keeps it, whatever the calibration saw."""
+    """At most 1 %, including the stopping rule; the test itself keeps this bound, whatever the calibration saw."""
     rng, tries = np.random.default_rng(1), 3000
     quiet = np.exp(1e-6 * np.arange(16))
     wrong = sum(
@@ -114,7 +114,7 @@ def test_the_interval_of_a_ratio_covers_as_often_as_it_says(name: str, rounds: i
         candidate, baseline = (times[:rounds] for times in _compared(rng, NOISES[name], 0.05))
         paired = median_ratio(candidate, baseline)
         missed[0] += not paired.low <= 1.05 <= paired.high
-        if name != "wandering" and rounds <= 16:  # what wanders is cancelled in turn alone; many are only slow here
+        if name != "wandering" and rounds <= 16:  # only turns cancel the drift; larger counts are only slow here
             _, apart = ratio_of_medians(candidate, baseline)
             missed[1] += not apart.low <= 1.05 <= apart.high
     assert max(missed) <= _most(tries, 1 - STATED), [count / tries for count in missed]
@@ -158,7 +158,7 @@ def test_the_smallest_difference_that_is_said_to_be_shown_is(noise: float) -> No
     for _ in range(tries):
         found += _sequential(*_compared(rng, own, smallest), _machine(rng, own)).word == "slower"
     assert found >= 0.94 * tries, (smallest, found / tries)
-    # Half of it is mostly not found: what is said is not far too large.
+    # Half of it is mostly not detected: the stated difference is not far too large.
     half = sum(
         _sequential(*_compared(rng, own, smallest / 2), _machine(rng, own)).word == "slower" for _ in range(tries)
     )

@@ -1,4 +1,4 @@
-"""Recipes that ask for ranks: code timed in lockstep by several, and the opponents of communicator and scheme."""
+"""Recipes that require ranks: code timed in lockstep by several, and the opponents of communicator and scheme."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_all_ranks_time_in_the_same_order() -> None:
 
 
 def test_waiting_for_a_slower_rank_is_on_nobodys_clock() -> None:
-    """Every rank waits at a barrier before its clock starts; what it sleeps after that is on its own clock."""
+    """Every rank waits at a barrier before its clock starts; a sleep after that is on its own clock."""
 
     def rank(communicator: ThreadCommunicator) -> tuple[Rounds, list[str]]:
         events: list[str] = []
@@ -162,7 +162,7 @@ def test_a_round_takes_as_long_as_its_slowest_rank() -> None:
     )
 
 
-# A recipe with ranks, by what it says and by the command line
+# A recipe with ranks, as declared and with options of the command line
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_recipe_is_run_by_its_ranks(
         (0, communicator, 40),
         (1, communicator, 40),
     ]
-    # Raw times of every rank, and the metrics from the slower one of each round.
+    # Raw times of every rank, and the metrics from the slower one in each round.
     own = [read_samples(folder / name) for name in ("samples.csv", "samples-rank-1.csv")]
     assert [sorted(samples) for samples in own] == [sorted((*SIDES, "slowdown", "overhead")), sorted(SIDES)]
     times = np.array([[[row.value for row in samples[side]] for side in SIDES] for samples in own])
@@ -200,7 +200,7 @@ def test_a_recipe_is_run_by_its_ranks(
     assert [row.value for row in own[0]["overhead"]] == pytest.approx((ours - (theirs + again) / 2) / 5 * 1e6)
     answer = audit([folder])
     assert not answer.findings, answer.findings
-    # A rank's own times are a part of the value: the slowest counts.
+    # A rank's own times are part of the value: the slowest counts.
     other = folder / "samples-rank-1.csv"
     slowest = f"candidate_time,0,{float(times[1, 0, 0])!r}"
     assert slowest in other.read_text()
@@ -346,7 +346,7 @@ def dies(*, steps, communicator):
     recipe.write_text(text.replace('"candidate_kwargs": {"times": 2}, ', ""))
     begin = time.monotonic()
     done = run(recipe, "--out", str(tmp_path / "out"))
-    # Ranks that wait for a lost one have a limit of 60 s; whoever watches over them has none to wait for.
+    # Ranks that wait for a lost one have a limit of 60 s; their supervisor does not wait.
     assert time.monotonic() - begin < 40
     assert done.returncode == 3
     assert "rank 1 of 2 was ended by signal 9 (SIGKILL) from outside" in done.stderr
@@ -376,7 +376,7 @@ communicator = join(launched())
 
 
 def under_torchrun(program: str, tmp_path: Path) -> None:
-    """Run a program as two ranks; it fails where one does."""
+    """Run a program as two ranks; fails if either rank fails."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM + textwrap.dedent(program))
     words = ("--standalone", "--nproc-per-node", "2", str(path), str(tmp_path))
@@ -426,9 +426,9 @@ def test_the_same_sums_as_gloo_and_losses_as_distributed_data_parallel(tmp_path:
     for found in ranks:
         ours, theirs = found["by_trainer"], found["by_distributed_data_parallel"]
         assert len(ours) == len(theirs) == 12
-        # float32's sums in another order: 1.1e-7 was found in twelve steps, and this is a hundred times that.
+        # float32's sums in another order: the observed error was 1.1e-7 in twelve steps; this is a hundred times that.
         assert ours == pytest.approx(theirs, rel=1e-5)
-        # The same batch after six steps, by which a wrong gradient, or that of one rank alone, would show.
+        # The same batch after six steps, which would reveal a wrong gradient, or that of only one rank.
         assert ours[6] != pytest.approx(ours[0], rel=0.01)
     assert ranks[0]["by_trainer"][0] != pytest.approx(ranks[1]["by_trainer"][0], rel=1e-3), "ranks have other samples"
 
@@ -446,7 +446,7 @@ def test_a_single_rank_does_what_none_does() -> None:
 
 
 def bytes_of(name: str, count: int, width: int, ratio: float = 0.05) -> float:
-    """What a rank of two sends in a step, by the table in docs/distributed.md: one bucket of so many elements."""
+    """What one of two ranks sends in a step, by the table in docs/distributed.md: one bucket of `count` elements."""
     kept = max(1, round(ratio * count))
     pairs = min(kept * (4 + width), count * width)
     norms = math.ceil(count / 512) * width
@@ -497,7 +497,7 @@ def test_training_sends_the_bytes_of_the_formula(name: str | None, scheme: Any) 
         return communicator.sent_bytes - before
 
     for number, sent in enumerate(run_in_threads(2, rank)):
-        # The root of a server sends the parameters, once more ahead of the first step, and 64 bytes beside.
+        # The root of a server sends the parameters, once more before the first step, and 64 bytes in addition.
         root = scheme is d5.ParameterServer and number == 0
         expected = (steps + 1) * whole + steps * 64 if root else steps * wanted
         assert sent == pytest.approx(expected, rel=0.02), number
@@ -523,7 +523,7 @@ def test_recipes_of_ranks_cover_what_was_promised() -> None:
         ((metric, goal),) = recipe.metrics
         small, single = name.endswith("4_bytes"), name.endswith("single")
         assert metric.name == ("overhead" if small else "slowdown")
-        # 98 % of the bandwidth is 1/0.98 of the time.
+        # 98 % of the bandwidth takes 1/0.98 of the time.
         allowed = 5 if small else 1.0204 if "all_reduce" in name else 1.01 if single else 1.0
         assert (goal.relation, goal.bound) == ("<=", allowed)
         assert recipe.ranks == (None if single else 2)
