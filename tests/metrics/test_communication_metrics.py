@@ -1,4 +1,4 @@
-"""What ranks hide of their communication, and how stale their updates are: on threads, MPI and gloo, and audited."""
+"""How much communication ranks hide, and how stale their updates are: on threads, MPI and gloo, and audited."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from deep5.run.execute import execute_as_rank
 from deep5.training.checkpointer import Checkpointer
 from ranks import as_processes, under_mpi
 
-# What is hidden: on a clock that the test sets -----------------------------------------------------------------------
+# What is hidden: on a clock that the test sets ------------------------------------------------------------------------
 
 
 class Operation:
-    """Ends when the test says so."""
+    """Ends when the test sets its end."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.finished_ns = clock, None
@@ -57,7 +57,7 @@ class Clock:
 
 
 class Scripted(CountedCommunicator):
-    """Two ranks, of which the other is not there: a blocking call takes 10 ns, a start none."""
+    """Two ranks, of which the other does not exist: a blocking call takes 10 ns, a start none."""
 
     tells_ends = True
 
@@ -98,7 +98,7 @@ def test_what_is_hidden_ends_with_the_collective_and_not_with_the_wait(scripted:
     request.wait()
     request.wait()
     assert counts(scripted) == (40, 0)
-    scripted.clock.now = 200  # nothing is under way
+    scripted.clock.now = 200  # nothing is in progress
     scripted.all_reduce(np.ones(3))
     assert counts(scripted) == (40, 10)
 
@@ -119,13 +119,13 @@ def test_collectives_at_once_take_the_time_of_one_and_blocking_calls_hide_nothin
     scripted.clock.now = 20
     second = scripted.all_gather_start(np.ones(3), np.ones(6))
     scripted.clock.now = 30
-    scripted.barrier()  # 10 in which both are under way, and the caller waits
+    scripted.barrier()  # both are in progress for 10, and the caller waits
     assert counts(scripted) == (30, 10)
     scripted.clock.now = 100
     scripted.started[0].finished_ns, scripted.started[1].finished_ns = 45, 70
     first.wait()
     second.wait()
-    # From 0 to 70, less the barrier: the sum of both would be 45 + 50.
+    # From 0 to 70, minus the barrier: the sum of both would be 45 + 50.
     assert counts(scripted) == (60, 10)
 
 
@@ -158,12 +158,12 @@ def test_messages_and_who_does_not_count_hide_nothing(scripted: Scripted) -> Non
 
 # What is hidden: on real ranks ---------------------------------------------------------------------------------------
 
-# Rank 1 comes late, by so much; rank 0 has started its part by then, and works for so long.
+# Rank 1 is late by this much; rank 0 has started its part by then, and works for this long.
 LATE_S, BUSY_S = 0.2, 0.7
 
 
 def seen(communicator: Any) -> list[tuple[float, float]]:
-    """Seconds that a rank hid and waited: of one collective behind its work, of two at once, and without work."""
+    """Seconds that a rank hid and waited: one collective during its work, two at once, and one without work."""
     assert communicator.count_hidden()
     found = []
     for collectives, busy_s in ((1, BUSY_S), (2, BUSY_S), (1, 0.0)):
@@ -230,7 +230,7 @@ def by_gloo() -> Any:
 @pytest.mark.parametrize("by", [by_threads, by_mpi, by_gloo])
 def test_work_behind_a_collective_hides_it_and_waiting_at_once_does_not(by: Callable[[], Any]) -> None:
     (hidden_s, _), (both_s, _), (_, at_once_waited_s) = by()
-    # Rank 0 comes out of the barrier up to half of it later than rank 1.
+    # Rank 0 leaves the barrier up to half of it later than rank 1.
     assert hidden_s > LATE_S / 2
     assert both_s > LATE_S / 2
     assert at_once_waited_s > LATE_S / 2
@@ -253,7 +253,7 @@ def test_an_mpi_without_threads_does_not_know_it() -> None:
 
 
 class Blind(ThreadCommunicator):
-    """Takes what was started for ended when somebody waits for it."""
+    """Takes a started operation as ended only when a rank waits for it."""
 
     def _call_start(self, name: str, *given: Any) -> Any:
         inner = super()._call_start(name, *given)
@@ -283,7 +283,7 @@ def test_the_suite_of_communicators_catches_one_that_sees_an_end_only_in_the_wai
 
 
 class Hides(d5.DistributedOptimizer):
-    """All-reduce that works on, or does not, while it goes; rank 1 comes 30 ms late."""
+    """All-reduce with or without work while it runs; rank 1 is 30 ms late."""
 
     def __init__(self, behind_s: float, *, steps_alone: bool = False) -> None:
         super().__init__(verify_every=0)
@@ -294,7 +294,7 @@ class Hides(d5.DistributedOptimizer):
 
     def step(self, inputs: Any, info: d5.StepInfo) -> Any:
         outputs = self.backprop(inputs, info)
-        # On counters of its own: ranks whose steps drift apart would be late by anything.
+        # With separate counters: ranks whose steps drift apart would be late by an arbitrary time.
         self._own.barrier()
         if self.steps_alone:
             return outputs
@@ -307,7 +307,7 @@ class Hides(d5.DistributedOptimizer):
 
 
 class Kept(d5.Event):
-    """Keeps what a checkpoint would hold."""
+    """Keeps what a checkpoint would contain."""
 
     every_rank = True
 
@@ -350,7 +350,7 @@ def test_overlap_of_training_is_of_all_ranks(behind_s: float) -> None:
     (own, first), (_, second) = run_in_threads(2, rank)
     assert 0 <= first.value() <= 100
     assert first.value() == second.value() <= own
-    # Eight steps, of which the first is left out.
+    # Eight steps, of which the first does not count.
     assert [sample.step for sample in first.samples()] == [*range(1, 8)]
     assert all(0 <= sample.value <= 100 for sample in first.samples())
 
@@ -382,7 +382,7 @@ def test_a_scheme_that_only_blocks_hides_nothing() -> None:
     def rank(communicator: Any) -> float | None:
         _, observer, _ = trained(communicator, d5.LocalSGD(2), d5.CommunicationOverlap())
         observer.combine(communicator)
-        assert len(observer.samples()) == 4  # of the steps that exchange, which are every other one
+        assert len(observer.samples()) == 4  # of the steps that exchange, which are every second one
         value: float | None = observer.value()
         return value
 
@@ -391,12 +391,12 @@ def test_a_scheme_that_only_blocks_hides_nothing() -> None:
 
 # Staleness -----------------------------------------------------------------------------------------------------------
 
-# Whose step it is, in two epochs of four steps of each rank; the server begins an epoch with rank 0.
+# The rank of each step, in two epochs of four steps per rank; the server begins an epoch with rank 0.
 TURNS = ((0, 0, 1, 0, 1, 1, 1, 0), (0, 1, 1, 1, 1, 0, 0, 0))
 
 
 def follows(turns: tuple[int, ...]) -> list[list[int]]:
-    """The staleness of each rank's updates: the updates of others since its own last one, or since its beginning."""
+    """The staleness of each rank's updates: the updates of others since its own last one, or since it began."""
     ages: list[list[int]] = [[], []]
     for place, rank in enumerate(turns):
         before = [other for other in range(place) if turns[other] == rank]
@@ -405,7 +405,7 @@ def follows(turns: tuple[int, ...]) -> list[list[int]]:
 
 
 class InTurn(d5.Event):
-    """Lets ranks take their steps one after the other; who begins an epoch then gets the parameters of then."""
+    """Makes ranks take their steps in turn; a rank that begins an epoch then gets the current parameters."""
 
     every_rank = True
 
@@ -427,7 +427,7 @@ class InTurn(d5.Event):
 
 
 def in_turn(turns: tuple[int, ...], states: Any = (None, None)) -> list[Any]:
-    """Of each rank an epoch's samples, the value of all, the files and the state behind it."""
+    """For each rank, an epoch's samples, the value of all, the files and the state after it."""
     shared, condition = [0], threading.Condition()
 
     def rank(communicator: Any) -> Any:
@@ -448,7 +448,7 @@ def in_turn(turns: tuple[int, ...], states: Any = (None, None)) -> list[Any]:
 
 def test_staleness_of_a_script_is_exact_and_goes_on_behind_a_checkpoint() -> None:
     first, second = follows(TURNS[0]), follows(TURNS[1])
-    assert first == [[0, 0, 1, 3], [0, 1, 0, 0]]  # by hand
+    assert first == [[0, 0, 1, 3], [0, 1, 0, 0]]  # calculated by hand
     before = in_turn(TURNS[0])
     every = first[0] + first[1]
     for rank, (ages, value, files, _) in enumerate(before):
@@ -495,7 +495,7 @@ Doctor = Callable[[Path], None]
 
 
 class Ended(d5.Event):
-    """Ends a run within the first step behind its second epoch."""
+    """Ends a run within the first step after its second epoch."""
 
     every_rank = True
 
@@ -505,13 +505,13 @@ class Ended(d5.Event):
 
 
 def by_ranks(out: Path, changes: str, *, ended: bool = False, resume: Path | None = None) -> Path:
-    """The folder of a run of RECIPE by two ranks in threads, whatever becomes of it."""
+    """The folder of a run of RECIPE by two ranks in threads, however the run ended."""
     out.mkdir(exist_ok=True)
     (out / "small.py").write_text(f"{RECIPE}\n{changes}\n")
     recipe = load_recipe(out / "small.py")
 
     def rank(communicator: Any) -> None:
-        keeper = Checkpointer(every_steps=6)  # one a rank, which it makes its own
+        keeper = Checkpointer(every_steps=6)  # one per rank, which creates it
         events = (Ended(),) if ended else ()
         execute_as_rank(
             recipe, communicator, out=out / "runs", events=events, quiet=True, resume=resume, checkpointer=keeper
@@ -604,7 +604,7 @@ def value(name: str, changed: Callable[[float], float]) -> Doctor:
 
 
 def samples(name: str, changed: Callable[[float], float], *, rank: int = 1, every: bool = False) -> Doctor:
-    """The last sample of a rank, or every one."""
+    """Change the last sample of a rank, or every one."""
 
     def doctor(folder: Path) -> None:
         path = folder / (f"samples-rank-{rank}.csv" if rank else "samples.csv")
@@ -668,7 +668,7 @@ def test_doctored_results_are_caught(
     assert any(finding.rule == rule and words in finding.what for finding in findings), list(map(str, findings))
 
 
-# What they say of themselves, and what counting costs ----------------------------------------------------------------
+# Their descriptions, and the cost of counting -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("metric", [d5.CommunicationOverlap(), d5.Staleness()], ids=str)

@@ -1,4 +1,4 @@
-"""Metrics: values worked by hand on tiny runs of an executor that does what the test says."""
+"""Metrics: values worked by hand on tiny runs of an executor that the test scripts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALL: list[Metric] = [
 
 
 class Fake:
-    """Executor and optimizer in one: losses in turn, and right answers by count, each step a stated time."""
+    """Executor and optimizer in one: losses in turn, correct answers by count, and a stated time for each step."""
 
     def __init__(
         self, losses: list[float], right: list[int], *, step_s: float = 0.0, evaluation_s: float = 0.0
@@ -198,7 +198,7 @@ def test_targets_that_nothing_can_reach(target: Any) -> None:
 
 
 def test_times_around_known_sleeps() -> None:
-    """Lower bounds are what was slept; upper ones are ten times that: a loaded machine wakes late, not that late."""
+    """Lower bounds are the time slept; upper ones are ten times that: a loaded machine wakes late, not that late."""
 
     def fake() -> Fake:
         return Fake([1] * 6, [0] * 4, step_s=0.02, evaluation_s=0.04)
@@ -209,19 +209,19 @@ def test_times_around_known_sleeps() -> None:
     samples = observer.samples()
     assert 2 * 0.17 <= (observer.value() or 0) < 3.4
     assert 0.17 <= samples[0].value < samples[1].value == observer.value()
-    # 20 samples in 2 x 90 ms: evaluation is off the clock.
+    # 20 samples in 2 x 90 ms: the clock excludes evaluation.
     observer = run(d5.Throughput(), fake(), 2, train=train)
     assert 11 < (observer.value() or 0) <= 20 / 0.18
     assert all(11 < s.value <= 10 / 0.09 for s in observer.samples())
-    # 20 ms a step: data is off the clock.
+    # 20 ms per step: the clock excludes data.
     slow = fake()
     observer = run(d5.StepLatency(), slow, 2, train=train)
     assert 20 <= (observer.value() or 0) < 200
     assert len(observer.samples()) == 6
-    assert slow.synchronized >= 6  # the device is waited for after every step
+    assert slow.synchronized >= 6  # waits for the device after every step
     other = fake()
     run(d5.Throughput(), other, 2, train=train)
-    assert other.synchronized == 2  # at the end of each epoch alone
+    assert other.synchronized == 2  # only at the end of each epoch
 
 
 def test_latency_leaves_the_first_epoch_out() -> None:
@@ -254,7 +254,7 @@ def test_first_calls_are_no_part_of_the_steady_state() -> None:
 
     observer = run(d5.Throughput(), Slow([1] * 6, [0] * 4, step_s=0.02), 2)
     first, second = (sample.value for sample in observer.samples())
-    # 4 samples in 20 ms; with the first calls it would be 10 in 460 ms: 22 a second. A loaded machine wakes late.
+    # 4 samples in 20 ms; with the first calls it would be 10 in 460 ms: 22 per second. A loaded machine wakes late.
     assert 22 * 1.5 < first <= 4 / 0.02
     assert second <= 10 / 0.06
 
@@ -268,13 +268,13 @@ def test_throughput_of_a_run_of_first_calls_alone() -> None:
 def test_throughput_is_over_all_epochs_and_not_a_mean_of_rates() -> None:
     observer = run(d5.Throughput(), Fake([1] * 6, [0] * 4, step_s=0.01), 2)
     samples = observer.samples()
-    # Of the first epoch, the first batch of 4 and that of 2 are left out.
+    # Of the first epoch, the first batch of 4 and that of 2 do not count.
     seconds = 4 / samples[0].value + 10 / samples[1].value
     assert observer.value() == pytest.approx(14 / seconds, rel=1e-9)
 
 
 class Slow(d5.Event):
-    """Works when training is over, as metrics do that measure then, and before the first epoch."""
+    """Works after training, as metrics do that measure then, and before the first epoch."""
 
     def before_training(self, trainer: Any) -> None:
         time.sleep(0.3)
@@ -284,7 +284,7 @@ class Slow(d5.Event):
 
 @pytest.mark.parametrize("last", [1, 4])
 def test_a_run_that_was_stopped_within_an_epoch_has_its_time(last: int) -> None:
-    """In its first epoch or in its second; and what others do before and after training is not on the clock."""
+    """In its first epoch or in its second; the clock excludes what others do before and after training."""
     metrics = [d5.WallClockTime(), d5.Cost(3600), d5.Throughput(), d5.PeakMemory(), d5.TimeBreakdown()]
     observers = [metric.observer() for metric in metrics]
     fake = Fake([1] * 9, [0] * 9, step_s=0.02)
@@ -298,11 +298,11 @@ def test_a_run_that_was_stopped_within_an_epoch_has_its_time(last: int) -> None:
     wall, cost, throughput, memory, outside = (observer.value() or 0 for observer in observers)
     assert slept <= wall <= time.perf_counter() - begin - 0.6
     assert cost == pytest.approx(wall, rel=1e-9)  # at 1 USD a second
-    # All but the first step; evaluation is off its clock.
+    # All but the first step; the clock excludes evaluation.
     assert 4 * last / wall * 0.9 <= throughput <= 4 / 0.02
     assert memory > 10
     assert 0 <= outside < 100
-    assert fake.synchronized == epochs + 1 + (last + 1)  # of the stop too, and for TimeBreakdown after every step
+    assert fake.synchronized == epochs + 1 + (last + 1)  # also after the stop, and for TimeBreakdown after every step
 
 
 def test_a_run_that_was_stopped_between_two_epochs_has_no_more_samples() -> None:
@@ -332,7 +332,7 @@ def test_peak_memory_never_falls_and_sees_an_allocation() -> None:
     assert [s.epoch for s in first.samples()] == [1, 2]
     peak = first.value() or 0
     assert 10 < peak < 1e6  # a Python process with NumPy, in MiB
-    # In a process of its own, whose peak is not yet that of a long test run.
+    # In a separate process, whose peak is not yet that of a long test run.
     program = (
         "import numpy as np, deep5 as d5\n"
         "for mib in (0, 256):\n"
@@ -382,7 +382,7 @@ def test_a_figure_that_is_not_a_number_passes_no_goal() -> None:
 
 def test_logits_that_are_not_numbers_predict_nothing() -> None:
     class Lost(Fake):
-        """Right answers, but for the first sample, of whose classes the right one has no number."""
+        """Correct answers, except for the first sample, whose true class has a NaN logit."""
 
         def inference(self, inputs: Any) -> Any:
             logits = np.eye(2)[inputs["label"]]
@@ -393,7 +393,7 @@ def test_logits_that_are_not_numbers_predict_nothing() -> None:
     assert observer.value() == 75.0
 
 
-# What is not finite is told
+# Reports of values that are not finite
 
 OFTEN = [1.0, 2.0, math.inf, 1.0, math.nan, 1.0]
 
@@ -425,7 +425,7 @@ def test_a_finite_loss_is_not_told() -> None:
 
 
 def test_a_loss_is_looked_at_when_the_epoch_is_over() -> None:
-    """No step waits for its loss; an epoch that was cut short is looked at in the end."""
+    """No step waits for its loss; the losses of an incomplete epoch are read at the end."""
     read: list[int] = []
 
     class Native:
@@ -481,7 +481,7 @@ def test_an_evaluation_whose_loss_is_not_finite_is_told() -> None:
 
 def test_the_first_evaluation_of_each_size_is_timed_apart() -> None:
     class Compiling(Fake):
-        """Sleeps where it meets a size first, as a compiler would."""
+        """Sleeps at the first call of each size, as a compiler would."""
 
         sizes: ClassVar[dict[int, float]] = {3: 0.2, 1: 0.1}
 
@@ -493,15 +493,15 @@ def test_the_first_evaluation_of_each_size_is_timed_apart() -> None:
     trainer = d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 3, 1, 3))  # type: ignore[arg-type]
     trainer.train(2)
     assert list(trainer.first_evaluations_s) == [3, 1]
-    # A sleep is never shorter than asked for; how much longer depends on who else is there.
+    # A sleep is never shorter than requested; how much longer depends on other load.
     assert trainer.first_evaluations_s[3] >= 0.2
     assert trainer.first_evaluations_s[1] >= 0.1
 
 
 def test_evaluation_is_no_part_of_the_steady_state() -> None:
-    """Neither its first calls nor the others: throughput and latency are of training alone."""
+    """Neither its first calls nor the others: throughput and latency only measure training."""
     slow = Fake([1] * 6, [0] * 4, step_s=0.01, evaluation_s=0.2)
     throughput = run(d5.Throughput(), slow, 2)
-    assert (throughput.value() or 0) > 10 / 0.2  # 10 samples an epoch, and one evaluation alone takes that long
+    assert (throughput.value() or 0) > 10 / 0.2  # 10 samples an epoch, and a single evaluation takes that long
     slow = Fake([1] * 6, [0] * 4, step_s=0.01, evaluation_s=0.2)
     assert (run(d5.StepLatency(), slow, 2).value() or 0) < 200

@@ -1,4 +1,4 @@
-"""Metrics of training: values worked out by hand, on an executor that gives the logits that a test says."""
+"""Metrics of training: values worked by hand, on an executor that gives the logits of the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOGITS = np.array([[3.0, 2.0, 1.0], [5.0, 4.0, 0.0], [3.0, 2.0, 1.0], [0.0, 1.0,
 
 
 class Fake:
-    """Executor and optimizer in one: logits by sample, the same in training and in evaluation; each its own loss."""
+    """Executor and optimizer in one: logits by sample, equal in training and evaluation; a loss for each sample."""
 
     def __init__(self, logits: np.ndarray = LOGITS, losses: tuple[float, ...] = ()) -> None:
         self.network = SimpleNamespace(outputs={"loss": None, "logits": None}, inputs={"input": None, "label": None})
@@ -90,7 +90,7 @@ def test_the_first_of_equal_logits_is_what_argmax_predicts() -> None:
     draw = np.random.default_rng(0)
     scores, labels = draw.integers(0, 3, (200, 4)).astype(np.float32), draw.integers(0, 4, 200)
     assert top_k_hits(scores, labels, 1) == np.count_nonzero(scores.argmax(axis=1) == labels)
-    # By sorting, which keeps the order of what is equal.
+    # By stable sorting, which keeps the order of equal scores.
     order = np.argsort(-scores, axis=1, kind="stable")
     for k in (2, 3, 4):
         assert top_k_hits(scores, labels, k) == np.count_nonzero((order[:, :k] == labels[:, None]).any(axis=1))
@@ -215,7 +215,7 @@ def test_training_accuracy_is_of_the_weights_that_learned() -> None:
             logits = np.eye(3)[LABELS] if info.step else LOGITS
             return {"logits": logits[inputs["input"]], "loss": np.float32(1)}
 
-    # One of three right in the first batch, the last sample right in the second.
+    # One of three correct in the first batch, the last sample correct in the second.
     assert run(d5.TrainingAccuracy(), Learning()).value() == 50.0
 
 
@@ -242,7 +242,7 @@ def test_training_accuracy_reads_logits_late(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Unknown:
-    """Batches that do not say which samples they hold."""
+    """Batches that do not state which samples they hold."""
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         yield None, {"input": np.arange(4), "label": LABELS}
@@ -276,7 +276,7 @@ def test_logits_of_one_of_several_batches_are_not_taken_for_all() -> None:
 
 
 class Drawn(d5.Sampler):
-    """Draws what it is told, epoch by epoch."""
+    """Draws the given samples, epoch by epoch."""
 
     def __init__(self, *orders: list[int]) -> None:
         super().__init__(samples(), 3)
@@ -297,7 +297,7 @@ def test_sampling_bias_by_hand() -> None:
     assert [s.value for s in observer.samples()] == [0.0, 25.0]
     assert observer.value() == 25.0
     other = run(d5.SamplingBias("samples"), epochs=2, train=train)
-    # Samples drawn 1/2, 1/4, 0, 1/4 in place of 1/4 each.
+    # Samples drawn 1/2, 1/4, 0, 1/4 instead of 1/4 each.
     assert [s.value for s in other.samples()] == [0.0, 25.0]
     found = rows(other, "sampling.csv")
     assert [(row["drawn"], row["never"], row["once"], row["more_than_once"]) for row in found] == [
@@ -319,7 +319,7 @@ def test_shuffling_has_no_bias() -> None:
 
 
 class Files(ArrayDataset):
-    """Labels that are not at hand: they are read with their samples."""
+    """Labels that are not in memory: they are read with their samples."""
 
     read = 0
 
@@ -333,7 +333,7 @@ class Files(ArrayDataset):
 
 @pytest.mark.parametrize(("of", "times"), [("labels", 1), ("samples", 0)])
 def test_labels_that_are_not_at_hand_are_read_once(of: str, times: int) -> None:
-    """Off the clock; and where only samples are counted, not at all."""
+    """Outside the clock; if only samples are counted, not at all."""
     data, clock = Files({"input": np.arange(4), "label": LABELS}), []
 
     class Look(d5.Event):
@@ -359,11 +359,11 @@ def test_an_epoch_that_was_cut_short_is_no_bias() -> None:
         d5.SamplingBias("classes")
 
 
-# When training is over
+# After training
 
 
 def test_the_gap_is_of_the_final_weights_in_evaluation() -> None:
-    """Training samples right but one, test samples right but three, whatever the steps said."""
+    """All training samples correct but one, all test samples but three, whatever the steps reported."""
     train, test = samples(), ArrayDataset({"input": np.arange(4, 8), "label": LABELS})
     good = np.eye(3)[LABELS]
     good[3] = [9, 0, 0]
@@ -374,7 +374,7 @@ def test_the_gap_is_of_the_final_weights_in_evaluation() -> None:
 
 
 def test_the_training_set_is_evaluated_as_the_test_set_is() -> None:
-    """Not augmented: a transform of training that moves every sample does not count, one of evaluation does."""
+    """Without augmentation: a training transform that changes every sample does not count, one of evaluation does."""
 
     def other(inputs: Any, ids: Any, epoch: int) -> Any:
         return {**inputs, "input": np.zeros_like(inputs["input"])}
@@ -382,7 +382,7 @@ def test_the_training_set_is_evaluated_as_the_test_set_is() -> None:
     right = Fake(np.eye(3)[LABELS])
     train = d5.OrderedSampler(samples(), 3, transforms=[other])
     assert run(d5.GeneralisationGap(), right, train=train).value() == 0.0
-    # The transform of evaluation makes every sample the first, of class 0: one of four right, on both sides.
+    # The evaluation transform turns every sample into the first, of class 0: one of four correct, on both sides.
     fake, test = Fake(np.eye(3)[LABELS]), d5.OrderedSampler(samples(), 3, transforms=[other])
     assert run(d5.GeneralisationGap(), fake, test=test).value() == 0.0
     uneven = d5.OrderedSampler(samples(np.array([0, 0, 0, 1])), 3, transforms=[other])
@@ -418,7 +418,7 @@ def test_a_run_that_failed_is_not_evaluated() -> None:
 
 
 class Clock(d5.Event):
-    """Lets the trainer's clock show what a test says: an hour and a half at the end of the epoch."""
+    """Sets the trainer's clock to an hour and a half at the end of the epoch."""
 
     def before_training(self, trainer: Any) -> None:
         trainer.elapsed_ns = lambda: 5_400 * 10**9
@@ -452,14 +452,14 @@ def test_currencies_that_are_none(currency: Any) -> None:
 
 
 def test_every_time_is_the_runs_own() -> None:
-    """What a resume puts into the trainer's clock is in every metric that reads it."""
+    """The time that a resume adds to the trainer's clock appears in every metric that reads it."""
     observers = [m.observer() for m in (d5.WallClockTime(), d5.TimeToAccuracy(25), d5.TestAccuracy(), d5.TestLoss())]
     run(d5.TopK(1), events=(Clock(), *observers))
     assert [observer.samples()[-1].time_s for observer in observers] == [5400.0] * 4
     assert (observers[0].value(), observers[1].value()) == (5400.0, 5400.0)
 
 
-# Going on
+# Resuming
 
 SAVED: list[Metric] = [
     d5.TrainingLoss(),
@@ -477,7 +477,7 @@ SAVED: list[Metric] = [
 
 
 class Keep(d5.Event):
-    """Keeps the trainer's state after some steps, through a file, and ends the run there."""
+    """Saves the trainer's state after some steps, through a file, and ends the run there."""
 
     def __init__(self, step: int, path: Any) -> None:
         self.step, self.path = step, path
@@ -493,7 +493,7 @@ class Keep(d5.Event):
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5])
 def test_metrics_go_on_where_they_were(step: int, tmp_path: Any) -> None:
-    """Three epochs of three steps, ended within an epoch or behind one, are what they are in one go."""
+    """Three epochs of three steps, interrupted within or after an epoch, give what an uninterrupted run gives."""
     from deep5.training.checkpoint_file import read_checkpoint
 
     def trainer(path: Any) -> tuple[Any, list[Observer], list[d5.Event]]:
@@ -520,7 +520,7 @@ def test_metrics_go_on_where_they_were(step: int, tmp_path: Any) -> None:
         assert here.files() == there.files(), metric
 
 
-# All of them
+# All metrics
 
 ALL: list[Metric] = [
     *SAVED,
@@ -549,7 +549,7 @@ def test_what_a_metric_says_of_itself(metric: Metric) -> None:
 def test_every_metric_of_training_is_tested_here_or_beside() -> None:
     told = {metric.name for metric in ALL} | {"operator_time", "operator_cost", "operator_coverage", "bare_ratio"}
     told |= {"overhead", "slowdown", "wall_clock_time", "throughput", "step_latency", "time_to_accuracy", "peak_memory"}
-    # Of several ranks: test_ranks and test_audit_ranks.
+    # Metrics of several ranks: test_ranks and test_audit_ranks.
     told |= {"communication_volume", "communication_share", "load_imbalance"}
     # test_communication_metrics.
     told |= {"communication_overlap", "staleness"}

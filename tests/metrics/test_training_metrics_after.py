@@ -1,4 +1,4 @@
-"""Metrics that measure when training is over: repeatability, time breakdown, utilisation. They leave no trace."""
+"""Metrics that measure after training: repeatability, time breakdown, utilization. They leave no trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deep5.training.trainer import Trainer
 
 @pytest.fixture(autouse=True)
 def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peaks are looked for with small products: they are found sooner, and are lower."""
+    """The search for peaks uses small products: it is faster, and finds lower peaks."""
     monkeypatch.setattr(utilisation, "_SIZES", (256, 512))
 
 
@@ -53,14 +53,14 @@ def made(
 
 
 class AtTheEnd(d5.Event):
-    """Keeps what training came to, before anything is measured behind it."""
+    """Keeps the final states of training, before any metric measures after it."""
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         self.states = trainer.executor.state_dict(), trainer.optimizer.state_dict()
 
 
 def run(trainer: Trainer, *metrics: Metric, epochs: int = 3, events: tuple[d5.Event, ...] = ()) -> list[Observer]:
-    """Train, and see that what was measured left weights and the optimizer's state as they were."""
+    """Train, and check that the measurements left the weights and the optimizer's state unchanged."""
     end, observers = AtTheEnd(), [metric.observer() for metric in metrics]
     trainer.train(epochs, [*observers, end, *events])
     for before, after in zip(end.states, (trainer.executor.state_dict(), trainer.optimizer.state_dict()), strict=True):
@@ -96,7 +96,7 @@ def test_more_steps_than_there_are() -> None:
 
 
 def test_steps_that_differ_are_seen() -> None:
-    """A parameter moves by a millionth of itself in one step of the second pass alone."""
+    """A parameter moves by a millionth of itself in one step of the second pass only."""
     trainer = made()
     learn, calls = trainer.optimizer.step, []
 
@@ -132,7 +132,7 @@ def test_another_order_is_infinitely_far() -> None:
 
 
 def test_what_an_event_sets_behind_a_step_is_not_set_again() -> None:
-    """A group that was made on the way is of the run, and not of its first steps made again."""
+    """A group that an event makes during the run does not apply when the first steps are repeated."""
 
     class Regroups(d5.Event):
         def after_step(self, trainer: Any, info: Any, *_: Any) -> None:
@@ -146,7 +146,7 @@ def test_what_an_event_sets_behind_a_step_is_not_set_again() -> None:
 
 
 def test_a_schedule_gives_the_same_values_again() -> None:
-    """With the last learning rate the first steps would go elsewhere; and it is in force again in the end."""
+    """With the last learning rate the first steps would diverge; at the end it is in force again."""
 
     class Tenth(d5.Schedule):
         def value(self, info: Any, plan: Any) -> float:
@@ -186,7 +186,7 @@ def test_the_parts_add_up_to_the_whole(framework: str) -> None:
     found = rows(observer)
     seconds = {name: float(row["seconds"]) for name, row in found.items() if row["seconds"]}
     parts = ("data", "first_steps", "steps", "evaluation", "other")
-    # Six digits are written.
+    # The file has six digits.
     assert sum(seconds[name] for name in parts) == pytest.approx(seconds["total"], rel=1e-4)
     assert min(seconds.values()) >= 0
     value = 100 * (1 - (seconds["first_steps"] + seconds["steps"]) / seconds["total"])
@@ -201,7 +201,7 @@ def test_the_parts_add_up_to_the_whole(framework: str) -> None:
 
 
 class Sleeping:
-    """Executor and optimizer of known times: 20 ms forward, 40 ms more with gradients, 30 ms more a whole step."""
+    """Executor and optimizer of known times: 20 ms forward, 40 ms more with gradients, 30 ms more for a whole step."""
 
     capabilities: frozenset[str] = frozenset()
 
@@ -226,7 +226,7 @@ class Sleeping:
 
 
 def test_known_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower bounds are what was slept; a loaded machine wakes late, in all parts alike."""
+    """Lower bounds are the time slept; a loaded machine wakes late, in all parts alike."""
     from deep5.training.dataset import ArrayDataset
     from deep5.training.optimizer import RuleOptimizer
 
@@ -298,7 +298,7 @@ def test_what_is_not_known_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> No
     assert rows(observer)["forward"]["how"].startswith("not available: they do not add up")
 
 
-# Utilisation
+# Utilization
 
 
 def test_operations_by_hand() -> None:
@@ -337,7 +337,7 @@ def test_utilisation_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         observer.after_step(trainer, info, {}, 0, 1_000_000 if step else 50_000_000)
     trainer.status = "success"
     observer.after_training(trainer)
-    work = 3 * 2 * (6 * 5 + 5 * 3)  # a sample, three passes
+    work = 3 * 2 * (6 * 5 + 5 * 3)  # per sample, three passes
     per_step = [100 * work * size / 1e-3 / 1e9 for size in (8, 8, 4)]  # without the first of each size
     assert [sample.value for sample in observer.samples()] == pytest.approx(per_step)
     assert observer.value() == pytest.approx((per_step[1] + per_step[2]) / 2)  # of the second epoch
@@ -346,7 +346,7 @@ def test_utilisation_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_measured_share_of_a_measured_peak(framework: str) -> None:
-    """More work than nothing, and less than the peak, within its own noise."""
+    """More than no work, and less than the peak, within its noise."""
     network = d5.networks.mlp(features=6, hidden=64, classes=3)
     (observer,) = run(made(framework, network=network), d5.Utilisation())
     assert observer.missing() is None
@@ -364,7 +364,7 @@ def test_a_run_of_first_steps_alone_has_no_utilisation() -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_they_do_not_disturb_each_other(framework: str) -> None:
-    """A run with all of them ends with the bits of a run without."""
+    """A run with all of them ends bit-identical to a run without."""
     network = d5.networks.lenet(seed=3)
     data = d5.datasets.synthetic(shape=(1, 28, 28), train=24, test=12)
 

@@ -20,7 +20,7 @@ from deep5.metrics.energy_counters import NVML, RAPL, Zeus, counters
 
 
 class Zone:
-    """A zone of RAPL, as Linux shows it."""
+    """A RAPL zone, as Linux presents it."""
 
     def __init__(self, folder: Path, name: str, energy_uj: int, range_uj: int = 1_000_000) -> None:
         folder.mkdir(parents=True)
@@ -35,7 +35,7 @@ class Zone:
 
 @pytest.fixture
 def zones(tmp_path: Path) -> dict[str, Zone]:
-    """Two packages, the memory of one, and what must not count: cores, which are in a package, and the platform."""
+    """Two packages, the memory of one, and zones that must not count: cores (part of a package) and the platform."""
     return {
         "package": Zone(tmp_path / "intel-rapl:0", "package-0", 500_000),
         "core": Zone(tmp_path / "intel-rapl:0:0", "core", 100),
@@ -63,7 +63,7 @@ def test_a_counter_that_overflows_goes_on(zones: dict[str, Zone], tmp_path: Path
     counter = RAPL(tmp_path)
     zones["package"].set(900_000)
     assert counter.joules() == pytest.approx(0.4)
-    zones["package"].set(100_000)  # 100 000 to its end, and as many behind it
+    zones["package"].set(100_000)  # 100 000 to its end, and as many after it
     assert counter.joules() == pytest.approx(0.6)
     assert counter.joules() == pytest.approx(0.6)
 
@@ -75,7 +75,7 @@ def test_a_machine_without_counters(tmp_path: Path) -> None:
 
 def test_a_counter_that_may_not_be_read(zones: dict[str, Zone], tmp_path: Path) -> None:
     zones["package"].file.unlink()
-    zones["package"].file.mkdir()  # as for root nothing is forbidden
+    zones["package"].file.mkdir()  # unreadable even for root
     with pytest.raises(Unsupported, match=r"the counter of energy cannot be read .*remedy: let the administrator give"):
         RAPL(tmp_path)
 
@@ -135,7 +135,7 @@ def test_a_graphics_processor_that_does_not_count(library: str, monkeypatch: pyt
 
 
 class Monitor:
-    """What deep5 uses of `zeus.monitor.ZeusMonitor`, 0.16; each window takes 2 J on a GPU, 3 J and 1 J on the host."""
+    """The part of `zeus.monitor.ZeusMonitor` 0.16 in use; a window takes 2 J on a GPU, 3 J and 1 J on the host."""
 
     def __init__(self, gpu_indices: Any = None, cpu_indices: Any = None) -> None:
         self.gpu_indices, self.cpu_indices = gpu_indices, [0] if cpu_indices is None else cpu_indices
@@ -172,7 +172,7 @@ def test_zeus_is_asked_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert counter.joules() == 6.0
 
     class Blind(Monitor):
-        """Installed, and without permission on this machine."""
+        """Installed, but without permission on this machine."""
 
         def __init__(self, **given: Any) -> None:
             super().__init__([], [])
@@ -188,7 +188,7 @@ def test_zeus_is_asked_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 class Steady:
-    """A counter that has taken 2 J more whenever it is asked."""
+    """A counter that has taken 2 J more at each reading."""
 
     source = "test"
 
@@ -211,7 +211,7 @@ def test_energy_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     observer = d5.Energy().observer()
     trainer().train(3, [observer])
     values = [sample.value for sample in observer.samples()]
-    # Asked at the first step, and then at the end of every epoch: no interval of some seconds has passed.
+    # Read at the first step, and then at the end of every epoch: no interval of some seconds has passed.
     assert values == [4.0, 6.0, 8.0]
     assert (observer.value(), observer.missing()) == (8.0, None)
 
@@ -230,7 +230,7 @@ class Power:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_energy_of_a_run_that_was_stopped_within_its_first_epoch(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others do when training is over, told of it first, is not the run's."""
+    """Work of other events after training, even if they run first, does not count for the run."""
 
     class Stop(d5.Event):
         def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
@@ -248,7 +248,7 @@ def test_energy_of_a_run_that_was_stopped_within_its_first_epoch(late: bool, mon
     assert observer.missing() is None
     assert [(sample.step, sample.epoch) for sample in observer.samples()] == [(1, 0)]
     taken, seconds = observer.value() or 0.0, run.elapsed_ns() / 1e9
-    # The step after which it was stopped takes 100 ms, and the counter starts before it.
+    # The step after which it stops takes 100 ms, and the counter starts before it.
     assert taken >= 1.0
     assert taken <= 10 * (seconds + 0.2)
 
@@ -316,5 +316,5 @@ def test_a_real_graphics_processor_counts() -> None:
     for _ in range(400):
         matrix = matrix @ matrix * 1e-4
     torch.cuda.synchronize()
-    # 55 TFLOP take a second or so at hundreds of watts; the counter moves every 100 ms or so.
+    # 55 TFLOP take a second or so at hundreds of watts; the counter updates every 100 ms or so.
     assert 1.0 < counter.joules() < 1e5
