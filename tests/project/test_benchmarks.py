@@ -220,7 +220,7 @@ def test_the_table_of_memory_is_replaced_as_a_whole() -> None:
 
 
 def test_every_table_of_the_page_can_be_written() -> None:
-    """The recipes of its tables exist, and each of their columns but the first ones and the goal is known."""
+    """The recipes of its tables exist, and each of their columns except the first ones and the goal is known."""
     page = (ROOT / "docs" / "overhead.md").read_text(encoding="utf-8")
     names = overhead_tables.rows(page)
     assert len(names) > 100

@@ -1,4 +1,4 @@
-"""The page of counts: what ran is put in, what did not stays, and nothing is lost between two JUnit files."""
+"""The page of counts: results that ran are added, others stay, and nothing is lost between two JUnit files."""
 
 from __future__ import annotations
 

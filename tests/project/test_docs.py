@@ -1,4 +1,4 @@
-"""Everything that the documents show runs: every Python block, command and doctest; every link leads somewhere."""
+"""Everything in the documents runs: every Python block, command and doctest; every link has a target."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_kind_of_block_is_checked() -> None:
 
 
 def every_day(page: str) -> Any:
-    """The mark of the page that a new user meets first."""
+    """Marks the page that a new user reads first as daily."""
     return pytest.mark.daily if page == "README.md" else ()
 
 
@@ -58,14 +58,14 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run, for what the documents do with one."""
+    """The folder of a run, for the examples that need one."""
     from deep5.recipe.recipe import load_recipe
     from deep5.run.execute import execute
 
     return execute(load_recipe("digits_lenet").at_size("smoke"), out=tmp_path_factory.mktemp("results")).folder
 
 
-# A comparison is only planned: other tests cover what its processes do.
+# A comparison is only planned: other tests cover its processes.
 PLANNED = """
 import sys
 import deep5.compare.driver
@@ -105,7 +105,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.FixtureRequest) -> list[str]:
-    """The command with a real result, image or array."""
+    """The command with real results, images or arrays."""
     if words[0] == "profile":
         return [words[0], *map(str, request.getfixturevalue("studies"))]
     if any("-compare-" in word for word in words):
@@ -142,7 +142,7 @@ def marked() -> list[Any]:
 def test_commands_are_understood(
     page: str, line: str, tmp_path: Path, finished: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Runs use their smoke size, or are validated; comparisons are planned; everything else runs as written."""
+    """Runs use their smoke size, or are validated; comparisons are planned; all other commands run as written."""
     words = _with_files(shlex.split(line)[1:], finished, tmp_path, request)
     program = ["-c", PLANNED] if words[0] == "compare" else ["-m", "deep5"]
     if "my_recipe.py" in words:
@@ -195,7 +195,7 @@ def test_the_version_of_the_package_is_in_the_changelog_and_the_citation() -> No
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the headings of a page, as GitHub makes them; of equal ones the later ones are numbered."""
+    """The anchors of the headings of a page, as GitHub makes them; repeated headings are numbered."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     found: list[str] = []
     for heading in re.findall(r"^#+ +(.*?) *$", text, re.MULTILINE):
@@ -206,7 +206,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken(page: Path) -> list[str]:
-    """The relative links of a page that lead to no file or to no heading."""
+    """The relative links of a page whose file or heading does not exist."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     wrong = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

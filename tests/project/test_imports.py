@@ -1,4 +1,4 @@
-"""What an import costs and brings along, and how every module is laid out."""
+"""What an import costs and loads, and how every module is laid out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from staging import ROOMS, check_imports, check_types
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = {"torch", "tensorflow", "onnxruntime", "jax", "keras"}
 HEAVY = FRAMEWORKS | {"onnx", "onnx_ir", "scipy", "pandas", "rich", "click"}
-# What `__init__.py` may call to put a list of names together.
+# The functions that `__init__.py` may call to assemble a list of names.
 PURE = {"dict", "frozenset", "list", "sorted", "tuple"}
 
 
@@ -57,7 +57,7 @@ def fresh(program: str, folder: Path) -> str:
 
 
 def needs_its_framework(name: str) -> bool:
-    """Whether a module lies in a back-end's folder; the reference needs NumPy alone, and no `__init__` loads more."""
+    """Whether a module is in a back-end's folder; the reference needs only NumPy, and no `__init__` loads more."""
     parts = name.split(".")
     inside = parts[1:2] == ["frameworks"] and len(parts) > 2 and parts[2] != "reference"
     return inside and BY_NAME[name].name != "__init__.py"
@@ -137,7 +137,7 @@ def promises(path: Path) -> list[str] | None:
     return None
 
 
-# Packages re-export and recipes are scripts: they are held to other rules.
+# Packages re-export and recipes are scripts: other rules apply to them.
 @pytest.mark.parametrize("name", [n for n, path in BY_NAME.items() if path.name[0] != "_" and "recipes" not in n])
 def test_module_says_what_is_public(name: str) -> None:
     path = BY_NAME[name]
@@ -229,7 +229,7 @@ def test_a_planted_outward_import_is_caught(copied: Path, planted: str, line: st
     assert re.search(complaint, result.stdout), result.stdout
 
 
-# A module that imports another, and what makes that one import it back.
+# A module that imports another, and the edit that makes that one import it back.
 CYCLES = {
     "at the top": "import deep5.core.events",
     "inside a function": "def f():\n    from deep5.core.events import StepInfo\n    return StepInfo",
@@ -248,7 +248,7 @@ def test_a_planted_import_cycle_is_caught(copied: Path, source: str) -> None:
 
 
 def test_a_planted_cycle_by_way_of_a_package_is_caught(copied: Path) -> None:
-    """Whoever imports `results.report.theme` runs `results/report/__init__.py`, which imports what imports them."""
+    """Importing `results.report.theme` runs `results/report/__init__.py`, whose imports lead back to the importer."""
     with (copied / "deep5/results/standing.py").open("a", encoding="utf-8") as file:
         file.write("\nimport deep5.results.report.theme\n")
     result = check_imports(copied)
@@ -299,7 +299,7 @@ def test_type_checkers_see_every_public_name() -> None:
 def test_no_public_name_is_shadowed_by_a_module(package: str) -> None:
     module = importlib.import_module(package)
     modules = {info.name for info in pkgutil.iter_modules(module.__path__)}
-    # Importing a submodule sets an attribute of its name, and a lazy name of the same name would be gone.
+    # Importing a submodule sets an attribute of its name, which would hide a lazy name of the same name.
     assert not modules & set(module.__all__)
 
 

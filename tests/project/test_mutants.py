@@ -1,4 +1,4 @@
-"""The planted faults of `tests/mutants.txt`: the list is sound, and a sample of them is caught."""
+"""The planted faults of `tests/mutants.txt`: the list is valid, and the tests catch a sample of them."""
 
 from __future__ import annotations
 

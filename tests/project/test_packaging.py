@@ -1,4 +1,4 @@
-"""What is packed, registered and pinned: a wheel that lacks nothing, and a recipe run from it elsewhere."""
+"""What is packaged, registered and pinned: a wheel that lacks nothing, and a recipe that runs from it elsewhere."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FRAMEWORKS = {"torch", "tensorflow", "onnxruntime", "jax"}
 
 
 def packed_as(path: Path) -> str:
-    """Where a file of the repository lies in the wheel: `metrics/time.py` -> `deep5/metrics/time.py`."""
+    """The path in the wheel of a file of the repository: `metrics/time.py` -> `deep5/metrics/time.py`."""
     inside = path.relative_to(ROOT).as_posix()
     return inside if inside.startswith("deep5/") else f"deep5/{inside}"
 
 
 def package_files() -> list[Path]:
-    """Every file of the package and its rooms, whatever git thinks of it."""
+    """Every file of the package and its rooms, including files that git ignores."""
     files = [path for room in ("deep5", *ROOMS) for path in sorted((ROOT / room).rglob("*")) if path.is_file()]
     return [path for path in files if "__pycache__" not in path.parts and not path.name.startswith(".")]
 
@@ -47,7 +47,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
     )
 
 
-# What pyproject.toml says
+# The contents of pyproject.toml
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
@@ -71,7 +71,7 @@ def test_the_version_is_written_once() -> None:
 
 
 def entry_points_file() -> dict[str, dict[str, str]]:
-    """What entry_points.txt registers: by group, modules and objects by name."""
+    """The entry points of entry_points.txt: modules and objects by group and name."""
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     parser.read(ROOT / PROJECT["tool"]["setuptools"]["dynamic"]["entry-points"]["file"], encoding="utf-8")
@@ -87,7 +87,7 @@ POINTS = [
 
 def test_every_kind_has_a_group_and_its_names_are_sorted() -> None:
     groups = entry_points_file()
-    # What notebooks display by is found like a component, and is none.
+    # The display functions of notebooks are found like components, but are none.
     assert set(groups) == {*(f"deep5.{kind}" for kind in KINDS), "deep5.notebooks"}
     assert all(list(points) == sorted(points) for points in groups.values())
 
@@ -127,7 +127,7 @@ def test_every_recipe_is_registered() -> None:
     assert len(families) == 2
 
 
-# What constraints.txt pins
+# The pins of constraints.txt
 
 
 def pins() -> dict[str, str]:
@@ -152,7 +152,7 @@ def test_pytorch_is_pinned() -> None:
     assert pins()["torch"] == "2.13.0"
 
 
-# What make says and what the tools of the house do
+# The output of make and of the project's tools
 
 
 def test_make_alone_lists_every_target() -> None:
@@ -167,7 +167,7 @@ def test_make_without_a_python_says_what_to_do(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
     programs = tmp_path / "programs"
     programs.mkdir()
-    # Like a version manager's stand-in for a version that is not chosen.
+    # Like a version manager's stand-in for a version that is not selected.
     for name in ("python3", "python3.11", "python3.12", "python3.13"):
         (programs / name).write_text("#!/bin/sh\necho 'Python 3.9.18'\nexit 1\n", encoding="utf-8")
         (programs / name).chmod(0o755)

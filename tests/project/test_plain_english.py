@@ -1,4 +1,4 @@
-"""The linter of prose finds each phrase it lists, wherever prose is, and takes no code, output or name for prose."""
+"""The linter of prose finds each phrase on its list wherever prose is, and takes no code, output or name for prose."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PLANTED = {
     "a programme": "programme",
     "what was learnt": "learnt",
 }
-"""A sentence with each phrase, and what has to be found in it."""
+"""A sentence with each phrase, and the phrase to be found in it."""
 
 STANDARD = (
     "The samples are told apart by their index.",
