@@ -48,7 +48,7 @@ OURS = RecipeFamily(cases={f"epochs_{count}": f"An MLP for {count} epochs. Quick
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
-    """A distribution with modules and recipes, as pip leaves it."""
+    """A distribution with modules and recipes, as pip installs it."""
     caches = (plugins._installed, plugins.registered, plugins.load)
 
     def clear() -> None:

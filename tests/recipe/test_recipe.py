@@ -1,4 +1,4 @@
-"""Recipes: every form that their parts may take, goals, sizes, settings, and one hash for one meaning."""
+"""Recipes: every form of their parts, goals, sizes, settings, and one hash for one meaning."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_what_the_caller_passes_never_changes() -> None:
     changed = made.with_settings({"optimizer_kwargs.lr": 0.5, "batch_size": 8})
     assemble(recipe_parts(changed))
     assert (fixed, mutable, metrics, sizes) == before
-    # Nor does a recipe follow what its caller does later, or what a component does with its arguments.
+    # A recipe does not change when its caller's objects do, or when a component changes its arguments.
     hashed = made.fixed_hash()
     fixed["model_kwargs"]["hidden"] = 99
     made.value("model_kwargs")["hidden"] = 98
@@ -379,7 +379,7 @@ def test_a_file_component_is_hashed_by_what_the_file_holds(tmp_path: Path) -> No
 def test_what_a_file_holds_is_hashed_wherever_it_is_named(
     fixed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the recipe, whatever the working directory is."""
+    """Relative to the recipe, whatever the working directory is."""
     (tmp_path / "sub").mkdir()
     part = tmp_path / "sub" / "parts.py"
     mutable = {name: value for name, value in MUTABLE.items() if name not in fixed}
@@ -498,7 +498,7 @@ def test_sizes() -> None:
     assert (made.division, small.division) == ("closed", "open")
     assert small.fixed_hash() != made.fixed_hash()
     assert made.at_size("full") is made
-    # Arguments that the recipe lets change stay so.
+    # Arguments that the recipe leaves mutable stay mutable.
     mutable = {"dataset_kwargs": {**FIXED["dataset_kwargs"], "limit": 9}}
     fixed = {name: value for name, value in FIXED.items() if name != "dataset_kwargs"}
     own = Recipe.make(fixed, {**MUTABLE, **mutable}, METRICS, sizes={"smoke": {"dataset_kwargs": {"train": 6}}})

@@ -1,4 +1,4 @@
-"""What a recipe says of training beside model, data and optimizer: every key acts, and is refused where it cannot."""
+"""Keys of training other than model, data and optimizer: every key takes effect, and is refused where it cannot."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def by_hand(
     double: bool = False,
     **options: Any,
 ) -> str:
-    """The same without a recipe."""
+    """The same training without a recipe."""
     seeds = {purpose: derive_seed(0, purpose) for purpose in ("weights", "order", "noise")}
     network = d5.networks.mlp(features=4, hidden=3, classes=3, seed=seeds["weights"])
     executor = d5.framework(framework).executor(network, seed=seeds["noise"])

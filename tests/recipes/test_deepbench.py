@@ -1,4 +1,4 @@
-"""DeepBench's recipes: what they leave out, on which frameworks they run, and with how many threads."""
+"""DeepBench's recipes: what they omit, on which frameworks they run, and with how many threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "operators.md"
 
 @pytest.fixture
 def quick_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy's peak alone: those of six frameworks take seconds, and no share is judged here."""
+    """Only NumPy's peak: those of six frameworks take seconds, and no test here checks a share."""
 
     def numpy_alone(plan: Plan, names: Any) -> Roofline:
         return numpy_roofline(plan.threads, plan.dtype)
@@ -87,7 +87,7 @@ def test_recurrent_layers_run_forward_and_backward_on_every_framework(
     monkeypatch.setattr(problems, "problem_rows", lambda table: rows)
     monkeypatch.setattr(timed, "_WARM_UP_S", 0.01)
     recipe = load_recipe("deepbench_rnn").with_settings({"rounds": 1, "pictures": False})
-    # What is written by hand is held to these in test_problems.
+    # test_problems compares the hand-written code with these.
     result = execute(replace(recipe, fixed={**recipe.fixed, "bare": None, "box": None}), out=tmp_path, quiet=True)
     told = json.loads((result.folder / OPERATORS).read_text())
     assert told["left_out"] == []
@@ -100,10 +100,10 @@ def test_recurrent_layers_run_forward_and_backward_on_every_framework(
     assert result.metric("operator_coverage") == 100
 
 
-# Batch, channels, height and width; filters; their extent; pads; stride.
+# Batch, channels, height and width; filters; their size; pads; stride.
 SMALL_CONVOLUTIONS = [(2, 3, 8, 8, 4, 3, 1, 2), (1, 4, 9, 7, 2, 3, 0, 1)]
 NO_GRADIENTS = ("onnxruntime", "openvino", "reference")
-"""Frameworks that compute none by themselves: nothing bare stands beside deep5's there."""
+"""Frameworks that compute none by themselves: nothing bare appears next to deep5's there."""
 
 
 def convolution_row(n: int, c: int, h: int, w: int, k: int, taps: int, pad: int, stride: int) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_small_sizes_run_in_every_direction_on_every_framework_and_bare(
     monkeypatch: pytest.MonkeyPatch,
     quick_peaks: None,
 ) -> None:
-    """The recipes' own functions by hand too: a candidate whose results differ from the others' would be left out."""
+    """Also the recipes' own hand-written functions: a candidate with different results would be missing."""
     monkeypatch.setattr(problems, "problem_rows", lambda table: rows)
     monkeypatch.setattr(timed, "_WARM_UP_S", 0.01)
     recipe = load_recipe(name).with_settings({"rounds": 1, "pictures": False})
@@ -185,7 +185,7 @@ def test_a_smoke_run_draws_every_candidate(name: str, tmp_path: Path, quick_peak
         names = re.findall(r"<text[^>]*>([^<]*)</text>", text)
         assert {name.split()[0] for name in names if name} >= set(frameworks)
         assert set(names) >= set(WAYS.values())
-    # What each mark stands for is its label, in as many digits as the renderer writes: twelve.
+    # The value of each mark is its label, with the renderer's twelve digits.
     boxes = re.findall(
         r'aria-label="framework: (\w+);[^"]*; way: ([\w ]+);[^"]*Median of time a call: ([\d.e-]+);', box
     )
@@ -196,7 +196,7 @@ def test_a_smoke_run_draws_every_candidate(name: str, tmp_path: Path, quick_peak
         if row["problem"] == recipe.value("box")
     }
     assert len(medians) == len(wanted)
-    # So few sizes are points: one a size and candidate.
+    # So few sizes appear as points: one per size and candidate.
     points = re.findall(r'aria-label="left: [^"]*; time a call: ([\d.e-]+); way: ([\w ]+)"', violin)
     assert sorted((way, float(value)) for value, way in points) == [
         (way, pytest.approx(value, rel=1e-6))
@@ -213,7 +213,7 @@ def test_products_of_every_batch_size_run_at_their_full_size(tmp_path: Path, qui
     assert told["left_out"] == []
     assert [row["problem"] for row in told["rows"]] == [f"matmul-{batch}" for batch in BATCHES]
     assert [row["flops"] for row in told["rows"]] == [2 * batch * 4096 * 9192 for batch in BATCHES]
-    # Samples a second of a batch beside those of the largest, as the raw times have it.
+    # Samples per second of a batch next to those of the largest, as in the raw times.
     largest, *others = (row["median_s"] / batch for row, batch in zip(told["rows"], BATCHES, strict=True))
     shares = [100 * largest / other for other in others]
     assert result.metric("linear_scaling") == pytest.approx(median(shares))
@@ -224,12 +224,12 @@ def test_products_of_every_batch_size_run_at_their_full_size(tmp_path: Path, qui
 
 @pytest.mark.slow
 def test_deep5_and_bare_have_the_same_threads_on_every_framework(quick_peaks: None) -> None:
-    """A product that several threads would share: nobody keeps more than one processor busy."""
+    """A product that several threads could share: no candidate keeps more than one processor busy."""
     given = replace(plan_of(recipe_parts(load_recipe("deepbench_gemm"))), take=1, limit_gflop=1.0, rounds=7)
     found = measuring.measure_here(given)
     busy = {series["candidate"]: series["processors"] for series in found["series"]}
     assert set(busy) == {label for name in FRAMEWORKS for label in (name, f"{name} (bare)")}, found["left_out"]
-    # Time of processors over time of the clock: 1 where one thread computes, whatever else runs on the machine.
+    # Processor time over wall-clock time: 1 where one thread computes, whatever else runs on the machine.
     assert max(busy.values()) < 1.3, busy
     assert found["warnings"] == []
     assert {settings["threads"] for settings in found["settings"].values()} == {1}

@@ -1,4 +1,4 @@
-"""What executors are timed against, written by hand for each framework, computes what deep5's executor computes."""
+"""The hand-written opponents of the executors, one per framework, compute what deep5's executor computes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from deep5.recipe.recipe import load_recipe
 from deep5.recipe.registered import recipe_names
 from deep5.recipes.overhead import by_deep5, jax_by_hand, onnxruntime_by_hand, pytorch_by_hand, tensorflow_by_hand
 
-# Four samples: each opponent takes their number from its input's shape alone; the recipes' own sizes, 1, 8 and 64, are
+# Four samples: each opponent takes their number only from its input's shape; the recipes' own sizes, 1, 8 and 64, are
 # those of `test_sizes_of_the_recipes`.
 SEED, BATCH, STEPS = 3, 4, 4
 HAND: dict[str, Any] = {"pytorch": pytorch_by_hand, "tensorflow": tensorflow_by_hand, "jax": jax_by_hand}
 NETWORKS: dict[str, Callable[..., d5.Network]] = {
     name: getattr(d5.networks, name) for name in ("mlp", "lenet", "resnet18_small", "transformer")
 }
-# Of an encoder layer of torch's, in the order in which it holds its parameters; in the network's names.
+# The parameters of torch's encoder layer, in its order, under the network's names.
 _TORCH_LAYER = (
     *("attention.qkv.weight", "attention.qkv.bias", "attention.out.weight", "attention.out.bias"),
     *("feed_forward.in.weight", "feed_forward.in.bias", "feed_forward.out.weight", "feed_forward.out.bias"),
@@ -32,7 +32,7 @@ _TORCH_LAYER = (
 
 
 def torch_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """What the opponent draws after the same seed, in the network's names and shapes."""
+    """The opponent's initial weights for the same seed, in the network's names and shapes."""
     import torch
 
     torch.manual_seed(SEED)
@@ -62,7 +62,7 @@ def tensorflow_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
 
 def jax_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
     def leaves(tree: Any) -> Iterator[np.ndarray]:
-        for value in tree.values():  # in the order written, which jax.tree would sort
+        for value in tree.values():  # in source order, which jax.tree would sort
             yield from leaves(value) if isinstance(value, dict) else [value]
 
     parameters, _ = jax_by_hand._NETWORKS[name]().init(SEED)
@@ -70,7 +70,7 @@ def jax_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def channels_first(name: str, names: Iterable[str], values: Iterable[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Weights with their channels last, and products from the left, as the network has them."""
+    """Weights with their channels last, and products from the left, as in the network."""
     for key, value in zip(names, values, strict=True):
         if value.ndim == 4:
             yield key, value.transpose(3, 2, 0, 1)
@@ -84,7 +84,7 @@ WEIGHTS = {"pytorch": torch_weights, "tensorflow": tensorflow_weights, "jax": ja
 
 
 def executor_at(framework: str, name: str) -> Any:
-    """deep5's executor at the weights that the opponent starts from."""
+    """deep5's executor with the opponent's initial weights."""
     executor = d5.framework("pytorch").executor(NETWORKS[name]())
     weights = dict(WEIGHTS[framework](name))
     assert {key: value.shape for key, value in weights.items()} == {
@@ -104,7 +104,7 @@ def opponent(framework: str, name: str, job: str, size: int = BATCH) -> Callable
 
 
 class KerasAdam(d5.Adam):
-    """Adam as Keras has it: epsilon stands beside a root that is not corrected for bias."""
+    """Adam as in Keras: epsilon is added to a root that is not corrected for bias."""
 
     def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
         xp = array_namespace(param)
@@ -133,7 +133,7 @@ def compare(framework: str, name: str) -> None:
     step = executor.train_step((KerasAdam if framework == "tensorflow" else d5.Adam)(lr=0.001))
     work = opponent(framework, name, "training_step")
     for index in range(STEPS):
-        # Adam divides a gradient by its own size: where that is rounding alone, two right steps may be opposite.
+        # Adam divides a gradient by its own size: where that is only rounding, two correct steps may be opposite.
         tolerance = 1e-5 if index == 0 else {"resnet18_small": 5e-3}.get(name, 2e-5)
         check(work(), step(batch, d5.StepInfo(step=index, batch_size=BATCH)), tolerance, f"step {index}")
 
@@ -152,7 +152,7 @@ def test_the_opponent_computes_what_deep5_computes(framework: str, name: str) ->
 
 
 def test_every_opponent_of_a_recipe_is_here() -> None:
-    """Of all recipes whose opponent is written by hand."""
+    """All recipes whose opponent is hand-written."""
     found = set()
     for name in recipe_names():
         recipe = load_recipe(name)
@@ -183,7 +183,7 @@ ONNXRUNTIME = [
 
 @pytest.mark.parametrize(("name", "size"), ONNXRUNTIME)
 def test_onnxruntimes_opponent_computes_what_deep5_computes(name: str, size: int) -> None:
-    """At the recipes' own sizes: beyond a model's bytes it has nothing of its own, so sizes are all that differs."""
+    """At the recipes' own sizes: apart from a model's bytes the opponent has no code, so only sizes differ."""
     network = NETWORKS[name](seed=SEED)
     for steps in (1, 3):  # the last call's outputs: of the first batch, and of the third
         work = onnxruntime_by_hand.inference(steps=steps, seed=SEED, threads=1, network=NETWORKS[name], batch_size=size)

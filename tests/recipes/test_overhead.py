@@ -40,9 +40,9 @@ OF_DATA = [name for name in OVERHEAD if name.startswith(("overhead_sampling_", "
 OF_RANKS = [name for name in OVERHEAD if name.startswith(("overhead_all_reduce_", "overhead_ranks_"))]
 OTHERS = {*WITH_TRAINER, *OF_OPERATORS, *OF_DATA, *OF_RANKS}
 OF_RULES = [name for name in OVERHEAD if name.split("_")[1] not in ENGINES and name not in OTHERS] + OF_NATIVE_RULES
-# Of the recipes whose wait is in the executor, those that the shorter suite has; their steps are of one sample.
+# The daily recipes among those whose wait is in the executor; their steps are of one sample.
 QUICK = ("lenet_1", "mlp", "pytorch_groups", "tensorflow_modifier", "jax_training_1")
-# A goal is missed where deep5 is slower than allowed by this share of the opponent's time.
+# A goal is missed if deep5 exceeds the allowed time by this share of the opponent's time.
 SEEN = 0.25
 
 
@@ -53,13 +53,13 @@ def busy(microseconds: float) -> None:
 
 
 def shortened(name: str, **sizes: int) -> Recipe:
-    """The recipe with its own goal, in fewer rounds: what is planted is far above what fewer rounds can show."""
+    """The recipe with its own goal, in fewer rounds: the planted wait is far above what fewer rounds can resolve."""
     recipe = load_recipe(name)
     return replace(recipe, fixed={**recipe.fixed, **sizes}, published=False)
 
 
 def by_command(recipe: str | Path, out: Path, *words: str) -> Result:
-    """The result of a recipe that asks for ranks, which the command starts."""
+    """The result of a recipe that requires ranks, which the command starts."""
     command = [sys.executable, "-m", "deep5", "run", str(recipe), "--out", str(out), "--quiet", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode in (0, 1), done.stderr
@@ -67,9 +67,9 @@ def by_command(recipe: str | Path, out: Path, *words: str) -> Result:
     return load(folder)
 
 
-# What the shorter suite leaves out: recipes of ResNet-18, which compile for half a minute, but PyTorch's inference; and
-# of those that measure deep5's own overhead half, chosen by their names, since many are alike. Others run in tests of
-# their own: test_deepbench, test_study_ranks, test_timing_ranks, test_recipes_training.
+# Left out of the shorter suite: recipes of ResNet-18, which compile for half a minute, except PyTorch's inference; and
+# half of those that measure deep5's own overhead, chosen by their names, since many are alike. Others have separate
+# tests: test_deepbench, test_study_ranks, test_timing_ranks, test_recipes_training.
 LEFT_OUT = [
     name
     for name in RECIPES
@@ -127,7 +127,7 @@ def test_overhead_recipes_cover_what_was_promised() -> None:
 
 
 class Wait:
-    """What is planted into deep5's code: nothing, until somebody says for how long."""
+    """A wait planted into deep5's code: no wait until a test sets its length."""
 
     microseconds = 0.0
     calls = 0
@@ -143,7 +143,7 @@ def sees_the_wait(name: str, wait: Wait, *, steps: int, size: str = "full") -> b
     Its goal is missed by times that are longer by what the goal allows and `SEEN`, and met by equal ones.
     """
     full = load_recipe(name)
-    # A smoke size has no goals: its problem with the full one's.
+    # A smoke size has no goals: its problem with the full size's goals.
     recipe = replace(full.at_size(size), metrics=full.metrics)
     recipe = replace(recipe, fixed={**recipe.fixed, "steps": steps, "rounds": 2}, published=False)
     ((metric, goal),) = recipe.metrics
@@ -157,7 +157,7 @@ def sees_the_wait(name: str, wait: Wait, *, steps: int, size: str = "full") -> b
     counted = found.warmups + len(found.candidate) + 1
     waits = wait.calls - before
     wait.microseconds = 0.0
-    # A step may make several batches or updates; each round and each warm-up has its steps.
+    # A step may make several batches or updates; each round and each warm-up has `steps` of them.
     assert waits >= counted * steps, (waits, counted, steps)
     assert min(found.candidate) >= 1000e-6 * steps
     theirs = steps * 1e-3
@@ -227,7 +227,7 @@ def test_a_wait_planted_in_the_executor_is_seen_by_the_recipe(name: str, monkeyp
 
     def slow(self: NetworkExecutor, inputs: Any, **options: Any) -> Any:
         if wait.microseconds:
-            self.synchronize()  # JAX still computes the step before: behind that, a shorter wait costs nothing
+            self.synchronize()  # JAX still computes the previous step, which would hide a shorter wait
             wait()
         return feed(self, inputs, **options)
 

@@ -1,4 +1,4 @@
-"""What whole trainings and update rules are timed against computes what deep5 computes; memory is what it is said."""
+"""The opponents of whole trainings and update rules compute what deep5 computes; memory is as declared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS, BATCH, SEED = 3, 64, 3
 
 
 def jax_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """As of `test_opponents`, whose opponent keeps what it was given; a donated one is gone."""
+    """As in `test_opponents`, whose opponent keeps its arguments; here they are donated."""
     parameters, _ = jax_by_hand._NETWORKS[name]().init(SEED)
     leaves = (value for layer in parameters.values() for value in layer.values())
     yield from channels_first(name, d5.networks.lenet().parameter_specs, leaves)
@@ -57,7 +57,7 @@ def threads_of(framework: str) -> int:
 
 
 class SameOrder:
-    """Draws what deep5's sampler draws for one epoch after the other."""
+    """Draws what deep5's sampler draws, one epoch after the other."""
 
     def __init__(self) -> None:
         train, _ = by_deep5.labelled_digits(STEPS, BATCH)
@@ -72,7 +72,7 @@ class SameOrder:
 
 
 def trained(framework: str, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[float, float]]]:
-    """Accuracy and loss after each of three epochs, deep5's and by hand: from the same weights in the same order."""
+    """Accuracy and loss after each of three epochs, deep5's and hand-written: the same weights in the same order."""
     import torch
 
     same = SameOrder()
@@ -125,7 +125,7 @@ def test_another_schedule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- update rules -----------------------------------------------------------------------------------------------------
 
-# Every rule in both implementations costs a compile each: those of PyTorch, and of the others some that differ.
+# Every rule in both implementations costs a compilation each: those of PyTorch, and some that differ of the others.
 PLAIN = [
     *(("pytorch", rule, "plain") for rule in ("adagrad", "nadam", "amsgrad", "averaged_sgd")),
     ("tensorflow", "momentum", "plain"),
@@ -135,7 +135,7 @@ VARIANTS = [(framework, "adamw", variant) for framework in HAND for variant in (
 
 
 def after_steps(framework: str, rule: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Loss and logits of the fourth step, deep5's and by hand."""
+    """Loss and logits of the fourth step, deep5's and hand-written."""
     at_the_opponents_weights(monkeypatch, framework)
     options: dict[str, Any] = {"steps": 4, "seed": SEED, "batch_size": 4, "threads": threads_of(framework)}
     options |= {"rule": rule, "variant": variant}
@@ -149,13 +149,13 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def strong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decay and a penalty that a few steps show, of parameters that begin at zero, too."""
+    """A decay and a penalty that a few steps reveal, also for parameters that begin at zero."""
     for module in (rules, *HAND.values()):
         monkeypatch.setattr(module, "DECAY", 100.0)
         monkeypatch.setattr(module, "PENALTY", 0.1)
 
 
-# Keras has AdamW's epsilon beside a root that is not corrected: some elements whose gradient is nearly zero differ.
+# Keras adds AdamW's epsilon to a root that is not corrected: some elements whose gradient is nearly zero differ.
 def tolerance(framework: str, rule: str) -> float:
     return 2e-4 if (framework, rule) == ("tensorflow", "adamw") else 5e-5
 
@@ -172,7 +172,7 @@ def test_the_step_by_hand_is_the_rules(
 @pytest.mark.parametrize("framework", HAND)
 @pytest.mark.parametrize("variant", ["groups", "modifier"])
 def test_what_a_variant_does_is_seen(framework: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it on one side, the sides differ: the tolerance is none that would let it be left out."""
+    """Without the variant on one side, the sides differ: the tolerance is not so wide that it could be missing."""
     strong(monkeypatch)
     if variant == "groups":
         monkeypatch.setattr(rules, "_is_bias", lambda name: name == "fc3.bias")
@@ -203,7 +203,7 @@ def test_the_fastest_of_pytorchs_implementations_is_taken(monkeypatch: pytest.Mo
     made = _implementations("adam", _parameters("small", 0))
     assert list(made) == ["fused", "foreach", "loop"]
     assert list(_implementations("averaged_sgd", _parameters("small", 0))) == ["foreach", "loop"]
-    # One update that takes ten times as long as the others is not the fastest.
+    # A single update that takes ten times as long as the others is not the fastest.
     from time import sleep
 
     class Slow:
@@ -285,7 +285,7 @@ def test_a_checkpoint_holds_the_parameters_that_are_written_by_hand(monkeypatch:
     del sizes[:]
     saving.bytes_by_hand(**options)()
     assert sizes == [4 * (111 * 50 + 10)] * 2
-    # Beside the parameters, a checkpoint has names and the trainer's place.
+    # In addition to the parameters, a checkpoint has names and the trainer's position.
     assert all(0 < size - sizes[0] < 4096 for size in written)
 
 
@@ -300,7 +300,7 @@ def test_the_sum_of_parts_is_what_the_shapes_say() -> None:
     assert memory.sum_of_parts(network, 2) == pytest.approx((4 * (4 * weights + activations) + samples) / 2**20)
 
 
-# Measured 1.09 of what the same takes by hand at either batch; the rest is how memory is cut up.
+# Measured: 1.09 times the memory of hand-written code at either batch; the rest is fragmentation.
 LIMIT = 1.15
 
 

@@ -1,4 +1,4 @@
-"""The recipes that train residual networks do what the papers that they name did."""
+"""The recipes that train residual networks do what the papers that they cite did."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_scales_and_biases_have_no_weight_decay() -> None:
 
 @pytest.mark.parametrize("framework", ["pytorch", "reference"])
 def test_penalised_momentum_is_the_gradient_of_the_penalty(framework: str) -> None:
-    """As the rule of momentum on a gradient to which the penalty's was added."""
+    """Equals momentum's rule on a gradient with the penalty's gradient added."""
     decay = 0.125
     executors = [d5.framework(framework).executor(network()) for _ in range(2)]
     optimizers = [
@@ -101,7 +101,7 @@ def test_penalised_momentum_is_torchs_own_with_its_weight_decay() -> None:
         twin.inference_and_backprop(batch(step), info=info(step, 16))
         theirs.step()
     assert distance(executor.state_dict(), twin.state_dict()) < 1e-12
-    # Beside the gradient, as a recipe's `weight_decay` has it, it is another training.
+    # Added to the gradient, as a recipe's `weight_decay` does, it is another training.
     beside = d5.framework("pytorch").executor(network())
     decoupled = RuleOptimizer(d5.Momentum(0.05, 0.9), weight_decay=0.01)
     decoupled.bind(beside)
@@ -115,7 +115,7 @@ def test_penalised_momentum_is_torchs_own_with_its_weight_decay() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_smoke_size_reads_the_real_format(name: str) -> None:
-    """What the smoke size trains on are files in the format of the full size, read by the same code."""
+    """The smoke size trains on files in the format of the full size, read by the same code."""
     made = assemble(recipe_parts(load_recipe(name).at_size("smoke")))
     described = made.splits.description
     format_of = {"cifar10_resnet44": "CIFAR-10, binary version", "imagenet_resnet50": "TFRecord files"}[name]
@@ -125,7 +125,7 @@ def test_the_smoke_size_reads_the_real_format(name: str) -> None:
     ids, inputs = next(iter(made.train_sampler.batches(0)))
     assert inputs["input"].dtype == np.float32
     assert inputs["input"].shape == (len(ids), 3, 32, 32)
-    # Normalised: of deviation 1 or so, and not bytes.
+    # Normalized: with a deviation of about 1, and not bytes.
     assert 0.3 < inputs["input"].std() < 3
 
 
@@ -156,6 +156,6 @@ def test_the_imagenet_recipe_learns_at_its_smoke_size(framework: str, tmp_path: 
     assert result.status == "success"
     losses = [row.value for row in result.samples()["training_loss"]]
     assert len(losses) == 12
-    # ln 10 is what a network says that knows nothing of ten classes.
+    # ln 10 is the loss of a network that knows nothing about ten classes.
     assert np.mean(losses[-4:]) < np.log(10)
     assert result.metric("top_k") >= result.metric("test_accuracy") > 0
