@@ -1,4 +1,4 @@
-"""Commands and imports, each in a fresh process, and what the command line reads."""
+"""Commands and imports, each in a fresh process, and the files that the command line reads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _compare(folder: Path) -> Callable[[], object]:
 
 
 def _results(folder: Path, count: int) -> Path:
-    """So many results of runs, all copies of one."""
+    """Results of `count` runs, all copies of one."""
     subprocess.run(
         [sys.executable, "-m", "deep5", "run", "digits_lenet", "--size", "smoke", "--out", "one", "--quiet"],
         cwd=folder,

@@ -38,7 +38,7 @@ def network(op: str) -> Any:
 
 
 def feed(op: str) -> dict[str, Any]:
-    """Drawn inputs."""
+    """Random inputs."""
     draw = np.random.default_rng(0)
     return {
         name: draw.integers(0, CLASSES, shape) if name == "label" else draw.standard_normal(shape).astype(np.float32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODULES = ("commands", "data", "operators", "functions", "networks")
-"""Where benchmarks are written, beside this module; each registers its own when it is imported."""
+"""The modules of benchmarks next to this one; each registers its own at import."""
 
 Setup = Callable[[Path], Callable[[], object]]
 

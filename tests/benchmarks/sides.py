@@ -45,7 +45,7 @@ class Side:
 
 
 def git(*arguments: str) -> str:
-    """What git prints for the repository, without the line's end."""
+    """The output of git for the repository, without the final newline."""
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S607
 
 
@@ -122,7 +122,7 @@ def lay_out(tree: Path, layout: Path) -> Path:
 
 
 def _version(tree: Path) -> str:
-    """What the package says, without importing it."""
+    """The version that the package states, read without importing it."""
     text = (tree / "deep5" / "core" / "version.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
     return found[1] if found else "0"

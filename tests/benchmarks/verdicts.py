@@ -1,4 +1,4 @@
-"""What the samples show of each benchmark, by deep5's own statistics; and the files and lines that say so."""
+"""What the samples show for each benchmark, by deep5's own statistics; and the files and lines that report it."""
 
 from __future__ import annotations
 

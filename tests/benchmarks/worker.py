@@ -19,13 +19,13 @@ from time import perf_counter
 from registry import Benchmark, benchmarks
 
 SAMPLE_S = 0.02
-"""How long a sample lasts at least."""
+"""The least length of a sample."""
 _LARGEST = 1 << 20
 
 
 @dataclass(kw_only=True)
 class Prepared:
-    """A benchmark that is set up, and how many calls a sample has."""
+    """A benchmark that is set up, and its number of calls per sample."""
 
     benchmark: Benchmark
     call: Callable[[], object]
@@ -38,7 +38,7 @@ class Prepared:
 
 
 def timed(call: Callable[[], object], calls: int) -> float:
-    """Seconds that so many calls take."""
+    """The seconds of `count` calls."""
     begin = perf_counter()
     for _ in range(calls):
         call()
@@ -58,7 +58,7 @@ def prepare(benchmark: Benchmark, folder: Path) -> Prepared:
 
 def main() -> None:
     """Answer until standard input ends."""
-    # What frameworks and commands print must not come between the answers.
+    # Output of frameworks and commands must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     every, prepared = benchmarks(), dict[str, Prepared]()
