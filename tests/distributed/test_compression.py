@@ -623,7 +623,7 @@ def logistic(compression: Compression | None, size: int, lr: float, steps: int =
         (HalfPrecision("float16"), 0.5, 1e-4),
         (HalfPrecision("bfloat16"), 0.5, 1e-4),
         # The learning rate includes a factor 1 - 0.9 for the momentum. Factor masking also removes momentum, so that
-        # after these steps it lags a little behind.
+        # these steps make a little less progress.
         (DeepGradientCompression(0.1, warm_up_steps=40, clip=1.0), 0.05, 0.005),
     ],
     ids=repr,
