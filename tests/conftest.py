@@ -1,4 +1,4 @@
-"""What every test starts from: caches, the daily sample, and back-ends that must be there."""
+"""The basis of every test: caches, the daily sample, and required back-ends."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ import processors
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
-# From how many cases on a function is drawn from for every day, and what draws.
+# From this number of cases on a function has a daily sample; and the seed that draws it.
 _FAMILY, _SEED = 12, 0
-# Of a function that takes long as many drawn cases run every day as fit into so many seconds, and at least one.
+# The seconds that the daily cases of a long function may take; at least one case runs.
 _DAILY_S = 12.0
-# What tests share to draw numbers.
+# Shared modules that draw random numbers.
 _DRAWING = ("executor_cases", "operator_cases", "operators_right", "tracing_cases")
 
-# Some frameworks fix their threads when they start, once a process: one thread, here and in processes that tests start.
+# Some frameworks fix their threads at start, once per process: one thread, here and in processes that tests start.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PJRT_NPROC"):
     os.environ.setdefault(_name, "1")
-# Hundreds of processes that tests start import deep5: its byte code is kept, also where the environment keeps none.
+# Hundreds of processes that tests start import deep5: keep its byte code, even if the environment disables that.
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 sys.dont_write_bytecode = False
-# On a graphics processor the tests run three frameworks in one process: none may take all of its memory at its start.
+# On a GPU the tests run three frameworks in one process: none may take all of its memory at its start.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session a cache of its own, and refuse to start where what `DEEP5_REQUIRE` lists is missing.
+    """Give the session its own cache, and refuse to start if a back-end in `DEEP5_REQUIRE` is missing.
 
     The cache also serves the processes that tests start. Compiled kernels in it are shared with other workers and with
-    later runs, since their names hold a hash of all that they depend on; `DEEP5_FRESH=1` compiles all of them again.
-    A required back-end that is missing ends the session here, so that no test can skip for want of it.
+    later runs, since their names hold a hash of everything they depend on; `DEEP5_FRESH=1` compiles all of them again.
+    A required back-end that is missing ends the session here, so that no test can skip for lack of it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts what runs in the background so, and the processes that tests interrupt would inherit it.
+        # A shell starts background jobs this way, and the processes that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_CACHE] = os.environ["DEEP5_CACHE"] = tempfile.mkdtemp(prefix="deep5-cache-")
     if kept.keeps():
@@ -62,7 +62,7 @@ def _share_kernels(cache: Path) -> None:
         try:
             shared.mkdir(parents=True, exist_ok=True)
             (cache / name).symlink_to(shared)
-        except OSError:  # an environment that cannot be written to: they are compiled again
+        except OSError:  # a read-only environment: they are compiled again
             return
 
 
@@ -73,10 +73,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all but a sample slow of the functions that take long, and of those with at least `_FAMILY` cases.
+    """Mark as slow all but a sample of the cases of long functions, and of functions with at least `_FAMILY` cases.
 
-    Three of four cases are left to `make test-all`, drawn by their names, and of functions that take long more where
-    the drawn ones take more than `_DAILY_S`. What is marked `daily` runs every day.
+    `make test-all` runs the other three of four cases, drawn by their names, and more of a long function where the
+    drawn cases exceed `_DAILY_S`. Tests marked `daily` run every day.
     """
     long = _long_tests()
     families: dict[str, list[pytest.Item]] = defaultdict(list)
@@ -94,19 +94,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _name(item: pytest.Item) -> str:
-    """The name of a test without the folder of its file: a file that moves keeps its sample and its random numbers."""
+    """The name of a test without the folder of its file: a moved file keeps its sample and its random numbers."""
     file, _, rest = item.nodeid.partition("::")
     return f"tests/{Path(file).name}::{rest}"
 
 
 def _long_tests() -> dict[str, float]:
-    """Seconds of the longest case of each function that takes long, as the last complete run measured it."""
+    """Seconds of the longest case of each long function, as the last complete run measured it."""
     lines = (Path(__file__).parent / "long_tests.txt").read_text().splitlines()
     return {name: float(seconds) for seconds, name in (line.split() for line in lines)}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is marked `gpu` where there is none, and have a test draw the same numbers whatever ran before it."""
+    """Skip tests marked `gpu` without a GPU, and have a test draw the same numbers whatever ran before it."""
     for module in (getattr(item, "module", None), *map(sys.modules.get, _DRAWING)):
         own = getattr(module, "RNG", None)
         if isinstance(own, np.random.Generator):
