@@ -1,6 +1,6 @@
 """A contract of import-linter: no import cycle between modules, imports inside functions and for types included.
 
-The graph that the linter hands over has imports for types only with `exclude_type_checking_imports = false`; the
+The graph of the linter has imports for types only with `exclude_type_checking_imports = false`; the
 contract refuses to check without them.
 """
 
@@ -38,7 +38,7 @@ class Acyclic(Contract):
 
 
 def _add_packages(graph: ImportGraph) -> None:
-    """Importing `a.b.c` runs `a/__init__.py` and `a/b/__init__.py` too: an import from elsewhere is one of these."""
+    """Importing `a.b.c` also runs `a/__init__.py` and `a/b/__init__.py`: an import from elsewhere is one of these."""
     for importer in sorted(graph.modules):
         for imported in sorted(graph.find_modules_directly_imported_by(importer)):
             package = imported.rpartition(".")[0]
@@ -60,7 +60,7 @@ def _cycles(graph: ImportGraph) -> Iterator[list[str]]:
     for root in sorted(graph.modules):
         if root in number:
             continue
-        # Python's own stack is not deep enough for a recursion over all modules.
+        # Python's stack is not deep enough for a recursion over all modules.
         calls: list[tuple[str, Iterator[str]]] = [(root, _enter(graph, root, number, low, path, on_path))]
         while calls:
             module, imported = calls[-1]

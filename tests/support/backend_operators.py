@@ -1,4 +1,4 @@
-"""Operators that the suites over back-ends run: each in Python and in C++, and some that break their contract."""
+"""Operators for the suites over back-ends: each in Python and in C++, and some that break their contract."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 DOMAIN = "test.backends"
 THIRTEEN = r"CppPow failed: thirteen is \[not\]; taken\nat all"
-"""What `CppPow` throws, as a pattern."""
+"""The error of `CppPow`, as a pattern."""
 
 
 def draw(*shape: int, dtype: Any = "float32", seed: int = 0) -> np.ndarray:
@@ -168,7 +168,7 @@ def mixed_values(dtype: str = "float64") -> list[np.ndarray]:
 
 
 class Broken(PyPow):
-    """A square whose methods are replaced by functions of its input."""
+    """A square with methods replaced by functions of its input."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class NoBackward(d5.CppOperator):
 
 @d5.register_operator("InPlace", domain=DOMAIN)
 class InPlace(d5.Operator):
-    """Twice x, which writes to what one of its methods is given."""
+    """Twice x, which writes to an argument of one of its methods."""
 
     def __init__(self, method: str = "forward") -> None:
         self.method = method
@@ -234,7 +234,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def powers(op: str, width: int = 3, dtype: str = "float32") -> Network:
-    """y = (x w)^3 and loss = mean(y^2); the power by an operator of this name, or by nodes of ONNX's."""
+    """y = (x w)^3 and loss = mean(y^2); the power is an operator of this name, or consists of ONNX nodes."""
     build = NetworkBuilder("powers", dtype=dtype)
     h = build.op("MatMul", build.input("x", ("N", 4)), build.parameter("w", (4, width), normal))
     y = build.op("Mul", build.op("Mul", h, h), h) if op == "Mul" else build.op(op, h, domain=DOMAIN, power=3)

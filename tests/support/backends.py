@@ -1,6 +1,6 @@
 """The back-ends as the shared suites use them: making arrays, reading them, differentiating, tracing.
 
-A back-end imports its framework when it is first used, so that a run of one loads no other.
+A back-end imports its framework at first use, so that a run of one loads no other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import deep5 as d5
 
 __all__ = ["BACKENDS", "COMPUTING", "ENGINES", "EPS", "Backend", "dtype_of", "many", "parametrized"]
 
-# Relative errors: twice what rounding once and computing with a few such numbers costs.
+# Relative errors: twice the cost of one rounding and of computing with a few such numbers.
 EPS = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-6, "float64": 1e-14}
 
 Function = Callable[..., Any]
@@ -24,12 +24,12 @@ Arrays = tuple[Any, ...]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """NumPy's element type of a name."""
+    """The NumPy element type of a name."""
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def many(made: Any) -> Arrays:
-    """What an operator gives, as a tuple: one output comes by itself."""
+    """The outputs of an operator as a tuple: a single output comes without one."""
     return tuple(made) if isinstance(made, (tuple, list)) else (made,)
 
 
@@ -37,11 +37,11 @@ class Backend:
     """One back-end, or one of its modes.
 
     Attributes:
-        name: As `d5.framework` takes it.
+        name: Its name in `d5.framework`.
         floats: Element types in which operators in C++ run.
         python_floats: Element types in which operators in Python run.
         kinds: Operators it runs in a network: in Python, in C++.
-        array: What messages call its arrays.
+        array: The name of its arrays in messages.
     """
 
     name = ""
@@ -56,7 +56,7 @@ class Backend:
         return d5.framework(self.name)
 
     def native(self, value: Any) -> Any:
-        """An array of the framework's own with the value's element type."""
+        """A framework array with the value's element type."""
         return np.asarray(value)
 
     def numpy(self, value: Any) -> np.ndarray:
@@ -72,7 +72,7 @@ class Backend:
         return self.numpy(value).dtype.name
 
     def finished(self, run: Function) -> Any:
-        """What a call gives when it is there: what fails may fail in another thread."""
+        """The outcome of a call once it has completed: a failure may occur in another thread."""
         return run()
 
     def pulled(self, function: Function, inputs: Sequence[Any], grads: Sequence[Any]) -> tuple[Arrays, Arrays]:
@@ -158,7 +158,7 @@ class _Compiled(_PyTorch):
 
         from deep5.frameworks.pytorch.compiled import Compiler
 
-        Compiler()  # loads inductor as deep5 does: torch warns of what it uses itself
+        Compiler()  # loads inductor as deep5 does: torch warns of its own use
         run: Function = torch.compile(function, fullgraph=True, dynamic=True)
         return run
 
@@ -215,7 +215,7 @@ BACKENDS: dict[str, Backend] = {
     for made in (_JAX(), _PyTorch(), _Compiled(), _TensorFlow(), _XLA(), _Reference(), _ONNXRuntime(), _OpenVINO())
 }
 """All back-ends and modes, by name."""
-# Frameworks whose own differentiation reaches an operator, and engines that give it arrays of NumPy's.
+# Frameworks whose own differentiation reaches an operator, and engines that pass it NumPy arrays.
 COMPUTING, ENGINES = ("jax", "pytorch", "tensorflow"), ("reference", "onnxruntime", "openvino")
 
 
@@ -225,7 +225,7 @@ def parametrized(*names: str, daily: bool = False, slow: Sequence[str] = ()) -> 
     Args:
         names: The back-ends.
         daily: Whether all cases belong to the daily suite, however many the function has.
-        slow: Back-ends whose cases are left to the complete suite.
+        slow: Back-ends whose cases run only in the complete suite.
     """
 
     def marks(name: str) -> list[pytest.MarkDecorator]:

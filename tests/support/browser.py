@@ -10,7 +10,7 @@ _PROGRAMS = ("chromium", "chromedriver")
 
 
 def missing() -> str | None:
-    """What is missing for the tests in a browser, with its remedy; None where all is there."""
+    """What the browser tests lack, with its remedy; None if nothing."""
     for program in _PROGRAMS:
         if shutil.which(program) is None:
             return f"the program {program!r} is not installed; remedy: make browser (Debian: chromium, chromium-driver)"
@@ -20,14 +20,14 @@ def missing() -> str | None:
 
 
 def start() -> Any:
-    """A browser whose logs tell of its console and of every request."""
+    """A browser with logs of its console and of every request."""
     from selenium import webdriver
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
 
     options = Options()
     options.binary_location = shutil.which("chromium") or ""
-    # Tests run as root in containers, where Chromium's sandbox and shared memory are not to be had.
+    # Tests run as root in containers, where Chromium's sandbox and shared memory are not available.
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"):
         options.add_argument(argument)
     options.add_argument("--disable-background-networking")

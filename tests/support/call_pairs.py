@@ -1,9 +1,9 @@
 """Distinct (caller, callee) pairs of functions in two files of the product, while a recipe runs one training step.
 
-How much of the product a reader crosses to follow one run. `python tests/support/call_pairs.py FRAMEWORK` runs
+The amount of the product that a reader crosses to follow one run. `python tests/support/call_pairs.py FRAMEWORK` runs
 `deep5 run` on a copy of `digits_lenet` with a size of one step and prints the number of pairs; `--list` prints each
-pair, `--files` the number of pairs by the caller's and the callee's folder. Calls that a module makes while it is
-imported are not counted: they belong to the import and not to the run.
+pair, `--files` the number of pairs by the caller's and the callee's folder. Calls during the import of a module do not
+count: they belong to the import and not to the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 FOLDERS = ("deep5", "frameworks", "metrics", "recipes")
-"""The product's folders, which lie side by side."""
+"""The product's folders, which are siblings."""
 
 ONE_STEP = """
 SIZES = {"one_step": {"epochs": 1, "dataset_kwargs": {"limit": 64}}}
@@ -41,7 +41,7 @@ Pair = tuple[Function, Function]
 
 
 class Calls:
-    """The pairs that were called so far; watches every thread."""
+    """The pairs called so far; watches every thread."""
 
     def __init__(self, root: Path) -> None:
         self.pairs: set[Pair] = set()
@@ -50,7 +50,7 @@ class Calls:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Note every call in this thread and in those that start meanwhile."""
+        """Record every call in this thread and in those that start meanwhile."""
         threading.setprofile(self._note)
         sys.setprofile(self._note)
         try:
@@ -104,7 +104,7 @@ def pairs_of_one_step(framework: str) -> set[Pair]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what was asked for."""
+    """Print what the options request."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("framework", nargs="?", default="reference")
     parser.add_argument("--list", action="store_true", help="print every pair")

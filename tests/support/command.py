@@ -14,7 +14,7 @@ from deep5.cli import main as cli
 
 
 class Answer(NamedTuple):
-    """What a command gave."""
+    """The outcome of a command."""
 
     status: int
     out: str
@@ -26,7 +26,7 @@ Command = Callable[..., Answer]
 
 @pytest.fixture
 def deep5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """The command, run in this process in a folder of its own."""
+    """The command, run in this process in its own folder."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
 

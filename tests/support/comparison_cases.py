@@ -1,4 +1,4 @@
-"""A comparison on disk, written by the code that writes real ones."""
+"""A comparison on disk, written by the product's own code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deep5.recipe.recipe import load_recipe
 
 
 def written_comparison(folder: Path) -> Path:
-    """A comparison with two workloads and three rounds, by the code that writes real ones."""
+    """A comparison with two workloads and three rounds, written by the product's own code."""
     recipe = load_recipe("deepbench_gemm").at_size("smoke")
     labels = ("reference", "jax, eager")
     plan = Plan(

@@ -2,7 +2,7 @@
 
 Cases, inputs, expected outputs and tolerances are those of `onnx.backend.test`; so is what compares. What does not pass
 is in `tests/support/conformance/FRAMEWORK.toml`, with the reason that the framework gives; `--write` writes that
-list anew, of all suites, where reasons that somebody wrote by hand stay.
+list again, for all suites, and keeps hand-written reasons.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ SUITES = {
 }
 """Our short names, and those of the loader."""
 FRAMEWORKS = ("jax", "onnxruntime", "pytorch", "reference", "tensorflow")
-"""Those that have a list."""
+"""Frameworks with a list."""
 SECONDS = 60
 EITHER = ("passed", "wrong")
-"""How a case may end whose list says `either`: it depends on the processor."""
+"""The outcomes that a list's `either` allows: they depend on the processor."""
 
 
 class Outcome(NamedTuple):
-    """How a case ended: `passed`, `refused` (by an error of deep5's), `wrong` (other numbers) or `failed`; and why.
+    """How a case ended: `passed`, `refused` (by a deep5 error), `wrong` (other numbers) or `failed`; and why.
 
-    In a list also `either`: `passed` or `wrong`, by the processor.
+    In a list also `either`: `passed` or `wrong`, depending on the processor.
     """
 
     kind: str
@@ -92,13 +92,13 @@ def samples(case: Any, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list
 
 
 class _Loader:
-    """What the runner's method needs of a runner: nothing."""
+    """The runner's method needs nothing of its runner."""
 
     _load_proto = Runner._load_proto
 
 
 def _light_sample(case: Any, model: onnx.ModelProto) -> tuple[list[Any], list[Any]]:
-    """As the runner of ONNX does it: inputs of its own making, and the outputs that were shipped."""
+    """Like ONNX's runner: generated inputs, and the outputs that ship with the model."""
     known = {tensor.name for tensor in model.graph.initializer}
     inputs = [
         Runner.generate_dummy_data(value, seed=0, name=case.model_name, random=False)
@@ -113,7 +113,7 @@ def _light_sample(case: Any, model: onnx.ModelProto) -> tuple[list[Any], list[An
 
 
 class TooLong(Exception):
-    """The case took longer than it may."""
+    """The case exceeded its time limit."""
 
 
 def outcome(framework: str, case: Any) -> Outcome:
@@ -142,12 +142,12 @@ def outcome(framework: str, case: Any) -> Outcome:
 
 
 def list_of(framework: str) -> Path:
-    """Where the cases stand that a framework does not pass."""
+    """The file with the cases that a framework does not pass."""
     return Path(__file__).parent / "conformance" / f"{framework}.toml"
 
 
 def excluded(framework: str) -> dict[str, dict[str, Outcome]]:
-    """What a framework does not pass, by suite and case: how it ends, and why."""
+    """The cases that a framework does not pass, by suite and name: outcome and reason."""
     if not list_of(framework).exists():
         return {}
     written = tomllib.loads(list_of(framework).read_text())
@@ -157,12 +157,12 @@ def excluded(framework: str) -> dict[str, dict[str, Outcome]]:
 
 
 def shortened(text: str) -> str:
-    """At most some 200 characters of a reason, and no part of a word."""
+    """A reason cut to some 200 characters, at the end of a word."""
     return textwrap.shorten(text, 200, placeholder=" …")
 
 
 def pattern(given: str) -> re.Pattern[str]:
-    """What `-k` takes: a regular expression, which may begin as ONNX's names of the cases do."""
+    """The pattern of `-k`: a regular expression, which may begin like ONNX's names of the cases."""
     try:
         return re.compile(re.sub(r"^(\^?)test_", r"\1", given))
     except re.error as error:
@@ -170,7 +170,7 @@ def pattern(given: str) -> re.Pattern[str]:
 
 
 def write_list(framework: str, found: dict[str, dict[str, Outcome]]) -> None:
-    """Write the list of what does not pass; a reason of what is not refused is written by hand, and kept."""
+    """Write the list of cases that do not pass; reasons of cases that are not refused are hand-written and kept."""
     before, lines = excluded(framework), []
     for suite, outcomes in found.items():
         lines.append(f"[{suite}]")

@@ -17,7 +17,7 @@ FRAMEWORKS = {
     "tensorflow": "tensorflow",
     "jax": "jax",
 }
-"""Each with the distribution that says its version."""
+"""Each framework with the distribution that states its version."""
 IMPORTERS = {
     "onnx2pytorch 0.6.0, experimental=True": ("pytorch", {"node": 1410, "converted": 79, "operator": 33, "simple": 15}),
     "onnx2torch 1.5.15": ("pytorch", {"node": 320, "converted": 54, "operator": 25, "simple": 6}),
@@ -25,7 +25,7 @@ IMPORTERS = {
     "onnx-tf 1.10.0": ("tensorflow", {"node": 449, "converted": 77, "operator": 35, "simple": 14}),
     "jaxonnxruntime 0.3.0": ("jax", {"node": 318, "converted": 75}),
 }
-"""Other importers, measured with torch 2.13.0 and jax 0.10.2, on the framework that they are for.
+"""Other importers, measured with torch 2.13.0 and jax 0.10.2, on their framework.
 
 Those for TensorFlow require older versions: they read models, inputs and expected outputs that onnx 1.23.2 wrote in a
 separate environment, which `ENVIRONMENTS` describes.
@@ -71,7 +71,7 @@ def importers() -> list[str]:
 
 
 NOT_RUN = re.compile(r"^\w+ cannot run this network: (?:\S+ \((?P<operator>\w+)\)(?: in it)?: )+")
-"""What deep5 says before the reason: of the first node that is refused, and of what lies inside it."""
+"""deep5's words before a reason: they name the first refused node, and nodes inside it."""
 GROUPS = (
     (r"has no such operator", "no such operator: {}", "operator"),
     (r"the domain '(?P<domain>\S+)' is not ONNX's own", "operators of other domains: {}", "domain operator"),
@@ -85,11 +85,11 @@ GROUPS = (
     (r"the statistics that it updates are", "updated statistics of a batch normalization as outputs", ""),
     (r"^\w+ failed in the network '\S+': (?P<operator>\w+): ", "it fails when it runs: {}", "operator"),
 )
-"""Reasons that are alike: what they say, the line for them, and what of them is counted in it."""
+"""Groups of reasons: a pattern, the line for it, and which part of it is counted."""
 
 
 def grouped(reason: str) -> tuple[str, str]:
-    """The line that a reason goes to, and what of it is counted there; the reason itself where no group fits."""
+    """The line of a reason, and the part that is counted there; the reason itself if no group fits."""
     refused = NOT_RUN.match(reason)
     said = reason[refused.end() :] if refused else reason
     for pattern, line, part in GROUPS:
@@ -102,7 +102,7 @@ def grouped(reason: str) -> tuple[str, str]:
 
 
 def reasons(framework: str) -> list[str]:
-    """Why cases do not pass, the commonest reasons first."""
+    """Why cases do not pass, the most frequent reasons first."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for names in excluded(framework).values():
         for each in names.values():

@@ -24,7 +24,7 @@ FRAMEWORKS = ("numpy", "torch", "tensorflow", "onnxruntime", "jax")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What became of the tests of one file."""
+    """The outcomes of the tests of one file."""
 
     counts: Counter[str]
     seconds: float
@@ -33,7 +33,7 @@ class Row:
 
 
 def outcome(case: ET.Element) -> tuple[str, str]:
-    """What became of a test, and for one that was left out, why."""
+    """The outcome of a test, and the reason of a skipped one."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed", ""
     skipped = case.find("skipped")
@@ -44,14 +44,14 @@ def outcome(case: ET.Element) -> tuple[str, str]:
 
 
 def ran(files: Iterable[Path], commit: str) -> dict[str, Row]:
-    """A row a file of tests, of these JUnit files."""
+    """A row per test file, from these JUnit files."""
     last: dict[tuple[str, str], tuple[str, str]] = {}
     notes: dict[str, list[str]] = {}
     seconds: Counter[str] = Counter()
     for file in files:
         here: Counter[tuple[str, str]] = Counter()
         for case in ET.parse(file).getroot().iter("testcase"):  # noqa: S314 - pytest wrote them a moment ago
-            # The class name of a test in a class goes on after the file's: tests.test_x.TestY.
+            # A test in a class has the file's name and the class: tests.test_x.TestY.
             place = (case.get("classname") or case.get("name") or "").removeprefix("tests.")
             module, _, rest = place.partition(".Test")
             name = f"{module.replace('.', '/')}.py"
@@ -124,7 +124,7 @@ def _versions() -> str:
 
 
 def main() -> None:
-    """Read the page, put in what ran, and write it."""
+    """Read the page, add the results, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("junit", type=Path, nargs="+")

@@ -1,4 +1,4 @@
-"""Events that end a training in its midst."""
+"""Events that interrupt a training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import deep5 as d5
 
 
 class StopIn(d5.Event):
-    """Stops behind a step."""
+    """Stops after a step."""
 
     def __init__(self, step: int) -> None:
         self.step = step

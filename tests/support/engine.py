@@ -1,4 +1,4 @@
-"""What must hold for every engine that only runs ONNX forward: `EngineSuite`, which each engine's tests derive from."""
+"""Requirements on every engine that only runs ONNX forward: `EngineSuite`, the base of each engine's tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLOSE = 2e-5
 
 
 def classifier(*, dropout: float = 0.0, normalised: bool = False, dtype: str = "float32") -> d5.Network:
-    """Convolution, both special layers where asked for, tanh, a linear layer."""
+    """Convolution, optional dropout and normalization, tanh, a linear layer."""
     build = NetworkBuilder("classifier", dtype=dtype, seed=1)
     x, label = build.input("input", ("N", 2, 6, 6)), build.input("label", ("N",), "int64")
     x = build.op("Conv", x, build.parameter("conv", (3, 2, 3, 3)), kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
@@ -54,13 +54,13 @@ def close(got: Mapping[str, Any], want: Mapping[str, Any], tolerance: float = CL
 
 
 class EngineSuite:
-    """Derive, and set `name`; pytest collects what begins with Test."""
+    """Derive and set `name`; pytest collects classes that begin with Test."""
 
     name: str
 
     @pytest.fixture(autouse=True)
     def one_thread(self) -> Iterator[None]:
-        """Two cores are shared by whatever else runs; the number goes back at the end."""
+        """All other processes share two cores; the number is restored at the end."""
         framework: Any = d5.framework(self.name)
         before = framework.threads
         framework.set_threads(1)
@@ -78,7 +78,7 @@ class EngineSuite:
         check_executor(self.name)
 
     def test_the_conformance_suite_catches_it_where_it_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A program that reads weights as they were when it was made."""
+        """A program that uses the weights from the time it was made."""
         kind = type(self.executor(mlp(features=2, hidden=2)))
         right = kind._backward
 
@@ -97,7 +97,7 @@ class EngineSuite:
         "options", [{}, {"dropout": 0.4}, {"normalised": True}, {"dropout": 0.4, "normalised": True}]
     )
     def test_it_trains_as_the_reference_does(self, options: dict[str, Any]) -> None:
-        """Masks and running statistics included; all parameters, then with one of them frozen."""
+        """Includes masks and running statistics; all parameters, then with one of them frozen."""
         network = classifier(**options)
         for groups in ((), (ParameterGroup(lambda name: name == "conv", frozen=True),)):
             executors = self.pair(network)
@@ -151,7 +151,7 @@ class EngineSuite:
             np.testing.assert_array_equal(total[name], value + value)
 
     def test_gradients_add_up_over_any_number_of_calls(self) -> None:
-        """Also where nobody looked at them in between, so that memory is used again, and over other names."""
+        """Also without reading in between, so that memory is used again, and over other names."""
         network = classifier()
         executor = self.executor(network)
         single = []
@@ -194,7 +194,7 @@ class EngineSuite:
         executor.load_state_dict(
             {**executor.state_dict(), **{n: network.initial(n) for n in ("conv", "fc", "scale", "bias")}}
         )
-        # All is as it was but the bias, which a step of 0.1 and then 1 has moved; one rounding more.
+        # Everything is as before except the bias, which a step of 0.1 and then 1 has moved; one more rounding.
         moved = executor._values["fc.bias"]
         np.testing.assert_allclose(executor.inference(feed(network))["logits"], before + moved, rtol=0, atol=1e-6)
         assert places == {name: value.ctypes.data for name, value in executor._values.items()}
@@ -265,7 +265,7 @@ class EngineSuite:
             for name, value in executor.state_dict().items():
                 np.testing.assert_array_equal(value, before[name])
         step = executor.train_step(d5.AcceleGrad(lr=0.1), modifier=lambda name, param, grad: fails(name, grad))
-        for _ in range(2):  # the point of the gradient is another than the parameter: it does not stay there
+        for _ in range(2):  # the gradient's point differs from the parameter: it must not remain there
             with pytest.raises(KeyError):
                 step(feed(network), StepInfo(batch_size=6))
             for name in network.parameter_specs:
@@ -347,7 +347,7 @@ class EngineSuite:
         for threads in (2, 1):
             framework.set_threads(threads)
             assert executor.settings()["threads"] == threads
-        assert d5.framework(self.name).threads == 1  # the process's, not the object's  # type: ignore[attr-defined]
+        assert d5.framework(self.name).threads == 1  # of the process, not of the object  # type: ignore[attr-defined]
         for wrong in (0, True, 1.0):
             with pytest.raises(UsageError, match="threads; allowed: a whole number of at least 1"):
                 framework.set_threads(wrong)
@@ -358,7 +358,7 @@ class EngineSuite:
         assert executor.settings().items() >= {**expected, "tf32": False, "deterministic": True, "threads": 1}.items()
 
     def test_the_processor_works_no_longer_than_the_clock_runs(self) -> None:
-        """At one thread; a second one that waits in a loop would show as 2. 15 % are the clock's and the system's."""
+        """At one thread; a second one waiting in a loop would show as 2. 15 % allow for the clock and the system."""
         network = mlp()
         executor, inputs = self.executor(network), feed(network, 64)
         executor.inference_and_backprop(inputs)
@@ -371,7 +371,7 @@ class EngineSuite:
         network = lenet()
         executor, right = self.executor(network), feed(network, 4, classes=10)
         want = executor.inference(right)
-        empty = feed(network, 0)  # no samples, over which there is no mean
+        empty = feed(network, 0)  # no samples have no mean
         with pytest.raises(NetworkError, match=f"{self.name} failed in the network 'lenet': "):
             executor.inference(empty)
         close(executor.inference(right), want)

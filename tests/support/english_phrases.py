@@ -17,7 +17,7 @@ class Phrase:
     """For a spelling: a pattern in the word, and what replaces it."""
 
     def replacement(self, found: str) -> str:
-        """What to write instead of `found`."""
+        """The text to write instead of `found`."""
         return self.write if self.letters is None else f"'{re.sub(*self.letters, found)}'"
 
 
@@ -94,7 +94,7 @@ WORDS = (
     _phrase(r"(?:pass|passes|passed|meets?|met) no goal", "'fails every goal'"),
     _phrase(r"starts? without the arguments of", "'the previous component's arguments are dropped'"),
 )
-"""What the project used to say, and the term of the field for it."""
+"""Phrases that the project used to use, and the term of the field for each."""
 
 _ISE = (
     "author|binar|canonical|capital|categor|central|character|custom|decentral|denormal|discret|equal|factor|final|"
@@ -120,6 +120,6 @@ SPELLING = (
     _spelling(r"programmes?", r"me", ""),
     _spelling(r"learnt", r"t", "ed"),
 )
-"""British spellings of common words. Registered names such as `normalise` are names and stay as they are."""
+"""British spellings of common words. Registered names such as `normalise` are names and stay."""
 
 PHRASES = (*WORDS, *SPELLING)

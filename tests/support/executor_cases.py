@@ -1,4 +1,4 @@
-"""What the suites over executors share: back-ends, small networks, batches of them."""
+"""Shared by the suites over executors: back-ends, small networks, batches for them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
 
 
 def batch(count: int = 5, dtype: str = "float32") -> dict[str, np.ndarray]:
-    """Of `mlp(**SMALL)`, and of `normalised`."""
+    """Batches of `mlp(**SMALL)`, and of `normalised`."""
     return {"input": normal(count, 4, dtype=dtype), "label": np.arange(count) % 2}
 
 
@@ -63,7 +63,7 @@ def info(step: int = 0, size: int = 5) -> d5.StepInfo:
 
 
 def arrays(values: Any) -> dict[str, np.ndarray]:
-    """Copies, which nothing changes."""
+    """Copies that no later run changes."""
     return {name: np.array(d5.to_numpy(value)) for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""Small modules of PyTorch, as people write them, to be exported."""
+"""Small PyTorch modules, as users write them, to be exported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["MODULES", "Case"]
 
 
 class Case(NamedTuple):
-    """How a module is made, and what it takes: a shape of normal numbers, or a shape and a bound of whole ones."""
+    """How to make a module, and its inputs: a shape of normal numbers, or a shape and a bound of integers."""
 
     make: Callable[[], nn.Module]
     inputs: tuple[Any, ...]
@@ -45,7 +45,7 @@ class Convolutions(nn.Module):
 class Transposed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        # Without a bias, which the normalisation behind it takes away: its gradient is nothing but roundings.
+        # Without a bias, which the normalization after it removes: its gradient would be only roundings.
         self.down = nn.Conv1d(3, 4, 4, stride=2, padding=1, bias=False)
         self.up = nn.ConvTranspose1d(4, 3, 4, stride=2, padding=1)
         self.norm, self.slope = nn.InstanceNorm1d(4, affine=True), nn.PReLU(4)
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
 
 
 class Attention(nn.Module):
-    """Heads by hand, with a mask that depends on what is read."""
+    """Hand-written heads, with a mask that depends on the input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Functions(nn.Module):
 
 
 class Buffers(nn.Module):
-    """Tensors that are no parameters: buffers, saved and not, and an attribute; and a parameter of one number."""
+    """Tensors that are not parameters: buffers, saved and not, and an attribute; and a parameter of one number."""
 
     places: torch.Tensor
     once: torch.Tensor

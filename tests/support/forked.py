@@ -1,8 +1,8 @@
 """Python programs in processes that are forked from one that has imported the frameworks.
 
 A cold `deep5 run` spends most of its processor time on imports. `run` takes the arguments of `python`, of which it
-knows `-m MODULE`, `-c PROGRAM`, a file, and `-W error` before them, and returns what `subprocess.run` would. Tests of
-imports, of signals and of what a fresh interpreter does start theirs cold.
+supports `-m MODULE`, `-c PROGRAM`, a file, and `-W error` before them, and returns the result of `subprocess.run`.
+Tests of imports, of signals and of fresh interpreters start theirs cold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# Nothing that starts a thread: a child has only the thread that forks, and would wait for the others.
+# No module that starts a thread: a child only has the forking thread, and would wait for the others.
 PRELOADED = (
     "numpy",
     "scipy.stats",
@@ -46,7 +46,7 @@ def run(
     """Run a program to its end.
 
     Args:
-        arguments: Of `python`.
+        arguments: Arguments of `python`.
         cwd: Where it runs; the current folder by default.
         timeout: Seconds after which it is killed.
 
@@ -80,7 +80,7 @@ def _server() -> str:
     """Start the process to fork from; it ends with this one."""
     folder = tempfile.mkdtemp(prefix="deep5-forked-")
     place = str(Path(folder, "link"))
-    # BLAS libraries start their threads when they are loaded, and a process with threads cannot be forked from.
+    # BLAS libraries start their threads when they load, and a process with threads cannot be forked.
     alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     server = subprocess.Popen(
         [sys.executable, __file__, place],
@@ -120,12 +120,12 @@ def _serve(place: str) -> tuple[list[str], str]:
                 _, status = os.waitpid(child, 0)
                 try:
                     link.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-                except BrokenPipeError:  # it was killed, and nobody waits
+                except BrokenPipeError:  # it was killed, and no process waits
                     continue
 
 
 def _become(request: dict[str, object], out: int, err: int) -> None:
-    """Take the folder, the environment and the outputs of a request."""
+    """Set the folder, the environment and the outputs of a request."""
     os.chdir(str(request["cwd"]))
     os.environ.clear()
     environment = request["environment"]
@@ -163,5 +163,5 @@ if __name__ == "__main__":
         __import__(name)
     if len(list(Path("/proc/self/task").iterdir())) != 1:
         raise RuntimeError(f"an import of {', '.join(PRELOADED)} started a thread; remedy: leave it out")
-    gc.freeze()  # children leave what they share as it is
+    gc.freeze()  # children do not touch shared memory
     _program(*_serve(sys.argv[1]))

@@ -1,8 +1,8 @@
 """Fuzzing: mutated models, loaded and executed: `python tests/support/fuzzing.py FRAMEWORK [--count 1000]`.
 
-A case is a function of its number: a starting model, mutations of its bytes or of what they mean, what is fed. It runs
-in a child, which a parent watches: what is not a `Deep5Error` is a finding, and so is a crash, a case that takes longer
-than it may, memory beyond the bound, and a file that is opened outside of the model's folder.
+A case is a function of its number: a starting model, mutations of its bytes or of their meaning, inputs. It runs in a
+child process, which a parent watches: an error other than `Deep5Error` is a finding, and so is a crash, a timeout,
+memory beyond the bound, and a file opened outside of the model's folder.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ import onnx
 __all__ = ["Report", "Run", "fuzz"]
 
 SECONDS = {"jax": 60}
-"""As long as a case may take, where not 20: of the costliest nodes XLA compiles seven in a second, and a case may have
+"""The time limit of a case, 20 by default: XLA compiles seven of the costliest nodes in a second, and a case may have
 128 of them."""
 MEMORY_BYTES = 3 << 30
-"""As much as a case may add to what the process holds."""
-_ADDRESSES = 4 << 30  # as much as it may ask for: what asks for more is told that there is none
+"""The limit on the memory that a case may add to its process."""
+_ADDRESSES = 4 << 30  # as much address space as it may reserve: beyond that, allocation fails
 _START_SECONDS = 120
 _SAMPLE_ELEMENTS = 1 << 18
 
@@ -47,10 +47,10 @@ class Run(NamedTuple):
     """How a case ended.
 
     Attributes:
-        number: Of the case.
-        stage: What it reached: `read`, `build`, `run`, `train`, or `done`.
-        outcome: `ran`, `refused` (by a `Deep5Error`), `long` (in a loop of its own length), `undrawn`, or what was
-            found: `leaked`, `crashed`, `hung`, `memory`, `opened`.
+        number: The case's number.
+        stage: The stage it reached: `read`, `build`, `run`, `train`, or `done`.
+        outcome: `ran`, `refused` (by a `Deep5Error`), `long` (in a loop of the case's own length), `undrawn`, or a
+            finding: `leaked`, `crashed`, `hung`, `memory`, `opened`.
         told: The error.
         what: Starting model and mutations.
     """
@@ -67,7 +67,7 @@ class Run(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Of some cases on a framework."""
+    """The outcomes of some cases on a framework."""
 
     runs: list[Run]
 
@@ -76,7 +76,7 @@ class Report(NamedTuple):
         return [run for run in self.runs if run.found]
 
     def reached(self, *, structured: bool = True) -> float:
-        """The share of the cases whose model an executor was asked to run."""
+        """The share of the cases whose model reached an executor."""
         chosen = [run for run in self.runs if structured != (" bytes" in run.what)]
         return sum(run.stage != "read" for run in chosen) / max(len(chosen), 1)
 
@@ -87,13 +87,13 @@ class Report(NamedTuple):
 
 
 def fuzz(framework: str, models: Path, numbers: range, tell: Callable[[Run], None] = lambda run: None) -> Report:
-    """Run cases in a child, another one behind each that ends it.
+    """Run cases in a child process, and start another after each case that ends it.
 
     Args:
         framework: Its name.
         models: The folder of starting models.
-        numbers: Of the cases.
-        tell: Called with each when it has ended.
+        numbers: Numbers of the cases.
+        tell: Called with each case after its end.
     """
     runs: list[Run] = []
 
@@ -112,15 +112,15 @@ def fuzz(framework: str, models: Path, numbers: range, tell: Callable[[Run], Non
                 try:
                     line = lines.get(timeout=waited)
                 except queue.Empty:
-                    # How often a loop runs may be fed, or computed: that takes as long as it takes. So does to read
-                    # all of a repeated array, of which some frameworks hold but what is repeated.
+                    # A loop's number of iterations may be fed or computed and take any time. So may reading all of a
+                    # repeated array, of which some frameworks store only one repetition.
                     slow = stage == "run" and any(part in what for part in (" loop", "_loop", "scan", " huge"))
                     ended(Run(left.pop(0), stage, "long" if slow else "hung", f"more than {waited} s", what))
                     break
                 if line is None:
                     if left:
                         said = (Path(folder) / "errors").read_text(errors="replace").strip().splitlines()[-3:]
-                        # ONNX's own checks, by which cases are drawn, are not what is tried.
+                        # ONNX's own checks, which select the cases, are not under test.
                         outcome = "undrawn" if stage == "draw" else "crashed"
                         ended(Run(left.pop(0), stage, outcome, " ".join(said)[-300:], what))
                     break
@@ -141,14 +141,14 @@ def fuzz(framework: str, models: Path, numbers: range, tell: Callable[[Run], Non
 
 @contextlib.contextmanager
 def _child(framework: str, models: Path, folder: str, numbers: list[int]) -> Iterator[queue.Queue[str | None]]:
-    """A process that runs cases, and what it says line by line; None when it has ended."""
+    """A process that runs cases, and its output line by line; None when it has ended."""
     command = [sys.executable, __file__, framework, "--models", str(models), "--child", folder]
     environment = {
         **os.environ,
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "OMP_NUM_THREADS": "1",
-        # TensorFlow reserves twice as many addresses each time, up to all that there are, and ends the process where
-        # none are left to note down what is reserved.
+        # TensorFlow reserves twice as many addresses each time, up to all that exist, and ends the process when none
+        # are left for its records.
         "TF_MKL_ALLOC_MAX_BYTES": str(_ADDRESSES // 2),
     }
     with (Path(folder) / "errors").open("w") as errors:
@@ -179,7 +179,7 @@ def _child(framework: str, models: Path, folder: str, numbers: list[int]) -> Ite
 
 
 class _Watch:
-    """Files that are opened outside of the model's folder: Python tells of its own, the system of the libraries'."""
+    """Files opened outside of the model's folder: Python reports its own, the system those of libraries."""
 
     def __init__(self, root: Path) -> None:
         self.opened: list[str] = []
@@ -188,7 +188,7 @@ class _Watch:
         sys.addaudithook(self._hook)
         libc = ctypes.CDLL(None, use_errno=True)
         self._descriptor = libc.inotify_init1(os.O_NONBLOCK)
-        # IN_OPEN of what lies in the folder beside the model's.
+        # IN_OPEN of the files in the folder next to the model's.
         assert libc.inotify_add_watch(self._descriptor, str(root / "outside").encode(), 0x20) >= 0
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -215,7 +215,7 @@ class _Watch:
 
 
 class _Stages(list[str]):
-    """What a case has reached, told as it does."""
+    """The stages that a case reaches, each reported at once."""
 
     def append(self, stage: str) -> None:
         super().append(stage)
@@ -223,7 +223,7 @@ class _Stages(list[str]):
 
 
 class _Child:
-    """Runs cases in this process, and tells each on standard output."""
+    """Runs cases in this process, and reports each on standard output."""
 
     def __init__(self, framework: str, models: Path, folder: Path) -> None:
         import deep5 as d5
@@ -233,7 +233,7 @@ class _Child:
         self.models, self.folder = models, folder.resolve()
         self._prepare_folder()
         self.framework = d5.framework(framework)
-        # The first of everything is not the case's: imports, kernels, threads.
+        # First-time costs do not belong to the case: imports, kernels, threads.
         self._whole(onnx.load(models / "zoo_lenet.onnx").SerializeToString(), random.Random(0), {}, [])  # noqa: S311
         self.watch = _Watch(self.folder)
 
@@ -249,7 +249,7 @@ class _Child:
         os.mkfifo(model / "fifo")
 
     def case(self, number: int) -> tuple[str, bytes, dict[str, Any], random.Random]:
-        """What a case is: in words, its file, a sample to feed, and what draws the rest."""
+        """The definition of a case: in words, its file, a sample to feed, and the generator for the rest."""
         rng = random.Random(number)  # noqa: S311 - nothing secret
         name = rng.choice(self.names)
         data = (self.models / f"{name}.onnx").read_bytes()
@@ -315,7 +315,7 @@ class _Child:
         feed = _feed(network.inputs, rng, sample)
         if feed is not None:
             results = executor.inference(feed)
-            executor.synchronize()  # some frameworks compute behind a call, and tell here what went wrong
+            executor.synchronize()  # some frameworks compute after the call returns, and report errors here
             for value in results.values():
                 _look(value)
             loss = next(
@@ -339,7 +339,7 @@ def _look(value: Any) -> None:
 
 
 def _feed(specs: Any, rng: random.Random, sample: dict[str, Any]) -> dict[str, Any] | None:
-    """What is fed: the sample where it fits, else drawn numbers; None where an input is too large to be made."""
+    """The inputs: the sample where it fits, otherwise random numbers; None if an input is too large."""
     extents: dict[Any, int] = {}
     drawn = np.random.default_rng(rng.randrange(1 << 30))
     feed: dict[str, Any] = {}
@@ -371,14 +371,14 @@ def _drawn(drawn: Any, rng: random.Random, shape: list[int], dtype: str) -> Any:
     if kind.kind in "iu":
         most = np.iinfo(kind) if kind.itemsize > 1 or kind.name in ("int8", "uint8") else None
         if most is not None and rng.random() < 0.25:
-            # What lies between may be work for minutes, and be done.
+            # Values between may be minutes of legitimate work.
             return np.full(shape, rng.choice((most.min, most.max))).astype(kind)
         return drawn.integers(0, 3, shape).astype(kind)
     return drawn.standard_normal(shape).astype(kind)
 
 
 def _memory() -> int:
-    """The most that this process has held since the last call, in bytes."""
+    """The most memory that this process has held since the last call, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             Path("/proc/self/clear_refs").write_text("5")
@@ -393,7 +393,7 @@ def _tell(told: dict[str, Any]) -> None:
 
 def _run_child(framework: str, models: Path, folder: Path) -> None:
     numbers = json.loads(sys.stdin.read())
-    # What libraries write to standard output would stand between our lines.
+    # Output of libraries would mix with our lines.
     child = _Child(framework, models, folder)
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + _ADDRESSES, held + _ADDRESSES))

@@ -76,7 +76,7 @@ def output_changed(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def edge_rewired(rng: random.Random, model: onnx.ModelProto) -> None:
-    """To another value, also one that comes later: a cycle."""
+    """Connect an input to another value, possibly a later one: a cycle."""
     node = pick(rng, [node for node in nodes_of(model) if node.input])
     node.input[rng.randrange(len(node.input))] = pick(rng, names_of(model))
 
@@ -98,7 +98,7 @@ def cycle(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def operator_changed(rng: random.Random, model: onnx.ModelProto) -> None:
-    """Another operator in its place, of as many inputs where there is one."""
+    """Replace an operator by another, with as many inputs if one exists."""
     node = pick(rng, nodes_of(model))
     if rng.random() < 0.1:
         node.op_type = rng.choice(("Nonesuch", *TEXTS))
@@ -114,7 +114,7 @@ def operator_changed(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def node_added(rng: random.Random, model: onnx.ModelProto) -> None:
-    """A node that changes some value, and whoever reads that value reads what it makes."""
+    """Add a node that changes some value; whatever reads that value reads its output."""
     name = pick(rng, [tensor for tensor in readable(model) if tensor])
     if rng.random() < 0.4:
         node = helper.make_node(rng.choice(UNARY), [name], ["added"])
@@ -133,7 +133,7 @@ def node_added(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def huge(rng: random.Random, model: onnx.ModelProto) -> None:
-    """A few bytes that ask for all memory: by a shape in the file, or by one that is fed."""
+    """A few bytes that require all memory: through a shape in the file, or through a fed one."""
     extent = rng.choice((1 << 31, 1 << 36, 1 << 40, 1 << 62))
     kind = rng.choice(("ConstantOfShape", "Expand", "Range", "Tile", "Pad", "Resize", "Constant"))
     shape = rng.choice(([extent], [1 << 20, extent >> 20], [1, extent], [extent, 0]))
@@ -164,7 +164,7 @@ def huge(rng: random.Random, model: onnx.ModelProto) -> None:
     else:
         tensor = TensorProto(data_type=1, dims=shape, raw_data=b"\0\0\0\0")
         node = helper.make_node("Constant", [], ["huge"], value=tensor)
-    if rng.random() < 0.3:  # nobody knows before the run
+    if rng.random() < 0.3:  # unknown before the run
         model.graph.input.append(helper.make_tensor_value_info(goal, ints.data_type, list(ints.dims)))
     elif kind != "Constant":
         model.graph.initializer.append(ints)
@@ -188,7 +188,7 @@ def nodes_shuffled(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def outputs_more(rng: random.Random, model: onnx.ModelProto) -> None:
-    """Values inside become outputs."""
+    """Turn inner values into outputs."""
     name = pick(rng, [name for node in model.graph.node for name in (*node.output, *node.input) if name])
     model.graph.output.append(helper.make_empty_tensor_value_info(name))
     if rng.random() < 0.5:
@@ -209,7 +209,7 @@ def inputs_fewer(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 _MOST_NODES = 1 << 10
-"""Of more of them it takes those that compile longer than a case may."""
+"""Above this number, models that compile exceed the time limit of a case."""
 
 
 def branches_doubled(rng: random.Random, model: onnx.ModelProto) -> None:
@@ -241,7 +241,7 @@ def branches_doubled(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def in_loop(rng: random.Random, model: onnx.ModelProto) -> None:
-    """A node becomes the body of a loop, whose count is fed or written in the file."""
+    """Turn a node into the body of a loop, whose count is fed or written in the file."""
     node = pick(rng, [node for node in model.graph.node if len(node.output) == 1 and node.output[0]])
     number = rng.randrange(1 << 30)
     own = onnx.NodeProto()
@@ -283,7 +283,7 @@ def recursive(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def functions_doubled(rng: random.Random, model: onnx.ModelProto) -> None:
-    """Each function calls the one before twice: written out, it is two to the power of their number."""
+    """Each function calls the one before twice: expanded, that is two to the power of their number."""
     depth = rng.choice((3, 8, 14, 30))
     opsets = [helper.make_opsetid("", opset_of(model)), helper.make_opsetid("dbl", 1)]
     for level in range(depth):
@@ -299,7 +299,7 @@ def functions_doubled(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def as_function(rng: random.Random, model: onnx.ModelProto) -> None:
-    """A node becomes the call of a function that holds it."""
+    """Turn a node into the call of a function that holds it."""
     node = pick(rng, [node for node in model.graph.node if not node.domain and node.output and all(node.input)])
     number = rng.randrange(1 << 30)
     name = f"wrapped_{number}"

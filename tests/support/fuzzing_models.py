@@ -1,4 +1,4 @@
-"""The models that fuzzing starts from: of ONNX's suite, of deep5's zoo, exported ones, and some written by hand."""
+"""The starting models of fuzzing: from ONNX's suite, from deep5's zoo, exported ones, and some hand-written ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deep5.networks import lenet, lstm, mlp
 
 __all__ = ["write_models"]
 
-# The largest model: a case is to take milliseconds.
+# The largest model: a case should take milliseconds.
 _MOST_BYTES = 1 << 20
 
 _BY_HAND = {
@@ -106,7 +106,7 @@ _BY_HAND = {
 
 
 def write_models(folder: Path) -> list[str]:
-    """Write the starting models, `NAME.onnx`, and what to feed them, `NAME.npz`; their names."""
+    """Write the starting models, `NAME.onnx`, and their inputs, `NAME.npz`; returns their names."""
     found: dict[str, tuple[bytes, list[Any]]] = {}
     for name, model, inputs in _all():
         data = model.SerializeToString()
@@ -137,7 +137,7 @@ def _all() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
 
 
 def _external() -> onnx.ModelProto:
-    """A model one of whose weights lies in the file `weights.bin`, which the one who runs it puts beside it."""
+    """A model with a weight in the file `weights.bin`, which the caller puts next to it."""
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 20]> g (float[2, 4] x) => (float[2, 3] y) { y = MatMul (x, w) }'
     )

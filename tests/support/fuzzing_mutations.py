@@ -1,4 +1,4 @@
-"""Mutations of ONNX models: of the bytes of a file, and of what they mean. Every one is a function of its seed."""
+"""Mutations of ONNX models: of the bytes of a file, and of their meaning. Every one is a function of its seed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ __all__ = ["FORM", "MEANING", "mutated_bytes", "mutated_model"]
 
 
 def mutated_bytes(rng: random.Random, data: bytes) -> bytes:
-    """A file with bytes flipped, cut off, taken out, put in or copied from elsewhere."""
+    """A file with bytes flipped, cut off, removed, inserted or copied from elsewhere."""
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         at, length = rng.randrange(len(found) + 1), rng.choice((1, 1, 2, 8, 64))
@@ -85,9 +85,9 @@ def mutated_bytes(rng: random.Random, data: bytes) -> bytes:
 
 
 def mutated_model(rng: random.Random, model: onnx.ModelProto) -> list[str]:
-    """Change what a model means, in place; the names of the mutations.
+    """Change the meaning of a model, in place; returns the names of the mutations.
 
-    Of what ONNX's own checker refuses, which never comes to an executor, most is drawn again.
+    Most models that ONNX's own checker refuses, which never reach an executor, are drawn again.
     """
     original = model.SerializeToString()
     for _ in range(rng.choice((1, 4, 4, 6))):
@@ -118,7 +118,7 @@ def _mutated(rng: random.Random, model: onnx.ModelProto) -> list[str]:
 
 
 def _is_harmless(model: onnx.ModelProto) -> bool:
-    """Whether ONNX's own inference neither ends the process nor runs for ever."""
+    """Whether ONNX's own inference terminates without ending the process."""
     if any(not 0 <= extent.dim_value <= 1 << 20 for own in tensor_types_of(model) for extent in own.shape.dim):
         return False
     sparse = any(each.HasField("sparse_tensor") for each in attributes_of(model))
@@ -137,9 +137,9 @@ def _is_plausible(model: onnx.ModelProto) -> bool:
 
 
 def _declare(model: onnx.ModelProto) -> None:
-    """Declare of outputs what follows, where something does: what is declared otherwise is refused for that alone."""
+    """Declare the inferred types of outputs if there are any: another declaration would by itself cause a refusal."""
     try:
-        check_settings("the model", model)  # where something is missing, too
+        check_settings("the model", model)  # also where something is missing
     except NetworkError:
         return
     if not _is_harmless(model):
@@ -173,11 +173,11 @@ MEANING: tuple[Mutation, ...] = (
     *(operator_changed,) * 3, *(node_added,) * 3, *(huge,) * 2, *(branches_doubled,) * 2, *(in_loop,) * 3,
     *(as_function,) * 2, version_changed, outputs_more, edge_rewired,
 )  # fmt: skip
-"""What leaves most models valid, as often as it is drawn."""
+"""Mutations that leave most models valid, weighted by repetition."""
 FORM: tuple[Mutation, ...] = (
     attribute_dropped, attribute_retyped, attribute_refers, rank_changed, type_changed, kind_changed, renamed,
     tensor_contradicts, initial_twice, sparse, *(external,) * 3, external_attribute, input_removed, input_added,
     output_changed, edge_rewired, cycle, node_twice, nodes_shuffled, outputs_fewer, inputs_fewer, recursive,
     *(version_changed,) * 2, further_fields, functions_doubled,
 )  # fmt: skip
-"""What makes most models invalid."""
+"""Mutations that make most models invalid."""

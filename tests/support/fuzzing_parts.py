@@ -1,4 +1,4 @@
-"""What mutations of models draw from: extreme values, and the parts of a model."""
+"""Sources of the mutations of models: extreme values, and the parts of a model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ Mutation = Callable[[random.Random, onnx.ModelProto], None]
 
 
 class Inapplicable(Exception):
-    """The model has nothing that the mutation changes."""
+    """The mutation does not apply to the model."""
 
 
 def pick(rng: random.Random, things: Sequence[Any] | Any) -> Any:
@@ -139,12 +139,12 @@ def names_of(model: onnx.ModelProto) -> list[str]:
 
 
 def readable(model: onnx.ModelProto) -> list[str]:
-    """What the graph's nodes read of its inputs and initial values: a node in front of all may read it, too."""
+    """The inputs and initial values that the graph's nodes read: a node before all others may read them, too."""
     return [info.name for info in (*model.graph.input, *model.graph.initializer)]
 
 
 def feed_into(rng: random.Random, model: onnx.ModelProto, name: str, node: onnx.NodeProto) -> None:
-    """Put a node in front, and have one reader of a value read its output instead."""
+    """Insert a node at the beginning, and have one reader of a value read its output instead."""
     made = onnx.NodeProto()
     made.CopyFrom(node)
     new = f"{made.output[0]}_{rng.randrange(1 << 30)}"

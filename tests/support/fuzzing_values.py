@@ -107,7 +107,7 @@ def attribute_retyped(rng: random.Random, model: onnx.ModelProto) -> None:
         (1, 1.5, "text", [1, 2], [1.5], ["a"], np.ones(2, np.float32), helper.make_graph([], "e", [], []))
     )
     made = helper.make_attribute(name, numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value)
-    if rng.random() < 0.3:  # a type that does not say what it holds
+    if rng.random() < 0.3:  # a type that does not match the content
         own.type = made.type
         return
     own.CopyFrom(made)
@@ -179,7 +179,7 @@ def type_changed(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def types_all_changed(rng: random.Random, model: onnx.ModelProto) -> None:
-    """One element type for another everywhere: most operators take both."""
+    """Replace one element type by another everywhere: most operators take both."""
     kinds = [own.elem_type for own in tensor_types_of(model)]
     old, new = pick(rng, kinds), rng.choice((1, 2, 3, 5, 6, 7, 9, 10, 11, 12, 13, 16, 8, 14))
     for own in tensor_types_of(model):
@@ -208,7 +208,7 @@ def kind_changed(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def outputs_undeclared(rng: random.Random, model: onnx.ModelProto) -> None:
-    """Outputs whose shape nobody declares contradict nothing."""
+    """Remove the declared shapes of outputs, which then contradict nothing."""
     for info in model.graph.output:
         if info.type.HasField("tensor_type"):
             for extent in info.type.tensor_type.shape.dim:
@@ -254,7 +254,7 @@ def renamed(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def value_renamed_everywhere(rng: random.Random, model: onnx.ModelProto) -> None:
-    """A name that is odd, but the same wherever the value stands."""
+    """Rename a value to an odd name, consistently."""
     old = pick(rng, [name for name in names_of(model) if name])
     new = rng.choice([text for text in TEXTS if text] + ["a b", "notify", "def", "self", "v0", "grad:x", "-", "1"])
     for graph in graphs_of(model):
@@ -282,7 +282,7 @@ def _array(tensor: TensorProto) -> np.ndarray:
 
 
 def values_extreme(rng: random.Random, model: onnx.ModelProto) -> None:
-    """Numbers of an initial value: shapes, axes, indices and counts among them."""
+    """Change numbers of an initial value: shapes, axes, indices and counts among them."""
     tensor = pick(rng, [each for each in tensors_of(model) if each.data_type in (1, 6, 7, 11)])
     array = _array(tensor)
     flat = array.reshape(-1)
@@ -346,7 +346,7 @@ def initial_as_input(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 def input_as_initial(rng: random.Random, model: onnx.ModelProto) -> None:
-    """A fed value becomes one that the file holds: folding then follows it."""
+    """Turn a fed value into one that the file holds: folding then follows it."""
     info = pick(rng, [each for each in model.graph.input if each.type.HasField("tensor_type")])
     own = info.type.tensor_type
     shape = [extent.dim_value or 2 for extent in own.shape.dim]

@@ -1,4 +1,4 @@
-"""What gradient tests share: one operator as a network, its gradients against torch and central differences."""
+"""Shared by gradient tests: one operator as a network, its gradients compared with torch and central differences."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def dot_network(
 
 
 def run(network: Network, feeds: dict[str, np.ndarray], moved: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
-    """Run a network, expanded where need be, by the reference's kernels; `moved` replaces initial values."""
+    """Run a network, expanded if necessary, by the reference's kernels; `moved` replaces initial values."""
     values = {name: network.initial(name) for name in (*network.parameter_specs, *network.buffer_specs)}
     network = lowered(network, supports)
     program = compile_network(network, {**values, **(moved or {})}, Scratch())
@@ -71,17 +71,17 @@ def check_case(
     smooth: bool = True,
     tolerance: float = 1e-11,
 ) -> Network:
-    """Gradients by all values against torch's and, where the operator is smooth, against central differences.
+    """Compare gradients by all values with torch's and, where the operator is smooth, with central differences.
 
     Args:
         op: Takes the builder and the values, returns the result.
         expected: The same in torch.
-        shapes: Of the values, by name.
-        declared: Shapes of those that are inputs, with symbolic extents; the others are parameters.
-        initial: Values that are not to be drawn.
-        smooth: Whether central differences mean something.
-        tolerance: Of the comparison with torch; float64 sums of at most some thousand terms of size 1 stay far
-            below the usual one.
+        shapes: Shapes of the values, by name.
+        declared: Shapes of those that are inputs, with symbolic dimensions; the others are parameters.
+        initial: Values that are not random.
+        smooth: Whether central differences are meaningful.
+        tolerance: Tolerance of the comparison with torch; float64 sums of at most some thousand terms of size 1 stay
+            far below the default.
     """
     network = dot_network(op, shapes, declared=declared, initial=initial)
     rng = np.random.default_rng(5)

@@ -1,7 +1,7 @@
 """Nodes of every differentiable operator of ONNX, drawn from the operator's own schema.
 
-What may be drawn for an attribute is said once an operator; an attribute of the schema about which nothing is said is
-an error, so that one that nobody thought of, or that a newer version brings, is noticed.
+The values of an attribute are listed once per operator; an attribute of the schema without such a list is an error, so
+that forgotten attributes, and those of a newer version, are noticed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def takes_double(op: str, opset: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One node and what it is fed.
+    """One node and its inputs.
 
     Attributes:
         op: The operator.
         inputs: Arrays; None for those left out.
         by: Positions of the inputs to differentiate by.
         attributes: As `onnx.helper.make_node` takes them.
-        outputs: How many outputs it has.
-        opset: In which it is written.
-        shape: Of the first output, where ONNX's inference does not find it.
+        outputs: Its number of outputs.
+        opset: The version of its opset.
+        shape: Shape of the first output, where ONNX's inference does not find it.
     """
 
     op: str
@@ -59,7 +59,7 @@ class Case:
 
 
 class Drawn:
-    """What a case is drawn with."""
+    """The source of a case's random choices."""
 
     def __init__(self, draw: Callable[..., Any], op: str) -> None:
         self.draw, self.op = draw, op
@@ -85,12 +85,12 @@ class Drawn:
         return np.asarray(self.rng.uniform(low, high, tuple(shape)))
 
     def with_zeros(self, shape: Sequence[int]) -> np.ndarray:
-        """Away from zero, but for some that are zero: where an operator multiplies, each is a case of its own."""
+        """Away from zero, with some exact zeros: where an operator multiplies, each is a separate case."""
         values = self.values(shape, 0.5, 2.0) * self.rng.choice([-1.0, 1.0], tuple(shape))
         return np.where(self.rng.random(tuple(shape)) < self.one_of(0.0, 0.2, 0.6), 0.0, values)
 
     def least(self) -> int:
-        """How small an extent may be: now and then nothing at all."""
+        """The smallest dimension: sometimes zero."""
         return self.one_of(1, 1, 1, 0)
 
     def broadcast(self, count: int) -> list[tuple[int, ...]]:
@@ -109,8 +109,8 @@ class Drawn:
         """Values of all attributes of the schema; an optional one may be left out.
 
         Args:
-            allowed: By name, a strategy, a value, or a list of values; None: it is not drawn, and the comment beside
-                it says why.
+            allowed: By name, a strategy, a value, or a list of values; None: it is not drawn, for the reason in the
+                comment next to it.
         """
         schema, found = newest_schema(self.op, self.opset), {}
         unknown = schema.attributes.keys() - allowed.keys()
@@ -151,7 +151,7 @@ def drawn_case(op: str) -> st.SearchStrategy[Case]:
 
 
 def numbers(low: float, high: float) -> st.SearchStrategy[float]:
-    """Of those that float32, in which ONNX stores attributes, holds exactly."""
+    """Numbers that float32, in which ONNX stores attributes, represents exactly."""
     return st.integers(0, 16).map(lambda step: low + (high - low) * step / 16)
 
 
@@ -220,7 +220,7 @@ def divided(d: Drawn) -> Case:
     if d.op == "Mod":
         settings = d.attributes(fmod=[1] if d.opset < NEWEST else FLAG)
         if d.opset < NEWEST:
-            settings["fmod"] = 1  # floating-point numbers take no other
+            settings["fmod"] = 1  # floating-point numbers allow no other
         return d.case([d.values(a, -4.0, 4.0), d.values(c, 0.7, 1.5)], settings, by=(0, 1))
     settings = d.attributes()
     if d.op == "Pow" and d.flag():
@@ -251,7 +251,7 @@ def clip(d: Drawn) -> Case:
 @case("Cast", "CastLike")
 def cast(d: Drawn) -> Case:
     settings = d.attributes(
-        to=[onnx.TensorProto.DOUBLE],  # another precision hides the difference: gradient_table.py has float32
+        to=[onnx.TensorProto.DOUBLE],  # another precision would hide the difference: gradient_table.py covers float32
         saturate=FLAG,
         round_mode=["up", "down", "nearest"],
     )
@@ -293,7 +293,7 @@ def einsum(d: Drawn) -> Case:
     shapes, lead = [], d.shape(0, 2)
     for term in equation.partition("->")[0].split(","):
         before, dots, behind = term.partition("...")
-        # Dots stand for as many axes in every term: ONNX's inference takes no others.
+        # Dots cover the same number of axes in every term: ONNX's inference accepts nothing else.
         own = [1 if d.whole(0, 3) == 0 else extent for extent in lead] if dots else []
         named = [[sizes.setdefault(letter, d.whole(1, 3)) for letter in part] for part in (before, behind)]
         shapes.append((*named[0], *own, *named[1]))
@@ -312,7 +312,7 @@ def reduced_axes(d: Drawn, rank: int) -> np.ndarray | None:
     "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
 def reduction(d: Drawn) -> Case:
-    whole = d.op not in ("ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare")  # of nothing there is no mean
+    whole = d.op not in ("ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare")  # an empty set has no mean
     shape = d.shape(0, 3, smallest=1 if whole else d.least())
     settings = d.attributes(keepdims=FLAG, noop_with_empty_axes=FLAG)
     axes = reduced_axes(d, len(shape))
@@ -334,7 +334,7 @@ def cumulated(d: Drawn) -> Case:
 @case("TopK")
 def top_k(d: Drawn) -> Case:
     shape = d.shape(1, 3)
-    settings = d.attributes(axis=st.integers(-len(shape), len(shape) - 1), largest=FLAG, sorted=[1])  # else no order
+    settings = d.attributes(axis=st.integers(-len(shape), len(shape) - 1), largest=FLAG, sorted=[1])  # else unordered
     k = d.whole(0, shape[settings.get("axis", -1)])
     return d.case([d.values(shape), integers(k)], settings, outputs=2)
 

@@ -1,4 +1,4 @@
-"""Convolutions, poolings, normalisations, samplings and sequences, drawn as in `gradient_drawn`."""
+"""Convolutions, poolings, normalizations, samplings and sequences, drawn as in `gradient_drawn`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AUTO_PADS = ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
 
 
 def windows(d: Drawn, rank: int, kernel: list[int], **more: Any) -> dict[str, Any]:
-    """Attributes of a sliding window that fit each other: `auto_pad` stands alone, pads are less than the kernel."""
+    """Attributes of a sliding window that fit each other: `auto_pad` excludes pads, pads are less than the kernel."""
     each = st.lists
     spans = [st.integers(0, size - 1) for size in kernel]
     settings = d.attributes(
@@ -41,7 +41,7 @@ def spatial(d: Drawn, kernel: list[int], settings: dict[str, Any]) -> list[int]:
 
 
 def counted(space: list[int], kernel: list[int], settings: dict[str, Any]) -> list[int]:
-    """How many windows there are along each axis."""
+    """The number of windows along each axis."""
     rank = len(kernel)
     pads, ones = settings.get("pads", [0] * 2 * rank), [1] * rank
     gaps, steps = settings.get("dilations", ones), settings.get("strides", ones)
@@ -124,7 +124,7 @@ def pooling(d: Drawn) -> Case:
     }[d.op]
     settings = windows(d, rank, kernel, **more)
     if settings.get("auto_pad", "NOTSET") != "NOTSET":
-        settings.pop("ceil_mode", None)  # a size of its own
+        settings.pop("ceil_mode", None)  # auto_pad sets the size
     space = spatial(d, kernel, settings)
     x = d.values((d.whole(1, 2), d.whole(1, 2), *space))
     return d.case([x], settings, outputs=2 if d.op == "MaxPool" and d.flag() else 1)
@@ -367,7 +367,7 @@ def recurrent(d: Drawn) -> Case:
     alphas = st.lists(numbers(0.25, 1.5), min_size=functions * ways, max_size=functions * ways)
     settings = d.attributes(
         activations=names,
-        activation_alpha=alphas,  # as many as could be read: those that no function reads are left over
+        activation_alpha=alphas,  # as many as could be read: the rest is unused
         activation_beta=alphas,
         clip=numbers(0.5, 2.0),
         direction=[direction],

@@ -1,4 +1,4 @@
-"""Every product, convolution, pooling, normalisation and loss with a gradient rule, in each framework's own words."""
+"""Every product, convolution, pooling, normalization and loss with a gradient rule, in each framework's own API."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def conv_row(
         return added(y, b)
 
     def tensorflow(m: Any, x: Any, w: Any, b: Any = None) -> Any:
-        """On the host TensorFlow differentiates neither groups nor dilations: the first are convolutions of their own,
-        and dilated weights are ordinary ones with zeros between."""
+        """On the host TensorFlow differentiates neither groups nor dilations: groups are separate convolutions, and
+        dilated weights are ordinary ones with zeros between."""
         for axis, gap in enumerate(gaps, 2):
             places = np.zeros((w.shape[axis], gap * (w.shape[axis] - 1) + 1))
             places[np.arange(w.shape[axis]), gap * np.arange(w.shape[axis])] = 1.0
-            back = [*range(axis), rank + 1, *range(axis, rank + 1)]  # the product leaves that axis behind the others
+            back = [*range(axis), rank + 1, *range(axis, rank + 1)]  # the product puts that axis after the others
             w = m.transpose(m.tensordot(w, places, [[axis], [0]]), back) if gap > 1 else w
         x = channels_last(m, m.pad(x, [[0, 0], [0, 0], *sides]))
         w = m.transpose(w, [*range(2, rank + 2), 1, 0])
@@ -193,7 +193,7 @@ def layer_row(x: tuple[int, ...], axis: int, *, bias: bool = True) -> Row:
 
 
 def local_row(x: tuple[int, ...], size: int) -> Row:
-    """PyTorch adds the larger half of an even size before a channel, where ONNX adds it behind."""
+    """PyTorch adds the larger half of an even size before a channel, ONNX after it."""
     alpha, beta, bias, before = 0.25, 0.75, 1.5, (size - 1) // 2
 
     def jax(m: Any, x: Any) -> Any:
@@ -217,14 +217,14 @@ def local_row(x: tuple[int, ...], size: int) -> Row:
 
 
 def loss_row(op: str, x: tuple[int, ...], reduction: str, *, weighted: bool = False, ignored: int | None = None) -> Row:
-    """Labels of every class, some of them ignored; what each counts is written out for JAX and TensorFlow."""
+    """Labels of every class, some of them ignored; JAX and TensorFlow get explicit weights."""
     space = (x[0], *x[2:])
     label = np.arange(np.prod(space)).reshape(space) % x[1]
     hidden = np.zeros(space, bool)
     if ignored is not None:
         hidden.reshape(-1)[::3] = True
     asked = np.where(hidden, ignored if ignored is not None else 0, label)
-    # What equals `ignore_index` counts nothing, even where it is a class.
+    # Labels equal to `ignore_index` do not count, even if it is a class.
     hidden = hidden if ignored is None else asked == ignored
     weights = drawn(6, x[1]) if weighted else None
     counts = np.where(hidden, 0.0, 1.0 if weights is None else weights[label])

@@ -1,8 +1,8 @@
-"""Every elementwise, reducing and moving operator with a gradient rule, in the words of PyTorch, JAX and TensorFlow.
+"""Every elementwise, reducing and moving operator with a gradient rule, in the API of PyTorch, JAX and TensorFlow.
 
 Each row computes one function four times: as an ONNX node, and natively in each framework, whose own gradients then
-judge deep5's rule. A framework is None in a row where it takes another subgradient at a kink or a tie than deep5 does;
-the row says which, and the other rows of the operator stay away from that point.
+check deep5's rule. A framework is None in a row where its subgradient at a kink or a tie differs from deep5's; the row
+states which, and the other rows of the operator avoid that point.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Row(NamedTuple):
 
 
 def ints(build: NetworkBuilder, *values: int) -> ir.Value:
-    """A vector of whole numbers, such as axes."""
+    """A vector of integers, such as axes."""
     return build.op("Constant", value=ir.tensor(np.array(values, np.int64)))
 
 
 def number(build: NetworkBuilder, value: Any) -> ir.Value:
-    """Fixed numbers of the array's own type; a Python float becomes a float64 scalar."""
+    """A constant with the array's type; a Python float becomes a float64 scalar."""
     return build.op("Constant", value=ir.tensor(np.asarray(value)))
 
 
@@ -57,7 +57,7 @@ def drawn(seed: int, *shape: int, low: float = 0.5, high: float = 2.0) -> np.nda
 def unary(
     op: str, pytorch: Function, jax: Function, tensorflow: Function, *points: Any, shapes: Any = None, **attributes: Any
 ) -> list[Row]:
-    """Rows of a function of one value: two shapes and a scalar, and points where something special happens."""
+    """Rows of a function of one value: two shapes and a scalar, and special points."""
 
     def onnx(build: Any, x: Any) -> Any:
         return build.op(op, x, **attributes)
@@ -66,7 +66,7 @@ def unary(
     return [Row((x,), onnx, pytorch, jax, tensorflow) for x in given]
 
 
-# (3, 4) with itself, with what broadcasts against it on either side, and a scalar
+# (3, 4) with itself, with shapes that broadcast against it on either side, and a scalar
 PAIRS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((3, 4), (3, 4)),
     ((3, 4), (4,)),
@@ -357,7 +357,7 @@ REDUCTIONS: dict[str, list[Row]] = {
             lambda m, x, axes, keep: m.numpy.sqrt(m.numpy.sum(x * x, axes, keepdims=keep)),
             lambda m, x, axes, keep: m.sqrt(m.reduce_sum(m.square(x), axes, keep)),
         ),
-        Row(  # of a zero vector deep5 and PyTorch say 0; the roots of JAX and TensorFlow give NaN
+        Row(  # for a zero vector deep5 and PyTorch give 0; the roots of JAX and TensorFlow give NaN
             (np.array([[0.0, 0.0], [3.0, 4.0]]),),
             lambda b, x: b.op("ReduceL2", x, ints(b, 1)),
             lambda m, x: m.linalg.vector_norm(x, dim=1, keepdim=True),
@@ -402,7 +402,7 @@ REDUCTIONS: dict[str, list[Row]] = {
 
 
 def shaped(op: str, x: tuple[int, ...], to: tuple[int, ...], *rest: tuple[int, ...], **attributes: Any) -> Row:
-    """A row of an operator that gives the elements another shape."""
+    """A row of an operator that changes the shape of the elements."""
     return Row(
         (x,),
         lambda b, x: b.op(op, x, *(ints(b, *values) for values in rest), **attributes),
@@ -461,7 +461,7 @@ def cast_row(x: Any) -> Row:
 
 def trilu_row(x: tuple[int, ...], k: int, upper: int) -> Row:
     def tensorflow(m: Any, x: Any) -> Any:
-        if upper:  # what is left of x without the part strictly below the k-th diagonal
+        if upper:  # x without the part strictly below the k-th diagonal
             return m.linalg.band_part(x, 0, -1) if k == 0 else x - m.linalg.band_part(x, -1, k - 1)
         return m.linalg.band_part(x, -1, 0) if k == 0 else x - m.linalg.band_part(x, -k - 1, -1)
 
@@ -485,7 +485,7 @@ def concat_row(axis: int, *shapes: tuple[int, ...]) -> Row:
 
 
 def gather_row(x: tuple[int, ...], axis: int, index: Any) -> Row:
-    """Elements that are taken several times; negative numbers count from the end, which TensorFlow does not know."""
+    """Elements that are taken several times; negative indices count from the end, which TensorFlow does not support."""
     chosen = np.array(index)
     at = chosen % x[axis]
 
@@ -517,7 +517,7 @@ def gather_elements_row(x: tuple[int, ...], axis: int, index: Any) -> Row:
 
 
 def pad_row(x: tuple[int, ...], *pads: tuple[int, int], value: float = 0.0) -> Row:
-    """Pads are (before, behind) by axis."""
+    """Pads are (before, after) by axis."""
     flat = [pad[side] for side in (0, 1) for pad in pads]
     return Row(
         (x,),
@@ -529,7 +529,7 @@ def pad_row(x: tuple[int, ...], *pads: tuple[int, int], value: float = 0.0) -> R
 
 
 def cut(pads: tuple[tuple[int, int], ...]) -> tuple[slice, ...]:
-    """What negative pads leave."""
+    """The part that negative pads leave."""
     return tuple(slice(max(-before, 0), -max(-behind, 0) or None) for before, behind in pads)
 
 
@@ -557,7 +557,7 @@ def slice_row(x: tuple[int, ...], *spans: tuple[int, int, int, int]) -> Row:
 
 
 def split_row(x: tuple[int, ...], axis: int, sizes: list[int], read: slice) -> Row:
-    """The parts that are read, squared, one behind the other; the others' gradients are zero."""
+    """The parts that are read, squared, one after the other; the others' gradients are zero."""
 
     def onnx(b: Any, x: Any) -> Any:
         parts = b.op("Split", x, ints(b, *sizes), axis=axis, outputs=len(sizes))[read]

@@ -21,7 +21,7 @@ _CHANNELS, _SIDE = 4, 8
 
 
 def write_network(path: Path, nodes: int = NODES) -> None:
-    """Write a deep network of mixed operators: convolutions, normalisations, activations, sums and changes of shape."""
+    """Write a deep network of mixed operators: convolutions, normalizations, activations, sums and changes of shape."""
     rng, made, initial = np.random.default_rng(0), list[onnx.NodeProto](), list[onnx.TensorProto]()
 
     def held(name: str, array: np.ndarray) -> str:
@@ -60,7 +60,7 @@ def write_network(path: Path, nodes: int = NODES) -> None:
 
 
 def measured(name: str, path: Path, *, call: bool) -> dict[str, float]:
-    """Seconds that reading and the executor take, and the first call, which compiles on some frameworks."""
+    """Seconds for reading and for the executor, and for the first call, which compiles on some frameworks."""
     import deep5 as d5
     from deep5.core.tensors import to_numpy
     from deep5.networks import lenet

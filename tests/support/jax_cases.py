@@ -1,4 +1,4 @@
-"""Operators to try the JAX table with: by sheets, each of which becomes one network."""
+"""Operators for tests of the JAX table: by sheets, each of which becomes one network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ELSEWHERE", "FURTHER", "Case", "Draw", "fed", "ints", "positive", "t
 
 
 class Draw:
-    """An operand: drawn from a stream of its own, and fed, trained or fixed."""
+    """An operand: random from its own stream, and fed, trained or fixed."""
 
     def __init__(self, kind: str, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> None:
         self.kind, self.shape, self.low, self.high = kind, shape, low, high
@@ -123,9 +123,9 @@ FURTHER: dict[str, list[Case]] = {
         ("STFT", (fed(1, 12, 1), np.array(3), fed(6)), {"onesided": 1}),
     ],
 }
-"""Beyond what the layers of deep5's own networks need."""
-# In `test_jax_operators.py`: what a network of the builder's opset has not, draws, is no function of arrays alone, or
-# what onnx's own implementation gets wrong.
+"""Operators beyond the layers of deep5's own networks."""
+# In `test_jax_operators.py`: operators that the builder's opset lacks, that draw, that are not functions only of
+# arrays, or that onnx's own implementation gets wrong.
 ELSEWHERE = {
     *("BitCast", "Celu", "CumProd", "GroupNormalization", "TensorScatter"),
     *("MeanVarianceNormalization", "RMSNormalization", "SwiGLU", "Swish"),

@@ -1,4 +1,4 @@
-"""What the tests keep in the virtual environment from run to run, under a hash of all that it is made from."""
+"""What the tests keep in the virtual environment between runs, under a hash of everything it depends on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 FOLDER = Path(sys.prefix) / "deep5-tests"
-"""`DEEP5_FRESH=1` in the environment leaves it alone and makes everything again."""
+"""`DEEP5_FRESH=1` in the environment ignores it and makes everything again."""
 
 
 def keeps() -> bool:
@@ -23,14 +23,14 @@ def keeps() -> bool:
 def folder(
     name: str, make: Callable[[Path], object], elsewhere: Path, *, sources: Iterable[Path], packages: Iterable[str]
 ) -> Path:
-    """A folder that `make` fills, for readers only; it is made once for these sources and versions of packages.
+    """A read-only folder that `make` fills, once for these sources and versions of packages.
 
     Args:
-        name: Of the kind of folder.
+        name: Name of the kind of folder.
         make: Fills an empty folder.
-        elsewhere: An empty folder, filled where nothing is kept.
-        sources: Files that decide about the content.
-        packages: Installed packages that do.
+        elsewhere: An empty folder, filled instead if nothing is kept.
+        sources: Files that determine the content.
+        packages: Installed packages that determine the content.
     """
     if not keeps():
         make(elsewhere)

@@ -1,4 +1,4 @@
-"""An operator in C++ that says where its memory lies: that no back-end copies what it need not."""
+"""An operator in C++ that reports its memory addresses, to show that no back-end copies more than necessary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Where", "addresses"]
 
 
 class Where(d5.CppOperator):
-    """Where its input and its output lie, in halves: OpenVINO, and JAX by itself, hold whole numbers of 32 bits."""
+    """The addresses of its input and its output, in halves: OpenVINO, and JAX by default, hold 32-bit integers."""
 
     source = """
     template <typename T>
@@ -26,6 +26,6 @@ class Where(d5.CppOperator):
 
 
 def addresses(places: d5.Array) -> list[int]:
-    """What it said."""
+    """The addresses that it reported."""
     found: list[int] = np.array(d5.to_numpy(places)).view(np.int64).tolist()
     return found

@@ -1,4 +1,4 @@
-"""What loading, editing and saving a network take in memory; run in a process of its own, prints megabytes as JSON."""
+"""Memory for loading, editing and saving a network; run in a separate process, prints megabytes as JSON."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def main(folder: Path) -> None:
         _build(folder / "large.onnx", 8, 4096)
         _build(folder / "small.onnx", 8, 4)
         return
-    # What is imported and allocated once is not the network's.
+    # One-time imports and allocations do not belong to the network.
     _edited(d5.Network.from_onnx(folder / "small.onnx")).save(folder / "small2.onnx")
     gc.collect()
     before = _megabytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted from here
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak counts from here
     network = d5.Network.from_onnx(folder / "large.onnx")
     gc.collect()
     loaded = _megabytes("VmRSS") - before

@@ -1,4 +1,4 @@
-"""Operators to try a back-end's table with: cases that PyTorch and TensorFlow share, and those of one alone."""
+"""Operators for tests of a back-end's table: cases that PyTorch and TensorFlow share, and those of only one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def converted(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def checked_gradients(run: Any, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The gradients by what is fed in float64, which a central difference of the loss confirms."""
+    """The gradients by the fed float64 values, confirmed by a central difference of the loss."""
     moving = [name for name, value in feeds.items() if value.dtype == np.float64]
     rng, step = np.random.default_rng(1), 1e-6
     direction = {name: rng.standard_normal(feeds[name].shape) for name in moving}
@@ -61,7 +61,7 @@ def checked_gradients(run: Any, feeds: dict[str, np.ndarray]) -> dict[str, np.nd
     run.inference_and_backprop(feeds, wrt=moving)
     gradients = {name: value.numpy().copy() for name, value in run.gradients().items()}
     slope = sum(float(np.sum(gradients[name] * direction[name])) for name in moving)
-    # A central difference is right to the square of the step, and to rounding (1e-16 of the loss) over the step.
+    # A central difference is accurate to the square of the step, and to rounding (1e-16 of the loss) over the step.
     assert slope == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-6, abs=1e-7)
     return gradients
 
@@ -197,7 +197,7 @@ CASES: list[Case] = [
         for c in ((), (1,), (4,), (2, 1), (1, 4), (2, 4))
     ),
     *((f"Global{kind}Pool", (normal(*s),), {}) for kind in ("Average", "Max") for s in ((2, 3, 4, 5), (2, 3, 4))),
-    # ONNX Runtime takes odd sizes alone.
+    # ONNX Runtime only accepts odd sizes.
     *(("LRN", (normal(2, 4, 2, 3),), {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.5}) for size in (1, 3, 7)),
     ("LRN", (normal(3, 3, 2, 2),), {"size": 5}),
     *(
@@ -268,7 +268,7 @@ CASES += [
         for a in ({}, {"epsilon": 0.1})
     ),
 ]
-# What one table has and the other has not.
+# Operators that only one of the tables has.
 ONLY: dict[str, list[Case]] = {
     "pytorch": [
         *(
@@ -323,7 +323,7 @@ ONLY: dict[str, list[Case]] = {
         ("SoftmaxCrossEntropyLoss", (normal(2, 3, 2, 2), np.arange(8).reshape(2, 2, 2) % 3), {"outputs": 2}),
     ],
 }
-# Outputs that are no floating-point numbers, or constant in pieces.
+# Outputs that are not floating-point numbers, or are piecewise constant.
 WITHOUT_GRADIENT = {
     *("And", "ArgMax", "ArgMin", "Cast", "Ceil", "ConstantOfShape", "Equal", "Floor", "Greater", "GreaterOrEqual"),
     *("IsNaN", "Less", "LessOrEqual", "Not", "Or", "Round", "Shape", "Sign", "Xor"),
@@ -332,18 +332,18 @@ WITHOUT_GRADIENT = {
 
 
 def cases(framework: str) -> list[Case]:
-    """All that a back-end's table is tried with."""
+    """All cases for a back-end's table."""
     return [*CASES, *FURTHER, *ONLY[framework]]
 
 
 def smooth(case: Case) -> bool:
-    """Whether a central difference says what the gradient is."""
+    """Whether a central difference gives the gradient."""
     op, values, options = case
     return (
         op not in WITHOUT_GRADIENT
         and bool(values)
         and values[-1 if op == "Where" else 0].dtype == np.float32
-        and options.get("outputs", 1) < 2 + (op != "MaxPool")  # whose second output is whole numbers
-        and not (op == "BatchNormalization" and len(values) > 3)  # statistics that are computed have no training
+        and options.get("outputs", 1) < 2 + (op != "MaxPool")  # whose second output is an integer array
+        and not (op == "BatchNormalization" and len(values) > 3)  # computed statistics have no training mode
         and -np.inf not in [bound for bound in options.get("constants", ()) if isinstance(bound, np.float32)]
     )

@@ -32,7 +32,7 @@ TABLES = {"reference": REFERENCE, "onnxruntime": None, "pytorch": PYTORCH, "tens
 assert gradient_drawn_layers.windows  # it adds its operators to CASES
 
 FORMS = {"Dropout"}
-"""What `evaluation_form` and `training_form` take out of a network before a back-end sees it."""
+"""Operators that `evaluation_form` and `training_form` remove from a network before a back-end sees it."""
 REAL = {f"tensor({kind.name.lower()})" for kind in FLOATS}
 
 _HEAD = """# Operators of ONNX

@@ -1,4 +1,4 @@
-"""Operators that are right, in Python, with inputs that they take: what no check may refuse."""
+"""Correct operators in Python, with valid inputs: no check may refuse them."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class Conv(d5.Operator):
 
 
 class SquaresAndPlaces(Max):
-    """Sums of squares, and where the largest element is: an output that has no gradient."""
+    """Sums of squares, and the position of the largest element: an output that has no gradient."""
 
     def specs(self, x: d5.TensorSpec) -> Specs:
         (out,) = super().specs(x)
@@ -215,7 +215,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def constant(seed: int, *shape: int) -> np.ndarray:
-    """Normal numbers that are the same whatever was drawn before: for what a module draws when it is read."""
+    """Normal numbers independent of earlier draws: for modules that draw when they load."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 

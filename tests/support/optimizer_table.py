@@ -20,12 +20,12 @@ Vector = list[float]
 
 @dataclass(frozen=True, kw_only=True)
 class Twin:
-    """A framework's own optimizer with arguments that make it compute what the rule computes.
+    """A framework's own optimizer with arguments with which it computes what the rule computes.
 
     Attributes:
         rule: Arguments of the rule.
-        native: Arguments of the framework's.
-        tolerance: Relative, in float64 after 200 steps; what is above 1e-9 has its reason beside it.
+        native: Arguments of the framework's optimizer.
+        tolerance: Relative, in float64 after 200 steps; values above 1e-9 have a reason next to them.
     """
 
     rule: Mapping[str, Any]
@@ -45,15 +45,15 @@ class Case:
     Attributes:
         rule: The class.
         hyper: Arguments that show every term of the equation within some steps.
-        paper: The parameter, and what evaluation uses, after a step a gradient; plain Python.
-        start: Of the step worked by hand.
-        grads: Its gradients, one a step.
-        hand: Its arguments.
-        after: What comes out, worked by hand.
+        paper: The parameter, and what evaluation uses, after one step per gradient; plain Python.
+        start: The parameter before the steps worked by hand.
+        grads: Their gradients, one per step.
+        hand: Their arguments.
+        after: Their result, worked by hand.
         evaluated: What evaluation uses then; None: the parameter.
-        twins: By framework.
-        tuned: Arguments with which a convex problem is solved as fast as gradient descent has to.
-        falls: Whether the rate has to fall with the root of the steps, for the rule's steps do not become short.
+        twins: Native optimizers by framework.
+        tuned: Arguments with which a convex problem is solved as fast as gradient descent must solve it.
+        falls: Whether the rate must fall with the root of the steps, because the rule's steps do not become short.
     """
 
     rule: Callable[..., Any]
@@ -70,7 +70,7 @@ class Case:
 
 
 def each(update: Callable[..., Any]) -> Callable[..., tuple[Vector, Vector]]:
-    """A paper's update of one element, which keeps what it needs in a dict, over a vector."""
+    """A paper's update of one element, which keeps its state in a dict, over a vector."""
 
     def run(w: Vector, grads: Sequence[Vector], **hyper: Any) -> tuple[Vector, Vector]:
         found = []
@@ -266,9 +266,9 @@ def accelegrad(
     return y, [total / weights for total in weighted]
 
 
-# Keras holds the learning rate, and reads its betas, in float32: these are exact there.
+# Keras stores the learning rate, and reads its betas, in float32: these are exact there.
 LR, BETAS = 2.0**-8, {"beta1": 0.875, "beta2": 1 - 2.0**-10}
-# Where a framework has its epsilon elsewhere, it is made to vanish beside every root that is not zero.
+# If a framework adds epsilon at another place, it is made negligible next to every root that is not zero.
 GONE = 1e-30
 SEEN = {"lr": 0.05, "beta1": 0.8, "beta2": 0.95, "epsilon": 0.1}
 EXACT = {"lr": 0.5, "beta1": 0.5, "beta2": 0.75, "epsilon": 0.5}
@@ -358,7 +358,7 @@ CASES: dict[str, Case] = {
         after=[0.625],  # m̂ = 1.5, v̂ = 1.5²
         twins={
             **dict.fromkeys(("pytorch", "jax"), same(lr=LR, **BETAS, epsilon=1e-6)),
-            "tensorflow": same(lr=LR, **BETAS, epsilon=GONE),  # beside a root that is not corrected
+            "tensorflow": same(lr=LR, **BETAS, epsilon=GONE),  # added to a root that is not corrected
         },
         tuned={"lr": 0.3},
         falls=True,
@@ -411,7 +411,7 @@ CASES: dict[str, Case] = {
         hand={**EXACT, "momentum_decay": 0.0},
         after=[0.575],
         twins={
-            # torch has the product of its μ in float32.
+            # torch keeps the product of its μ in float32.
             "pytorch": same(1e-6, lr=LR, **BETAS, epsilon=1e-6, momentum_decay=0.5),
             # Keras reads its 0.96 in float32.
             "tensorflow": Twin(
@@ -435,7 +435,7 @@ CASES: dict[str, Case] = {
         grads=[[0.6, 0.8]],
         hand={"lr": 0.5, "momentum": 0.5, "weight_decay": 0.5, "trust": 0.7},
         after=[1.95, 2.6],  # λ = 0.7 * 5 / (1 + 2.5), so half of (2.1, 2.8)
-        # Optax has the norm of g + β w below, the paper the sum of norms.
+        # Optax takes the norm of g + β w below, the paper the sum of norms.
         twins={"jax": same(lr=0.5, momentum=0.875, weight_decay=0.0, trust=0.01)},
         tuned={"lr": 0.5, "trust": 0.2, "weight_decay": 0.0, "momentum": 0.5},
         falls=True,
@@ -449,7 +449,7 @@ CASES: dict[str, Case] = {
         hand={**EXACT, "weight_decay": 0.0},
         after=[1.5, 2.0],  # r = (0.6, 0.8) of length 1, w of length 5
         twins={
-            # Keras's weight decay is another one.
+            # Keras's weight decay is a different one.
             "tensorflow": Twin(
                 rule={"lr": LR, **BETAS, "epsilon": 1e-6, "weight_decay": 0.0},
                 native={"lr": LR, **BETAS, "epsilon": 1e-6},
@@ -482,7 +482,7 @@ CASES: dict[str, Case] = {
         hand={"lr": 0.5, "start": 0},
         after=[1.0],  # 0.5, 0, 1
         evaluated=[0.5],
-        # torch has the shares of its average in float32.
+        # torch keeps the shares of its average in float32.
         twins={"pytorch": same(1e-6, lr=2.0**-5, start=20)},
         tuned={"lr": 0.5, "start": 100},
     ),
@@ -498,15 +498,15 @@ CASES: dict[str, Case] = {
         tuned={"lr": 1.0, "diameter": 5.0},
     ),
 }
-"""Every update rule that is registered, by its name; a test holds the two to each other."""
+"""Every registered update rule by its name; a test keeps this table and the registry equal."""
 
 STEP_OPTIMIZERS = ("lbfgs", "sag")
-"""Registered optimizers that own their step; `test_step_optimizers.py` has them."""
+"""Registered optimizers that own their step; `test_step_optimizers.py` tests them."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """For a module that imports it: torch's threads wait for each other in a loop, and small networks need one."""
+    """For a module that imports it: torch's threads wait for each other in a loop, and small networks need only one."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -529,7 +529,7 @@ def network(dtype: str = "float64", hidden: int = 16) -> d5.Network:
 
 
 def batch(step: int, dtype: str = "float64", size: int = 16, *, flat: bool = True) -> dict[str, Any]:
-    """Digits for a step, the same for whoever asks."""
+    """Digits for a step, the same for every caller."""
     ids = np.random.default_rng(step).integers(0, len(_images()), size)
     found = _images().batch(ids)
     image = found["input"].astype(dtype)

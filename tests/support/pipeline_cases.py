@@ -1,4 +1,4 @@
-"""Training steps by hand in NumPy, float64: what the gradient pipeline of every framework is held to."""
+"""Hand-written training steps in NumPy, float64: the reference for the gradient pipeline of every framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform
 from deep5.training.optimizer import RuleOptimizer
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime", "device")
-"""All that train, and `DeviceStep`, torch's step for parameters on a device, here on the host."""
+"""All frameworks that train, and `DeviceStep`, torch's step for parameters on a device, here on the host."""
 
 Values = dict[str, np.ndarray]
 
@@ -43,7 +43,7 @@ def info(step: int, size: int = 8) -> d5.StepInfo:
 
 
 class _OnHost:
-    """PyTorch's executor on the host, with the step that is for devices."""
+    """PyTorch's executor on the host, with the step for devices."""
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
@@ -75,10 +75,10 @@ def parameters(run: Any) -> Values:
 
 
 class ByHand:
-    """Parameters in float64 and their gradients; what follows is each test's own.
+    """Parameters in float64 and their gradients; each test adds its own update.
 
     Args:
-        own: The network in float32, whose initial parameters are taken.
+        own: The network in float32 that provides the initial parameters.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ LISTED = "tests/not_yet_plain.txt"
 QUOTING = ("tests/support/english_phrases.py", "tests/support/plain_english.py", "tests/project/test_plain_english.py")
 """These files quote the phrases."""
 
-# Takes the place of what is not prose, so that no phrase is found across it.
+# Replaces text that is not prose, so that no phrase is found across it.
 HIDDEN = "\0"
 FENCE = re.compile(r"^( *)(```|~~~)(\w*)\n(.*?)^\1\2", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
@@ -141,7 +141,7 @@ def _string_prose(literal: str) -> str:
 
 
 def _is_name(text: str, begin: int, end: int) -> bool:
-    """Whether what lies there is a part of an identifier, an option or a path, or a quoted word."""
+    """Whether the span is a part of an identifier, an option or a path, or a quoted word."""
     before, after = text[begin - 1 : begin], text[end : end + 2]
     quoted = before in {"'", '"', "“"} and after[:1] in {"'", '"', "”"}
     return quoted or before in set("_./=@$-") or bool(re.match(r"[_=(\[/]|\.\w|-\w|'?\]", after)) or before == HIDDEN

@@ -1,4 +1,4 @@
-"""Every way out of a framework raises: what runs within `poisoned` is the framework's own, from input to output."""
+"""Every way out of a framework raises: code within `poisoned` stays in the framework, from input to output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGE = "a conversion to NumPy between input and output"
 _TYPE_NAME, _TYPE_SIZE, _BUFFERS = 24, 32, 160  # in bytes, since CPython 3.5
 
 _NUMBERS = ("__bool__", "__int__", "__index__", "__float__", "__complex__")
-# What gives NumPy's arrays, Python's numbers, or memory to whoever asks.
+# Methods that return NumPy arrays, Python numbers, or memory.
 _METHODS = {
     "pytorch": ("numpy", "__array__", "__dlpack__", "tolist", "item", *_NUMBERS),
     "tensorflow": ("numpy", "_numpy", "_numpy_internal", "__array__", "__dlpack__", *_NUMBERS),
@@ -28,7 +28,7 @@ _METHODS = {
         *("_value", "_npy_value", "_single_device_array_to_np_array_did_copy"),
     ),
 }
-# What all calls back into Python go through, and gives that are no methods.
+# Functions through which calls back into Python pass, and those that export arrays.
 _FUNCTIONS = {
     "pytorch": (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack")),
     "tensorflow": (
@@ -46,16 +46,16 @@ def forbidden(*_: Any, **__: Any) -> NoReturn:
 
 @contextmanager
 def poisoned(framework: str) -> Iterator[None]:
-    """Every way from this framework's arrays to NumPy's, the reference and onnx's evaluator raise.
+    """Every conversion from this framework's arrays to NumPy, the reference and onnx's evaluator raise.
 
-    What no patch can see is an address (`data_ptr`), which the update kernels on the host work at.
+    No patch can see an address (`data_ptr`), which the update kernels on the host use.
     """
     import onnx.reference
 
     kind = type(next(iter(native(framework, {"x": np.zeros(1, np.float32)}).values())))
     with pytest.MonkeyPatch.context() as patch, _without_buffers(kind):
         patch.setattr(onnx.reference.ReferenceEvaluator, "run", forbidden)
-        for module in ("executor", "emit"):  # what is imported now must not bind the patch
+        for module in ("executor", "emit"):  # modules imported now must not bind the patch
             patch.setattr(f"deep5.frameworks.reference.{module}.compile_network", forbidden)
         for module, name in _FUNCTIONS[framework]:
             patch.setattr(import_module(module), name, forbidden)
@@ -82,15 +82,15 @@ def native(framework: str, batch: dict[str, np.ndarray]) -> dict[str, Any]:
 
 @contextmanager
 def _without_buffers(kind: type) -> Iterator[None]:
-    """The type has no buffer protocol: NumPy takes it before `__array__`, and no attribute of Python's stands for it.
+    """Remove the type's buffer protocol: NumPy prefers it to `__array__`, and no Python attribute represents it.
 
-    With it go `np.asarray` and all others that make arrays, ufuncs, `memoryview`, and assignment to a part of an array.
+    This affects `np.asarray` and all others that make arrays, ufuncs, `memoryview`, and assignment to slices.
     """
     if sys.implementation.name != "cpython":
         pytest.skip("types are patched where CPython has them")
     place = id(kind)
     assert ctypes.c_char_p.from_address(place + _TYPE_NAME).value
-    assert ctypes.c_ssize_t.from_address(place + _TYPE_SIZE).value == kind.__basicsize__  # it is where it was
+    assert ctypes.c_ssize_t.from_address(place + _TYPE_SIZE).value == kind.__basicsize__  # the offset is right
     table = ctypes.c_void_p.from_address(place + _BUFFERS).value
     if table is None:
         yield
@@ -115,7 +115,7 @@ def _to_numpy(x: Any) -> Any:
     return d5.to_numpy(x)
 
 
-# Of anybody's arrays with two elements.
+# Ways out for any array with two elements.
 _ANY: dict[str, Callable[[Any], Any]] = {
     "np.asarray": np.asarray,
     "np.array": np.array,

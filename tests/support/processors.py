@@ -1,4 +1,4 @@
-"""What this machine's processor has, and which graphics processors there are, by what each framework itself lists."""
+"""Instructions of this machine's processor, and its GPUs, as each framework lists them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import importlib.util
 from pathlib import Path
 
 AVX512 = "avx512bw" in Path("/proc/cpuinfo").read_text(errors="replace")
-"""Whether this machine's processor has the instructions that some engines' kernels are written for, and others not."""
+"""Whether this machine's processor has the instructions that only some engines' kernels are written for."""
 
 FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 
 
 @functools.cache
 def listed(framework: str) -> int:
-    """How many graphics processors the framework lists; 0 where it is not installed."""
+    """The number of GPUs that the framework lists; 0 if it is not installed."""
     if not driver() or importlib.util.find_spec("torch" if framework == "pytorch" else framework) is None:
         return 0
     if framework == "pytorch":
@@ -33,15 +33,15 @@ def listed(framework: str) -> int:
 
     try:
         return len(jax.devices("gpu"))
-    except RuntimeError:  # its only answer where there is none
+    except RuntimeError:  # its only answer without one
         return 0
 
 
 def any_listed() -> bool:
-    """Whether any framework lists one; none is asked, and imported, where the system has no driver for one."""
+    """Whether any framework lists a GPU; none is imported if the system has no driver for one."""
     return any(listed(framework) for framework in FRAMEWORKS)
 
 
 def driver() -> bool:
-    """Whether the system shows a graphics processor: NVIDIA's, AMD's, or that of a Windows below."""
+    """Whether the system shows a GPU: NVIDIA's, AMD's, or that of a Windows host."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists() or Path("/dev/dxg").exists()

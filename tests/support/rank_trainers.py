@@ -43,9 +43,9 @@ def trained(
     evaluate: bool = True,
     deferred: Any = None,
 ) -> tuple[Any, Any]:
-    """Train a rank's part; the trainer, and the parameters that the run is judged by.
+    """Train a rank's part; returns the trainer, and the parameters with which the run is evaluated.
 
-    `deferred` is what a run of several ranks puts into the trainer's listeners.
+    `deferred` is the event that a run of several ranks adds to the trainer's listeners.
     """
     executor = d5.framework(framework).executor(network(dtype, seed=3 + communicator.rank))
     data, rank, size = samples(count, dtype), communicator.rank, communicator.size

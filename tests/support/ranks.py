@@ -1,4 +1,4 @@
-"""Real ranks: a Python program as several processes, under `mpiexec` or with a port to meet at, never left behind."""
+"""Real ranks: a Python program as several processes, under `mpiexec` or with a port to meet at; all of them end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What a process left: its exit status and what it wrote."""
+    """The outcome of a process: its exit status and its output."""
 
     status: int
     output: str
@@ -29,32 +29,32 @@ class Ended:
 
 @functools.cache
 def mpi_version() -> str:
-    """What `mpiexec` says of itself."""
+    """The version that `mpiexec` reports."""
     told = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, timeout=60.0, check=False)
     return told.stdout + told.stderr
 
 
 def mpi_launcher(size: int) -> list[str]:
-    """The words that start so many ranks, whichever MPI is installed."""
-    # Ranks may be more than processors, and tests may be run by root: MPICH's Hydra and Intel's do not mind.
+    """The command that starts this number of ranks, for any installed MPI."""
+    # Allow more ranks than processors, and tests run by root: MPICH's Hydra and Intel's always do.
     own = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in mpi_version() else []
     return [str(MPIEXEC), *own, "-n", str(size)]
 
 
 def under_mpi(program: str, size: int, *arguments: str, timeout_s: float = 60.0) -> Ended:
-    """Run a program as so many ranks of MPI; fails where they are not done in time.
+    """Run a program as `size` ranks of MPI; fails if they do not end in time.
 
     Args:
         program: Python source; indented as a whole or not.
         size: Number of ranks.
         arguments: `sys.argv[1:]` of each.
-        timeout_s: Limit of all together.
+        timeout_s: Limit for all ranks together.
     """
     return _run([[*mpi_launcher(size), sys.executable, "-c", textwrap.dedent(program), *arguments]], timeout_s)[0]
 
 
 def as_processes(program: str, size: int, *arguments: str, timeout_s: float = 60.0) -> list[Ended]:
-    """Run a program as so many processes, which get their rank, the size and a free port before the arguments."""
+    """Run a program as `size` processes, which get their rank, the size and a free port before the arguments."""
     port = free_port()
     source = textwrap.dedent(program)
     return _run(
@@ -63,7 +63,7 @@ def as_processes(program: str, size: int, *arguments: str, timeout_s: float = 60
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """A port of this machine that no process listens at."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -75,7 +75,7 @@ def _run(commands: list[list[str]], timeout_s: float) -> list[Ended]:
     with tempfile.TemporaryDirectory(prefix="deep5-ranks-") as folder:
         try:
             for number, command in enumerate(commands):
-                # Files, not pipes: nobody has to read while they run, and what they leave behind holds none open.
+                # Files, not pipes: no reader is necessary while they run, and their leftover processes keep none open.
                 place = Path(folder, str(number))
                 with place.with_suffix(".out").open("wb") as out, place.with_suffix(".err").open("wb") as err:
                     process = subprocess.Popen(
@@ -108,7 +108,7 @@ def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Kill what still runs, with its children: the launcher of MPI puts them in groups of their own."""
+    """Kill the remaining processes with their children: the launcher of MPI puts those in separate groups."""
     running = []
     for process in processes:
         if process.poll() is None:

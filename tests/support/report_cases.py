@@ -24,7 +24,7 @@ from deep5.results.schema import blank_document, metric_row
 from deep5.results.validation import check_document, encode
 
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=2">'
-"""What a name would be that runs something in a page that lets it."""
+"""A name that would run code in a page that does not escape it."""
 
 SYSTEM: dict[str, Any] = {
     "host": "machine",
@@ -50,7 +50,7 @@ RECIPE: dict[str, Any] = {
 
 
 def samples_of(labels: list[str], workloads: list[str], rounds: int, each: int = 12) -> list[RoundSample]:
-    """Samples in which every candidate takes 1.5 times as long as the one before it."""
+    """Samples in which every candidate takes 1.5 times as long as the previous one."""
     draw, found, process = np.random.default_rng(0), [], 0
     for number in range(rounds):
         for place, label in enumerate(labels):
@@ -67,7 +67,7 @@ def samples_of(labels: list[str], workloads: list[str], rounds: int, each: int =
 
 
 def processes_of(samples: list[RoundSample]) -> list[dict[str, Any]]:
-    """A row a process, in the order in which they ran."""
+    """A row per process, in the order in which they ran."""
     found: dict[int, dict[str, Any]] = {}
     for sample in samples:
         found[sample.process] = {
@@ -85,7 +85,7 @@ def observed(label: str, **changes: Any) -> dict[str, Any]:
 
 
 def filled(value: Any, rule: dict[str, Any], root: dict[str, Any]) -> Any:
-    """A document with what its schema requires, and the report does not read, as empty as it may be."""
+    """A document with the parts that its schema requires and the report does not read, as empty as possible."""
     if "$ref" in rule:
         return filled(value, root["$defs"][rule["$ref"].rpartition("/")[2]], root)
     for choice in rule.get("anyOf", ()):
@@ -122,14 +122,14 @@ def comparison(
     """A comparison's folder, valid.
 
     Args:
-        out: Where it goes.
-        name: Of the folder.
-        labels: Of the candidates, the baseline first.
-        workloads: Their names.
+        out: Folder above it.
+        name: Name of the folder.
+        labels: Labels of the candidates, the baseline first.
+        workloads: Names of the workloads.
         rounds: Processes of each candidate.
-        seen: By candidate, what its processes said of themselves in another way.
-        batches: By candidate, samples a call, where they are not 64.
-        changes: Of the document.
+        seen: By candidate, changes of what its processes report about themselves.
+        batches: By candidate, samples per call, if not 64.
+        changes: Changes of the document.
     """
     samples = samples_of(list(labels), list(workloads), rounds)
     sizes = {(workload, label): batches.get(label, 64) for workload in workloads for label in labels}
@@ -189,12 +189,12 @@ def run(
     """A run's folder, valid, with accuracies, losses and a breakdown of its time.
 
     Args:
-        out: Where it goes.
-        name: Of the folder.
-        seed: Of the run.
-        offset: Of its accuracies, in percent.
+        out: Folder above it.
+        name: Name of the folder.
+        seed: Seed of the run.
+        offset: Offset of its accuracies, in percent.
         system: The machine.
-        last_loss: Of its last step, where it is another than usual.
+        last_loss: Loss of its last step, if not the usual one.
         ended: Its status.
         recipe: Changes of the recipe.
     """
@@ -243,7 +243,7 @@ def study(out: Path, name: str = "demo-study", **changes: Any) -> Path:
 
 
 def hostile(out: Path) -> Path:
-    """A comparison whose every free text would run something, and whose numbers are as bad as the schema lets them."""
+    """A comparison whose every string would run code, and whose numbers are as bad as the schema allows."""
     long, bad = HOSTILE + "x" * 50_000, HOSTILE + "\x00\x1b[31m\u202e\ud800"
     folder = comparison(
         out,

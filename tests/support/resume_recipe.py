@@ -1,4 +1,4 @@
-"""A recipe to be killed: dropout, batch normalisation, an average for evaluation, batches that do not come out even."""
+"""A recipe to be killed: dropout, batch normalization, an average for evaluation, a smaller last batch."""
 
 import time
 
@@ -20,7 +20,7 @@ def network(*, seed=0):
 
 
 class Slowly(d5.Event):
-    """Gives whoever kills the run the time to do it."""
+    """Slows the run down, so that the test can kill it."""
 
     def describe(self):
         return {"event": "slowly"}

@@ -1,4 +1,4 @@
-"""Communication schemes on ranks that are threads, and their papers' algorithms by hand in NumPy, float64."""
+"""Communication schemes on ranks in threads, and their papers' algorithms, hand-written in NumPy, float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deep5.distributed.sharding import part_of
 from pipeline_cases import Values, batch, executor, network, parameters
 
 SIZES = (8, 8, 5, 3, 8, 2, 7, 8)
-"""Samples that all ranks have in each step: with three or four ranks some of them have none."""
+"""Samples of all ranks in each step: with three or four ranks some of them have none."""
 
 LR = 0.5
 
@@ -26,7 +26,7 @@ Step = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """What a rank was left with: parameters and what evaluation uses, flat; what it sent a step; its scheme."""
+    """What a rank ends with: parameters and those of evaluation, flat; its volume per step; its scheme."""
 
     values: np.ndarray
     judged: np.ndarray
@@ -68,18 +68,18 @@ def trained(
     accumulate: int = 1,
     saved_after: int | None = None,
 ) -> list[Rank]:
-    """Train on so many ranks.
+    """Train on `size` ranks.
 
     Args:
-        scheme: Wraps nothing yet.
-        optimizer: Makes one; called once a rank.
+        scheme: Not yet wrapped around an optimizer.
+        optimizer: Makes an optimizer; called once per rank.
         size: Number of ranks.
         framework: A name of `pipeline_cases.FRAMEWORKS`.
-        sizes: Samples of all ranks, a number a step.
-        start: Parameters of each rank behind `bind`, shape (size, numbers).
-        dtype: Of parameters and inputs.
-        accumulate: Micro-batches a step; each is cut among the ranks.
-        saved_after: After so many steps everything is saved, and goes on as new objects.
+        sizes: Samples of all ranks, a number for each step.
+        start: Parameters of each rank after `bind`, shape (size, numbers).
+        dtype: Element type of parameters and inputs.
+        accumulate: Micro-batches per step; each is divided among the ranks.
+        saved_after: Number of steps after which everything is saved, and new objects resume.
     """
 
     def made(communicator: Any) -> tuple[Any, Any]:
@@ -160,7 +160,7 @@ def local_sgd(every: int) -> Step:
 
 
 class Easgd:
-    """Equations 5 and 6, with a centre of its own."""
+    """Equations 5 and 6, with a separate center."""
 
     def __init__(self, start: np.ndarray, every: int, alpha: float, beta: float) -> None:
         self.centre, self.every, self.alpha, self.beta = start.copy(), every, alpha, beta
@@ -190,7 +190,7 @@ def gossip(seed: int = 5) -> Step:
 
 
 def hierarchical(groups: Sequence[Sequence[int]], every: int, sizes: Sequence[int] = SIZES) -> Step:
-    """Updates of a group are the mean over its samples; the mean over all ranks every so many steps."""
+    """Updates of a group are the mean over its samples; every `every` steps, the mean over all ranks."""
 
     def step(number: int, rows: np.ndarray, updates: np.ndarray) -> np.ndarray:
         after = rows.copy()
@@ -208,13 +208,13 @@ def rows_of(ranks: Sequence[Rank]) -> np.ndarray:
 
 
 def apart(size: int) -> np.ndarray:
-    """Parameters that differ from rank to rank."""
+    """Parameters that differ between ranks."""
     start = ByHand(size).start
     return start + np.random.default_rng(size).standard_normal((size, start.size))
 
 
 def check_states(got: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """The same entries, to the bit."""
+    """The entries are bit-identical."""
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         if isinstance(value, np.ndarray):

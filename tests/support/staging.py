@@ -1,6 +1,6 @@
-"""A staging folder in which the package lies as it is imported, for tools that read files and not installations.
+"""A staging folder with the package in the layout of its imports, for tools that read files and not installations.
 
-`deep5.frameworks`, `deep5.metrics` and `deep5.recipes` live beside `deep5/`, where mypy and import-linter, which do
+`deep5.frameworks`, `deep5.metrics` and `deep5.recipes` live next to `deep5/`, where mypy and import-linter, which do
 not follow an editable installation, would miss them. `python tests/support/staging.py types imports` makes
 `.staging/deep5`, a folder of symbolic links, and runs both over it.
 """
@@ -16,7 +16,7 @@ ROOMS = ("frameworks", "metrics", "recipes")
 
 
 def stage(root: Path) -> Path:
-    """Make `root/.staging/deep5` anew, a link for each entry of `deep5/` and each room; returns `root/.staging`."""
+    """Make `root/.staging/deep5` again, a link for each entry of `deep5/` and each room; returns `root/.staging`."""
     staging = root / ".staging"
     package = staging / "deep5"
     if package.exists():
@@ -29,21 +29,21 @@ def stage(root: Path) -> Path:
 
 
 def check_types(root: Path) -> subprocess.CompletedProcess[str]:
-    """Run mypy, strict as pyproject.toml says, over the staged package and the modules of `tests/typed`."""
+    """Run mypy, strict as in pyproject.toml, over the staged package and the modules of `tests/typed`."""
     typed = [part for path in sorted((root / "tests" / "typed").glob("*.py")) for part in ("-m", path.stem)]
     return _run(root, "-m", "mypy", "--config-file", str(root / "pyproject.toml"), "-p", "deep5", *typed)
 
 
 def check_imports(root: Path) -> subprocess.CompletedProcess[str]:
     """Run import-linter, with the contracts in pyproject.toml, over the staged package."""
-    # Its folder has deep5's own type of contract.
+    # Its folder has deep5's own contract type.
     found = f"import sys; sys.path.append({str(Path(__file__).parent)!r})"
     program = f"{found}; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
     return _run(root, "-c", program, "--config", str(root / "pyproject.toml"), "--no-cache")
 
 
 def _run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # In the staging folder, so that it and not the repository is the first place where `deep5` is looked for.
+    # In the staging folder, so that the search for `deep5` finds it before the repository.
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=stage(root), capture_output=True, text=True, timeout=600, check=False)
 
@@ -52,7 +52,7 @@ CHECKS = {"types": check_types, "imports": check_imports}
 
 
 def main(names: list[str]) -> int:
-    """Run the checks named over this repository and print what they say; returns 1 where one complains."""
+    """Run the named checks over this repository and print their output; returns 1 if one fails."""
     failed = False
     for name in names:
         result = CHECKS[name](Path(__file__).resolve().parents[2])

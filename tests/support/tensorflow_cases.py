@@ -1,4 +1,4 @@
-"""Operators that TensorFlow's table has, to try it with: what `operator_cases` adds to those of all tables."""
+"""Operators for tests of TensorFlow's table: additions to the cases of all tables in `operator_cases`."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ FURTHER: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = [
     ),
     ("RoiAlign", (IMAGE[:, :, :, :4], ROIS, np.array([1, 0])), {"output_height": 2, "output_width": 3}),
     ("NonMaxSuppression", (BOXES, normal(1, 2, 4), np.array([2])), {"constants": (np.array([0.5], np.float32),)}),
-    # Quantised numbers
+    # Quantized numbers
     ("QuantizeLinear", (4 * X,), {"constants": (np.array(0.1, np.float32), np.array(7, np.uint8))}),
     ("QuantizeLinear", (4 * X, np.abs(normal(3)) + 0.1, np.array([0, 1, 2], np.int8)), {"axis": 1}),
     ("DequantizeLinear", (BYTES,), {"constants": (np.array(0.1, np.float32), np.array(7, np.uint8))}),
@@ -165,11 +165,11 @@ FURTHER: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = [
         {"constants": (np.int64(8), np.int64(16), np.int64(8192), np.array(0, np.float32), np.array(4096, np.float32))},
     ),
 ]
-# Outputs that are no floating-point numbers, or constant in pieces, or random.
+# Outputs that are not floating-point numbers, are piecewise constant, or are random.
 PIECEWISE = {
     *("BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "DequantizeLinear"),
     *("EyeLike", "Hardmax", "IsInf", "MatMulInteger", "MelWeightMatrix", "NonMaxSuppression", "NonZero"),
     *("QLinearConv", "QLinearMatMul", "QuantizeLinear", "Range", "Size", "Unique"),
-    # Whose further outputs are whole numbers: told of in `test_tensorflow_further`.
+    # Its other outputs are integers: see `test_tensorflow_further`.
     *("TopK",),
 }

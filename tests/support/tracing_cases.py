@@ -1,4 +1,4 @@
-"""What deep5's array namespace for ONNX is held to: functions of the standard as they are called, and their inputs."""
+"""Test cases for deep5's array namespace for ONNX: functions of the standard as users call them, and their inputs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Case(NamedTuple):
     """A function of a namespace and of arrays.
 
     Attributes:
-        call: What is computed.
-        inputs: The arrays, of which `dtypes` says the element types; truth values stay what they are.
+        call: The call.
+        inputs: The arrays, converted to each of `dtypes`; Booleans are not converted.
         dtypes: Element types in which it runs.
-        ulps: How many units in the last place it may be off NumPy's.
+        ulps: Allowed difference from NumPy's result, in units in the last place.
     """
 
     call: Callable[..., Any]
     inputs: tuple[np.ndarray, ...]
     dtypes: tuple[str, ...] = FLOATS
-    ulps: float = 4.0  # an elementary function of another library, good to some units
+    ulps: float = 4.0  # an elementary function of another library, accurate to some units
 
 
 def array(*values: Any) -> np.ndarray:
@@ -73,9 +73,9 @@ def elementwise() -> Iterator[tuple[str, Case]]:
     yield "sin", Case(lambda xp, x: xp.sin(x), (TINY[11:],))
     yield "cos", Case(lambda xp, x: xp.cos(x), (TINY[11:],), ulps=8)
     for name in ("acos", "asin", "atan", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"):
-        # ONNX Runtime has these in float32 alone.
+        # ONNX Runtime has these only in float32.
         yield name, Case(lambda xp, x, n=name: getattr(xp, n)(x), (TINY,), ("float32",), ulps=8)
-    # Two products of functions that are good to some units each.
+    # Two products of functions that are accurate to some units each.
     yield "expm1", Case(lambda xp, x: xp.expm1(x), (np.concatenate([TINY, array(20, -20, 80, -80)]),), ulps=16)
     yield "log1p", Case(lambda xp, x: xp.log1p(x), (TINY,), ulps=16)
     for name in ("log2", "log10"):

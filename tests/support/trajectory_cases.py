@@ -1,4 +1,4 @@
-"""Networks and batches by which back-ends are shown to train alike."""
+"""Networks and batches that show that back-ends train alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = 100
 BATCH, CLASSES = 8, 4
 
 
-# Networks and whether they are smooth; small, since what is proved does not depend on the width.
+# Networks and whether they are smooth; small, since the result does not depend on the width.
 NETWORKS: dict[str, tuple[Callable[..., d5.Network], bool]] = {
     "mlp": (lambda **kw: d5.networks.mlp(features=12, hidden=9, classes=CLASSES, dropout=0.2, **kw), True),
     "lenet": (lambda **kw: d5.networks.lenet(classes=CLASSES, **kw), True),
@@ -54,9 +54,9 @@ NETWORKS: dict[str, tuple[Callable[..., d5.Network], bool]] = {
 
 
 def batches(network: d5.Network, steps: int = STEPS) -> Iterator[tuple[d5.StepInfo, dict[str, np.ndarray]]]:
-    """Noise around one template a class; the last batch of every ten is smaller, as at the end of an epoch.
+    """Noise around one template per class; the last batch of every ten is smaller, as at the end of an epoch.
 
-    A third of the labels is wrong: a loss near zero is a difference of nearly equal numbers, and has no digits left.
+    A third of the labels is wrong: a loss near zero is a difference of nearly equal numbers and has no digits left.
     """
     draw = np.random.default_rng(0)
     spec, label = network.inputs["input"], network.inputs["label"]
