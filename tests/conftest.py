@@ -39,7 +39,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session its own cache, and refuse to start if a back-end in `DEEP5_REQUIRE` is missing.
+    """Give the session its own cache, and refuse to start if anything in `DEEP5_REQUIRE` is missing.
 
     The cache also serves the processes that tests start. Compiled kernels in it are shared with other workers and with
     later runs, since their names hold a hash of everything they depend on; `DEEP5_FRESH=1` compiles all of them again.

@@ -15,15 +15,15 @@ from registry import Benchmark
 from sides import Side
 
 TURNS = 5
-"""Samples of each side a round; a benchmark that is measured once has one."""
+"""Samples of each side per round; a benchmark that is measured once has one."""
 
 
 @dataclass(kw_only=True)
 class Samples:
-    """What was measured of one benchmark.
+    """The measurements of one benchmark.
 
     Attributes:
-        base: Seconds a unit: a list a round, of its samples in their order.
+        base: Seconds per unit: a list per round, of its samples in order.
         head: The same of the other side.
         error: Why a side has none.
     """
@@ -63,7 +63,7 @@ class Worker:
             self._process.wait()
 
     def sample(self, name: str) -> float | str:
-        """Seconds a unit, or why there is no sample."""
+        """Seconds per unit, or why there is no sample."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -89,8 +89,8 @@ def measure(
 ) -> dict[str, Samples]:
     """Samples of each benchmark, by its name.
 
-    Every round starts a process of each side anew, so that rounds are independent; within a round the sides take turns
-    sample by sample, and who comes first changes every turn, so that both meet what else the machine does.
+    Every round starts new processes of both sides, so that rounds are independent; within a round the sides take turns
+    sample by sample, in alternating order, so that other load on the machine affects both.
     """
     found = {each.name: Samples() for each in chosen}
     ordered = sorted(chosen, key=lambda each: each.group)

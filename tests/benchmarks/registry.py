@@ -77,7 +77,7 @@ def selected(*, full: bool, only: str = "") -> list[Benchmark]:
             that takes long.
 
     Raises:
-        ValueError: Nothing is called so.
+        ValueError: No benchmark has such a name.
     """
     every = benchmarks()
     words = [word.strip() for word in only.split(",") if word.strip()]

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: the package of a commit, laid out as an installation would have it."""
+"""The two sides of a comparison: the package of a commit, in the layout of an installation."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one benchmark shows.
+    """The outcome of one benchmark.
 
     Attributes:
-        name: The benchmark's.
-        unit: What the seconds are of.
-        base_s: Seconds a unit, median over the rounds of each round's median; None where it was not measured.
+        name: The benchmark's name.
+        unit: What the seconds count.
+        base_s: Seconds per unit, median over the rounds of each round's median; None where it was not measured.
         head_s: The same of the other side.
-        verdict: Of the head against the base; None where a side was not measured.
+        verdict: Verdict on the head relative to the base; None where a side was not measured.
         error: Why a side was not measured.
     """
 
@@ -40,8 +40,8 @@ class Outcome:
 def outcome(benchmark: Benchmark, samples: Samples) -> Outcome:
     """The outcome of one benchmark.
 
-    The noise floor is that of the processes measured: a round's ratio, less the median ratio, is what two processes of
-    one code show.
+    The noise floor is that of the measured processes: a round's ratio minus the median ratio is the difference of two
+    processes with the same code.
     """
     if samples.error or not samples.head:
         return Outcome(name=benchmark.name, unit=benchmark.unit, error=samples.error or "no samples")
@@ -70,7 +70,7 @@ def write(path: Path, outcomes: Sequence[Outcome], samples: Mapping[str, Samples
 
 
 def line(found: Outcome) -> str:
-    """One line for a reader: both times, the ratio with its interval, and the word."""
+    """One line for a reader: both times, the ratio with its interval, and the verdict."""
     if found.base_s is None or found.head_s is None:
         return f"{found.name:44} not measured: {found.error}"
     times = f"{amount(found.base_s)} -> {amount(found.head_s)} a {found.unit}"

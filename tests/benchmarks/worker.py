@@ -32,7 +32,7 @@ class Prepared:
     calls: int
 
     def sample(self) -> float:
-        """Seconds a unit."""
+        """Seconds per unit."""
         gc.collect()
         return timed(self.call, self.calls) / (self.calls * self.benchmark.per_call)
 

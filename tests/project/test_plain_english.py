@@ -178,7 +178,7 @@ def test_a_spelling_is_written_out() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with a clean page, a folder that is not yet clean, and the list that says so."""
+    """A repository with a clean page, a folder that is not yet clean, and the list with that folder."""
     subprocess.run([shutil.which("git") or "git", "init", "-q", str(tmp_path)], check=True)
     for path, text in {
         "README.md": "Plain.\n",

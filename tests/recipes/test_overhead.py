@@ -140,7 +140,7 @@ class Wait:
 def sees_the_wait(name: str, wait: Wait, *, steps: int, size: str = "full") -> bool:
     """Whether a recipe measures a wait of a millisecond in every step on deep5's side, and on that side only.
 
-    Its goal is missed by times that are longer by what the goal allows and `SEEN`, and met by equal ones.
+    Times that are longer by what the goal allows plus `SEEN` miss its goal, and equal ones meet it.
     """
     full = load_recipe(name)
     # A smoke size has no goals: its problem with the full size's goals.

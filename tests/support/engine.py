@@ -60,7 +60,7 @@ class EngineSuite:
 
     @pytest.fixture(autouse=True)
     def one_thread(self) -> Iterator[None]:
-        """All other processes share two cores; the number is restored at the end."""
+        """The tests share two cores with other processes; the number is restored at the end."""
         framework: Any = d5.framework(self.name)
         before = framework.threads
         framework.set_threads(1)

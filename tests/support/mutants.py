@@ -36,7 +36,7 @@ __all__ = ["LIST", "ROOT", "Mutant", "Workplace", "chosen", "parse", "run"]
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "mutants.txt"
-# Where the packages that lie beside `deep5` are found when it is imported from the copy.
+# Where an import from the copy finds the packages next to `deep5`.
 _BESIDE = ("frameworks", "metrics", "recipes")
 _TIMEOUT_S = 600
 
@@ -178,11 +178,11 @@ class Workplace:
     def _write(self, place: Path, text: str) -> None:
         place.write_text(text, encoding="utf-8")
         for compiled in (place.parent / "__pycache__").glob(f"{place.stem}.*.pyc"):
-            compiled.unlink()  # of the same second and size it would be taken for that of the new text
+            compiled.unlink()  # with the same second and size it would pass for that of the new text
 
 
 def chosen(mutants: Sequence[Mutant], words: Sequence[str], sample: int | None = None, seed: int = 0) -> list[Mutant]:
-    """The faults of these suites, or whose description contains one of the words; of them so many, drawn."""
+    """The faults of these suites, or with one of the words in their description; `sample` of them, drawn."""
     found = [each for each in mutants if not words or each.suite in words or any(word in each.fault for word in words)]
     if sample is None or sample >= len(found):
         return found
@@ -208,7 +208,7 @@ def run(mutants: Sequence[Mutant], folder: Path, say: Callable[[str], object]) -
 
 
 def main() -> int:
-    """Run the chosen faults and say which are caught; 0 where all are."""
+    """Run the chosen faults and report which are caught; returns 0 if all are."""
     parser = argparse.ArgumentParser(description="Run the planted faults of tests/mutants.txt.")
     parser.add_argument("words", nargs="*", help="suites, or words of a fault's description; all faults by default")
     parser.add_argument("--sample", type=int, help="run this many, drawn")

@@ -150,7 +150,7 @@ def _is_name(text: str, begin: int, end: int) -> bool:
 def find(path: str, text: str) -> Iterator[Finding]:
     """The phrases in a file, in their order."""
     prose = markdown_prose(text) if path.endswith(".md") else python_prose(text, strings=not path.startswith("tests/"))
-    # Most of a file is hidden: one character stands for it, and `kept` says where the text after it began.
+    # Most of a file is hidden: one character replaces it, and `kept` has the start of the text after it.
     parts = [(each.start(), each.group()) for each in re.finditer(r"[^\0]+", prose) if not each.group().isspace()]
     dense = "\n" + HIDDEN.join(part for _, part in parts)
     kept = list(accumulate((len(part) + 1 for _, part in parts), initial=1))
