@@ -107,6 +107,15 @@ def test_the_pieces_of_a_message_are_read_as_one() -> None:
     assert phrases("deep5/x.py", pieces) == ["held against"]
 
 
+def test_of_the_tests_only_docstrings_and_comments_are_read() -> None:
+    """A string that opens a line within brackets is an argument."""
+    text = (
+        'def test_x():\n    """A docstring."""\n    match(\n        "the run goes on",\n    )\n    "A note goes on."\n'
+    )
+    assert [finding.line for finding in find("tests/test_x.py", text)] == [6]
+    assert [finding.line for finding in find("deep5/x.py", text)] == [4, 6]
+
+
 def test_every_phrase_of_the_table_is_planted() -> None:
     for phrase in PHRASES:
         assert any(phrase.pattern.fullmatch(planted) for planted in PLANTED.values()), phrase.pattern.pattern

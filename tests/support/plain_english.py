@@ -100,16 +100,17 @@ def python_prose(source: str, *, strings: bool = True) -> str:
         starts.append(starts[-1] + len(line))
     shown = list(_hide(source))
     previous_end, statement_begins = 0, True
-    depth = 0
+    open_brackets = 0
     for each in tokenize.generate_tokens(io.StringIO(source).readline):
         begin, end = starts[each.start[0] - 1] + each.start[1], starts[each.end[0] - 1] + each.end[1]
         if each.type == token.ENDMARKER:
             break
-        depth += (each.type == F_START) - (each.type == F_END)
+        if each.type == token.OP:
+            open_brackets += (each.string in "([{") - (each.string in ")]}")
         prose = ""
         if each.type == token.COMMENT:
             prose = " " + each.string[1:]
-        elif each.type == token.STRING and (statement_begins or strings):
+        elif each.type == token.STRING and (strings or (statement_begins and not open_brackets)):
             prose = _string_prose(each.string)
         elif each.type == F_MIDDLE and strings and " " in each.string.strip():
             prose, end = each.string, begin + len(each.string)
