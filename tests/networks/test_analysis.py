@@ -1,4 +1,4 @@
-"""What a network takes, without running it: against counts by hand and published ones."""
+"""Resources of a network, without running it: against hand-computed and published counts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from deep5.networks import (
 )
 from deep5.networks.analysis.arithmetic import arithmetic
 
-# Multiply-adds of convolutions and fully connected layers for one image of 224 x 224, in millions; from the papers, or
-# where they say nothing, from the sum over their tables.
+# Multiply-adds of convolutions and fully connected layers for one 224 x 224 image, in millions; from the papers, or,
+# where they do not state it, from the sum over their tables.
 PUBLISHED: dict[str, tuple[Any, float]] = {
     "alexnet": (alexnet, 714.2),
     "vgg16": (vgg, 15470.3),
@@ -81,7 +81,7 @@ def test_depth_is_that_of_the_longest_path() -> None:
     long = build.op("Relu", build.op("Relu", build.op("Relu", x)))
     short = build.op("MatMul", x, build.parameter("w", (8, 8)))
     found = analyse(build.network({"y": build.op("Add", long, short)}), batch=1)
-    # The product: one multiplication and three levels of additions; the other way: three functions.
+    # The product: one multiplication and three levels of additions; the other path: three functions.
     assert found.depth == 4 + 1
     assert found.flops == 3 * 8 + 2 * 64 + 8
 
@@ -108,16 +108,15 @@ def test_formulas(op: str, shapes: Any, out: Any, attributes: Any, flops: int, d
 
 
 def test_the_peak_of_training_by_hand() -> None:
-    """x (8 numbers) -> MatMul -> Relu -> MatMul -> mean: what a step holds at its fullest."""
+    """x (8 numbers) -> MatMul -> Relu -> MatMul -> mean: peak memory of a step."""
     build = NetworkBuilder("peak", dtype="float32")
     x = build.input("x", (1, 8))
     hidden = build.op("Relu", build.op("MatMul", x, build.parameter("v", (8, 100))))
     y = build.op("MatMul", hidden, build.parameter("w", (100, 2)))
     found = analyse(build.network({"loss": build.op("ReduceMean", y, keepdims=0)}))
     weights = 8 * 100 + 100 * 2
-    # The fullest moment is the gradient of ReLU: x and what ReLU gave are kept, and the gradients of its output and of
-    # its input are there,
-    # … and the loss, which the step gives.
+    # The peak is at the gradient of ReLU: x and ReLU's output are kept, the gradients of its output and of its input
+    # are there, and the loss, which the step returns.
     assert found.peak_training_bytes == 4 * (2 * weights + 8 + 100 + 100 + 100 + 1)
     assert found.parameter_bytes == 4 * weights
 
@@ -126,7 +125,7 @@ def test_the_peak_grows_with_the_batch_and_holds_what_is_kept() -> None:
     network = resnet(depth=20)
     one, many = analyse(network, batch=1), analyse(network, batch=64)
     assert many.parameters == one.parameters
-    assert many.flops == pytest.approx(64 * one.flops, rel=0.01)  # all but what is made of running statistics
+    assert many.flops == pytest.approx(64 * one.flops, rel=0.01)  # all but what depends only on running statistics
     assert many.peak_training_bytes > sum(layer.kept_bytes for layer in many.layers) + 2 * many.parameter_bytes
     assert many.peak_training_bytes < 2 * many.activation_bytes + 3 * many.parameter_bytes
 
@@ -227,7 +226,7 @@ def test_bad_arguments(call: Any, message: str) -> None:
 
 
 def test_nothing_is_drawn() -> None:
-    """Of weights only the shapes count."""
+    """Only the shapes of weights count."""
 
     def fail(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         raise AssertionError("drawn")

@@ -1,4 +1,4 @@
-"""Edits of networks: each gives a valid network or refuses, and leaves the network as it was."""
+"""Edits of networks: each returns a valid network or refuses, and leaves the original unchanged."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_edits_of_a_real_network_train_everywhere() -> None:
         step = d5.framework(name).executor(small).train_step(d5.SGD(0.1))
         losses[name] = [float(d5.to_numpy(step(feed, d5.StepInfo(step=i, batch_size=4))["loss"])) for i in range(2)]
     for values in losses.values():
-        # Two steps of some forty float32 operations with batch normalisations.
+        # Two steps of about forty float32 operations with batch normalizations.
         np.testing.assert_allclose(values, losses["reference"], rtol=1e-4)
 
 
@@ -332,7 +332,7 @@ def test_windows_larger_than_their_input_are_refused() -> None:
     body = network.subnetwork(["input"], ["Conv_1_output"])
     told = "(MaxPool) makes 'y' float32[N, 6, -171, -171] of 'Conv_1_output' float32[N, 6, 28, 28]; allowed: extents of"
     unchanged(body, lambda: body.add_node("MaxPool", ["Conv_1_output"], ["y"], kernel_shape=[200, 200]), told)
-    # Where what comes after it does not fit either, the cause is told.
+    # When a later node does not fit either, the message names the cause.
     name = next(str(node.name) for node in network.nodes if node.op_type.endswith("Pool"))
     unchanged(
         network, lambda: network.replace_node(name, "AveragePool", kernel_shape=[200, 200]), "float32[N, 6, -171, -171]"

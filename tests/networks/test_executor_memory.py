@@ -7,22 +7,22 @@ import sys
 
 import pytest
 
-# What is resident after building, an inference and a step of SGD, at most, in units of the weights. A batch of one
-# small image leaves next to nothing; half a copy or more is left for workspace.
+# At most this much is resident after building, an inference and a step of SGD, in units of the weights. A batch of one
+# small image needs next to nothing; half a copy or more is left for workspace.
 LIMITS = {
     # A step needs weights and gradients: two copies.
     "reference": (1.5, 1.5, 2.8),
-    # Less than one copy more: workspace of convolutions, and code.
+    # Less than one additional copy: workspace of convolutions, and code.
     "pytorch": (1.5, 1.9, 3.0),
     "tensorflow": (1.5, 1.9, 3.0),
     "jax": (1.5, 1.9, 3.0),
-    # A session of inference arranges constants anew, for good: one copy more. It goes when training begins, whose
-    # session keeps what its largest intermediate results took.
+    # An inference session keeps a rearranged copy of the constants: one copy more. It is freed when training begins,
+    # whose session keeps memory for its largest intermediate results.
     "onnxruntime": (1.5, 2.5, 3.5),
-    # Gradients are there twice, in its memory and in the executor's; what else it keeps between calls is its own.
+    # Gradients are held twice, in its memory and in the executor's; what else it keeps between calls is internal.
     "openvino": (1.5, 2.5, 7.0),
 }
-# In units of the weights, each the growth of what is resident since before the executor was built.
+# In units of the weights, each the growth of resident memory since before the executor was built.
 MEASURE = """
 import ctypes, gc, sys
 import numpy as np, psutil
@@ -74,15 +74,15 @@ def test_weights_are_held_as_often_as_they_have_to_be(framework: str) -> None:
     if framework == "openvino":
         pytest.importorskip("openvino")
     found = measured(framework, "inference")
-    assert all(copies >= 1 for copies in found), found  # else it is no measurement
-    assert found[2] >= 1.9, found  # weights and gradients, or what became of them
+    assert all(copies >= 1 for copies in found), found  # otherwise the measurement is wrong
+    assert found[2] >= 1.9, found  # weights and gradients, or values computed from them
     assert all(copies <= limit for copies, limit in zip(found, LIMITS[framework], strict=True)), found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["onnxruntime", "openvino"])
 def test_a_step_needs_no_more_after_an_inference_than_without_one(framework: str) -> None:
-    """What a session of inference has arranged for itself, a whole copy in ONNX Runtime, goes when training begins."""
+    """The copy that an inference session rearranges, a whole one in ONNX Runtime, is freed when training begins."""
     pytest.importorskip(framework)
     after, without = measured(framework, "inference"), measured(framework, "training")
     assert after[2] <= without[2] + 0.5, (after, without)

@@ -1,4 +1,4 @@
-"""Executors that several threads call at once: each call gets what it would get alone, on all back-ends."""
+"""Executors that several threads call concurrently: each call returns what it returns in a single thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deep5.networks.edit.builder import ones
 
 FRAMEWORKS = ("reference", "pytorch", "onnxruntime", "openvino", "jax", "tensorflow")
 THREADS = 6
-# Memory that ONNX Runtime keeps bound, and memory that it does not.
+# Arrays whose memory ONNX Runtime keeps bound, and arrays whose memory it does not.
 SHAPES = ((2, 3), (60, 70))
 DOMAIN = "test.threads"
 
@@ -36,7 +36,7 @@ class Line(d5.Operator):
 
 
 class CppLine(d5.CppOperator):
-    """The same, but for 39 elements, which it refuses while it runs."""
+    """The same, except that it raises an error at run time for 39 elements."""
 
     source = """
     template <typename T>
@@ -55,7 +55,7 @@ class CppLine(d5.CppOperator):
         return (x,)
 
 
-# Each with its values and its slope.
+# Each with its slope and offset.
 OPERATORS: dict[str, tuple[Callable[[], d5.Operator], int, int]] = {
     "ONNX": (lambda: d5.ONNXOperator("Neg"), -1, 0),
     "Python": (Line, 2, 1),
@@ -65,7 +65,7 @@ OPERATORS: dict[str, tuple[Callable[[], d5.Operator], int, int]] = {
 
 @pytest.fixture(autouse=True)
 def busy() -> Iterator[None]:
-    """Python changes threads as often as it can."""
+    """Python switches threads as often as it can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -73,7 +73,7 @@ def busy() -> Iterator[None]:
 
 
 def at_once(calls: int, call: Callable[[int], None], threads: int = THREADS) -> None:
-    """Call with the numbers of threads, many times, in all of them; raise what the first one raised that failed."""
+    """Call with the thread numbers, many times, in all threads; raise the error of the first thread that failed."""
     together, failures = threading.Barrier(threads), []
 
     def run(number: int) -> None:
@@ -100,7 +100,7 @@ def filled(shape: tuple[int, ...], number: int) -> np.ndarray:
 @pytest.mark.parametrize("kind", OPERATORS)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_an_operator_in_threads(name: str, kind: str) -> None:
-    """The first calls, which compile, are among them."""
+    """Includes the first calls, which compile."""
     make, slope, offset = OPERATORS[kind]
     for shape in SHAPES:
         executor = d5.framework(name).operator_executor(make())
@@ -121,7 +121,7 @@ def test_an_operator_in_threads(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_network_in_threads(name: str) -> None:
-    """Batches of several sizes through one program: a convolution, whose columns are scratch memory, and a product."""
+    """Batches of several sizes through one program: a convolution, which uses scratch memory, and a product."""
     build = d5.NetworkBuilder("threads")
     x = build.input("x", ("N", 2, 12, 12))
     y = build.op("Conv", x, build.parameter("w", (2, 2, 3, 3), ones), pads=[1, 1, 1, 1])
@@ -132,7 +132,7 @@ def test_a_network_in_threads(name: str) -> None:
         batch = filled((1 + number % 3, 2, 12, 12), number)
         outputs = executor.inference({"x": batch})
         np.testing.assert_array_equal(d5.to_numpy(outputs["z"]), batch)
-        # Sums of 18 and 8 equal whole numbers, which are exact.
+        # Sums of 18 and 8 equal integers, which are exact.
         got = d5.to_numpy(outputs["y"])
         np.testing.assert_array_equal(got[:, :, 1:-1, 1:-1], 18 * batch[:, :, 1:-1, 1:-1])
         np.testing.assert_array_equal(got[:, :, 0, 0], 8 * batch[:, :, 0, 0])
@@ -166,7 +166,7 @@ def test_what_fails_in_one_thread_is_told_there(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["operator", "network"])
 def test_who_waits_for_jax_waits_for_calls_of_its_own(kind: str) -> None:
-    """JAX returns before a large product is there; a small one of another thread comes in between."""
+    """JAX returns before a large product is ready; a small one of another thread comes in between."""
     build = d5.NetworkBuilder("product")
     x = build.input("x", ("N", "N"))
     network = build.network({"y": build.op("MatMul", x, x)})
@@ -198,7 +198,7 @@ def test_whoever_is_told_of_a_gradient_may_call_the_executor(name: str) -> None:
         executor.inference_and_backprop({"x": filled((3,), 5)})
         found.append((gradient.copy(), executor.gradients()["w"].copy()))
 
-    # In a thread, which can be left alone should it wait for itself.
+    # In a daemon thread, in case it deadlocks.
     arguments = {"inputs": {"x": filled((3,), 2)}, "on_gradient": told}
     worker = threading.Thread(target=executor.inference_and_backprop, kwargs=arguments, daemon=True)
     worker.start()
@@ -207,7 +207,7 @@ def test_whoever_is_told_of_a_gradient_may_call_the_executor(name: str) -> None:
 
 
 def test_shapes_are_inferred_in_threads_from_the_first_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standing in for registered operators begins with a schema, which ONNX takes once."""
+    """The placeholder for registered operators starts with a schema, which ONNX accepts only once."""
     d5.register_operator("Line", domain=DOMAIN)(Line)
     if onnx.defs.has(custom._OPERATOR, 1, custom._DOMAIN):
         onnx.defs.deregister_schema(custom._OPERATOR, 1, custom._DOMAIN)

@@ -1,4 +1,4 @@
-"""What holds for every back-end: native all the way, repeatable, built fast, one copy of the weights."""
+"""Requirements on every back-end: native all the way, repeatable, built fast, one copy of the weights."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ def test_nothing_leaves_the_framework_between_input_and_output(framework: str, n
     assert gradients.keys() == reference.gradients().keys()
     smooth = NETWORKS[name][1]
     for key, want in reference.gradients().items() if smooth else ():
-        # Two float32 passes; what is left where large sums cancel is little beside the largest.
+        # Two float32 passes; differences from the cancellation of large sums are small relative to the largest.
         got = d5.to_numpy(gradients[key])
         assert np.linalg.norm(got - want) <= 1e-4 * max(np.linalg.norm(want), 1e-3), key
     reference.load_state_dict(d5.framework("reference").executor(network).state_dict())
     other = reference.train_step(d5.Adam(lr=0.002))
     wanted += [other(batch, info) for info, batch in batches(network, 3)]
-    for got, want in list(zip(outputs, wanted, strict=True))[: None if smooth else 2]:  # then ReLU's roundings part
+    for got, want in list(zip(outputs, wanted, strict=True))[: None if smooth else 2]:  # then ReLU's roundings diverge
         np.testing.assert_allclose(float(d5.to_numpy(got["loss"])), float(want["loss"]), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("framework", "name"), natives(["mlp", "resnet18_small"]))
 def test_nothing_leaves_the_framework_by_another_call(framework: str, name: str) -> None:
-    """Running statistics, gradients by some and by an input, sums, calls back, the halves of a step, modifiers."""
+    """Running statistics, gradients by parameters and an input, sums, callbacks, the halves of a step, modifiers."""
     network, own = NETWORKS[name][0](), framework.partition(":")[0]
     (info, first), (_, second) = [(info, native(own, batch)) for info, batch in batches(network, 2)]
     executor = d5.framework(framework).executor(network)
@@ -107,18 +107,18 @@ def test_nothing_leaves_the_framework_by_another_call(framework: str, name: str)
         assert np.isfinite(d5.to_numpy(value)).all()
 
 
-# torch's own, of NumPy 2.
+# torch's own warning about NumPy 2.
 @pytest.mark.filterwarnings("ignore:__array_wrap__ must accept|__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize(("framework", "way"), list(WAYS))
 def test_the_poison_works(framework: str, way: str) -> None:
     d5.framework(framework)
     array = native(framework, {"x": np.ones(2, np.float32)})["x"]
     WAYS[framework, way](array)
-    # CPython's own words where it finds no buffer.
+    # CPython's own message when it finds no buffer.
     message = "a bytes-like object is required" if way == "memoryview" else MESSAGE
     with poisoned(framework), pytest.raises(TypeError if way == "memoryview" else AssertionError, match=message):
         WAYS[framework, way](array)
-    WAYS[framework, way](array)  # and it is gone without a trace
+    WAYS[framework, way](array)  # and nothing of it remains
 
 
 @pytest.mark.parametrize("framework", COMPILING[:3])
@@ -130,7 +130,7 @@ def test_the_poison_is_in_the_reference_too(framework: str) -> None:
     judge = onnx.reference.ReferenceEvaluator(network.to_onnx())
     run = d5.framework("reference").executor(network).inference
     with poisoned(framework):
-        with pytest.raises(NetworkError, match=MESSAGE):  # as what it raises of its own is told
+        with pytest.raises(NetworkError, match=MESSAGE):  # wrapped, as its own errors are
             run(batch)
         with pytest.raises(AssertionError, match=MESSAGE):
             judge.run(None, batch)
@@ -138,7 +138,7 @@ def test_the_poison_is_in_the_reference_too(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", COMPILING[:3])
 def test_a_back_end_asks_neither_for_buffers_nor_the_reference(framework: str) -> None:
-    """What patches cannot reach is not in the source: names that were bound at import, and other kernels."""
+    """The source contains nothing that patches cannot reach: names bound at import, and other kernels."""
     folder = Path(import_module(f"deep5.frameworks.{framework}").__path__[0])
     sources = {path.name: path.read_text() for path in folder.glob("*.py")}
     assert "emit.py" in sources
@@ -148,7 +148,7 @@ def test_a_back_end_asks_neither_for_buffers_nor_the_reference(framework: str) -
 
 
 def test_pytorch_applies_gradients_from_wherever_they_come_alike() -> None:
-    """Tensors are read where they lie; arrays of NumPy's, other layouts and what does not fit as ever."""
+    """Tensors are read without a copy; NumPy arrays, other layouts and unsuitable values as before."""
     import torch
 
     network = NETWORKS["mlp"][0]()
@@ -157,7 +157,7 @@ def test_pytorch_applies_gradients_from_wherever_they_come_alike() -> None:
     }
     name = "fc1.weight"
     turned = own[name].t().contiguous().t()
-    negated = torch.complex(own[name], -own[name]).conj().imag  # a view whose sign is a note
+    negated = torch.complex(own[name], -own[name]).conj().imag  # a view whose negation is lazy
     assert not turned.is_contiguous()
     assert negated.is_neg()
     array, fixed = own[name].numpy().copy(), own[name].numpy().copy()
@@ -171,7 +171,7 @@ def test_pytorch_applies_gradients_from_wherever_they_come_alike() -> None:
                 step.apply({**own, name: wrong}, info)
         with pytest.raises(ShapeError, match=f"the gradient of '{name}' is missing; allowed: "):
             step.apply({key: value for key, value in own.items() if key != name}, info)
-        for key, value in executor.state_dict().items():  # what is refused has changed nothing
+        for key, value in executor.state_dict().items():  # the refused call has changed nothing
             np.testing.assert_array_equal(value, network.initial(key))
         step.apply({**own, name: given}, info)
         ends.append(executor.state_dict())
@@ -229,7 +229,7 @@ print("the same")
 
 @pytest.mark.parametrize(
     "framework",
-    # A step of the reference takes thirty times as long, and what compiles the whole network compiles it twice.
+    # A step of the reference takes thirty times as long, and back-ends that compile the whole network compile it twice.
     [
         *(
             pytest.param(name, marks=pytest.mark.slow if name in ("reference", "tensorflow", "jax") else ())
@@ -239,7 +239,7 @@ print("the same")
     ],
 )
 def test_two_threads_repeat_each_other_bit_for_bit(framework: str) -> None:
-    """In a process of its own, since some fix their threads once; on networks large enough to be split."""
+    """In a separate process, since some fix their threads once; on networks large enough to be split."""
     if framework == "openvino":
         pytest.importorskip("openvino")
     if len(os.sched_getaffinity(0)) < 2:
@@ -258,7 +258,7 @@ def test_two_threads_repeat_each_other_bit_for_bit(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_run_that_is_taken_up_again_goes_on_bit_for_bit(framework: str) -> None:
-    """Parameters, running statistics, the rule's state and the masks' stream: all of it is in the two state_dicts."""
+    """Parameters, running statistics, the rule's state and the masks' stream: the two state_dicts contain all of it."""
     network = NETWORKS["mlp"][0]()
     feeds = list(batches(network, 8))
 
@@ -320,14 +320,14 @@ def summed(executor: Any, batch: dict[str, np.ndarray], **keywords: Any) -> dict
 def test_a_training_step_uses_its_gradients_up_and_its_halves_leave_them(framework: str) -> None:
     network = NETWORKS["mlp"][0]()
     executor, (first, second) = d5.framework(framework).executor(network), [b for _, b in batches(network, 2)]
-    step, info = executor.train_step(d5.SGD(lr=0.0)), d5.StepInfo()  # the parameters stay what they are
+    step, info = executor.train_step(d5.SGD(lr=0.0)), d5.StepInfo()  # the parameters do not change
     one, other = summed(executor, first), summed(executor, second)
     for _ in range(2):
         step(first, info)
         found = summed(executor, second, accumulate=True)
         for name, value in found.items():
             np.testing.assert_array_equal(value, other[name])
-        found = summed(executor, first, accumulate=True)  # what a step used up is forgotten once
+        found = summed(executor, first, accumulate=True)  # a step's used-up gradients are discarded once
         for name, value in found.items():
             np.testing.assert_allclose(value, one[name] + other[name], rtol=1e-5, atol=1e-6)  # one float32 rounding
     step.backprop(first, info)
@@ -339,7 +339,7 @@ def test_a_training_step_uses_its_gradients_up_and_its_halves_leave_them(framewo
 @pytest.mark.parametrize("sizes", [(4, 2), (4, 1), (1, 4)])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_gradients_by_an_input_add_up_over_batches_of_one_size_alone(framework: str, sizes: tuple[int, int]) -> None:
-    """A batch of 1 would be spread over the larger one."""
+    """A batch of 1 would be broadcast over the larger one."""
     network = NETWORKS["mlp"][0]()
     whole = next(batches(network))[1]
     first, second = ({name: value[:size] for name, value in whole.items()} for size in sizes)
@@ -352,7 +352,7 @@ def test_gradients_by_an_input_add_up_over_batches_of_one_size_alone(framework: 
         )
         with pytest.raises(ShapeError, match=message):
             executor.inference_and_backprop(second, wrt=wrt, accumulate=True, info=d5.StepInfo(), **keywords)
-    # Parameters have one shape, and what is not asked for again is kept.
+    # Parameters have one shape; gradients that are not requested again are kept.
     summed(executor, first, wrt=wrt)
     found = summed(executor, second, wrt=["fc1.bias"], accumulate=True)
     np.testing.assert_array_equal(found["input"], before["input"])
@@ -385,7 +385,7 @@ def test_evaluation_of_an_empty_batch_is_empty_or_refused(framework: str) -> Non
     executor = d5.framework(framework).executor(NETWORKS["mlp"][0]())
     empty = {"input": np.empty((0, 12), np.float32), "label": np.empty(0, np.int64)}
     for _ in range(2):
-        if framework == "onnxruntime":  # its own Reshape cannot, within the loss
+        if framework == "onnxruntime":  # its own Reshape, within the loss, cannot
             with pytest.raises(NetworkError, match="onnxruntime failed in the network 'mlp': Reshape"):
                 executor.inference(empty)
         else:
@@ -407,7 +407,7 @@ def test_unsupported_nodes_are_listed_before_anything_runs(framework: str) -> No
 @pytest.mark.parametrize("label", [-100, -1, 4, 2**40])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_label_that_is_no_class_is_never_a_number(framework: str, label: int) -> None:
-    """-100 is what torch ignores unasked; 2**40 is 0 in 32 bits."""
+    """torch ignores -100 by default; 2**40 is 0 in 32 bits."""
     executor = d5.framework(framework).executor(NETWORKS["lenet_relu"][0]())
     batch = {"input": np.ones((2, 1, 28, 28), np.float32), "label": np.array([0, label])}
     step = executor.train_step(d5.SGD(lr=0.0))
@@ -455,19 +455,19 @@ def test_an_executor_of_resnet18_has_one_copy_of_the_weights(framework: str) -> 
     )
     weights = sum(spec.size for spec in d5.networks.resnet18_small().parameter_specs.values()) * 4
     assert weights > 44e6
-    # Code and graphs take some; a second copy would take 2.
+    # Code and graphs need some; a second copy would make it 2.
     assert float(done.stdout) < 1.5 * weights
 
 
 def processor_times() -> dict[int, int]:
-    """Nanoseconds that each thread of this process has computed."""
+    """Processor time of each thread of this process, in nanoseconds."""
     tasks = Path("/proc/self/task").iterdir()
     return {int(task.name): int((task / "schedstat").read_text().split()[0]) for task in tasks}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_thread_is_one_thread(framework: str) -> None:
-    """Beside the thread that calls, at most one does a fifth of the work or more."""
+    """Besides the calling thread, at most one thread does a fifth of the work or more."""
     found = d5.framework(framework)
     before = found.executor(d5.networks.mlp(features=2, hidden=2, classes=2)).settings()["threads"]
     found.set_threads(1)

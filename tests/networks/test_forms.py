@@ -68,7 +68,7 @@ def test_masks_depend_on_seed_step_and_node_and_meet_their_ratio() -> None:
     assert np.mean(first == 0) == pytest.approx(0.3, abs=0.006)
     for change in ({"seed": 1}, {"step": 1}, {"node": "b"}):
         other = dropout_mask((100_000,), **{**call, **change})
-        # Independent masks agree in 0.09 + 0.49 of the places.
+        # Independent masks agree in 0.09 + 0.49 of the elements.
         assert np.mean((first == 0) == (other == 0)) == pytest.approx(0.58, abs=0.007)
     # A longer mask begins with the shorter one's bits: the stream does not depend on the shape.
     np.testing.assert_array_equal(dropout_mask((7, 11), **call).ravel(), first[:77])
@@ -132,7 +132,7 @@ def test_a_mask_that_somebody_reads_says_what_is_kept(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", ["reference", "pytorch", "jax", "tensorflow", "onnxruntime"])
 def test_training_and_evaluation_mean_what_the_definitions_say(name: str, dtype: str) -> None:
-    """Batch normalisation by ONNX's definition and dropout by its mask, written out in NumPy beside every back-end."""
+    """Batch normalization by ONNX's definition and dropout by its mask, written in NumPy, against every back-end."""
     framework = d5.framework(name)
     network, feed = _network(dtype=dtype), _feed(dtype)
     if (name, dtype) == ("onnxruntime", "float64"):
@@ -152,8 +152,8 @@ def test_training_and_evaluation_mean_what_the_definitions_say(name: str, dtype:
         normal = (images - mean[:, None, None]) / np.sqrt(variance[:, None, None] + 2**-10)
         return (normal.reshape(6, -1) * mask) @ start["fc"].T
 
-    tolerance = 1e-12 if dtype == "float64" else 2e-5  # sums of 27 and of 32 products, another order
-    for _ in range(2):  # a call in training changes no call in evaluation but by the statistics
+    tolerance = 1e-12 if dtype == "float64" else 2e-5  # sums of 27 and of 32 products, in another order
+    for _ in range(2):  # a call in training changes later evaluation only through the statistics
         executor.load_state_dict(start)
         plain = d5.to_numpy(executor.inference(feed)["logits"])
         np.testing.assert_allclose(plain, logits(np.zeros(2), np.ones(2), 1.0), rtol=0, atol=tolerance)
@@ -161,7 +161,7 @@ def test_training_and_evaluation_mean_what_the_definitions_say(name: str, dtype:
         trained = d5.to_numpy(executor.inference(feed, training=True, info=info)["logits"])
         np.testing.assert_allclose(trained, logits(mean, variance, mask), rtol=0, atol=tolerance)
         after = executor.state_dict()
-        # ONNX: new = old * momentum + batch * (1 - momentum), with the population's variance.
+        # ONNX: new = old * momentum + batch * (1 - momentum), with the population variance.
         np.testing.assert_allclose(after["mean"], 0.25 * mean, rtol=0, atol=tolerance)
         np.testing.assert_allclose(after["variance"], 0.75 + 0.25 * variance, rtol=0, atol=tolerance)
     executor.load_state_dict(start)

@@ -1,4 +1,4 @@
-"""Frozen parameters: no gradient unless asked for, no change by any optimizer, and every copy and file says so."""
+"""Frozen parameters: no gradient unless requested, no change by any optimizer, kept in every copy and file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_no_gradient_by_a_frozen_parameter_unless_it_is_named(name: str) -> None
     run.inference_and_backprop(feed())
     assert run.gradients().keys() == frozen().trained_specs.keys()
     for key, gradient in run.gradients().items():
-        # The same operations on the same numbers, perhaps in kernels that are fused otherwise.
+        # The same operations on the same numbers, perhaps in kernels that are fused differently.
         np.testing.assert_allclose(d5.to_numpy(gradient), d5.to_numpy(wanted[key]), rtol=1e-5, atol=1e-6)
     run.inference_and_backprop(feed(), wrt=["fc1.weight"])
     np.testing.assert_allclose(

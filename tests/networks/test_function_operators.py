@@ -1,4 +1,4 @@
-"""Operators that ONNX writes as functions: one node where a back-end has it; what runs as a body is listed."""
+"""Operators that ONNX defines as functions: one node where a back-end supports it; those run as bodies are listed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from deep5.networks.transforms.lowering import lowered
 from operator_table import TABLES, is_function, operators
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime")
-# Constants, in all networks that give their lengths so; and a recurrence with its loop, which nobody has as one call.
+# Constants, in all networks that give their lengths as such; and a recurrence with its loop, which no back-end has as a
+# single call.
 _NOBODY = {"BlackmanWindow", "HammingWindow", "HannWindow", "LinearAttention"}
-# Of a dozen simple operators and a handful of settings. On the reference a body costs what its NumPy calls do, and its
-# gradients are those of the body's operators; XLA compiles the others into the same program; for TensorFlow they take
-# no longer than its own functions: docs/networks.md.
+# Bodies of a dozen simple operators with a handful of settings. On the reference a body costs as much as its NumPy
+# calls, and its gradients are those of the body's operators; XLA compiles the others into the same program; in
+# TensorFlow they take no longer than its own functions: docs/networks.md.
 _REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"}
 _SEQUENCES = {"Attention", "CausalConvWithState", "RotaryEmbedding"}
 BODIES: dict[str, set[str]] = {
@@ -40,14 +41,14 @@ BODIES: dict[str, set[str]] = {
     | _REDUCTIONS
     | {"AffineGrid", "CastLike", "CenterCropPad", "DynamicQuantizeLinear"},
     "jax": _NOBODY | _SEQUENCES | _REDUCTIONS | {"AffineGrid", "CenterCropPad", "DynamicQuantizeLinear", "SequenceMap"},
-    # Newer than what ONNX Runtime reads, or of its operators in a newer version.
+    # Newer than what ONNX Runtime supports, or with operators in a newer version.
     "onnxruntime": {"Bernoulli", "CausalConvWithState", "LinearAttention", "SwiGLU"},
 }
 
 
 @functools.cache
 def networks() -> dict[str, list[tuple[str, Network]]]:
-    """By operator that is a function, the cases of ONNX's own suite that consist of it, with its first output alone."""
+    """For each operator that is a function, the cases of ONNX's suite that consist of it; only its first output."""
     found: dict[str, list[tuple[str, Network]]] = {op: [] for op in operators() if is_function(op)}
     for name, case in cases("node").items():
         if "expanded" in name:
@@ -59,13 +60,13 @@ def networks() -> dict[str, list[tuple[str, Network]]]:
             del short.graph.output[1:], short.graph.node[0].output[1:]
             try:
                 found[model.graph.node[0].op_type].append((name, Network.from_onnx(short)))
-            except NetworkError:  # of those whose outputs are all asked for
+            except NetworkError:  # for those that need all their outputs
                 found[model.graph.node[0].op_type].append((name, Network.from_onnx(model)))
     return found
 
 
 def kept(framework: str, op: str) -> list[Network]:
-    """The networks of the operator that hold it still where they are lowered: of that node alone."""
+    """The operator's networks that still contain it after lowering: those of that node only."""
     back_end = d5.framework(framework)
     return [network for _, network in networks()[op] if all(map(back_end.supports, network.nodes)) and network.nodes]
 
@@ -86,7 +87,7 @@ def test_a_function_that_the_table_holds_is_one_node_when_it_runs(framework: str
             assert run is network, (op, [node.op_type for node in run.nodes])
 
 
-# Attention: the kernel of PyTorch against the body of ONNX's function, which it runs too
+# Attention: PyTorch's kernel against the body of ONNX's function, which PyTorch also runs
 
 
 def attention(settings: dict[str, Any], feed: dict[str, np.ndarray], outputs: int, opset: int) -> Network:
@@ -120,7 +121,7 @@ def attention(settings: dict[str, Any], feed: dict[str, np.ndarray], outputs: in
 
 
 def drawn(number: int) -> tuple[dict[str, Any], dict[str, np.ndarray], int, int]:
-    """Settings, inputs, how many outputs and the opset of one node."""
+    """Settings, inputs, number of outputs and opset of one node."""
     rng = np.random.default_rng(number)
     flag = lambda: bool(rng.integers(2))  # noqa: E731 - short
     opset = int(rng.choice([23, 24, 25]))
@@ -174,7 +175,7 @@ def test_attention_on_pytorch_computes_what_its_body_does(number: int) -> None:
         both = {**outcome, **{f"gradient of {name}": value for name, value in executor.gradients().items()}}
         found.append({name: d5.to_numpy(value) for name, value in both.items()})
     for name, want in found[1].items():
-        # float64: sums of some ten terms.
+        # float64: sums of about ten terms.
         np.testing.assert_allclose(found[0][name], want, rtol=1e-11, atol=1e-12, err_msg=name)
 
 
@@ -188,14 +189,14 @@ def exact(feed: dict[str, np.ndarray], *, seen: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_query_that_sees_no_key_has_the_gradient_zero(framework: str) -> None:
-    """Of the body, too, which is right to float64's last digits: heads of three features, whose root is no float32."""
+    """Of the body, too, to float64's last digits: heads of three features, whose root is not exact in float32."""
     rng = np.random.default_rng(1)
     feed = {name: rng.standard_normal((2, 2, 3, 3)) for name in ("q", "k", "v")}
     seen = np.array([[True, False, True], [False, False, False], [True, True, False]])
     executor = d5.framework(framework).executor(attention({}, {**feed, "mask": seen}, 1, 23))
     fed = {**feed, "mask": seen}
     outputs = executor.inference(fed)
-    # float64: sums of some ten terms.
+    # float64: sums of about ten terms.
     np.testing.assert_allclose(d5.to_numpy(outputs["y"]), exact(feed, seen=seen), rtol=1e-12, atol=1e-13)
     executor.inference_and_backprop(fed, wrt=["q", "k", "v"])
     found = {name: np.array(d5.to_numpy(value)) for name, value in executor.gradients().items()}
@@ -206,7 +207,7 @@ def test_a_query_that_sees_no_key_has_the_gradient_zero(framework: str) -> None:
         for sign in (1, -1)
     ]
     slope = sum(float(np.sum(found[name] * direction[name])) for name in feed)
-    # A central difference is right to the square of the step, and to rounding (1e-16 of the loss) over the step.
+    # A central difference is accurate to the square of the step, and to rounding (1e-16 of the loss) over the step.
     assert slope == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-6, abs=1e-7)
 
 

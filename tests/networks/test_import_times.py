@@ -1,4 +1,4 @@
-"""A network of 1000 nodes is read and made runnable in 2 seconds on each framework, beyond the framework's import."""
+"""A network of 1000 nodes is read and made runnable in 2 seconds on each framework, in addition to its import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices and labels that are outside: an error or NaN on every back-end, never a number."""
+"""Indices and labels out of range: an error or NaN on every back-end, never a number."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from deep5.networks import NetworkBuilder, zeros
 from deep5.networks.labels import open_losses
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "tensorflow:xla", "jax", "onnxruntime", "openvino")
-# Compiled by XLA nothing can raise.
+# Code compiled by XLA cannot raise errors.
 POISONING = ("tensorflow:xla", "jax")
 
 
 def rows(dtype: str, axis: int, kind: str) -> d5.Network:
-    """Rows or columns of a table (3, 4): of parameters, of constants, or of an input with an extent of any size."""
+    """Rows or columns of a table (3, 4): of parameters, of constants, or of an input with a symbolic dimension."""
     build = NetworkBuilder("rows")
     index = build.input("index", ("N", 2), dtype)
     if kind == "parameters":
@@ -41,7 +41,7 @@ def test_gather(framework: str, dtype: str, axis: int, kind: str) -> None:
     network, extent = rows(dtype, axis, kind), (3, 4)[axis]
     poisoning = framework in POISONING
     if kind == "int64" and framework == "jax":
-        poisoning = False  # it runs operator by operator, and looks at the indices
+        poisoning = False  # it runs operator by operator, and checks the indices
     elif kind == "int64" and poisoning:
         with pytest.raises(Unsupported, match="an index outside its axis would give a number, since INT64 has no NaN"):
             d5.framework(framework).executor(network)
@@ -158,7 +158,7 @@ def test_labels(framework: str, op_type: str, ignored: int | None, form: str) ->
 
 
 def perceptron(op_type: str, weighted: bool, ignored: int | None) -> d5.Network:
-    """Two layers and a loss, nothing between them that is flat: every gradient hangs on every sample."""
+    """Two layers and a loss without flat functions between them: every gradient depends on every sample."""
     build = NetworkBuilder("perceptron")
     x, label = build.input("x", ("N", 3)), build.input("label", ("N",), "int64")
     hidden = build.op("Tanh", build.op("Gemm", x, build.parameter("a", (3, 5)), build.parameter("b", (5,), zeros)))
@@ -184,7 +184,7 @@ def perceptron(op_type: str, weighted: bool, ignored: int | None) -> d5.Network:
 def test_the_gradients_of_a_label_that_is_no_class(
     framework: str, op_type: str, ignored: int | None, weighted: bool
 ) -> None:
-    """A loss of NaN with finite gradients would move the parameters, and training would go on."""
+    """With a NaN loss and finite gradients the parameters would change, and training would continue."""
     network = perceptron(op_type, weighted, ignored)
     executor, expected = d5.framework(framework).executor(network), d5.framework("reference").executor(network)
     x = np.random.default_rng(0).standard_normal((3, 3), dtype=np.float32)
@@ -216,7 +216,7 @@ def test_a_step_with_a_label_that_is_no_class_leaves_no_number(framework: str) -
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("framework", POISONING)
 def test_the_gradient_of_an_index_outside(framework: str, dtype: str, axis: int) -> None:
-    """Where NaN is filled in, the row that was not there has the gradient 0."""
+    """Where NaN is filled in, the missing row has the gradient 0."""
     build = NetworkBuilder("rows")
     table, index = build.parameter("table", (3, 4)), build.input("index", ("N",), dtype)
     picked = build.op("Gather", table, index, axis=axis)
@@ -234,5 +234,5 @@ def test_the_gradient_of_an_index_outside(framework: str, dtype: str, axis: int)
 @pytest.mark.slow
 @pytest.mark.parametrize(("axis", "kind"), [(0, "parameters"), (1, "parameters"), (0, "int64")])
 def test_gather_where_torch_compiles(axis: int, kind: str) -> None:
-    """What torch compiles counts a negative index from the end by itself, once more."""
+    """Code compiled by torch resolves a negative index itself, a second time."""
     test_gather("pytorch:compiled", "int64", axis, kind)

@@ -1,4 +1,4 @@
-"""The time of each layer: every layer once, in the right place, with the whole beside it."""
+"""The time of each layer: every layer once, in the right place, together with the total."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from deep5.networks.gradients import gradient_network
 from deep5.networks.random_feed import random_feed
 
 FRAMEWORKS = ("pytorch", "reference", "onnxruntime", "openvino", "tensorflow")
-# Wide enough to tell an order of magnitude: the instruments cost something, and so does the way into a framework.
+# Wide enough for an order of magnitude: the instrumentation has a cost, and so has the call into a framework.
 BAND = (0.2, 2.5)
 
 
@@ -32,7 +32,7 @@ def heavy() -> Any:
 
 
 def residual() -> Any:
-    """A small network with branches, batch normalisation and dropout."""
+    """A small network with branches, batch normalization and dropout."""
     return wide_resnet(depth=10, widen=1, width=4, image=8, dropout=0.2, classes=3)
 
 
@@ -43,7 +43,7 @@ def framework(name: str) -> str:
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Two cores are shared by whatever else runs; the numbers go back at the end."""
+    """Other processes share the two cores; the previous numbers of threads are restored at the end."""
     before = {}
     for name in ("pytorch", "reference", "onnxruntime", "openvino"):
         with suppress(MissingDependency):

@@ -1,4 +1,4 @@
-"""ONNX's light models, with weights drawn from a seed: gradients by all of them agree between back-ends."""
+"""ONNX's light models, with weights drawn from a seed: gradients by all weights agree between back-ends."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from deep5.networks.transforms.precision import with_precision
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NAMES = sorted(path.stem.removeprefix("light_") for path in FOLDER.glob("light_*.onnx"))
-# By what computes: float64, sums of some thousand terms through fifty layers, measured to 1e-11; float32, in which a
-# sum or a largest element within a rounding of another sends a gradient another way (ONNX Runtime has no float64).
+# By precision: float64, sums of some thousand terms through fifty layers, measured to 1e-11; float32, where rounding of
+# a sum or of a largest element can change the path of a gradient (ONNX Runtime has no float64).
 CLOSE = {"float64": 1e-9, "float32": 2e-2}
 
 
 def network(name: str, *, seed: int = 0) -> d5.Network:
-    """Weights whose sums keep their size, as ReLUs want it; a loss between what comes out and a target."""
+    """Weights with variance-preserving sums for ReLUs; a loss between the output and a target."""
     made = d5.Network.from_onnx(FOLDER / f"light_{name}.onnx")
     draw, values = np.random.default_rng(seed), {}
     for key, spec in made.parameter_specs.items():
@@ -38,7 +38,7 @@ def test_there_are_nine() -> None:
 
 
 def test_what_is_expected_of_squeezenet_is_not_met_by_the_evaluator_of_onnx() -> None:
-    """All its logits are some 9.5e9, where float32 numbers are 1024 apart: the order of adding decides."""
+    """All its logits are about 9.5e9, where float32 numbers are 1024 apart: the order of addition decides."""
     model = model_of(cases("light")["squeezenet"])
     inputs, expected = next(samples(cases("light")["squeezenet"], model))
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -79,7 +79,7 @@ def test_gradients_agree_with_pytorch(name: str, framework: str) -> None:
     largest = max(float(np.linalg.norm(value)) for value in wanted.values())
     assert largest > 0
     for key, value in wanted.items():
-        # What is a thousandth of the largest gradient and less is a remainder of roundings.
+        # A gradient of at most a thousandth of the largest is dominated by rounding.
         assert np.linalg.norm(own[key] - value) <= CLOSE[precision] * max(
             float(np.linalg.norm(value)), 1e-3 * largest
         ), key

@@ -1,4 +1,4 @@
-"""Plans of measured layers: they keep to their limits, stay whole where parts are no faster, and train the same."""
+"""Plans of measured layers: they respect their limits, stay whole where parts are no faster, and train the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from deep5.run.execute import execute
 
 @pytest.fixture(params=["pytorch", "onnxruntime"])
 def engine(request: pytest.FixtureRequest) -> Iterator[d5.Framework]:
-    """A framework on one thread; the number goes back at the end."""
+    """A framework on one thread; the previous number is restored at the end."""
     pytest.importorskip({"pytorch": "torch"}.get(request.param, request.param))
     found = d5.framework(request.param)
     before = found.executor(mlp(features=2, hidden=2, classes=2)).settings()["threads"]
@@ -39,7 +39,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[d5.Framework]:
 
 
 class Known:
-    """A layer whose costs are known: time by its constant and its samples, workspace by its samples."""
+    """A layer with known costs: time from its constant and its samples, workspace from its samples."""
 
     measured: ClassVar[list[str]] = []
     start_s, sample_bytes, times = 1.0, 10, 2.0
@@ -64,7 +64,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> type[Known]:
 
 
 def convolutions() -> d5.Network:
-    """Three, of which the last two are alike."""
+    """Three, of which the last two are equal."""
     build = NetworkBuilder("convolutions", seed=0)
     x, label = build.input("input", ("N", 3, 8, 8)), build.input("label", ("N",), "int64")
     for index, into in enumerate((3, 4, 4)):
@@ -112,7 +112,7 @@ def test_the_least_limit_that_can_be_met_is_told(known: type[Known]) -> None:
 def test_parts_that_no_limit_asks_for_have_to_be_proved_faster(
     known: type[Known], times: float, parts: tuple[int, ...]
 ) -> None:
-    """By single times four parts are faster; whether they are together is measured."""
+    """By single times four parts are faster; the total time of the parts is measured."""
     known.start_s, known.times = -0.5, times
     for limit in (None, 1000):
         plan = plan_microbatches(convolutions(), 4, limit)
@@ -199,7 +199,7 @@ def test_a_plan_is_applied_to_a_network(known: type[Known]) -> None:
 
 @d5.register_operator("Silent", domain="microbatch_test")
 class Silent(d5.CppOperator):
-    """One that does not say what it takes."""
+    """An operator that does not report its workspace."""
 
     source = """
     template <typename T>
@@ -227,9 +227,9 @@ NETWORKS = {
     "alexnet": (lambda dtype: alexnet(width=8, image=63, classes=5, dtype=dtype), ["Conv_2"]),
     "resnet": (lambda dtype: resnet(depth=8, classes=5, dtype=dtype), ["Conv_2", "Conv_3"]),
 }
-"""And the layers that are divided: those whose workspace is largest."""
+"""With the layers that are divided: those with the largest workspace."""
 
-# A few steps by SGD carry the roundings of gradients that were added up in another order: 2^-53 and 2^-24, times the
+# A few SGD steps propagate the rounding errors of gradients summed in another order: 2^-53 and 2^-24, times the
 # thousands of terms of a sum.
 ENGINES = {"pytorch": ("float64", 1e-11), "onnxruntime": ("float32", 1e-5)}
 
@@ -240,7 +240,7 @@ def test_training_under_a_limit_that_plain_execution_exceeds(engine: d5.Framewor
     dtype, tolerance = ENGINES[engine.name]
     make, nodes = NETWORKS[name]
     plain, batch = convolutions_by(make(dtype), algorithm), 12
-    # As the operators count it: half-way between the least that there can be and what they take undivided.
+    # As the operators count it: halfway between the smallest possible and the undivided workspace.
     found = [MeasuredLayer(plain, node, engine).workspaces([1, batch]) for node in nodes]
     limit = (max(each[1] for each in found) + max(each[batch] for each in found)) // 2
     plan = plan_microbatches(plain, batch, limit, framework=engine, nodes=nodes, sizes=[1, 4], rounds=3)
@@ -277,7 +277,7 @@ def test_algorithm_and_parts_together_are_one_transformation() -> None:
 
 @pytest.mark.slow
 def test_workspace_that_nobody_counts_is_read_from_resident_memory() -> None:
-    """The output of a local normalisation takes squares and sums beside; a ReLU's takes nothing of the sort."""
+    """A local normalization needs squares and sums besides its output; a ReLU needs nothing like that."""
     pytest.importorskip("torch")
     found = {}
     for op_type, attributes in (("Relu", {}), ("LRN", {"size": 3})):

@@ -1,4 +1,4 @@
-"""Micro-batches: plans are the best there are, and the divided network is the same function."""
+"""Micro-batches: plans are optimal, and the divided network is the same function."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_choice_for_all_layers_is_the_best(seed: int) -> None:
 
 
 def test_choices_of_very_different_sizes() -> None:
-    """A limit of gigabytes and layers of a few bytes: no tolerance of the solver hides a byte too much."""
+    """A limit of gigabytes and layers of a few bytes: the solver's tolerance does not hide a byte too many."""
     big = [
         Division(parts=(2,), seconds=1.0, workspace_bytes=1 << 32),
         Division(parts=(1, 1), seconds=2.0, workspace_bytes=1 << 31),
@@ -106,7 +106,7 @@ def test_choices_of_very_different_sizes() -> None:
     ]
     found = share({"big": big, "small": small}, (1 << 32) + (1 << 20) - 1)
     assert sum(each.workspace_bytes for each in found.values()) <= (1 << 32) + (1 << 20) - 1
-    # Of all that keep to the limit this one is the fastest.
+    # The fastest of all that respect the limit.
     assert sum(each.seconds for each in found.values()) == 1.5
 
 
@@ -188,7 +188,7 @@ def test_deep5s_convolutions_are_known_to_compute_each_sample_by_itself(algorith
 
 @d5.register_operator("Halved", domain="microbatching_test")
 class Halved(d5.CppOperator):
-    """A user's operator, which computes each sample by itself."""
+    """A user's operator that computes each sample separately."""
 
     source = """
     template <typename T>

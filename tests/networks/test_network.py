@@ -1,4 +1,4 @@
-"""Networks: from files and from Python, their names, hashes and copies, and the ones that ship."""
+"""Networks: from files and from Python, their names, hashes and copies, and the ones that ship with deep5."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deep5.networks.constants import constant_value
 from deep5.networks.edit.builder import zeros
 
 SMALL: dict[str, Any] = {"features": 4, "hidden": 3, "classes": 2}
-CHILD_TIMEOUT_S = 60  # imports of onnx take a second; the rest is slack for a loaded machine
+CHILD_TIMEOUT_S = 60  # importing onnx takes a second; the rest is slack for a loaded machine
 
 
 def count(network: Network) -> int:
@@ -111,7 +111,7 @@ def test_a_model_that_is_not_valid_is_refused() -> None:
     with pytest.raises(NetworkError, match=r"the model is not valid ONNX: .*Gemmm"):
         Network.from_onnx(proto)
     proto = affine()
-    proto.graph.initializer[0].dims[:] = [3, 2]  # does not fit x any more
+    proto.graph.initializer[0].dims[:] = [3, 2]  # does not fit x anymore
     with pytest.raises(NetworkError, match="the model is not valid ONNX"):
         Network.from_onnx(proto)
 
@@ -145,7 +145,7 @@ def test_a_value_that_exporters_share_between_roles_is_separated() -> None:
     )
     network = Network.from_onnx(proto)
     assert not network.parameter_specs.keys() & network.buffer_specs.keys()
-    assert set(network.parameter_specs) == {"one", "zero"}  # scale and bias stay shared, as the file has them
+    assert set(network.parameter_specs) == {"one", "zero"}  # scale and bias stay shared, as in the file
     assert len(network.buffer_specs) == 4
     onnx.checker.check_model(network.to_onnx(), full_check=True)
 
@@ -171,12 +171,12 @@ def test_unknown_extents_do_not_pass_for_equal_ones() -> None:
     assert network.inputs["a"].shape[0] != network.inputs["b"].shape[1]
 
 
-# One form for all
+# One form for all opsets
 
 
 @pytest.mark.parametrize("opset", [7, 9, 13, 17, 20, 22])
 def test_older_opsets_are_raised_and_compute_the_same(opset: int) -> None:
-    """BatchNormalization, Unsqueeze and Softmax were written in another way in each of these."""
+    """Each of these opsets defines BatchNormalization, Unsqueeze or Softmax differently."""
     axes: dict[str, Any] = {"axes": [1]} if opset < 13 else {}
     extra = {} if axes else {"axes": np.array([1])}
     proto = model(
@@ -255,7 +255,7 @@ def test_a_file_of_gigabytes_is_not_drawn_up_before_it_is_asked_for() -> None:
 
 
 def test_what_follows_from_shapes_is_computed_beforehand() -> None:
-    """A Reshape as exporters write it: the batch is read from the input, the rest multiplied together."""
+    """A Reshape as exporters write it: the batch size is read from the input, the rest is a product."""
     proto = model(
         [
             helper.make_node("Shape", ["x"], ["shape"]),
@@ -394,7 +394,7 @@ def test_weights_that_vanish_after_reading_are_named(tmp_path: Path) -> None:
         network.initial("w")
 
 
-# Weights in files of their own
+# Weights in separate files
 
 
 def test_weights_are_written_and_read(tmp_path: Path) -> None:
@@ -717,7 +717,7 @@ def test_inputs_that_are_no_dict_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("opset", [13, 20, 22])
 def test_the_ir_version_of_a_file_is_no_newer_than_its_opset_needs(opset: int, tmp_path: Path) -> None:
-    """Engines read versions that are older than onnx's newest, which its helpers write."""
+    """Engines support versions that are older than onnx's newest, which its helpers write."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 2]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=onnx.IR_VERSION)

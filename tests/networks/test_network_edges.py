@@ -1,4 +1,4 @@
-"""Outputs that nothing computes, parameters without axes, and parameters that nothing reads: on every back-end."""
+"""Outputs that no node computes, parameters of rank 0, and parameters that no node reads: on every back-end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nodes_wide(initial: dict[str, np.ndarray]) -> int:
 @pytest.mark.parametrize("width", [3, 3000])
 @pytest.mark.parametrize("framework", [*FRAMEWORKS, "openvino"])
 def test_outputs_that_are_inputs_or_parameters(framework: str, width: int) -> None:
-    """Small ones and large ones, which are bound to memory in other ways."""
+    """Small and large ones, which are bound to memory in different ways."""
     outputs = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", width]),
         helper.make_tensor_value_info("w", TensorProto.FLOAT, [width]),
@@ -51,7 +51,7 @@ def test_outputs_that_are_inputs_or_parameters(framework: str, width: int) -> No
             np.testing.assert_array_equal(found["w"], w)
         found = {name: np.array(d5.to_numpy(value)) for name, value in step({"x": x}, d5.StepInfo(number, 2)).items()}
         np.testing.assert_array_equal(found["x"], x)
-        np.testing.assert_array_equal(found["w"], w)  # the value that the step computed with
+        np.testing.assert_array_equal(found["w"], w)  # the value that the step used
         w = np.array(d5.to_numpy(executor.parameters()["w"]))
     assert not np.array_equal(w, np.full(width, 2))
 

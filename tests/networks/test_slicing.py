@@ -1,4 +1,4 @@
-"""Slices whose bounds lie beyond the axis: the same elements on every back-end, those of ONNX's specification."""
+"""Slices with bounds out of range: the same elements on every back-end, those of ONNX's specification."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FRAMEWORKS = ("reference", "pytorch", "pytorch:compiled", "tensorflow", "jax", "
 
 
 def taken(start: int, end: int, step: int, extent: int) -> list[int]:
-    """Positions, as Slice-13 describes them: bounds from the end, then clamped."""
+    """Positions as Slice-13 defines them: bounds from the end, then clamped."""
     first, behind = (bound + extent if bound < 0 else bound for bound in (start, end))
     first = max(0, min(first, extent if step > 0 else extent - 1))
     behind = max(0 if step > 0 else -1, min(behind, extent))
@@ -35,7 +35,7 @@ def test_a_slice_of_python(extent: int, step: int) -> None:
 
 @pytest.mark.parametrize(
     ("framework", "given"),
-    # Where the extent varies, OpenVINO's own kernel and shape disagree, and it says so.
+    # If the size is dynamic, OpenVINO's own kernel and shape inference disagree, and the back-end says so.
     [(each, given) for each in FRAMEWORKS for given in ("known", "fed") if (each, given) != ("openvino", "fed")],
 )
 def test_backwards_from_before_the_first_element(framework: str, given: str) -> None:

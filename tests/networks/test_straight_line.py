@@ -1,4 +1,4 @@
-"""A traced function of few operations, called as those: the same bits, and everything else stays a function."""
+"""A traced function of few operations, called one by one: bit-identical; everything else stays a function."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def same_bits(found: Any, expected: Any) -> None:
 
 
 def called(function: Any) -> bool:
-    """Whether a function of an executor calls operations by themselves."""
+    """Whether a function of an executor calls operations directly."""
     return not isinstance(function, tf.types.experimental.ConcreteFunction)
 
 
-# These have shapes that follow from what an input holds, or settings of a network alone.
+# Their shapes follow from values of an input, or only from a network's settings.
 OF_DATA = {
     *(
         "Compress",
@@ -82,7 +82,7 @@ CASES = [
 ]
 
 
-# Of more than eight operations on TensorFlow, with some attributes.
+# More than eight operations on TensorFlow, with some attributes.
 MANY = {
     *("AveragePool", "Conv", "Gelu", "LayerNormalization", "LogSoftmax", "MaxPool", "Mod", "NegativeLogLikelihoodLoss"),
     *("Softmax", "SoftmaxCrossEntropyLoss", "ConvTranspose", "GatherElements", "GatherND", "GridSample", "LpPool"),
@@ -107,7 +107,7 @@ def test_operators_of_onnx_give_what_their_function_gives(case: Any) -> None:
     inputs = made.arrays(*values)
     found = made.inference(*inputs)
     ((_, function),) = made._forward.items()
-    assert called(function) or op in MANY  # else the function would be held to itself
+    assert called(function) or op in MANY  # otherwise the function would be compared with itself
     same_bits(found, made._traced(made._route.forward, inputs)(*inputs))
 
 
@@ -152,7 +152,7 @@ def test_constants_captures_lists_and_what_is_left_out() -> None:
     x, y = tf.constant(normal(4, 3)), tf.constant(normal(4, 3))
 
     def body(x: Any) -> Any:
-        tf.exp(x)  # nobody needs it
+        tf.exp(x)  # unused
         first, second = tf.split(x * y + 2.0, 2)
         return (tf.identity(first), x), (None, tf.stop_gradient(tf.concat([second, first], 1)))
 
@@ -224,7 +224,7 @@ def test_what_is_no_tensor_is_refused_at_every_call() -> None:
 
 
 def test_one_operation_enters_no_function_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known shapes and element types go to the operation itself: nothing is traced or looked up anew."""
+    """Known shapes and element types go directly to the operation: nothing is traced or looked up again."""
     made = executor(ONNXOperator("Mul"))
     x, y = made.arrays(normal(3), normal(3))
     first = made.inference(x, y)

@@ -1,4 +1,4 @@
-"""Whole numbers on every back-end: exact, or refused with a reason, over all element types and their whole range."""
+"""Integers on every back-end: exact, or refused with a reason, over all element types and their full range."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ints(*values: int) -> np.ndarray:
 
 
 def truncated(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Division towards zero, as ONNX has it; in Python's own whole numbers."""
+    """Division toward zero, as ONNX defines it; in Python's own integers."""
     quotients = [abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) for a, b in zip(x.flat, y.flat, strict=True)]
     return np.array([int(entry) for entry in quotients], object).astype(x.dtype).reshape(x.shape)
 
@@ -56,7 +56,7 @@ def total(op_type: str, function: Any) -> tuple[Build, Exact]:
 
 
 def whole_mean(x: np.ndarray, axis: int) -> np.ndarray:
-    """Towards zero, as whole numbers are divided; the sum does not wrap around."""
+    """Toward zero, as integers are divided; the sum does not wrap around."""
     sums = [sum(map(int, row)) for row in x]
     return np.array([abs(s) // x.shape[axis] * (1 if s >= 0 else -1) for s in sums]).astype(x.dtype)
 
@@ -147,20 +147,20 @@ def network(dtype: str, names: list[str]) -> d5.Network:
 
 
 def values(dtype: str, seed: int, most: int = 1 << 64) -> dict[str, np.ndarray]:
-    """Numbers over the whole range up to a magnitude, and close to one another; divisors are not 0."""
+    """Numbers over the full range up to a magnitude, and close to one another; divisors are not 0."""
     draw, info = np.random.default_rng(seed), np.iinfo(dtype)
     low, high = max(int(info.min), -most), min(int(info.max), most)
     x, y = (draw.integers(low, high, SHAPE, dtype=dtype, endpoint=True) for _ in range(2))
     x[0], y[0] = draw.integers(1, 20, (2, SHAPE[1]))
     y[1] = np.where(x[1] > low + 1, x[1] - np.array(1, dtype), high)
-    # The smallest number by -1 has no quotient.
+    # The smallest number divided by -1 has no quotient.
     y[(y == 0) | ((low < 0) & (y == np.array(-1).astype(dtype)))] = 3
     return {"x": x, "y": y}
 
 
-# OpenVINO takes whole numbers up to here alone; others have no bound.
+# OpenVINO supports integers only up to this magnitude; others have no bound.
 MOST = {"openvino": 1 << 24}
-# Where sums are not asked for that the type does not hold: ONNX Runtime takes the end of the type, others wrap around.
+# Sums that overflow the type are not tested here: ONNX Runtime saturates, others wrap around.
 NO_OVERFLOW = {("onnxruntime", "int32"): {"ReduceSum", "ReduceProd"}}
 
 
@@ -200,7 +200,7 @@ def valid(dtype: str, name: str) -> bool:
 
 
 def test_a_wrong_number_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole numbers in float64, as an engine might compute them."""
+    """Integers in float64, as an engine might compute them."""
     exact = CASES["Add"][1]
     monkeypatch.setitem(
         CASES, "Add", (CASES["Add"][0], lambda x, y: exact(x.astype(np.float64), y.astype(np.float64)).astype(x.dtype))

@@ -1,4 +1,4 @@
-"""The networks that ship: the published ones, in either dtype and with either loss, and what they refuse."""
+"""The networks that ship: the published ones, in either dtype and with either loss, and their errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ LOSSES = ("cross_entropy", "mean_squared_error")
 
 
 class LRN(OpRun):
-    """By the definition: onnx 1.23's own normalises as many channels as there are samples, and leaves the rest."""
+    """By the definition: onnx 1.23's own normalizes only as many channels as there are samples."""
 
     op_domain = ""
 
@@ -92,7 +92,7 @@ def count(network: Network) -> int:
 
 
 def batch(network: Network, size: int = 3) -> dict[str, np.ndarray]:
-    """Tokens and classes below three, or normal numbers, as the inputs' dtypes ask for."""
+    """Tokens and classes below three, or normal numbers, depending on the inputs' dtypes."""
     draw = np.random.default_rng(0)
     feed: dict[str, np.ndarray] = {}
     for name, spec in network.inputs.items():
@@ -123,7 +123,7 @@ def test_two_runtimes_agree(name: str, loss: str) -> None:
         results[dtype] = session.run(["logits", "loss"], batch(network))
     for single, double in zip(results["float32"], results["float64"], strict=True):
         # Up to a hundred float32 operations in a row on numbers of size one, with the errors of each magnified by the
-        # batch normalisations of random weights.
+        # batch normalizations of random weights.
         np.testing.assert_allclose(single, double, rtol=1e-4, atol=1e-4)
 
 
@@ -165,7 +165,7 @@ def test_seeds(name: str) -> None:
     assert first.structure_hash() == again.structure_hash() == other.structure_hash()
 
 
-# What was published
+# Published figures
 
 
 @pytest.mark.parametrize(("activation", "pooling"), [("tanh", "average"), ("relu", "max")])
@@ -182,7 +182,7 @@ def test_lenet_is_the_published_one(activation: str, pooling: str) -> None:
 
 def test_mlp_and_resnet_are_the_published_ones() -> None:
     assert count(mlp()) == 784 * 500 + 500 + 500 * 10 + 10
-    # He et al. give 0.66 M for 44 layers (table 6); exact: convolutions, batch normalisation, last layer.
+    # He et al. give 0.66 M for 44 layers (table 6); exact: convolutions, batch normalization, last layer.
     assert count(resnet()) == 658_586
     assert count(resnet(depth=8)) == 75_290
     network = resnet(depth=44)
@@ -194,7 +194,7 @@ def test_mlp_and_resnet_are_the_published_ones() -> None:
 
 def test_resnet18_small_is_the_published_one() -> None:
     network = resnet18_small()
-    # Table 1's convolutions with a 3 x 3 first one and the projections; two parameters a normalised channel.
+    # Table 1's convolutions with a 3 x 3 first one and the projections; two parameters per normalized channel.
     convolutions = 64 * 3 * 9
     into = 64
     for out in (64, 128, 256, 512):
@@ -210,7 +210,8 @@ def test_resnet18_small_is_the_published_one() -> None:
 
 def test_resnet50_is_the_published_one() -> None:
     network = resnet50()
-    # Of table 1: a first convolution of 7 x 7, bottlenecks of three, projections; two parameters a normalised channel.
+    # Of table 1: a first convolution of 7 x 7, bottlenecks of three, projections; two parameters per normalized
+    # channel.
     assert count(network) == 25_557_032
     kinds = Counter(node.op_type for node in network.nodes)
     assert (kinds["Conv"], kinds["Add"], kinds["MaxPool"]) == (49 + 4, 16, 1)
@@ -221,7 +222,7 @@ def test_resnet50_is_the_published_one() -> None:
         if node.op_type == "Conv"
     }
     assert extents["conv0.weight"] == [64, 112, 112]
-    # The stride is in the convolution of 3 x 3, as Goyal et al. have it: the one before it still sees every pixel.
+    # The 3 x 3 convolution has the stride, as in Goyal et al.: the one before it still sees every pixel.
     assert extents["stage2.block0.conv1.weight"] == [128, 56, 56]
     assert extents["stage2.block0.conv2.weight"] == [128, 28, 28]
     assert extents["stage4.block2.conv3.weight"] == [2048, 7, 7]
@@ -252,7 +253,7 @@ def test_inception_has_the_modules_of_the_paper() -> None:
 def test_transformer_has_the_sizes_of_the_paper() -> None:
     width, length, vocabulary, layers = 16, 4, 9, 3
     network = transformer(width=width, length=length, vocabulary=vocabulary, layers=layers, heads=4)
-    # Per block: 4 w² + 4 w in the attention, 8 w² + 5 w in the feed-forward layer, 4 w in two normalisations.
+    # Per block: 4 w² + 4 w in the attention, 8 w² + 5 w in the feed-forward layer, 4 w in two normalizations.
     block = 12 * width**2 + 13 * width
     assert count(network) == (vocabulary + length) * width + layers * block + 2 * width + 10 * width + 10
     kinds = Counter(node.op_type for node in network.nodes)
@@ -263,7 +264,7 @@ def test_transformer_has_the_sizes_of_the_paper() -> None:
 
 
 def test_options_of_the_transformer_change_its_form_alone() -> None:
-    """A longer table of positions and a written-out GELU compute the same from the same weights."""
+    """A longer table of positions and a GELU in basic operators compute the same from the same weights."""
     sizes: dict[str, Any] = {"width": 8, "length": 5, "heads": 2, "layers": 2, "vocabulary": 7, "dtype": "float64"}
     plain, formed = transformer(**sizes), transformer(**sizes, positions=9, gelu="erf")
     assert formed.parameter_specs["position"].shape == (9, 8)
@@ -278,7 +279,7 @@ def test_options_of_the_transformer_change_its_form_alone() -> None:
 
 
 def test_attention_is_the_equation() -> None:
-    """The weights of a causal attention, from its own queries and keys: softmax(q k^T / sqrt(d)), nothing ahead."""
+    """The weights of a causal attention, from its queries and keys: softmax(q k^T / sqrt(d)), no later positions."""
     network = transformer(width=8, length=5, heads=2, layers=1, vocabulary=7, causal=True, dtype="float64")
     values = {node.op_type: node.outputs[0].name for node in network.nodes if node.op_type == "Softmax"}
     qkv = next(node.outputs for node in network.nodes if node.op_type == "Split")
@@ -293,7 +294,7 @@ def test_attention_is_the_equation() -> None:
 
 
 def test_lstm_reads_the_sequence_in_order() -> None:
-    """The cell of Gers et al., written out, in float64."""
+    """The cell of Gers et al., in NumPy, in float64."""
     network = lstm(features=3, hidden=4, length=5, classes=3, dtype="float64", seed=2)
     w, r, b, fc, bias = map(network.initial, network.parameter_specs)
     x = batch(network)["input"]
@@ -318,7 +319,7 @@ def test_initial_weights_of_the_transformer() -> None:
     assert (network.initial("block0.attention.qkv.bias") == 0).all()
 
 
-# Networks of which the sum of parameters is published, with where: docs/networks.md has the same table.
+# Networks with a published number of parameters, with its source: docs/networks.md has the same table.
 PUBLISHED: dict[str, tuple[Callable[[], Network], int]] = {
     "alexnet": (alexnet, 61_100_840),
     "densenet121": (densenet121, 7_978_856),
@@ -349,7 +350,7 @@ def test_parameters_are_as_many_as_published(name: str) -> None:
 
 
 def test_language_models_are_the_published_ones() -> None:
-    # Zaremba et al., section 4.1: 650 units, 10,000 words, two layers; with a second bias a layer, see its docstring.
+    # Zaremba et al., section 4.1: 650 units, 10,000 words, two layers; with a second bias per layer, see its docstring.
     network = lstm_language_model()
     assert count(network) - 2 * 4 * 650 == 2 * 10_000 * 650 + 10_000 + 2 * (4 * 650 * 1300 + 4 * 650)
     # The encoder of BERT's base model: twelve blocks of 768 features.
@@ -429,7 +430,7 @@ def test_a_language_model_does_not_see_what_follows(name: str) -> None:
     assert (before[:, -1] != after[:, -1]).any()
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every network of the zoo trains a step on every framework, with equal losses."""
+"""Every network of the zoo trains some steps on every framework, with equal losses."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import deep5 as d5
 from deep5.core.errors import MissingDependency
 
 FRAMEWORKS = ("jax", "onnxruntime", "openvino", "pytorch", "tensorflow")
-# They compile for minutes.
+# They take minutes to compile.
 MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("pytorch:compiled", "tensorflow:xla")]
 NETWORKS = {**SMALL, **LANGUAGE}
-# Their convolutions exist in float32 alone.
+# Their convolutions exist only in float32.
 SINGLE = ("onnxruntime", "openvino")
 STEPS, BATCH = 3, 8
 
 
 def losses(framework: str, name: str, dtype: str) -> list[float]:
-    """Of some steps of gradient descent, the loss before each; masks of dropout are a function of the step."""
+    """The loss before each of a few steps of gradient descent; dropout masks are a function of the step."""
     make, sizes = NETWORKS[name]
     network = make(**sizes, dtype=dtype, seed=1, **({"classes": 3} if name in SMALL else {}))
     step = d5.framework(framework).executor(network, seed=0).train_step(d5.SGD(0.01))
@@ -45,7 +45,7 @@ def test_trains_with_equal_losses(framework: str, name: str) -> None:
     except MissingDependency as error:
         pytest.skip(str(error))
     found: Any = losses(framework, name, "float32" if framework in SINGLE else "float64")
-    # float64: some thousands of roundings of 1e-16, each magnified by the batch normalisations of random weights and
-    # carried on by two updates. float32: the same of 6e-8.
+    # float64: thousands of roundings of 1e-16, each magnified by the batch normalizations of random weights and
+    # propagated through two updates. float32: the same with 6e-8.
     np.testing.assert_allclose(found, right(name), rtol=2e-3 if framework in SINGLE else 1e-9)
     assert found[0] != found[-1]

@@ -27,7 +27,7 @@ from deep5.networks.gradients.rules import RULES
 from deep5.networks.transforms.lowering import lowered
 from gradient_drawn import CASES, Case, drawn_case
 
-assert gradient_drawn_layers.windows  # it adds its operators to CASES
+assert gradient_drawn_layers.windows  # registers its operators in CASES
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -84,7 +84,7 @@ def floating(results: Arrays) -> list[str]:
 
 
 class Pad(OpRun):
-    """ONNX's own evaluator knows no negative pads."""
+    """ONNX's own evaluator does not support negative pads."""
 
     op_domain = ""
 
@@ -98,7 +98,7 @@ def kernels(network: Network) -> bool:
 
 
 def evaluated(network: Network, feeds: Arrays) -> dict[str, np.ndarray]:
-    """By the reference's kernels, or ONNX's own where the reference has none."""
+    """Results of the reference's kernels, or of ONNX's own evaluator where the reference has none."""
     if kernels(network):
         results = Reference().executor(network).inference(dict(feeds))
         return {name: np.array(value) for name, value in results.items()}
@@ -107,30 +107,30 @@ def evaluated(network: Network, feeds: Arrays) -> dict[str, np.ndarray]:
     return dict(zip(network.outputs, map(np.asarray, found), strict=True))
 
 
-# What ONNX's own evaluator computes in float32, whatever it is given; of the first the result is float32, too.
+# ONNX's own evaluator computes these in float32 for any input type; the result of the first is float32, too.
 SINGLE = frozenset({"AffineGrid", "DeformConv", "GridSample"})
-# Whose backward pass is that of training, with noise or statistics of its own: tests/support/gradient_layers.py.
+# Their backward pass is that of training, with its own noise or statistics: tests/support/gradient_layers.py.
 TRAINED = frozenset({"BatchNormalization", "Dropout"})
 
 
 def misjudged(case: Case) -> bool:
-    """Whether ONNX's own evaluator computes another function than the specification's."""
+    """Whether ONNX's own evaluator deviates from the specification here."""
     return (
         (case.op == "LpNormalization" and case.attributes.get("p") == 1)  # without absolute values
         or (case.op == "GlobalMaxPool" and case.inputs[0] is not None and case.inputs[0].ndim != 4)  # another shape
-        or (case.op == "GridSample" and case.attributes.get("mode") == "cubic")  # clips places, not elements
+        or (case.op == "GridSample" and case.attributes.get("mode") == "cubic")  # clips indices, not elements
     )
 
 
 def forward(case: Case) -> tuple[dict[str, np.ndarray], bool]:
-    """The node's results, and whether kernels of the reference gave them; what neither runs is not drawn."""
+    """The node's results, and whether the reference's kernels gave them; rejects what neither implementation runs."""
     network = Network.from_onnx(model_of(case))
     own = kernels(network)
     if not own and misjudged(case):
         reject()
     try:
         return evaluated(network, {f"x{position}": np.asarray(case.inputs[position]) for position in case.by}), own
-    except Exception as error:  # ONNX's own evaluator raises whatever NumPy does
+    except Exception as error:  # ONNX's own evaluator raises any error of NumPy's
         if own:
             raise
         note(f"{type(error).__name__}: {error}")
@@ -138,7 +138,7 @@ def forward(case: Case) -> tuple[dict[str, np.ndarray], bool]:
 
 
 def strided(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The same numbers, and every second time some that do not lie one behind the other, the last axis backwards."""
+    """The same numbers; every second time as a non-contiguous view, with a negative stride along the last axis."""
     if not value.ndim or rng.random() < 0.5:
         return value
     wide = np.zeros((*value.shape[::-1], 2), value.dtype).T[..., ::-1]
@@ -149,7 +149,7 @@ def strided(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def check(case: Case) -> tuple[Network, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Compare the gradients with a central difference; gives the network, what it was fed and the gradients."""
+    """Compare the gradients with a central difference; returns the network, its feeds and the gradients."""
     (found, own), rng = forward(case), np.random.default_rng(7)
     if not own and case.op == "AffineGrid":
         case = replace(case, inputs=[np.asarray(case.inputs[0], np.float32), *case.inputs[1:]])
@@ -179,7 +179,7 @@ def check(case: Case) -> tuple[Network, dict[str, np.ndarray], dict[str, np.ndar
     parts = [gradients[name] * directions[name] for name in values]
     slope, size = (sum(float(f(part).sum()) for part in parts) for f in (np.asarray, np.abs))
     difference, allowed = central(step), tolerance * (size + abs(float(results["loss"]))) + 1e-20
-    if abs(difference - slope) > allowed:  # where slope and loss are 0 (of two zeros' product), h^2 shows: without it
+    if abs(difference - slope) > allowed:  # slope and loss are 0 (a product of two zeros), h^2 dominates: remove it
         difference = (4 * difference - central(2 * step)) / 3
     assert abs(difference - slope) <= allowed, (difference, slope)
     return network, feeds, gradients
@@ -190,7 +190,7 @@ def supported(framework: str, network: Network) -> bool:
 
 
 def native(framework: str, network: Network, feeds: Arrays, gradients: Arrays) -> bool:
-    """Compare with the framework's own gradients; says whether it runs the network."""
+    """Compare with the framework's own gradients; returns whether it runs the network."""
     node = next(node for node in network.nodes if node.name == "node")
     if node.op_type in TRAINED:
         return False
@@ -206,14 +206,14 @@ def native(framework: str, network: Network, feeds: Arrays, gradients: Arrays) -
     executor.inference_and_backprop(dict(feeds), loss="loss", wrt=list(gradients))
     for name, value in executor.gradients().items():
         want, got = d5.to_numpy(value), gradients[name]
-        # two float64 programs that add some hundred terms each, times as much for what cancels; float32: 1e-7
+        # two float64 programs, each a sum of about a hundred terms, times as much for cancellation; float32: 1e-7
         error = 1e-9 if got.dtype == np.float64 else 1e-4
         np.testing.assert_allclose(got, want, rtol=error, atol=error * (1.0 + float(np.abs(want).max(initial=0.0))))
     return True
 
 
 def drawn(op: str, count: int, number: int, examine: Callable[[Case], None]) -> None:
-    """Examine so many nodes; the same ones each time."""
+    """Examine this many nodes, the same ones each time."""
 
     @seed(number)
     @settings(max_examples=count, deadline=None, database=None, phases=[Phase.generate])
@@ -230,7 +230,7 @@ def drawn(op: str, count: int, number: int, examine: Callable[[Case], None]) -> 
 @pytest.mark.daily
 @pytest.mark.parametrize("op", sorted(CASES))
 def test_gradients_of_drawn_nodes(op: str) -> None:
-    """Three nodes of each operator, of which PyTorch's own gradients agree where its back-end has the operator."""
+    """Three nodes of each operator; PyTorch's own gradients agree where its back-end has the operator."""
     drawn(op, 3, 0, lambda case: native("pytorch", *check(case)) and None)
 
 

@@ -1,7 +1,7 @@
 """Gradients as ONNX graphs, on the reference and on ONNX Runtime, against PyTorch's, JAX's and TensorFlow's own.
 
-In float32, for which some rules write other operators than for float64: layers put together from several rules. Each
-rule alone, in float64, is compared beside this file.
+In float32, for which some rules emit other operators than for float64: layers that combine several rules. The other
+files of this folder compare each rule by itself, in float64.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ AUTOGRAD = {"pytorch": torch_gradients, "jax": jax_gradients, "tensorflow": tens
 
 
 class Case(NamedTuple):
-    """One function, in ONNX and in each framework's own words."""
+    """One function, in ONNX and in each framework's API."""
 
     shapes: tuple[tuple[int, ...], ...]
     onnx: Callable[..., Any]
@@ -110,10 +110,10 @@ def jax_conv(x: Any, w: Any, group: int) -> Any:
 def tensorflow_conv(tf: Any, x: Any, w: Any, group: int) -> Any:
     x = tf.pad(tf.transpose(x, [0, 2, 3, 1]), [[0, 0], [1, 1], [1, 1], [0, 0]])
     w = tf.transpose(w, [2, 3, 1, 0])
-    if w.shape[2] == 1 < group:  # (*kernel, channel, outputs of the channel)
+    if w.shape[2] == 1 < group:  # (*kernel, channel, outputs per channel)
         w = tf.reshape(w, [*w.shape[:2], group, w.shape[3] // group])
         y = tf.nn.depthwise_conv2d(x, w, [1, 2, 2, 1], "VALID")
-    else:  # TensorFlow has no kernel for groups on the host: each is a convolution of its own
+    else:  # TensorFlow has no grouped convolution on the CPU: convolve each group by itself
         parts = zip(tf.split(x, group, -1), tf.split(w, group, -1), strict=True)
         y = tf.concat([tf.nn.conv2d(images, weights, 2, "VALID") for images, weights in parts], -1)
     return tf.transpose(y, [0, 3, 1, 2])
@@ -186,7 +186,7 @@ def gelu_case(approximate: str) -> Case:
 
 
 def cell_onnx(build: Any, x: Any, h: Any, c: Any, w: Any) -> Any:
-    """One LSTM cell: gates by one product, split, and put together."""
+    """One LSTM cell: the gates from one product, split and combined."""
     gates = build.op("MatMul", build.op("Concat", x, h, axis=1), w)
     i, f, o, g = build.op("Split", gates, ints(build, 2, 2, 2, 2), axis=1, outputs=4)
     kept = build.op("Mul", build.op("Sigmoid", f), c)
@@ -311,7 +311,7 @@ def on_onnxruntime(network: Network, feeds: dict[str, np.ndarray]) -> dict[str, 
 def close(got: Any, want: Any, what: str) -> None:
     got, want = np.asarray(got), np.asarray(want)
     assert (got.shape, got.dtype) == (want.shape, want.dtype), what
-    # float32 sums of at most some ten terms of size 1, some of them after a division by a variance
+    # float32 sums of about ten terms of size 1, some of them after a division by a variance
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=what)
 
 
@@ -337,7 +337,7 @@ def test_rules_run_on_onnxruntime(name: str) -> None:
         close(got, want[output], output)
 
 
-# The other rules: the operator, its inputs' shapes, attributes. That they are right is tested in float64.
+# The other rules: the operator, its inputs' shapes, attributes. Tests in float64 show that they are right.
 SINGLES: list[tuple[str, list[Any], dict[str, Any]]] = [
     *((op, [(3, 4)], {}) for op in ("Abs", "Cos", "Elu", "Erf", "HardSigmoid", "HardSwish", "LeakyRelu", "LogSoftmax")),
     *((op, [(3, 4)], {}) for op in ("Neg", "Reciprocal", "Relu", "Sin", "Softplus", "Identity", "Squeeze", "Flatten")),
@@ -356,10 +356,10 @@ SINGLES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Unsqueeze", [(3, 4), [0]], {}),
     ("Pad", [(3, 4), [-1, 2, 0, -1]], {}),
     ("Slice", [(5, 4), [-1], [-100], [0], [-2]], {}),
-    ("Conv", [(2, 40, 13, 13), (5, 40, 3, 3), (5,)], {"pads": [1, 1, 1, 1]}),  # a product a kernel element
+    ("Conv", [(2, 40, 13, 13), (5, 40, 3, 3), (5,)], {"pads": [1, 1, 1, 1]}),  # one product per kernel element
     ("Conv", [(2, 40, 13, 13), (5, 40, 1, 1)], {}),
     ("Conv", [(2, 3, 9), (5, 3, 2)], {"strides": [2]}),
-    ("Conv", [(2, 64, 13, 13), (8, 32, 3, 3), (8,)], {"pads": [1, 0, 0, 1], "group": 2}),  # as many channels a group
+    ("Conv", [(2, 64, 13, 13), (8, 32, 3, 3), (8,)], {"pads": [1, 0, 0, 1], "group": 2}),  # as many channels per group
     ("Conv", [(3, 4, 9), (4, 1, 2)], {"strides": [2], "dilations": [2], "pads": [1, 2], "group": 4}),
 ]
 
@@ -390,12 +390,12 @@ def test_other_rules_run_on_onnxruntime(op: str, inputs: list[Any], attributes: 
 
 
 def training(network: Network) -> Network:
-    """Batch normalisation by the batch, with its new running statistics as outputs."""
+    """Batch normalization over the batch, with its new running statistics as outputs."""
     return training_form(network).network
 
 
 def test_running_statistics_against_onnx() -> None:
-    """Population variance, momentum as ONNX's; the split nodes give what ONNX's own reference gives."""
+    """Population variance, ONNX's momentum; the split nodes compute what ONNX's own reference computes."""
     from onnx.reference import ReferenceEvaluator
 
     build = NetworkBuilder("bn", dtype="float64")
@@ -419,14 +419,14 @@ def test_running_statistics_against_onnx() -> None:
 
 
 def test_a_variance_is_not_lost_to_a_large_mean() -> None:
-    """float32, mean 1000 and variance 1: the mean of squares less the squared mean would be off by some tenths."""
+    """float32, mean 1000 and variance 1: the mean of squares minus the squared mean would be off by some tenths."""
     build = NetworkBuilder("bn")
     values = [build.parameter(n, (1,), ones) for n in "sbmv"]
     network = build.network({"y": build.op("BatchNormalization", build.input("x", ("N", 1, 8)), *values)})
     x = (np.random.default_rng(0).standard_normal((64, 1, 8)) + 1000.0).astype(np.float32)
     split = expand_training(training(network))
     for results in (run(split, {"x": x}), on_onnxruntime(split, {"x": x})):
-        # the float32 numbers around 1000 are 6e-5 apart
+        # adjacent float32 numbers around 1000 differ by 6e-5
         np.testing.assert_allclose(results["new:v"], 0.9 + 0.1 * x.astype(np.float64).var(), rtol=1e-4)
 
 
@@ -454,7 +454,7 @@ def test_resnet_in_training_against_onnxruntime() -> None:
 
 
 def test_a_frozen_batch_normalisation_is_split_too() -> None:
-    """Upstream of what is differentiated by, no rule runs; engines need the evaluation form all the same."""
+    """No rule runs upstream of the differentiated parameters; engines need the evaluation form all the same."""
     network = training(resnet(depth=8))
     graph = gradient_network(network, wrt=["fc.weight"])
     nodes = [node for node in graph.nodes if node.op_type == "BatchNormalization"]

@@ -1,4 +1,4 @@
-"""Gradients through If, Loop and Scan whose branch, or number of steps, only a run knows."""
+"""Gradients through If, Loop and Scan whose branch, or number of steps, is known only at run time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import deep5 as d5
 from deep5.core.errors import NetworkError
 from deep5.core.tensors import to_numpy
 
-# Those whose gradients deep5 writes down, and those that differentiate themselves.
+# Back-ends that run deep5's gradient graphs, and those with their own automatic differentiation.
 WRITTEN, OWN = ["reference", "onnxruntime"], ["pytorch", "tensorflow", "jax"]
 HEAD = '<ir_version: 10, opset_import: ["": 21]> '
 RNG = np.random.default_rng(0)
@@ -137,8 +137,8 @@ def test_the_gradient_is_that_of_central_differences(what: str) -> None:
             apart = np.zeros(value.shape)
             apart[place] = step
             wanted[place] = (loss(name, value + apart) - loss(name, value - apart)) / (2 * step)
-        # The formula's error is a sixth of the third derivative times the square of the step, that of rounding 1e-16
-        # of the loss by the step; losses are up to a few thousand here.
+        # The formula's error is a sixth of the third derivative times the square of the step; the rounding error is
+        # 1e-16 of the loss divided by the step; losses are up to a few thousand here.
         np.testing.assert_allclose(gradient, wanted, rtol=1e-6, atol=1e-6 * max(1, np.abs(wanted).max()), err_msg=name)
 
 
@@ -150,7 +150,7 @@ def test_all_back_ends_agree(what: str, framework: str) -> None:
     wanted, found = gradients_of("reference", text, feed), gradients_of(framework, text, feed)
     assert wanted.keys() == found.keys()
     for name, value in wanted.items():
-        # Float64; sums of some tens of terms in another order.
+        # Float64; sums of some tens of terms in a different order.
         np.testing.assert_allclose(
             found[name], value, rtol=1e-11, atol=1e-11 * max(1, np.abs(value).max()), err_msg=name
         )
@@ -193,7 +193,7 @@ LAYERS = {
 
 
 def recurrent(op: str, length: int | str, how: dict[str, Any]) -> tuple[d5.Network, dict[str, Any]]:
-    """A layer over sequences of this length, of three steps in fact, and what is fed."""
+    """A layer over sequences of this (possibly symbolic) length, in fact three steps, and its feeds."""
     way, gates = how.get("direction", "forward"), GATES[op]
     directions, batch, features, hidden = 1 + (way == "bidirectional"), 2, 3, 2
     rng = np.random.default_rng(3)
@@ -225,7 +225,7 @@ def recurrent(op: str, length: int | str, how: dict[str, Any]) -> tuple[d5.Netwo
 @pytest.mark.parametrize("how", LAYERS)
 @pytest.mark.parametrize("op", GATES)
 def test_a_recurrent_layer_of_any_length_is_a_scan(op: str, how: str, framework: str) -> None:
-    """Its gradient is that of the layer over as many steps, which is written as one cell after the other."""
+    """Its gradient equals that of the layer over a fixed number of steps, which is unrolled cell by cell."""
     pytest.importorskip({"pytorch": "torch", "reference": "numpy"}.get(framework, framework))
     found = {}
     for length in ("T", 3):
@@ -237,7 +237,7 @@ def test_a_recurrent_layer_of_any_length_is_a_scan(op: str, how: str, framework:
             name: to_numpy(value) for name, value in executor.gradients().items()
         }
     for name, value in found[3].items():
-        # Float64; sums of some tens of terms in another order.
+        # Float64; sums of some tens of terms in a different order.
         np.testing.assert_allclose(found["T"][name], value, rtol=1e-10, atol=1e-12, err_msg=name)
 
 

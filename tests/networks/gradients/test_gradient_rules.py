@@ -1,4 +1,4 @@
-"""Rules of activations, reductions, indexing and normalisation: against torch and central differences, in float64."""
+"""Rules of activations, reductions, indexing and normalization: against torch and central differences, in float64."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def ints(build: NetworkBuilder, *values: int) -> ir.Value:
 
 
 def number(build: NetworkBuilder, value: float) -> ir.Value:
-    """A floating-point constant, which is no parameter."""
+    """A floating-point constant, which is not a parameter."""
     tensor = ir.tensor(np.array(value))
     constant = build.op("Constant", value=tensor)
-    tensor.name = constant.name  # onnx-ir names it so when it is first read; the networks are compared byte for byte
+    tensor.name = constant.name  # onnx-ir gives this name on the first read; the networks are compared byte for byte
     return constant
 
 
 def leaky_relu(x: Any) -> Any:
-    """With ONNX's default, which is the float32 beside 0.01."""
+    """With ONNX's default, which is the float32 closest to 0.01."""
     return F.leaky_relu(x, float(np.float32(0.01)))
 
 
-# no kink at a random point; each with points where something special happens
+# no kink at a random point; each with points of special behavior
 ACTIVATIONS: list[tuple[str, dict[str, Any], Callable[..., Any]]] = [
     ("LeakyRelu", {}, leaky_relu),
     ("LeakyRelu", {"alpha": 0.25}, lambda x: F.leaky_relu(x, 0.25)),
@@ -78,7 +78,7 @@ def test_functions_of_one_value(op: str, attributes: dict[str, Any], expected: C
 
 
 def test_kinks_are_torchs() -> None:
-    """At the kink itself any subgradient is right; ours are torch's, so that trajectories agree."""
+    """At the kink itself any subgradient is right; deep5 uses torch's, so that trajectories agree."""
     zeros = {"x": np.array([-1.0, 0.0, 1.0])}
     for op, expected in (("Relu", torch.relu), ("LeakyRelu", leaky_relu), ("Elu", F.elu), ("Abs", torch.abs)):
         check_case(lambda build, x, op=op: build.op(op, x), expected, {"x": (3,)}, initial=zeros, smooth=False)
@@ -92,7 +92,7 @@ def test_kinks_are_torchs() -> None:
 
 
 def test_relu_keeps_infinities_apart() -> None:
-    """An overflown gradient is infinite, and zero behind an inactive unit; a product with zero would make it NaN."""
+    """An overflowed gradient is infinite, and zero after an inactive unit; a product with zero would make it NaN."""
     network = dot_network(lambda build, x: build.op("Relu", x), {"x": (3,)}, initial={"x": np.array([-1.0, 2.0, 0.0])})
     _, gradients = gradients_of(network, {"seed": np.array([np.inf, np.inf, -np.inf])}, ["x"])
     np.testing.assert_array_equal(gradients["x"], [0.0, np.inf, 0.0])
@@ -127,7 +127,7 @@ def test_powers_by_a_constant(exponent: float) -> None:
             return build.op("Pow", x, power)
 
         check_case(op, lambda x: x**exponent, {"x": (3, 4)})
-    # x = 0: a derivative that is finite stays so
+    # x = 0: a finite derivative stays finite
     check_case(
         lambda build, x: build.op("Pow", x, number(build, exponent)),
         lambda x: x**exponent,
@@ -252,7 +252,7 @@ def test_the_norm_of_nothing_has_gradient_zero() -> None:
 
 
 GATHERS: list[tuple[tuple[int, ...], int, Any]] = [
-    ((5, 3), 0, [0, 4, 0, -1]),  # twice the same, once the same by its negative
+    ((5, 3), 0, [0, 4, 0, -1]),  # twice the same input, once with its negative
     ((5, 3), 0, [[1, 2], [2, -5]]),
     ((5, 3), 0, 2),
     ((4, 5, 3), 1, [3, 3, -1]),
@@ -298,7 +298,7 @@ def test_gather_elements(axis: int) -> None:
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("read", ["all", "last"])
 def test_split(parts: tuple[int, ...], even: bool, axis: int, read: str) -> None:
-    if even:  # without sizes the last part is the smaller one
+    if even:  # without sizes the last part is the smallest
         parts = {1: (5,), 2: (4, 3), 3: (3, 3, 1)}[len(parts)]
     shape = (sum(parts), 2) if axis == 0 else (2, sum(parts))
 
@@ -345,8 +345,8 @@ SLICES: list[tuple[list[int], list[int], list[int] | None, list[int] | None]] = 
     ([1], [4], [1], None),
     ([0, -3], [END, -1], [0, 2], None),
     ([0, 2], [3, END], None, None),
-    ([3], [3], [1], None),  # nothing
-    ([4], [1], [1], None),  # nothing
+    ([3], [3], [1], None),  # empty
+    ([4], [1], [1], None),  # empty
     ([0, 1], [END, END], [1, 2], [2, 3]),
     ([-1], [INT_MIN], [1], [-1]),
     ([-1, 4], [-END, 0], [-1, 1], [-2, -1]),
@@ -355,7 +355,7 @@ SLICES: list[tuple[list[int], list[int], list[int] | None, list[int] | None]] = 
 
 
 def sliced(shape: tuple[int, ...], starts: Any, ends: Any, axes: Any, steps: Any) -> np.ndarray:
-    """The flat numbers of the elements that ONNX's Slice takes, by ONNX's own reference."""
+    """The flat indices of the elements that ONNX's Slice takes, from ONNX's own reference."""
     build = NetworkBuilder("slice")
     rest = [None if value is None else ints(build, *value) for value in (starts, ends, axes, steps)]
     network = build.network({"y": build.op("Slice", build.input("x", shape, "int64"), *rest)})
@@ -372,7 +372,7 @@ def test_slice(starts: Any, ends: Any, axes: Any, steps: Any, how: str) -> None:
     def op(build: Any, x: Any) -> Any:
         rest = [None if value is None else ints(build, *value) for value in (starts, ends, axes, steps)]
         if how == "at run time":
-            # a value that nobody knows before the run: the shape of x enters it, and leaves again
+            # a value unknown before the run: adds the size of x and subtracts it again
             size = build.op("Shape", x, start=0, end=1)
             rest[0] = build.op("Add", build.op("Sub", rest[0], size), size)
         return build.op("Slice", x, *rest)
@@ -432,7 +432,7 @@ def test_shapes_and_repetitions() -> None:
 
 
 def test_precision_may_change_on_the_way() -> None:
-    """float64 through float32 and back: the gradient passes, rounded to float32 once each way."""
+    """float64 through float32 and back: the gradient passes through, rounded to float32 once in each direction."""
     network = dot_network(
         lambda b, x: b.op("Cast", b.op("Tanh", b.op("Cast", x, to=ir.DataType.FLOAT)), to=ir.DataType.DOUBLE),
         {"x": (3, 4)},
@@ -499,7 +499,7 @@ def test_functions_without_a_rule_are_expanded(op: str, expected: Callable[..., 
 
 
 def test_an_lstm_is_expanded_into_cells() -> None:
-    """Against torch's own layer; ONNX's gates stand in the order i, o, f, c, torch's in i, f, c, o."""
+    """Against torch's own layer; ONNX's gate order is i, o, f, c, torch's is i, f, c, o."""
     steps, batch, features, hidden = 3, 2, 4, 5
     shapes = {"x": (steps, batch, features), "w": (1, 20, features), "r": (1, 20, hidden), "b": (1, 40)}
     order = np.concatenate([np.arange(gate * hidden, (gate + 1) * hidden) for gate in (0, 2, 3, 1)])
@@ -523,7 +523,7 @@ def test_steps_stop_the_gradient(op: str) -> None:
 
 
 def test_shapes_stop_the_gradient() -> None:
-    """A size that enters as a number, and a comparison that chooses: no operator of these is in anybody's way."""
+    """A size used as a number, and a comparison that selects: their operators do not block the gradient."""
 
     def op(build: Any, x: Any) -> Any:
         size = build.op("Cast", build.op("Size", x), to=ir.DataType.DOUBLE)
@@ -584,7 +584,7 @@ def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("op", sorted(RULES))
 def test_every_rule_names_its_source(op: str) -> None:
-    """The version of the operator that it differentiates is the one that networks are built in."""
+    """The operator version that it differentiates is the one that networks are built in."""
     opset = OPSET if onnx.defs.has(op, OPSET, "") else onnx.defs.onnx_opset_version()
     version = onnx.defs.get_schema(op, opset).since_version
     assert f"{op}-{version}" in (RULES[op].__doc__ or "").partition("References:")[2]

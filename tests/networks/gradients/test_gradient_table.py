@@ -1,7 +1,7 @@
 """Gradient rules against PyTorch's, JAX's and TensorFlow's own gradients, in float64, on views of any layout.
 
-The rules that a comparison is about are those that were called for it, noted down as they are called; that an operator
-is named in a table counts for nothing.
+A comparison covers the rules that were called for it, recorded as they are called; an operator's name in a table does
+not count as covered.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from gradient_table import ELEMENTS, Row
 
 TABLE = {**ELEMENTS, **LAYERS}
 
-# Two float64 programs that add at most some hundred terms of size 1, each in an order of its own, and functions that
-# each library rounds in its last bits: together 1e-14, and a hundred times as much for other processors and libraries.
+# Two float64 programs that add at most about a hundred terms of size 1, each in its own order, and functions that each
+# library rounds differently in the last bits: together 1e-14, and a hundred times as much for other processors and
+# libraries.
 TOLERANCE = 1e-12
 
 
@@ -37,7 +38,7 @@ def values_of(row: Row) -> list[np.ndarray]:
 
 
 def seed_of(size: int) -> np.ndarray:
-    """What the backward pass starts from: random, so that a wrong element anywhere shows."""
+    """The seed of the backward pass: random, so that a wrong element anywhere shows."""
     return np.random.default_rng(6).standard_normal(size)
 
 
@@ -67,7 +68,7 @@ def jax_gradients(functions: Functions) -> list[list[np.ndarray]]:
         return [backward(function, own) for (function, _), own in zip(functions, leaves, strict=True)]
 
     with jax.enable_x64(True):
-        # All rows of an operator in one program, not optimised: compiling takes most of the time by far.
+        # All rows of an operator in one program, not optimized: compiling dominates the time.
         compiled = jax.jit(together, compiler_options={"xla_backend_optimization_level": 0})
         found = compiled([values for _, values in functions])
         return [[np.asarray(gradient) for gradient in row] for row in found]
@@ -97,19 +98,19 @@ AUTOGRAD: dict[str, Callable[[Functions], list[list[np.ndarray]]]] = {
 
 @functools.cache
 def expected(framework: str, op: str) -> dict[int, list[np.ndarray]]:
-    """The framework's gradients by the number of the row; nothing of deep5 enters them."""
+    """The framework's gradients by row number, computed without deep5."""
     rows = {index: row for index, row in enumerate(TABLE[op]) if getattr(row, framework) is not None}
     found = AUTOGRAD[framework]([(getattr(row, framework), values_of(row)) for row in rows.values()])
     return dict(zip(rows, found, strict=True))
 
 
 def transposed(value: np.ndarray) -> np.ndarray:
-    """The same numbers with the first axis innermost in memory."""
+    """The same numbers with the first axis contiguous in memory."""
     return np.array(value, order="F")
 
 
 def stepped(value: np.ndarray) -> np.ndarray:
-    """Every second element of an array that holds NaN between."""
+    """Every second element of an array that holds NaN in between."""
     wide = np.full([2 * extent for extent in value.shape], np.nan)
     view = wide[(..., *[slice(None, None, 2)] * value.ndim)]
     view[...] = value
@@ -117,7 +118,7 @@ def stepped(value: np.ndarray) -> np.ndarray:
 
 
 def backwards(value: np.ndarray) -> np.ndarray:
-    """The same numbers, the last one first in memory: all strides negative."""
+    """The same numbers, stored last one first: all strides negative."""
     return np.flip(np.flip(value).copy())
 
 
@@ -131,7 +132,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @contextmanager
 def noted(monkeypatch: pytest.MonkeyPatch, rules: Mapping[str, Rule]) -> Iterator[list[str]]:
-    """Differentiate by these rules; yields the operators whose rules were called, in the order of their calls."""
+    """Differentiate with these rules; yields the operators whose rules were called, in call order."""
     called: list[str] = []
 
     class Noted(dict[str, Rule]):
@@ -158,11 +159,11 @@ def network_of(row: Row) -> tuple[Network, dict[str, np.ndarray], dict[str, np.n
 def own_gradients(
     row: Row, rules: Mapping[str, Rule], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[str], dict[str, list[np.ndarray]]]:
-    """The rules that were called, and deep5's gradients by the layout of what they were computed from."""
+    """The rules that were called, and deep5's gradients by the layout of their inputs."""
     network, values, seed = network_of(row)
     with noted(monkeypatch, rules) as called:
         gradients = gradient_network(network, wrt=list(values))
-    # The first two are the product with the seed, and what flattens the operator's result for it.
+    # The first two are the product with the seed, and the node that flattens the operator's result for it.
     assert called[:2] == ["MatMul", "Reshape"]
     executor = Reference().executor(gradients)
     results = {}
@@ -179,7 +180,7 @@ def compare(
     """Compare the rule of one operator with a framework, over all rows and layouts.
 
     Returns:
-        The operators whose rules were called in rows that this framework judged, and how many rows those are.
+        The operators whose rules were called in rows compared with this framework, and the number of these rows.
     """
     judged: set[str] = set()
     rows = expected(framework, op)
@@ -197,7 +198,7 @@ def compare(
 
 @pytest.mark.parametrize("framework", AUTOGRAD)
 def test_every_rule_against_a_framework(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every rule of the table is called, its gradients are compared, at two shapes or settings at least."""
+    """Every rule of the table is called and its gradients compared, for at least two shapes or settings."""
     judged: set[str] = set()
     for op in sorted(TABLE):
         called, rows = compare(op, framework, monkeypatch)
@@ -222,7 +223,7 @@ def slopes(row: Row, step: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list
 
 
 def test_every_rule_against_central_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first two rows of each operator, which stay away from kinks."""
+    """At the first two rows of each operator, which are away from kinks."""
     judged: set[str] = set()
     for op in sorted(TABLE):
         # truncation h^2 = 1e-10 and cancellation eps/h = 1e-11, times a third derivative of some tens; through float32
@@ -236,7 +237,7 @@ def test_every_rule_against_central_differences(monkeypatch: pytest.MonkeyPatch)
 
 
 def off(rule: Rule, error: float) -> Rule:
-    """The rule with all that it sends back a little too large."""
+    """The rule with all gradients slightly too large."""
 
     def wrong(b: Any, node: Any, grads: Any) -> Any:
         sent = rule(b, node, grads)
@@ -249,14 +250,14 @@ def off(rule: Rule, error: float) -> Rule:
 @pytest.mark.parametrize("framework", AUTOGRAD)
 @pytest.mark.parametrize("op", sorted(TABLE))
 def test_a_wrong_rule_is_caught(framework: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong by one part in a million, which float32 would hardly see."""
+    """Wrong by one part in a million, which float32 would hardly show."""
     planted = {**RULES, op: off(RULES[op], 1e-6)}
     with pytest.raises(AssertionError, match=f"{op}, row 0, input 0, contiguous"):
         compare(op, framework, monkeypatch, planted)
 
 
 def test_a_layout_that_is_misread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a kernel that ignores strides would make of a transposed view."""
+    """What a kernel that ignores strides would compute from a transposed view."""
     monkeypatch.setitem(LAYOUTS, "transposed", lambda value: np.ravel(value, order="F").reshape(value.shape))
     with pytest.raises(AssertionError, match="Tanh, row 0, input 0, transposed"):
         compare("Tanh", "pytorch", monkeypatch)

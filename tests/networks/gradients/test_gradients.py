@@ -167,7 +167,7 @@ BROADCASTS = [
     ({"a": (1, 4), "c": (2, 3, 1)}, None),
     ({"a": (5, 4), "c": (1, 4)}, {"a": ("N", 4)}),
     ({"a": (5, 4), "c": (5, 1)}, {"a": ("N", 4), "c": ("N", 1)}),
-    # the same graph must be right whether or not M turns out to be 1
+    # the same graph must be right for M = 1 and for any other M
     ({"a": (5, 4), "c": (1, 4)}, {"a": ("N", 4), "c": ("M", 4)}),
     ({"a": (5, 4), "c": (5, 4)}, {"a": ("N", 4), "c": ("M", 4)}),
     ({"a": (2, 5, 4), "c": (1, 4)}, {"a": (2, "N", 4), "c": ("M", 4)}),

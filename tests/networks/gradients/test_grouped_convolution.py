@@ -22,8 +22,8 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], bool, dict[str, Any]]] = [
     ((3, 4, 9, 8), (4, 1, 3, 3), True, {"group": 4, "strides": [2, 3], "pads": [1, 1, 1, 1]}),
     ((2, 3, 10, 9), (6, 1, 2, 3), True, {"group": 3, "dilations": [2, 1], "strides": [3, 2], "pads": [0, 2, 1, 0]}),
     ((3, 4, 6, 6), (8, 2, 1, 1), True, {"group": 2, "strides": [2, 2]}),
-    ((1, 4, 5, 5), (2, 2, 3, 3), False, {"group": 2}),  # one output a group
-    ((2, 4, 9, 8), (4, 1, 3, 3), False, {"group": 4, "pads": [1, 1, 1, 1]}),  # more windows than go together
+    ((1, 4, 5, 5), (2, 2, 3, 3), False, {"group": 2}),  # one output per group
+    ((2, 4, 9, 8), (4, 1, 3, 3), False, {"group": 4, "pads": [1, 1, 1, 1]}),  # more windows than are processed together
     ((2, 64, 14, 13), (4, 32, 2, 1), True, {"group": 2}),  # many channels and windows
     ((2, 4, 11), (6, 2, 4), True, {"group": 2, "strides": [2], "pads": [2, 1]}),
     ((1, 4, 5, 4, 6), (4, 1, 2, 2, 3), True, {"group": 4, "strides": [1, 2, 1], "pads": [0, 1, 1, 0, 1, 0]}),
@@ -31,7 +31,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], bool, dict[str, Any]]] = [
 
 
 def native(attributes: dict[str, Any], rank: int) -> Callable[..., Any]:
-    """The same convolution in torch, which knows no padding that differs between the sides."""
+    """The same convolution in torch, which has no asymmetric padding."""
     convolution = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
     pads = attributes.get("pads", [0] * 2 * rank)
     order = [pads[side * rank + axis] for axis in reversed(range(rank)) for side in (0, 1)]
@@ -83,7 +83,7 @@ def test_groups_that_are_mixed_up_are_seen(wrong: str, monkeypatch: pytest.Monke
 
 
 def separable(dtype: str) -> Network:
-    """A depthwise convolution, one in two groups, and one of single elements: the blocks of small networks."""
+    """A depthwise convolution, one in two groups, and a pointwise one: the building blocks of small networks."""
     build = NetworkBuilder("separable", dtype=dtype, seed=2)
     x = build.input("input", ("N", 3, 9, 8))
     deep = build.parameter("deep", (6, 1, 3, 3))
@@ -105,7 +105,7 @@ def separable(dtype: str) -> Network:
 
 
 def torchs(network: Network, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Gradients of the same network as torch's user writes it, by all parameters and by the input, in float64."""
+    """Gradients of the same network as a torch user writes it, by all parameters and by the input, in float64."""
     names = [*network.parameter_specs, "input"]
     start = {name: feeds[name] if name == "input" else network.initial(name) for name in names}
     leaves = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in start.items()}
@@ -117,7 +117,7 @@ def torchs(network: Network, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarr
     return {name: leaf.grad.numpy() for name, leaf in leaves.items()}
 
 
-# ONNX Runtime and OpenVINO convolve in float32 alone.
+# ONNX Runtime and OpenVINO convolve only in float32.
 ENGINES = [
     *((name, "float64") for name in ("reference", "pytorch", "tensorflow", "jax")),
     *((name, "float32") for name in ("reference", "onnxruntime", "openvino")),
@@ -126,7 +126,7 @@ ENGINES = [
 
 @pytest.mark.parametrize(("framework", "dtype"), ENGINES)
 def test_back_ends(framework: str, dtype: str) -> None:
-    """Gradients against torch's, and a step down them."""
+    """Gradients against torch's, and one gradient descent step."""
     network = separable(dtype)
     rng = np.random.default_rng(4)
     feeds = {"input": rng.standard_normal((5, 3, 9, 8)).astype(dtype), "label": rng.integers(0, 8, 5)}
@@ -134,7 +134,7 @@ def test_back_ends(framework: str, dtype: str) -> None:
     executor = d5.framework(framework).executor(network)
     executor.inference_and_backprop(feeds, wrt=list(expected))
     found = executor.gradients()
-    # some hundred products of size 1, whose sums are gradients of size 0.01 to 0.1
+    # about a hundred products of size 1, whose sums are gradients of size 0.01 to 0.1
     tolerance = {"float64": 1e-13, "float32": 1e-6}[dtype]
     for name, want in expected.items():
         got = np.asarray(found[name])
@@ -150,7 +150,7 @@ def test_back_ends(framework: str, dtype: str) -> None:
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("extent", [3, 6])
 def test_three_spatial_axes(framework: str, group: int, extent: int) -> None:
-    """OpenVINO has no transposed convolution over four axes, as which a small image with its batch would count."""
+    """OpenVINO has no transposed convolution of rank 4, which a small image with its batch would need."""
     build = NetworkBuilder("volume")
     weight = build.parameter("w", (4, 4 // group, 2, 2, 2))
     x = build.op("Conv", build.input("input", ("N", 4, *[extent] * 3)), weight, kernel_shape=[2] * 3, group=group)
@@ -163,5 +163,5 @@ def test_three_spatial_axes(framework: str, group: int, extent: int) -> None:
         executor.inference_and_backprop({"input": images, "label": np.array([0, 1, 2])}, wrt=["w", "input"])
         found.append({key: np.asarray(value) for key, value in executor.gradients().items()})
     for key, want in found[1].items():
-        # sums of at most some hundred products of size 0.1
+        # sums of at most about a hundred products of size 0.1
         np.testing.assert_allclose(found[0][key], want, rtol=1e-5, atol=1e-6, err_msg=key)

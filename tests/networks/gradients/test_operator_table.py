@@ -1,4 +1,4 @@
-"""Every operator of ONNX has a gradient, or a reason why it has none; the page that says so is up to date."""
+"""Every ONNX operator has a gradient or a reason why it has none; the page that lists them is up to date."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_rule_is_tested_at_drawn_nodes_or_row_by_row() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    """If not: python tests/support/operator_table.py."""
+    """To update it: python tests/support/operator_table.py."""
     assert PAGE.read_text() == page()
 
 

@@ -1,4 +1,4 @@
-"""An attribute that a node leaves out is the number that it is when written out: float32, in float64 networks too."""
+"""An attribute that a node omits has the value of its written-out default: float32, in float64 networks too."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ BRANCHES: dict[str, Branch] = {
 
 
 def defaults(op: str) -> dict[str, float]:
-    """The floating-point attributes that ONNX gives a default, with it."""
+    """The floating-point attributes for which ONNX has a default, with the default."""
     kind = onnx.defs.OpSchema.AttrType.FLOAT
     known = onnx.defs.get_schema(op).attributes.items()
     return {name: a.default_value.f for name, a in known if a.type == kind and a.default_value.name}
 
 
 def network(*, written: bool, without: str = "") -> Network:
-    """Every operator but one in a branch of its own, whose gradient is that by the branch's own scale."""
+    """Every operator but one in its own branch; the branch's own scale has the gradient."""
     build = NetworkBuilder("branches", dtype="float64", seed=5)
     x, outputs = build.input("input", ("N", 4)), {}
     for op, branch in BRANCHES.items():
@@ -73,7 +73,7 @@ def network(*, written: bool, without: str = "") -> Network:
 
 
 def results(framework: str, *, written: bool) -> dict[str, np.ndarray]:
-    # ONNX Runtime has LRN in float32 alone.
+    # ONNX Runtime has LRN only in float32.
     without = "LRN" if framework == "onnxruntime" else ""
     executor = d5.framework(framework).executor(network(written=written, without=without))
     x = np.random.default_rng(6).standard_normal((5, 4))
@@ -84,8 +84,8 @@ def results(framework: str, *, written: bool) -> dict[str, np.ndarray]:
 
 
 def test_every_operator_with_such_an_attribute_is_here() -> None:
-    # These have no gradient on the reference, or are tried forward in test_reference_order.py; that what they
-    # leave out is ONNX's default, its own suite sees.
+    # These have no gradient on the reference, or test_reference_order.py tests them forward; ONNX's own suite shows
+    # that their omitted attributes have ONNX's defaults.
     forward = {"GroupNormalization", "InstanceNormalization", "MaxRoiPool", "RMSNormalization", "Resize", "RoiAlign"}
     random = {op for op in OPERATORS if op.startswith("Random")}
     assert {op for op in OPERATORS if defaults(op)} - forward - random == set(BRANCHES)

@@ -1,4 +1,4 @@
-"""An axis that an operator's input does not have is refused where a network is read or built."""
+"""A network with an axis that an operator's input does not have is refused when it is read or built."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deep5.networks import Network, NetworkBuilder
 from deep5.networks.onnx.axes import _BEYOND
 
 FLOAT, INT64, UINT8 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT8
-# Of another opset than the others, or with sequences, which no network gives away.
+# Of another opset than the others, or with sequences, which networks do not output.
 APART = {"Scatter", "SplitToSequence", "ConcatFromSequence"}
 # Operator: further inputs, outputs, attributes, element type of the first output.
 NODES: dict[str, tuple[dict[str, np.ndarray], int, dict[str, Any], int]] = {
@@ -72,7 +72,7 @@ def test_an_axis_that_is_not_there_is_refused(operator: str, axis: int) -> None:
 
 
 def test_the_message_says_which_axes_there_are() -> None:
-    # ONNX's own inference keeps 32 bits of an axis: this one counts as -1 there.
+    # ONNX's own inference keeps only 32 bits of an axis: there this one becomes -1.
     axis = -1 - 2**46
     text = rf"the node 'odd' \(Softmax\): got axis {axis}; allowed: a dimension of its input"
     with pytest.raises(NetworkError, match=text):

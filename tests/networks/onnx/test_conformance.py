@@ -1,4 +1,4 @@
-"""ONNX's back-end suite on every framework: what is not on a framework's list passes, what is on it ends as it says."""
+"""ONNX's back-end suite on every framework: cases not on a framework's list pass, listed ones end as listed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from deep5.core.errors import MissingDependency
 
 SIZES = {"node": 1884, "converted": 82, "operator": 35, "simple": 23, "light": 9}
 LEAST = {"reference": 1860, "onnxruntime": 1483, "pytorch": 1400, "tensorflow": 1200, "jax": 1200}
-"""Of the node tests."""
+"""Least number of node tests that are not listed."""
 EVERY = 6
-"""One case of so many runs daily on each framework; the others are slow, together."""
+"""On each framework one case in this many runs daily; the others are slow, together."""
 
 
 def daily(framework: str, suite: str, name: str) -> bool:
-    """The sample, another one for each framework; the light models take seconds each."""
+    """The sample, a different one for each framework; the light models take seconds each."""
     seed = hashlib.sha256(f"{framework}/{suite}/{name}".encode()).digest()
     return int.from_bytes(seed[:4]) % EVERY == 0 and suite != "light"
 
@@ -56,7 +56,7 @@ def test_case(framework: str, suite: str, name: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_lists(framework: str) -> None:
-    """They name cases that there are, say why, and leave as many as were promised."""
+    """The lists name existing cases, give a reason, and leave at least the promised number of cases."""
     listed = excluded(framework)
     assert {suite: len(cases(suite)) for suite in SUITES} == SIZES
     for suite, names in listed.items():

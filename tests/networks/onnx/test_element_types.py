@@ -1,4 +1,4 @@
-"""Element types: what ONNX forbids to mix is refused at import, and what it refuses is said with its cause."""
+"""Element types: mixes that ONNX forbids are refused at import, and ONNX's own refusals are reported with the cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deep5.networks import Network, NetworkBuilder
 
 FLOAT, DOUBLE, INT64, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
 node = helper.make_node
-# As float32 it is another number: back-ends that convert in another order give another sum.
+# Not exact in float32: back-ends that convert in another order give another sum.
 WIDE = np.full(4, 2**25 + 1)
 
 
@@ -38,12 +38,12 @@ def model(
 
 
 def branches(inner: int) -> Any:
-    """An If, one branch of which adds numbers of another type."""
+    """An If with one branch that adds numbers of another type."""
 
     def body(name: str, kind: int) -> Any:
         value = numpy_helper.from_array(np.ones(4, helper.tensor_dtype_to_np_dtype(kind)), "one")
         nodes = [
-            node("Constant", [], ["one"], value=value, name=f"one_{name}"),  # both branches have a value of this name
+            node("Constant", [], ["one"], value=value, name=f"one_{name}"),  # a value of this name in both branches
             node("Add", ["x", "one"], [f"sum_{name}"], name=f"add_{name}"),
         ]
         return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"sum_{name}", FLOAT, ["N", 4])])
@@ -53,7 +53,7 @@ def branches(inner: int) -> Any:
 
 
 def loop(kind: int) -> Any:
-    """A Loop that adds a value of the outer graph to what it carries."""
+    """A Loop that adds a value of the outer graph to its carried value."""
     names = [("i", INT64, []), ("go", BOOL, []), ("carried", FLOAT, ["N", 4])]
     nodes = [node("Identity", ["go"], ["again"]), node("Add", ["carried", "k"], ["next"], name="inner")]
     outs = [("again", BOOL, []), ("next", FLOAT, ["N", 4])]
@@ -68,7 +68,7 @@ def loop(kind: int) -> Any:
 
 
 def damaged() -> Any:
-    """A Constant, the name of whose attribute no text decodes."""
+    """A Constant with an attribute whose name is not valid UTF-8."""
     proto = model([node("Constant", [], ["y"], value_floats=[1.0])], {}, {"y": (FLOAT, [1])})
     return onnx.ModelProto.FromString(proto.SerializeToString().replace(b"value_floats", b"value_\xff\xffoats"))
 
@@ -178,7 +178,7 @@ def test_branches_and_loops_of_one_type_are_read() -> None:
 
 
 def test_places_of_their_own_types_are_read() -> None:
-    """What shares no type variable may differ: indices, a condition, an exponent, a target, optional inputs."""
+    """Inputs without a shared type variable may differ: indices, conditions, exponents, targets, optional inputs."""
     proto = model(
         [
             node("Gather", ["x", "rows"], ["a"]),
@@ -199,7 +199,7 @@ def test_places_of_their_own_types_are_read() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of ONNX's own functions, which make the examples
 def test_the_models_of_onnx_are_read() -> None:
-    """ONNX's own node tests: this rule refuses none of them."""
+    """ONNX's own node tests: this check refuses none of them."""
     from onnx.backend.test.case.node import collect_testcases
 
     messages = []
@@ -208,7 +208,7 @@ def test_the_models_of_onnx_are_read() -> None:
             Network.from_onnx(case.model)
         except NetworkError as error:
             messages.append(str(error))
-    # Sequences, optionals and texts are not read; nothing else may be the reason.
+    # Sequences, optionals and strings are not supported; there is no other reason.
     reasons = ("mixes", "takes no", "No Op", "remedy: change", "none follows")
     assert not [message for message in messages if any(reason in message for reason in reasons)]
     assert 0 < len(messages) < 300
@@ -260,7 +260,7 @@ def test_a_builder_refuses(make: Any, message: str) -> None:
 
 
 def test_a_builder_has_parameters_of_floating_point() -> None:
-    """Whole numbers are for inputs and constants."""
+    """Integers are for inputs and constants."""
     build = NetworkBuilder("whole", dtype="int8")
     with pytest.raises(
         NetworkError, match="'w': got the element type int8; allowed: bfloat16, float16, float32, float64; remedy"

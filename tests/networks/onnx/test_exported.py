@@ -1,4 +1,4 @@
-"""Networks that torch.onnx.export wrote, in both its forms: gradients are those of the module that was exported."""
+"""Networks that torch.onnx.export wrote, in both formats: gradients are those of the exported module."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ torch = pytest.importorskip("torch", reason="exports are PyTorch's")
 from exported_modules import MODULES  # noqa: E402 - it needs PyTorch
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime")
-# Of these, compilation alone takes more than ten seconds.
+# For these, compilation by itself takes more than ten seconds.
 SLOW = {(module, framework) for module in ("lstm", "gru") for framework in ("jax", "tensorflow")}
-# Float32, the same operations in another order: some ten roundings of 6e-8.
+# Float32, the same operations in another order: about ten roundings of 6e-8.
 CLOSE = 1e-5
 
 
-# The older form, of TorchScript, and the newer one, of torch.export, which is the default from PyTorch 2.9 on.
+# The older format, of TorchScript, and the newer one, of torch.export, the default since PyTorch 2.9.
 FORMS = ("torchscript", "dynamo")
-# Of the newer form, whose export alone takes seconds, these modules are exported daily, some always.
+# In the newer format, whose export by itself takes seconds, these modules are exported daily, some always.
 DAILY = {"perceptron", "attention"}
 ALWAYS = {("attention", framework) for framework in ("reference", "pytorch", "onnxruntime")}
 
@@ -34,7 +34,7 @@ Made = tuple[Any, Any, dict[str, np.ndarray], Any]
 
 @functools.cache
 def exported(name: str, form: str = "torchscript", *, batch: str | None = None) -> Made:
-    """The module, its network with a loss, what to feed it, and the target."""
+    """The module, its network with a loss, its feeds, and the target."""
     if form == "dynamo":
         pytest.importorskip("onnxscript", reason="torch.onnx.export(dynamo=True) needs it")
     torch.manual_seed(0)
@@ -63,10 +63,10 @@ def exported(name: str, form: str = "torchscript", *, batch: str | None = None) 
 
 
 def written(module: Any, feed: dict[str, Any], **settings: Any) -> onnx.ModelProto:
-    """What torch.onnx.export makes of a module."""
+    """The file that torch.onnx.export writes for a module."""
     file, names = io.BytesIO(), {"input_names": list(feed), "output_names": ["y"], "verbose": False}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own, on what its next versions will do
+        warnings.simplefilter("ignore")  # the exporter's warnings about future versions
         torch.onnx.export(module, tuple(feed.values()), file, **names, **settings)
     return onnx.ModelProto.FromString(file.getvalue())
 
@@ -84,7 +84,7 @@ def compare(framework: str, made: Made) -> None:
     found = executor.gradients()
     for key, value in module.named_parameters():
         own, wanted = d5.to_numpy(found[key]), value.grad.numpy()
-        # A sum that is 0 but for roundings (a bias before a normalisation) is held to what it is a sum of.
+        # A sum that is 0 up to rounding (a bias before a normalization) is compared relative to its terms.
         scale = max(float(np.linalg.norm(wanted)), 1e-3 * loss.item())
         assert own.shape == wanted.shape
         assert np.linalg.norm(own - wanted) <= CLOSE * scale, key
@@ -121,7 +121,7 @@ def test_a_batch_of_any_size(form: str, name: str, framework: str) -> None:
 
 
 def test_what_only_sets_an_operator_is_no_parameter() -> None:
-    """The scales of an interpolation, a mask of infinities and the state that a layer starts from are no weights."""
+    """An interpolation's scales, a mask of infinities and a layer's initial state are not weights."""
     for name in ("interpolation", "encoder", "lstm", "gru", "slices"):
         module, network, *_ = exported(name)
         assert network.parameter_specs.keys() == dict(module.named_parameters()).keys()

@@ -1,6 +1,6 @@
-"""Networks that torch.onnx.export wrote and optimised, as it does unless it is told not to: what is a parameter there.
+"""Networks that torch.onnx.export wrote and optimized, as it does by default: which values are parameters.
 
-Weights come out transposed, joined and under other names; what is no weight is an initial value, too.
+Weights come out transposed, joined and under other names; other initial values are not parameters.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from test_exported import CLOSE, FRAMEWORKS, SLOW, written  # noqa: E402 - it ne
 
 from exported_modules import MODULES  # noqa: E402 - it needs PyTorch
 
-# The exporter merges a normalisation of the batch into a convolution, in training too; equal initial values into one;
-# and computes with parameters beforehand. What comes out trains, but not as the module did.
+# The exporter folds batch normalization into a convolution, in training too, merges equal initial values, and
+# precomputes expressions of parameters. The resulting network trains, but not as the module did.
 OTHER = {"convolutions", "encoder", "functions"}
 DAILY = {"attention"}
-# A bias that a normalisation takes out: nothing but the roundings of a sum, whose terms are as large as by the weight.
+# A bias that a normalization cancels: its gradient is the rounding error of a sum, with terms as large as the weight's.
 NOTHING = {"down.bias": "down.weight"}
 
 
 @functools.cache
 def folded(name: str) -> tuple[Any, Any, dict[str, np.ndarray]]:
-    """The module with its gradients, its network with a loss, and what to feed it."""
+    """The module with its gradients, its network with a loss, and its feeds."""
     pytest.importorskip("onnxscript", reason="torch.onnx.export(dynamo=True) needs it")
     torch.manual_seed(0)
     case = MODULES[name]
@@ -80,7 +80,7 @@ def assert_close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], ke
     [pytest.param(name, marks=[] if name in DAILY else pytest.mark.slow) for name in MODULES if name not in OTHER],
 )
 def test_gradients_are_those_of_the_module_in_another_order(name: str) -> None:
-    """Transposed and joined, they have the same norm; and nothing that the module has no gradient by has one."""
+    """Transposed and joined, they have the same norm; parameters without a gradient in the module add nothing to it."""
     module, found = folded(name)[0], gradients(name, "reference")[1]
     own = {key: value.grad.numpy() for key, value in module.named_parameters()}
     assert norm(found) == pytest.approx(norm(own), rel=CLOSE)
@@ -100,5 +100,5 @@ def test_constants_are_no_parameters(name: str) -> None:
     own = dict(module.named_parameters())
     assert {key for key, spec in network.parameter_specs.items() if spec.size == 1} <= own.keys()
     count = sum(spec.size for spec in network.parameter_specs.values())
-    # Of one parameter two functions are kept.
+    # Two functions of one parameter are kept.
     assert count <= sum(value.numel() for value in own.values()) + (own["b"].numel() if name == "functions" else 0)

@@ -1,4 +1,4 @@
-"""Files of torch.onnx.export in its older form, which do not say what a parameter is, as docs/networks.md has it."""
+"""Files of torch.onnx.export in its older format, which does not mark parameters, as docs/networks.md describes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import deep5 as d5
 
 
 class Small(torch.nn.Module):
-    """A convolution with batch normalisation, a buffer, and a row of a table that PyTorch does not train."""
+    """A convolution with batch normalization, a buffer, and a row of a table that PyTorch does not train."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Small(torch.nn.Module):
 def exported(file: Path, **settings: Any) -> d5.Network:
     inputs = (torch.ones(2, 3, 5, 5), torch.tensor([0, 1]))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that another exporter is newer
+        warnings.simplefilter("ignore")  # a newer exporter is available
         torch.onnx.export(Small().train(), inputs, file, input_names=["x", "places"], output_names=["loss"], **settings)
     return d5.Network.from_onnx(file)
 

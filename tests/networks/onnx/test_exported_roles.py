@@ -1,4 +1,4 @@
-"""What torch.export says of initial values, in files written here: parameters, constants, and what is made of them."""
+"""Roles of initial values in torch.export files written here: parameters, constants, and values computed from them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ VALUES = {
     "joined": np.eye(3) * 5,  # computed from a parameter
     "places": np.arange(3) + 1,
     "shift": np.arange(3) - 1,
-    "made": np.ones(3) * 7,  # computed, from no parameter
+    "made": np.ones(3) * 7,  # computed, not from a parameter
     "root": np.array(np.sqrt(2)),
     "mask": np.array([0, -np.inf, 0]),
-    "renamed": np.ones(3) * 4,  # by some other tool
+    "renamed": np.ones(3) * 4,  # by another tool
 }
 LEARNED = {"weight", "gain", "joined", "renamed"}
 
@@ -96,7 +96,7 @@ def test_what_is_added_later_is_a_parameter_as_ever(tmp_path: Path) -> None:
 
 
 def test_folded_constants_are_none_of_a_saved_network_either(tmp_path: Path) -> None:
-    """What is computed beforehand stays a constant where the file is written and read again."""
+    """A precomputed constant stays a constant when the network is written and read again."""
     shape = numpy_helper.from_array(np.array([3]), "shape")
     nodes = [
         helper.make_node("Constant", [], ["one"], value_float=1.0),

@@ -1,4 +1,4 @@
-"""Fuzzing: of mutated models only Deep5Errors come out, in bounded time and memory, and no file beside is opened."""
+"""Fuzzing: mutated models raise only Deep5Errors, in bounded time and memory, and no other file is opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deep5.core.errors import MissingDependency, NetworkError, Unsupported
 from fuzzing import fuzz
 from fuzzing_models import write_models
 
-# Cases a day, and in `make test-all`: those of TensorFlow and JAX are traced or compiled.
+# Cases in a daily run, and in `make test-all`: those of TensorFlow and JAX are traced or compiled.
 DAILY = {"reference": 300, "onnxruntime": 200, "pytorch": 250, "tensorflow": 80, "jax": 80}
 LONG = {"reference": 10_000, "onnxruntime": 6000, "pytorch": 8000, "tensorflow": 2000, "jax": 2000}
 FRAMEWORKS = sorted(DAILY)
@@ -28,7 +28,7 @@ FRAMEWORKS = sorted(DAILY)
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the suite's and the exporter's own, on what their next versions will do
+            warnings.simplefilter("ignore")  # warnings of the suite and the exporter about future versions
             assert len(write_models(folder)) > 1900
 
     # The models are ONNX's own, and some that deep5 writes.
@@ -63,7 +63,7 @@ def test_many(framework: str, models: Path) -> None:
 
 
 def test_what_is_found_is_told(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader that lets an error out, ends the process, opens a file beside, or takes memory or time, is caught."""
+    """A loader that leaks an error, ends the process, opens another file, or uses too much memory or time is caught."""
     (tmp_path / "sitecustomize.py").write_text(
         """
 import os, time, sys
@@ -120,7 +120,7 @@ def test_functions_that_call_themselves_are_refused() -> None:
 
 @pytest.mark.parametrize("extent", [-1, -(2**63)])
 def test_an_extent_below_zero_is_refused_wherever_it_stands(extent: int) -> None:
-    """ONNX's own inference ends the process on the slice of such a value."""
+    """ONNX's own inference ends the process on a slice of such a value."""
     made = model("g (float[4] x, int64[1] s) => (float[N] y) { z = Relu (x) y = Slice (z, s, s) }")
     made.graph.value_info.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [extent]))
     with pytest.raises(NetworkError, match=f"the value 'z' has the extent {extent}; allowed: at least 0"):
@@ -137,7 +137,7 @@ def test_a_sparse_constant_below_zero_is_refused() -> None:
 
 
 def test_a_long_vector_is_not_counted_out() -> None:
-    """ONNX's inference, asked to follow the values of shapes, looks at each element that a vector has."""
+    """ONNX's inference visits each element of a vector when it propagates the values of shapes."""
     made = model(f"g (float[{1 << 40}] x, int64[1] i) => (float[1] y) {{ y = Gather (x, i) }}")
     assert d5.Network.from_onnx(made).outputs["y"].shape == (1,)
 
@@ -154,7 +154,7 @@ def test_an_array_beyond_memory_is_refused_before_it_is_made(framework: str) -> 
 
 @pytest.mark.parametrize("text", ["ConstantOfShape (s)", "Expand (x, s)", "Reshape (x, s)"])
 def test_an_array_of_too_many_axes_is_refused(text: str) -> None:
-    """ONNX Runtime's inference writes each of them down."""
+    """ONNX Runtime's inference stores each of them."""
     body = f"<int64 zero = {{0}}, int64 one = {{1}}, int64 goal = {{{1 << 31}}}>"
     made = model(f"g (float x) => (float[N] y) {body} {{ s = Range (zero, goal, one) y = {text} }}")
     with pytest.raises(NetworkError, match="is to make an array of 2,147,483,648 dimensions; allowed: at most 64"):
@@ -162,7 +162,7 @@ def test_an_array_of_too_many_axes_is_refused(text: str) -> None:
 
 
 def test_an_assertion_of_the_framework_is_told_as_its_errors_are() -> None:
-    """JAX checks products of extents by `assert`."""
+    """JAX checks products of sizes by `assert`."""
     made = model("g (float[1, 1] x, int64[2] goal) => (float[a, b] y) { z = Tile (x, goal) y = Ceil (z) }")
     executor = d5.framework("jax").executor(d5.Network.from_onnx(made))
     with pytest.raises(NetworkError, match=r"jax cannot run the network on these inputs \(the node .*Tile"):
@@ -170,7 +170,7 @@ def test_an_assertion_of_the_framework_is_told_as_its_errors_are() -> None:
 
 
 def test_numbers_of_eight_bits_are_fed_to_tensorflow() -> None:
-    """NumPy calls them floating-point numbers, and does not know them when it hands them on."""
+    """NumPy classifies them as floating-point numbers, but cannot export them."""
     import ml_dtypes
 
     network = d5.Network.from_onnx(model("g (float8e5m2[3] unread, float[3] x) => (float[3] y) { y = Neg (x) }"))
@@ -181,7 +181,7 @@ def test_numbers_of_eight_bits_are_fed_to_tensorflow() -> None:
 
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "jax"])
 def test_an_error_of_the_framework_names_the_node(framework: str) -> None:
-    """A count that is fed is not seen before the network runs."""
+    """A count that is fed is unknown before the network runs."""
     made = model("g (float[2, 3] x, int64[2] goal) => (float[a, b] y) { z = Neg (x) y = Reshape (z, goal) }")
     made.graph.node[1].name = "shaped"
     executor = d5.framework(framework).executor(d5.Network.from_onnx(made))
@@ -202,7 +202,7 @@ def test_an_error_of_the_framework_names_the_node(framework: str) -> None:
     ],
 )
 def test_settings_are_held_to_the_schema_before_onnx_sees_them(text: str, said: str) -> None:
-    """ONNX's inference runs before its checker, and ends the process where an attribute or an input is missing."""
+    """ONNX's inference runs before its checker, and ends the process when an attribute or an input is missing."""
     made = model(f"g (float[2] x) => (float[N] y) {{ {text} }}")
     made.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(NetworkError, match=said):

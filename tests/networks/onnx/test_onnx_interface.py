@@ -1,4 +1,4 @@
-"""`onnx_backend`: what ONNX's tools call, and what they are told."""
+"""`onnx_backend`: the functions that ONNX's tools call, and their results and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_node(framework: str) -> None:
     assert y.dtype == np.float32
     split = helper.make_node("Split", ["x"], ["a", "b"], axis=0, num_outputs=2)
     assert [part.tolist() for part in backend.run_node(split, [X])] == [[1], [-2]]
-    # A name that stands twice is one input, "" is none; the version, and what the outputs are, may be said.
+    # A name that occurs twice is one input, "" is none; the version and the outputs' types may be given.
     assert backend.run_node(helper.make_node("Mul", ["x", "x"], ["y"]), (X,), opset_version=14)[0].tolist() == [1, 4]
     clip = helper.make_node("Clip", ["x", "", "most"], ["y"])
     told = backend.run_node(clip, [X, np.array(0, np.float32)], outputs_info=[(np.dtype("float32"), (2,))])

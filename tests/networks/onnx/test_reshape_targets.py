@@ -1,4 +1,4 @@
-"""Targets of a Reshape that are computed of shapes become constants where that can be: 0 for what is kept, and -1."""
+"""Computed targets of a Reshape become constants where possible: 0 for a kept dimension, and -1."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Flattened(torch.nn.Module):
 def test_a_reshape_that_keeps_extents_of_its_input_needs_no_computed_shape(
     framework: str, kept: int, tmp_path: Path
 ) -> None:
-    """As PyTorch exports `x.view(x.size(0), -1)` where the batch is of any size."""
+    """As PyTorch exports `x.view(x.size(0), -1)` with a batch of any size."""
     module, names = Flattened(kept).eval(), {"x": {0: "N", **({1: "M"} if kept == 2 else {})}}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that another exporter is newer
+        warnings.simplefilter("ignore")  # a newer exporter is available
         torch.onnx.export(
             module,
             (torch.zeros(2, 3, 4),),
@@ -55,7 +55,7 @@ def test_a_reshape_that_keeps_extents_of_its_input_needs_no_computed_shape(
 
 
 def test_what_a_reshape_does_not_keep_is_not_taken_for_kept() -> None:
-    """Extents of another value, or in another place, stay computed; with `allowzero` a 0 would be a 0."""
+    """Sizes of another value, or at another position, stay computed; with `allowzero` a 0 would mean size 0."""
 
     def made(order: list[int], source: str = "x", **options: Any) -> d5.Network:
         build = NetworkBuilder("moved")
@@ -81,7 +81,7 @@ def test_what_a_reshape_does_not_keep_is_not_taken_for_kept() -> None:
 
 
 def test_what_no_elements_are_cut_into_is_left_open() -> None:
-    """A 0 in the target would be the extent of the input in its place."""
+    """A 0 in the target would mean the input's dimension at that position."""
     build = NetworkBuilder("none")
     x = build.input("x", ("N", 3, 0))
     batch = build.op("Gather", build.op("Shape", x), build.constant("first", np.array([0])))

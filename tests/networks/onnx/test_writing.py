@@ -1,4 +1,4 @@
-"""Networks as files: what protobuf reads is what was written, and no second copy of the weights is held."""
+"""Networks as files: protobuf reads what was written, and no second copy of the weights is held."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_numbers_of_any_length() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_half_a_gigabyte_is_held_little_more_than_twice(tmp_path: Path) -> None:
-    """Loading, editing and saving: at most 1.2 times the network's size beside the loaded one."""
+    """Loading, editing and saving: peak memory of at most 1.2 times the network's size beside the loaded one."""
     for what in ("build", "work"):
         done = subprocess.run(
             [sys.executable, SCRIPT, tmp_path, what], capture_output=True, text=True, timeout=300, check=False

@@ -1,4 +1,4 @@
-"""Operators in Python on engines that run ONNX alone: values, gradients by their own backward, refusals."""
+"""Operators in Python on engines that run only ONNX: values, gradients by their own backward, errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RNG = np.random.default_rng(11)
 
 
 class Base(d5.Operator):
-    """Outputs like the inputs, no gradient: what subclasses leave out."""
+    """Outputs like the inputs, no gradient: the defaults of subclasses."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         return inputs[:1]
@@ -48,7 +48,7 @@ class IPow(Base):
 
 @d5.register_operator("Softmax", domain=DOMAIN)
 class Softmax(Base):
-    """Along the batch, so that a symbolic extent is summed over."""
+    """Over the batch, so that a symbolic dimension is summed."""
 
     def forward(self, *inputs: Any) -> Any:
         xp, x = d5.array_namespace(*inputs), inputs[0]
@@ -80,7 +80,7 @@ class Polar(Base):
 
 @d5.register_operator("Rows", domain=DOMAIN)
 class Rows(Base):
-    """Each row times one of the factors, by its number; the numbers are whole and have no gradient."""
+    """Each row times one of the factors, by its index; the indices are integers and have no gradient."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         return inputs[0], d5.TensorSpec(shape=inputs[2].shape, dtype="int64")
@@ -99,7 +99,7 @@ class Rows(Base):
 
 @d5.register_operator("Norm", domain=DOMAIN)
 class Norm(Base):
-    """Layer normalisation, with a factor a feature."""
+    """Layer normalization, with a factor per feature."""
 
     def __init__(self, epsilon: float = 1e-5) -> None:
         self.epsilon = epsilon
@@ -124,7 +124,7 @@ class Norm(Base):
 
 @d5.register_operator("Flat", domain=DOMAIN)
 class Flat(Base):
-    """(N, C, W) -> (N, C * W), whose gradient goes back through a shape with the batch in it."""
+    """(N, C, W) -> (N, C * W); its gradient goes through a shape that contains the batch."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         n, *rest = inputs[0].shape
@@ -142,7 +142,7 @@ class Flat(Base):
 
 @d5.register_operator("Step", domain=DOMAIN)
 class Step(Base):
-    """Rounds; its backward passes on threefold what it gets, which no derivative of rounding does."""
+    """Rounds; its backward passes on three times its gradient, which no derivative of rounding does."""
 
     def forward(self, *inputs: Any) -> Any:
         return d5.array_namespace(*inputs).round(inputs[0])
@@ -153,7 +153,7 @@ class Step(Base):
 
 @d5.register_operator("Beside", domain=DOMAIN)
 class Beside(Base):
-    """(N, W), (K,) -> (N,), (K, W) and (K + N, W): sums of rows, the numbered rows, and all rows below them."""
+    """(N, W), (K,) -> (N,), (K, W) and (K + N, W): sums of rows, the indexed rows, and all rows below them."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         x, numbers = inputs
@@ -251,7 +251,7 @@ def test_float64_stays_float64(layer: str) -> None:
 
 
 def test_the_gradient_is_the_operators_own() -> None:
-    """Not that of the ONNX operators that its forward becomes: of a rounding, that is zero."""
+    """Not that of the ONNX operators that its forward becomes: for rounding, that is zero."""
     build = NetworkBuilder("net")
     y = build.op("Step", build.input("x", ("N",)), domain=DOMAIN)
     network = build.network({"loss": build.op("ReduceSum", y, keepdims=0)})
@@ -296,7 +296,7 @@ def test_names_of_a_graph_stay_apart_from_those_of_an_expansion() -> None:
 
 
 def test_a_wrong_expansion_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backward that forgets a term gives other gradients than the reference has of the right one."""
+    """A backward without one term has gradients other than the reference's for the right one."""
     network = network_with(LAYERS["Softmax"])
     want = results("reference", network, 3)
     monkeypatch.setattr(Softmax, "backward", lambda self, g, inputs, outputs, needs: (outputs[0] * g[0],))
@@ -308,7 +308,7 @@ def test_a_wrong_expansion_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("extents", [("N", "K"), ("K", "N"), ("N", "N")])
 def test_gradients_where_several_extents_are_symbolic(engine: str, extents: tuple[str, str]) -> None:
-    """Of which nobody knows which is larger: they have no order to be sorted by."""
+    """It is unknown which is larger, so they cannot be sorted."""
     build = NetworkBuilder("extents", seed=3)
     x, numbers = build.input("x", (extents[0], 3)), build.input("numbers", (extents[1],), "int64")
     made = build.op("Beside", build.op("Mul", x, build.parameter("w", (3,), ones)), numbers, domain=DOMAIN)
@@ -327,7 +327,7 @@ def test_gradients_where_several_extents_are_symbolic(engine: str, extents: tupl
             np.testing.assert_allclose(found[engine][name], value, rtol=2e-5, atol=1e-5, err_msg=name)
 
 
-# Operators that give back what they got, or what they hold
+# Operators that return their input, or an array that they hold
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -354,7 +354,7 @@ def test_inputs_and_constants_may_be_outputs(engine: str) -> None:
         np.testing.assert_array_equal(got[name], value)
 
 
-# What cannot be written so, and what breaks the contract
+# Operators that cannot be written this way or break the contract
 
 
 def operator(name: str, forward: Callable[..., Any], specs: Callable[..., Any] | None = None) -> Layer:
@@ -459,7 +459,7 @@ def test_shapes_that_follow_from_the_batch_are_held_against_the_specs() -> None:
 
 
 def test_a_batch_that_nothing_names() -> None:
-    """Behind a reshape to -1 an extent has no name; that of a gradient is still known to be that of the output."""
+    """After a reshape to -1 a dimension has no name; the gradient still has the output's dimension."""
     build = NetworkBuilder("open")
     x = build.op("Reshape", build.input("x", ("N", 3, 4)), build.constant("to", np.array([-1, 2])))
     y = build.op("Softmax", build.op("Mul", x, build.parameter("w", (1, 2))), domain=DOMAIN)
@@ -485,4 +485,4 @@ def test_an_operator_alone_runs_on_engines_too() -> None:
             np.testing.assert_allclose(d5.to_numpy(got), value, rtol=1e-6)  # some units of float32
         by_hand = operator.backward([np.ones(5, np.float32)] * 2, x, want, (True, True))
         for got, value in zip(gradients, by_hand, strict=True):
-            np.testing.assert_allclose(d5.to_numpy(got), value, rtol=1e-5, atol=1e-6)  # differences of such
+            np.testing.assert_allclose(d5.to_numpy(got), value, rtol=1e-5, atol=1e-6)  # differences of such values

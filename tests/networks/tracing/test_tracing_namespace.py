@@ -1,4 +1,4 @@
-"""The array API on a graph of ONNX under construction: every function against NumPy, where engines run it."""
+"""The array API on an ONNX graph under construction: every function against NumPy, where engines run it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracing_cases import CASES, Case, arrays
 
 
 def network_of(call: Callable[..., Any], specs: Sequence[TensorSpec]) -> tuple[Network, tuple[TracedArray, ...]]:
-    """A network of what a function of a namespace and of arrays becomes: `x0`, … to `y0`, …."""
+    """A network from a call of functions of a namespace and of arrays: `x0`, … to `y0`, …."""
     inputs = [
         ir.Value(
             name=f"x{i}", shape=ir.Shape(spec.shape), type=ir.TensorType(ir.DataType.from_numpy(np.dtype(spec.dtype)))
@@ -75,7 +75,7 @@ def check(name: str, dtype: str) -> None:
     feed = arrays(case, dtype)
     want = by_numpy(case, feed)
     network, (result, *_) = network_of(case.call, of(feed))
-    assert (result.dtype, result.shape) == (want.dtype, want.shape)  # deep5's own bookkeeping
+    assert (result.dtype, result.shape) == (want.dtype, want.shape)  # deep5's own shape inference
     same(on_onnxruntime(network, feed)[0], want, case.ulps)
 
 
@@ -88,7 +88,7 @@ def test_a_function_is_numpys_on_onnxruntime(name: str) -> None:
         check(name, dtype)
 
 
-# What the reference refuses in any network.
+# Operators that the reference refuses in any network.
 NO_KERNEL = r"the reference has no kernel for (A\w+|Bitwise\w+|Cosh|CumSum|IsInf|Range|Sinh|Tan|Trilu)\b"
 
 
@@ -108,7 +108,7 @@ def test_functions_are_numpys_on_the_reference() -> None:
             got = np.asarray(executor.inference({f"x{i}": x for i, x in enumerate(feed)})["y0"])
             ran += 1
             try:
-                same(got, by_numpy(case, feed), case.ulps + 2)  # its kernels are a C compiler's
+                same(got, by_numpy(case, feed), case.ulps + 2)  # its kernels are compiled C
             except AssertionError as error:
                 wrong.append(f"{name} {dtype}: {error}")
     assert not wrong, "\n".join(wrong)
@@ -116,7 +116,7 @@ def test_functions_are_numpys_on_the_reference() -> None:
     assert ran > 250
 
 
-# What OpenVINO's own operators do otherwise, or its executor refuses, in any network.
+# Deviations of OpenVINO's own operators and refusals of its executor, in any network.
 OPENVINO = {
     "exp": "it gives infinity for NaN",
     "remainder": "its Mod of floating-point numbers is x - y * trunc(x / y), which loses digits",
@@ -129,14 +129,14 @@ OPENVINO = {
 
 
 def test_functions_are_numpys_on_openvino() -> None:
-    """All in one network, which takes OpenVINO a second to compile; one a function would take it half a minute."""
+    """All in one network, which OpenVINO compiles in a second; one network per function would take half a minute."""
     names, feeds = list[str](), list[list[np.ndarray]]()
     for name, case in CASES.items():
         wanted = "float32" if "float32" in case.dtypes else "bool" if case.dtypes == ("bool",) else None
         if wanted is None or name in OPENVINO or name.startswith(("count_nonzero", "power 0 ")):
             continue
         feed = arrays(case, wanted)
-        if all(x.size for x in feed):  # what has no elements, its executor refuses when it runs
+        if all(x.size for x in feed):  # its executor refuses empty arrays at run time
             names.append(name)
             feeds.append(feed)
 
@@ -150,7 +150,7 @@ def test_functions_are_numpys_on_openvino() -> None:
     wrong = []
     for number, (name, feed) in enumerate(zip(names, feeds, strict=True)):
         try:
-            # Quotients by reciprocals; what is smaller than the smallest normal number becomes zero.
+            # Quotients by reciprocals; numbers below the smallest normal number become zero.
             tiny = float(np.finfo(np.float32).tiny) * 4
             same(np.asarray(got[f"y{number}"]), by_numpy(CASES[name], feed), CASES[name].ulps + 2, tiny)
         except AssertionError as error:
@@ -226,7 +226,7 @@ def test_why_nan_is_not_left_to_an_engine(monkeypatch: pytest.MonkeyPatch, name:
         assert np.array_equal(got, by_numpy(CASES[name], feed), equal_nan=name == "maximum") == nan_is_kept
 
 
-# Symbolic extents
+# Symbolic dimensions
 
 
 SYMBOLIC: dict[str, Callable[..., Any]] = {
@@ -259,7 +259,7 @@ def test_one_graph_serves_every_batch(name: str) -> None:
     for batch in (3, 8, 1):
         x = np.random.default_rng(batch).standard_normal((batch, 6)).astype(np.float32)
         if name == "var" and batch == 1:
-            continue  # NaN, and a warning of NumPy's
+            continue  # NaN, and a NumPy warning
         want = np.asarray(call(np, x))
         # Sums of up to 48 numbers of size one, in another order.
         np.testing.assert_allclose(on_onnxruntime(network, [x])[0], want, rtol=1e-5, atol=1e-5)
@@ -368,7 +368,7 @@ def test_numbers_and_arrays_of_numpy_may_stand_on_either_side() -> None:
     call = lambda xp, x: table * x + x / table - np.float32(3) + np.sqrt(2.0) * x  # noqa: E731
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     network, _ = network_of(call, of([x]))
-    assert list(network.parameter_specs) == []  # what an operator holds is not trained
+    assert list(network.parameter_specs) == []  # an array that an operator holds is not trained
     got = on_onnxruntime(network, [x])[0]
     np.testing.assert_allclose(got, table * x + x / table - 3 + np.float32(math.sqrt(2)) * x, rtol=1e-6)  # float32
 

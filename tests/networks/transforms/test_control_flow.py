@@ -1,4 +1,4 @@
-"""If, Loop and Scan: run as they are by the reference, and written out where it is known what they run."""
+"""If, Loop and Scan: run unchanged by the reference, and expanded where their branches and iterations are known."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def without(*operators: str) -> Any:
 @pytest.mark.parametrize("what", GRAPHS)
 def test_as_it_is_and_written_out(what: str) -> None:
     proto = model(GRAPHS[what])
-    # Not by onnx's own evaluator: to it a condition that is left out is one that does not hold.
+    # Not from onnx's own evaluator: it takes a missing condition for false.
     expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": X})
     network = Network.from_onnx(proto)
     flat = lowered(network, without("If", "Loop", "Scan"))
@@ -49,7 +49,7 @@ def test_as_it_is_and_written_out(what: str) -> None:
         onnx.checker.check_model(version.to_onnx(), full_check=True)
         found = d5.framework("reference").executor(version).inference({"x": X})
         for name, value in zip(network.outputs, expected, strict=True):
-            # The same float32 operations in the same order, but for the functions, which differ in their last bit.
+            # The same float32 operations in the same order, except the functions, which differ in the last bit.
             np.testing.assert_allclose(found[name], value, rtol=1e-6)
             assert found[name].shape == value.shape
 
@@ -104,7 +104,7 @@ def test_gradients_flow_through_what_is_written_out() -> None:
     for place in np.ndindex(x.shape):
         step = np.zeros_like(x)
         step[place] = 1e-6
-        # Central differences in float64: the error of the formula is some 1e-12, that of rounding 1e-10.
+        # Central differences in float64: the error of the formula is about 1e-12, that of rounding 1e-10.
         assert found[place] == pytest.approx((loss(x + step) - loss(x - step)) / 2e-6, rel=1e-7, abs=1e-9)
 
 
@@ -135,10 +135,10 @@ COUNTED = """g (int64 n, float[4] x) => (float[4] y, float[m,4] all) {
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_more_rows_than_memory_holds_are_refused_before_the_loop_runs(framework: str) -> None:
-    """ONNX Runtime would fill the memory, and end the process when there is no more."""
+    """ONNX Runtime would exhaust the memory, and abort the process."""
     executor = framework_of(framework).executor(Network.from_onnx(model(COUNTED)))
     x = np.ones(4, np.float32)
-    most = 2**40 // 16  # bytes that there may be, of a row of four numbers
+    most = 2**40 // 16  # the allowed bytes, for rows of four numbers
     for count in (most + 1, 2**63 - 1):
         with pytest.raises(NetworkError, match=f"input 'n': got {count:,} iterations .* at most {most:,}"):
             executor.inference({"n": np.array(count), "x": x})
@@ -172,7 +172,7 @@ NESTED = """g (bool x0, bool flag, float[2,3] x) => (float[2,3] y) {
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_condition_is_read_again_inside(framework: str) -> None:
-    """A node alone, which ONNX Runtime is asked about, has its inputs under the names that are read inside."""
+    """A single node, for which ONNX Runtime's support is checked, has the input names that are read inside."""
     executor = framework_of(framework).executor(Network.from_onnx(model(NESTED)))
     expected = {(True, True): -X, (False, True): np.abs(X), (True, False): np.tanh(X), (False, False): np.tanh(X)}
     for (inner, outer), wanted in expected.items():
@@ -188,7 +188,7 @@ LABELLED = """g (bool c, float[2,3] s, int64[2] l) => (float y) {
 
 @pytest.mark.parametrize("framework", ["reference", "onnxruntime", "pytorch", "tensorflow"])
 def test_a_label_below_0_is_refused_in_a_branch_too(framework: str) -> None:
-    """ONNX Runtime reads in front of the array for it."""
+    """ONNX Runtime reads before the start of the array for it."""
     executor = framework_of(framework).executor(Network.from_onnx(model(LABELLED)))
     scores = np.array([[1, 2, 3], [3, 1, 2]], np.float32)
     found = executor.inference({"c": np.array(True), "s": scores, "l": np.array([1, 0])})["y"]
@@ -211,8 +211,8 @@ SUMS = """g (int64 n, int64[3] x, float[4] d, int64[2,1] i, float[2] u) => (int6
 
 
 def test_sums_in_a_loop_are_those_outside_of_one() -> None:
-    """ONNX Runtime sums whole numbers in float64, and in parallel, where deep5 does not have it do otherwise."""
-    x = np.array([2**60, 1, 2], np.int64)  # a sum that float64 does not hold
+    """ONNX Runtime sums integers in float64, and in parallel, unless deep5 prevents it."""
+    x = np.array([2**60, 1, 2], np.int64)  # a sum that float64 does not represent
     feed = {"x": x, "d": np.zeros(4, np.float32), "i": np.array([[1], [1]]), "u": np.array([1, 2], np.float32)}
     for framework in ("onnxruntime", "reference"):
         executor = framework_of(framework).executor(Network.from_onnx(model(SUMS)))
@@ -223,7 +223,7 @@ def test_sums_in_a_loop_are_those_outside_of_one() -> None:
 
 
 def test_a_branch_that_onnx_runtime_has_no_kernel_for_names_the_node() -> None:
-    """Not the If, which it says of itself."""
+    """Not the If, which ONNX Runtime's own message names."""
     text = """g (bool c, int64[3] x) => (int64[1] y) { y = If(c) <
         then_branch = t () => (int64[1] a) { a = ReduceSum(x) },
         else_branch = e () => (int64[1] b) { b = ReduceProd(x) }> }"""
@@ -238,7 +238,7 @@ SHORT = """g (bool c, bfloat16[2,3] x) => (bfloat16[2,3] y) { y = If(c) <
 
 @pytest.mark.parametrize("framework", ["onnxruntime", "pytorch", "tensorflow", "jax"])
 def test_short_numbers_in_a_branch(framework: str) -> None:
-    """ONNX Runtime has no kernels for them: what it computes in float32 is rounded once, in a branch as elsewhere."""
+    """ONNX Runtime has no kernels for them: float32 results are rounded once, in a branch as elsewhere."""
     import ml_dtypes
 
     executor = framework_of(framework).executor(Network.from_onnx(model(SHORT)))
@@ -251,7 +251,7 @@ def test_short_numbers_in_a_branch(framework: str) -> None:
 
 
 def test_of_a_branch_that_is_never_taken_nothing_is_expanded() -> None:
-    """Ten conditions in one another are a thousand nodes, of which one runs."""
+    """Ten nested conditions are a thousand nodes, of which one runs."""
     node = onnx.helper.make_node("AffineGrid", ["theta", "size"], ["grid"])
     for level in range(10):
         branches = []
@@ -275,8 +275,8 @@ def test_of_a_branch_that_is_never_taken_nothing_is_expanded() -> None:
 
     made = lowered(network, supports)
     assert "AffineGrid" not in {node.op_type for node in made.nodes}
-    # At each of the ten levels the nodes inside are asked about once, and a body has some sixty nodes: that the
-    # thousand were expanded would be tens of thousands of questions.
+    # At each of the ten levels the nodes inside are checked once, and a body has about sixty nodes: expanding all
+    # thousand would take tens of thousands of checks.
     assert len(asked) < 5000
 
 

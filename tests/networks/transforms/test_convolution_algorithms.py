@@ -18,7 +18,7 @@ def kinds(network: d5.Network) -> list[str]:
 
 
 def residual() -> d5.Network:
-    """With a stride, an odd padding, a sum around a convolution, and one bias."""
+    """With a stride, odd padding, a sum around a convolution, and one bias."""
     build = NetworkBuilder("residual", seed=0)
     x, label = build.input("input", ("N", 2, 9, 8)), build.input("label", ("N",), "int64")
     weights = [build.parameter(f"w{index}", shape, he_normal) for index, shape in enumerate(WEIGHTS)]

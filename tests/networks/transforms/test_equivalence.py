@@ -1,4 +1,4 @@
-"""A transformation is proved to keep outputs and gradients, and one that does not is told where."""
+"""A transformation is checked to keep outputs and gradients; the error says where one does not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_wrong_output_is_told_with_its_place_and_distance() -> None:
 
 @d5.register_operator("Detached", domain="equivalence_test")
 class Detached(d5.CppOperator):
-    """The identity, whose gradient is twice what it should be."""
+    """The identity with twice its gradient."""
 
     source = """
     template <typename T>
@@ -71,7 +71,7 @@ class Detached(d5.CppOperator):
 
 
 def between(given: d5.Network, op_type: str, value: str, **keywords: Any) -> d5.Network:
-    """With another node behind a value."""
+    """With another node after a value."""
     user = next(node for node in given.nodes if any(each is not None and each.name == value for each in node.inputs))
     return given.add_node(op_type, [value], ["between"], **keywords).add_edge("between", str(user.name), 0)
 
@@ -85,7 +85,7 @@ def test_a_gradient_alone_that_is_wrong_is_found() -> None:
 
 
 def test_what_is_wrong_at_some_batch_alone_is_found() -> None:
-    """Scores that a transformation scales by the size of the batch, in quarters rounded down."""
+    """Scores that a transformation scales by a quarter of the batch size, rounded down."""
 
     def divided(given: d5.Network) -> d5.Network:
         made = given.add_parameter("samples", np.array([4])).add_node("Shape", ["logits"], ["shape"], end=1)

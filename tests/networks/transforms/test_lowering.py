@@ -1,4 +1,4 @@
-"""Expansion of what a back-end lacks: the same numbers from other operators, names kept, weights untouched."""
+"""Expansion of operators that a back-end lacks: the same results, names kept, weights untouched."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_bodies_are_expanded_in_their_turn() -> None:
 @pytest.mark.parametrize("axes", [None, [0, 2, 3], [1]])
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "jax", "onnxruntime", "openvino"])
 def test_mean_variance_normalization_with_its_default(framework: str, axes: list[int] | None) -> None:
-    """Its attribute may be left out, which ONNX's own shape inference does not take."""
+    """Its attribute may be omitted, which ONNX's own shape inference does not support."""
     attributes = {} if axes is None else {"axes": axes}
     graph = helper.make_graph(
         [helper.make_node("MeanVarianceNormalization", ["x"], ["y"], **attributes)],
@@ -141,7 +141,7 @@ def test_mean_variance_normalization_with_its_default(framework: str, axes: list
     over = tuple(axes or (0, 2, 3))
     exact = (x - x.mean(over, np.float64, keepdims=True)) / x.std(over, np.float64, keepdims=True)
     got = d5.to_numpy(d5.framework(framework).executor(network).inference({"x": x})["y"])
-    np.testing.assert_allclose(got, exact, atol=1e-5)  # sums of some ten numbers of size one, in float32
+    np.testing.assert_allclose(got, exact, atol=1e-5)  # sums of about ten numbers of size one, in float32
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -154,11 +154,11 @@ def test_losses(reduction: str, weighted: bool) -> None:
     network = build.network({"y": build.op("SoftmaxCrossEntropyLoss", x, label, *weight, reduction=reduction)})
     low = lowered(network, without("SoftmaxCrossEntropyLoss", "LogSoftmax"))
     same(network, low)
-    assert list(low.parameter_specs) == ["scale"]  # the weights of classes are no parameters, in the body neither
+    assert list(low.parameter_specs) == ["scale"]  # class weights are not parameters, not in the body either
 
 
 def test_shapes_that_contain_the_batch_are_computed_beforehand() -> None:
-    """A layer normalisation's body asks for shapes; of all but the batch, the answer is known."""
+    """The body of a layer normalization contains shapes; except for the batch, they are known."""
     network = transformer(vocabulary=5, length=4, width=8, heads=2, layers=1)
     low = lowered(network, without("LayerNormalization", "Gelu", "CastLike"))
     assert not {"LayerNormalization", "Gelu", "CastLike", "Shape", "ConstantOfShape", "Slice"} & kinds(low)
@@ -217,7 +217,7 @@ def test_lstm(direction: str, initial: bool, bias: bool) -> None:
 
 @pytest.mark.parametrize("framework", ["onnxruntime", "tensorflow"])
 def test_a_state_that_the_file_holds_stays_no_parameter(framework: str) -> None:
-    """One value for both states of a layer: the cells that are written out would train it."""
+    """One value for both states of a layer: the unrolled cells would train it."""
     model = layer("forward", initial=True, bias=True).to_onnx()
     for name in ("h", "c"):
         model.graph.input.remove(next(value for value in model.graph.input if value.name == name))
@@ -243,7 +243,7 @@ def test_a_state_that_the_file_holds_stays_no_parameter(framework: str) -> None:
 def test_a_step_is_one_product() -> None:
     low = lowered(layer("forward", initial=False, bias=True, steps=5), without("LSTM"))
     names = [node.op_type for node in low.nodes]
-    # One for the whole input, and one a step but the first, whose state is zero.
+    # One for the whole input, and one per step except the first, whose state is zero.
     assert names.count("Gemm") == 1 + 4
     assert names.count("Tanh") == 2 * 5
     # The batch keeps its name inside the layer.
@@ -358,7 +358,7 @@ def test_an_lstm_of_a_length_that_is_not_known_is_a_scan(shape: list[Any], attri
     ],
 )
 def test_an_lstm_of_any_kind(lengths: list[int] | None, attributes: dict[str, Any]) -> None:
-    """Against the reference's own kernel; what is drawn for test_gradient_drawn.py goes further."""
+    """Against the reference's own kernel; the cases of test_gradient_drawn.py cover more."""
     network = lstm_of([4, 3, 3], lengths, **attributes)
     low = lowered(network, without("LSTM"))
     assert "LSTM" not in kinds(low)
@@ -394,7 +394,7 @@ def test_the_batch_in_front_and_peepholes(layer: str) -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-13)
 
 
-# What it costs
+# Costs
 
 
 def test_weights_are_not_drawn() -> None:

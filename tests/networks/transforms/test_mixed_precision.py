@@ -1,4 +1,4 @@
-"""Mixed precision: where casts stand, what they cost in accuracy, and that nobody computes in another type quietly."""
+"""Mixed precision: where casts are, their effect on accuracy, and that no back-end silently computes in another one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from deep5.training.optimizer import RuleOptimizer
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax")
 EACH = pytest.mark.parametrize("framework", FRAMEWORKS)
 SHORT = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-# Half the distance from 1 to its next neighbour: the largest relative error of one rounding.
+# Half the distance from 1 to the next larger number: the largest relative error of one rounding.
 ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
-# The kernels of products in bfloat16, where they are not bfloat16's own.
+# The type of the kernels for bfloat16 products, if not bfloat16 itself.
 WIDE = None if adds_bfloat16_in_float32() else "float32"
 KINDS = {"BFLOAT16": "bfloat16", "FLOAT16": "float16", "FLOAT": "float32"}
 SMALL: dict[str, Callable[[], Network]] = {
@@ -48,7 +48,7 @@ ALL = pytest.mark.parametrize("name", SMALL)
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Products add up in the same order wherever a test runs."""
+    """Products are summed in the same order wherever a test runs."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -82,7 +82,7 @@ def far(got: Any, want: Any) -> float:
     )
 
 
-# Where casts stand
+# Where casts are
 
 
 @ALL
@@ -132,7 +132,7 @@ def test_constants_that_a_type_does_not_hold_keep_an_operator_in_float32() -> No
         return next(str(node.outputs[0].dtype) for node in nodes if node.op_type == "Where")
 
     assert kind("bfloat16") == "BFLOAT16"
-    assert kind("float16") == "FLOAT"  # -1e9 would become an infinity, and a row of them a NaN
+    assert kind("float16") == "FLOAT"  # -1e9 would become infinite, and a row of them NaN
 
 
 def chain(*operators: str, constant: float | None = None) -> Network:
@@ -168,7 +168,7 @@ def test_who_follows(network: Network, kinds: dict[str, str]) -> None:
 
 
 def test_who_repeats_a_short_value_takes_float32() -> None:
-    """The gradient by what is repeated is a sum, here over the batch."""
+    """The gradient by the repeated value is a sum, here over the batch."""
     build = NetworkBuilder("repeated")
     w = build.parameter("w", (4, 4))
     many, one = (build.op("MatMul", build.input(name, (rows, 4)), w) for name, rows in (("x", "N"), ("z", 1)))
@@ -224,7 +224,7 @@ def test_nested_graphs_read_float32() -> None:
 
 
 def test_the_operators_between_the_opsets_are_the_same() -> None:
-    """A bfloat16 network is in opset 22: since opset 20 all operators but these have only come to take more types."""
+    """A bfloat16 network is in opset 22: since opset 20 all operators but these have only added types."""
     import onnx.defs
 
     def facts(name: str, opset: int) -> Any:
@@ -312,7 +312,7 @@ def test_what_is_refused(what: str) -> None:
 
 @ALL
 def test_the_same_casts_to_float32_change_no_bit(name: str) -> None:
-    """So casts are all that the transformation does."""
+    """So casts are the only change of the transformation."""
     network = SMALL[name]()
     casts = mixed_precision(network, "float32")
     assert sum(node.op_type == "Cast" for node in casts.nodes) > 3
@@ -335,9 +335,9 @@ def test_they_change_no_bit_anywhere(name: str, framework: str) -> None:
 
 
 class Spread:
-    """A value in float64, and the variance of what roundings make of it, each an independent error of its own.
+    """A value in float64, and the variance of its rounding errors, each of them independent.
 
-    Worst cases say nothing here: behind LeNet's five layers they come to 400 000 times what roundings come to.
+    Worst cases are useless here: after LeNet's five layers they are 400 000 times the rounding errors.
 
     References:
         Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41(5), 2019.
@@ -347,7 +347,7 @@ class Spread:
         self.value, self.variance = value, variance
 
     def rounded(self, dtype: str, times: int = 1) -> Spread:
-        """After roundings to a type, whose errors are even in ±u |x|: a variance of (u x)**2 / 3."""
+        """After roundings to a type, with errors uniform in ±u |x|: a variance of (u x)**2 / 3."""
         return Spread(self.value, self.variance + times * (ROUNDOFF[dtype] * self.value) ** 2 / 3)
 
 
@@ -404,11 +404,11 @@ def spread(network: Network, inputs: dict[str, np.ndarray]) -> Spread:
 @SHORT
 @pytest.mark.parametrize("name", ["mlp", "lenet", "lenet_relu"])
 def test_outputs_are_as_far_off_as_their_roundings_say(name: str, dtype: str, framework: str) -> None:
-    """Not more, which another sum or rounding would be, and not less, which float32 would be.
+    """Not more, as with another sum or rounding, and not less, as with float32.
 
     The largest of 40 normal errors is beyond 5 standard deviations once in 40 000. Errors of one rounding are mostly
-    below the u |x| that the variance is for, and some back-ends round a sum twice, before the bias is added and behind
-    it: measured are 0.55 to 0.82 of the root mean square, and 2.2 standard deviations at most.
+    below the u |x| that the variance assumes, and some back-ends round a sum twice, before and after they add the bias:
+    measured are 0.55 to 0.82 of the root mean square, and 2.2 standard deviations at most.
     """
     network = SMALL[name]()
     mixed, inputs = mixed_precision(network, dtype), feed(network)
@@ -425,9 +425,9 @@ def test_outputs_are_as_far_off_as_their_roundings_say(name: str, dtype: str, fr
 def test_gradients_are_as_exact_as_their_roundings(name: str, dtype: str, framework: str) -> None:
     """Smooth networks against float64, each gradient by its norm, and frameworks against each other.
 
-    Roundings on the longest path, of LeNet: 5 layers, 4 forward and 3 backward in each. Where they do not conspire, 35
-    of them come to sqrt(35) = 6 roundings of the largest size; their root mean square is 0.3 of that, which leaves a
-    factor of 3 for what the network makes larger. Measured: 2.2 at most.
+    Roundings on the longest path, of LeNet: 5 layers, 4 forward and 3 backward in each. If they are independent, 35 of
+    them amount to sqrt(35) = 6 roundings of the largest size; their root mean square is 0.3 of that, which leaves a
+    factor of 3 for amplification by the network. Measured: 2.2 at most.
     """
     network = SMALL[name]()
     wide = with_precision(network, "float64")
@@ -441,7 +441,7 @@ def test_gradients_are_as_exact_as_their_roundings(name: str, dtype: str, framew
 
 
 def wide_layers(kind: str) -> tuple[Network, dict[str, np.ndarray], int]:
-    """A layer on ones with ones as weights, its outputs added up: every gradient by weights is a sum of equal terms."""
+    """A layer on ones with ones as weights, its outputs summed: every gradient by weights is a sum of equal terms."""
     build, count = NetworkBuilder("wide"), 3000
     if kind == "Gemm":
         x = build.input("input", ("N", 4))
@@ -450,7 +450,7 @@ def wide_layers(kind: str) -> tuple[Network, dict[str, np.ndarray], int]:
     else:
         x = build.input("input", ("N", 4, 9, 9))
         y = build.op("Conv", x, build.parameter("w", (3, 4, 3, 3), ones), build.parameter("b", (3,), zeros))
-        # 49 places, which float16 does not add to 4096 without rounding: not even image by image.
+        # 49 elements, which float16 does not add to 4096 without rounding, not even image by image.
         shape, count = (131, 4, 9, 9), 131 * 49
     network = build.network({"y": y, "loss": build.op("ReduceSum", y, keepdims=0)})
     return network, {"input": np.ones(shape, np.float32)}, count
@@ -460,7 +460,7 @@ def wide_layers(kind: str) -> tuple[Network, dict[str, np.ndarray], int]:
 @SHORT
 @pytest.mark.parametrize("kind", ["Gemm", "Conv"])
 def test_sums_are_in_float32(kind: str, dtype: str, framework: str) -> None:
-    """In bfloat16 a sum of ones ends at 256, in float16 at 2048; one rounding of the whole sum is allowed."""
+    """In bfloat16 a sum of ones stops at 256, in float16 at 2048; one rounding of the whole sum is allowed."""
     network, inputs, count = wide_layers(kind)
     outputs, gradients = differentiated(mixed_precision(network, dtype), framework, inputs)
     for name in ("w", "b"):
@@ -470,7 +470,7 @@ def test_sums_are_in_float32(kind: str, dtype: str, framework: str) -> None:
 
 @EACH
 def test_a_loss_scale_saves_small_gradients(framework: str) -> None:
-    """Below 2**-25 float16 has zero. The loss of 2**16 samples' mean is so flat; scaled, the gradient is float32's."""
+    """float16 rounds below 2**-25 to zero, as for a mean loss over 2**16 samples; scaled, the gradient is float32's."""
     build = NetworkBuilder("flat")
     x, w = build.input("input", ("N", 4)), build.parameter("w", (4, 3))
     y = build.op("Tanh", build.op("MatMul", x, w))
@@ -482,7 +482,7 @@ def test_a_loss_scale_saves_small_gradients(framework: str) -> None:
     _, lost = differentiated(mixed, framework, inputs)
     assert not lost["w"].any()
     _, saved = differentiated(mixed, framework, inputs, loss_scale=2.0**20)
-    # Five roundings lie between the loss and this gradient.
+    # There are five roundings between the loss and this gradient.
     assert far({"w": saved["w"] / 2.0**20}, want) <= 5 * ROUNDOFF["float16"]
     # bfloat16 has float32's range and needs none.
     _, kept = differentiated(mixed_precision(network, "bfloat16"), framework, inputs)
@@ -494,7 +494,7 @@ def test_gradients_by_inputs_and_overflow_arrive_in_float32(framework: str) -> N
     network = SMALL["mlp"]()
     _, got = differentiated(mixed_precision(network, "float16"), framework, wrt=["input", "fc2.bias"])
     assert {name: value.dtype.name for name, value in got.items()} == {"input": "float32", "fc2.bias": "float32"}
-    # What is too large for float16 is infinite or not a number, which a dynamic loss scale looks for.
+    # Values too large for float16 are infinite or NaN, which a dynamic loss scale detects.
     _, got = differentiated(mixed_precision(network, "float16"), framework, loss_scale=2.0**30)
     assert not all(np.isfinite(value).all() for value in got.values())
 
@@ -514,7 +514,7 @@ def test_weights_are_float32s(framework: str) -> None:
     assert executor.state_dict()["w"] == 1 - 2.0**-8
 
 
-# What back-ends say
+# Errors of back-ends
 
 
 @pytest.mark.parametrize(
@@ -578,7 +578,7 @@ def test_a_network_in_a_short_type_throughout(dtype: str, framework: str) -> Non
     values = {name: network.initial(name).astype(np.float64) for name in network.parameter_specs}
     wide_h = np.tanh(inputs["input"].astype(np.float64) @ values["w"].T + values["b"])
     want = wide_h @ values["m"] / 2
-    # tanh's argument is rounded twice, its value once, the product and its half once each; weights are given.
+    # tanh's argument is rounded twice, its value once, the product and its half once each; weights are exact.
     assert far({"y": outputs["y"]}, {"y": want}) <= 5 * ROUNDOFF[dtype]
     d_h = np.full((6, 3), 1 / 36) @ values["m"].T
     assert far({"m": gradients["m"]}, {"m": wide_h.T @ np.full((6, 3), 1 / 36)}) <= 6 * ROUNDOFF[dtype]
@@ -617,12 +617,12 @@ def test_with_precision_there_and_back(name: str) -> None:
     executors = [d5.framework("reference").executor(own) for own in (wide, network)]
     got, want = (run.inference(own)["loss"] for run, own in zip(executors, (exact, inputs), strict=True))
     assert got.dtype == np.float64
-    np.testing.assert_allclose(got, want, rtol=1e-5)  # float32 against float64, some hundred roundings of 6e-8
+    np.testing.assert_allclose(got, want, rtol=1e-5)  # float32 against float64, a few hundred roundings of 6e-8
     assert got != want
 
 
 def test_what_an_operator_asks_for_keeps_its_type() -> None:
-    """Scales of a Resize are float32 whatever it resizes; numbers in attributes and in types go along."""
+    """Scales of a Resize are float32 for any input type; numbers in attributes and types are converted."""
     build = NetworkBuilder("odd")
     x = build.input("x", ("N", 1, 2, 2))
     scales = build.constant("scales", np.array([1, 1, 2, 2], np.float32))
@@ -675,7 +675,7 @@ def trained(network: Network, framework: str, epochs: int, **optimizer: Any) -> 
 
 
 def test_training_in_bfloat16_reaches_what_float32_does() -> None:
-    """Of 360 images one standard deviation is 0.9 % at 97 %; three of them are allowed between the two."""
+    """Of 360 images one standard deviation is 0.9 % at 97 %; a difference of three of them is allowed."""
     network = mlp(hidden=64)
     plain, mixed = (trained(own, "pytorch", 10) for own in (network, mixed_precision(network, "bfloat16")))
     assert plain > 0.95
