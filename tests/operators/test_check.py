@@ -1,4 +1,4 @@
-"""The shipped suites pass what is right and catch one deliberate defect after the other."""
+"""The shipped suites pass correct implementations and catch each deliberate defect."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Plain(UpdateRule):
 
 
 class BakedText(Plain):
-    """A value computed from a hyperparameter, hidden in a text."""
+    """A value computed from a hyperparameter, hidden in a string."""
 
     def __init__(self, lr: float = 0.1, scale: float = 2.0) -> None:
         super().__init__(lr)
@@ -61,7 +61,7 @@ class BakedText(Plain):
 
 
 class BakedHalf(Plain):
-    """The hyperparameter is read, and a value computed from it is kept besides."""
+    """The hyperparameter is read, and a value computed from it is stored, too."""
 
     def __init__(self, lr: float = 0.1) -> None:
         super().__init__(lr)
@@ -72,7 +72,7 @@ class BakedHalf(Plain):
 
 
 class BakedClosure(Plain):
-    """A function that reads the hyperparameter of the rule that is not the traced copy."""
+    """A function that reads the hyperparameter of the original rule, not of the traced copy."""
 
     def __init__(self, lr: float = 0.1) -> None:
         super().__init__(lr)
@@ -112,7 +112,7 @@ class OtherState(WithState):
 
 
 class OtherLibrary(Plain):
-    """NumPy takes numbers where the standard has arrays only."""
+    """NumPy accepts numbers where the standard accepts only arrays."""
 
     def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
         return param - self.lr * XP(param).sqrt(2.0) * grad, state
@@ -144,7 +144,7 @@ class RandomUpdate(Plain):
 
 
 class Counts(Plain):
-    """A count kept in an object: it differs with every parameter, whatever its scope."""
+    """A counter in an object: it differs for every parameter, whatever its scope."""
 
     def __init__(self, lr: float = 0.1) -> None:
         super().__init__(lr)
@@ -156,7 +156,7 @@ class Counts(Plain):
 
 
 class SecondIsOther(Plain):
-    """Treats the parameters in turn differently, with the same result in every run of the same parameters."""
+    """Treats the second parameter differently, with the same result in every run of the same parameters."""
 
     def __init__(self, lr: float = 0.1) -> None:
         super().__init__(lr)
@@ -182,7 +182,7 @@ class NoScope(Plain):
 
 
 class Threshold(Plain):
-    """Decides by a Python number when it is traced; the number changes in a schedule."""
+    """Branches on a Python number when it is traced; the number changes in a schedule."""
 
     def __init__(self, lr: float = 0.1) -> None:
         super().__init__(lr)
@@ -223,7 +223,7 @@ def test_a_wrong_rule_is_caught(name: str) -> None:
 
 
 def test_the_scope_is_looked_at_by_itself() -> None:
-    """Where the kernel were wrong in the same way, the scope's own checks would still see it."""
+    """If the kernel were wrong in the same way, the scope's own checks would still detect it."""
     from deep5.training.check import _Suite
     from deep5.training.trace import trace_rule
 
@@ -292,7 +292,7 @@ class IgnoresAccumulate(Wrapped):
 
 
 class AddsToASpentStep(Wrapped):
-    """A training step that leaves its gradients to be added to."""
+    """A training step that leaves its gradients for later calls to add to."""
 
     def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
         step = self.inner.train_step(rule, loss, **keywords)
@@ -301,7 +301,7 @@ class AddsToASpentStep(Wrapped):
 
 
 class ForgetsTheHalves(Wrapped):
-    """`apply` uses gradients up that it was not asked to."""
+    """`apply` consumes gradients that it should not."""
 
     def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
         step = self.inner.train_step(rule, loss, **keywords)
@@ -316,7 +316,7 @@ class ForgetsTheHalves(Wrapped):
 
 
 class AddsByBroadcasting(Wrapped):
-    """Sums of other batches that come out somehow."""
+    """Sums over other batch sizes that give some result."""
 
     def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
         try:
@@ -522,7 +522,7 @@ def test_a_wrong_back_end_is_caught(name: str) -> None:
 
 
 def test_the_wrapper_alone_is_right() -> None:
-    """What is caught above is the defect, not the wrapper."""
+    """The checks above catch the defect, not the wrapper."""
     check_executor(Back(Wrapped))
 
 

@@ -1,4 +1,4 @@
-"""Operators in C++: compiled on first use, on NumPy's memory as it lies; what goes wrong, in the user's terms."""
+"""Operators in C++: compiled on first use, on NumPy's memory without copies; errors in the user's terms."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class IPow(d5.CppOperator):
 
 
 class Several(d5.CppOperator):
-    """Rows of x taken by whole numbers and scaled by w; and how often each row was taken."""
+    """Rows of x taken by index and scaled by w; and the number of times each row was taken."""
 
     source = """
     template <typename T>
@@ -91,7 +91,7 @@ class Several(d5.CppOperator):
 
 
 def made(text: str, specs: Any = lambda self, *inputs: inputs, **attributes: Any) -> d5.CppOperator:
-    """An operator of this source, whose class is called Made."""
+    """An operator with this source, whose class is called Made."""
     kind = type("Made", (d5.CppOperator,), {"source": text + "\n", "specs": specs})
     return kind(**attributes)
 
@@ -105,7 +105,7 @@ def test_every_element_type_is_computed_with_as_it_is(dtype: Any) -> None:
     y = IPow(3).forward(x)
     assert y.dtype == x.dtype
     assert y.shape == (2, 3)
-    # Cubes of small whole numbers are exact in every type but bfloat16, whose 125 is exact too.
+    # Cubes of small integers are exact in every type except bfloat16, which represents 125 exactly, too.
     assert y.tolist() == (np.arange(6).reshape(2, 3) ** 3).tolist()
 
 
@@ -162,7 +162,7 @@ def test_the_compiler_is_called_with_the_flags_that_are_promised(
     np.testing.assert_array_equal(IPow(2).forward(np.array([3.0])), [9])
     given = told.read_text().splitlines()
     assert {"-O3", "-march=native", "-fopenmp"} <= set(given)
-    # The last of them is the one that counts.
+    # The compiler uses the last of them.
     assert [flag for flag in given if flag.startswith("-O")] == ["-O3"]
 
 
@@ -217,7 +217,7 @@ def test_several_inputs_and_outputs_of_several_element_types() -> None:
         if dx is not None:
             expected = np.zeros_like(x)
             np.add.at(expected, rows, dy * w)
-            # Two rows are added up at most: one rounding, in either order.
+            # At most two rows are added: one rounding, in either order.
             np.testing.assert_allclose(dx, expected, rtol=1e-15)
         if dw is not None:
             np.testing.assert_allclose(dw, (dy * x[rows]).sum(0), rtol=1e-14)
@@ -263,7 +263,7 @@ TAKES_ALL = """template <typename T> struct Made : deep5::Operator {
 
 
 def taken(**attributes: Any) -> np.ndarray:
-    """What a constructor of all types made of its attributes, in float64."""
+    """The values of its attributes in a constructor with all types, in float64."""
     given = {"a": 1, "b": 1.0, "c": True, "d": "t", "e": [1], "f": [1.0], "g": 1.0, "h": 1, "i": 1.0, **attributes}
     y: np.ndarray = made(TAKES_ALL, lambda self, x: (d5.TensorSpec(shape=(9,), dtype=x.dtype),), **given).forward(
         np.zeros(1)
@@ -550,7 +550,7 @@ def test_whether_there_is_a_backward_is_what_the_class_says(tmp_path: Path) -> N
         "void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> y, "
         "deep5::Tensor<T> dx) { dx[0] = dy[0]; }"
     )
-    # Nothing is made where only the class is asked: a constructor may fail, or crash.
+    # No object is made when only the class is inspected: a constructor may fail, or crash.
     throws = 'Made() { throw std::runtime_error("no"); }'
     (tmp_path / "made.h").write_text(f"#include <deep5/operator.h>\n{BASE} {{ {throws} {FORWARD} {backward} }};")
     (tmp_path / "made.cpp").write_text('#include "made.h"\n')
@@ -679,7 +679,7 @@ def test_what_has_the_shape_of_an_array_is_not_taken_for_one() -> None:
 
 
 def test_a_backward_pass_reads_nothing_beyond_what_it_is_given() -> None:
-    """Its code goes by the shape of one array: another that is shorter would be read beyond its end."""
+    """The code uses the shape of one array and would read past the end of a shorter one."""
     operator, x = IPow(2), np.arange(8.0)
     wrong: list[tuple[Any, Any, Any, Any, str]] = [
         ([x[:2]], [x], [x], [True], r"IPow: the gradient by output 0: got float64\[2\], expected float64\[8\]"),
@@ -695,7 +695,7 @@ def test_a_backward_pass_reads_nothing_beyond_what_it_is_given() -> None:
         ([x], [x], [x], [], r"got 0 needs; allowed: one an input, 1"),
         ([x[:2]], [x], [x], [False], r"got float64\[2\], expected float64\[8\]"),
     ]
-    for _ in range(2):  # before there is a plan for what is right, and after
+    for _ in range(2):  # before there is a plan for the correct arguments, and after
         for *given, told in wrong:
             with pytest.raises(ShapeError, match=told):
                 operator.backward(*given)
@@ -711,7 +711,7 @@ def test_a_backward_pass_reads_nothing_beyond_what_it_is_given() -> None:
 
 
 def test_the_kernel_of_a_backward_pass_holds_shapes_against_each_other_too() -> None:
-    """It is what frameworks call."""
+    """Frameworks call it."""
     x, kernel = np.arange(8.0), IPow(2).kernel(("float64",), needs=(True,))
     with pytest.raises(
         ShapeError, match=r"the gradient by floating-point output 0: got float64\[2\], expected float64"
@@ -788,7 +788,7 @@ def test_two_processes_compile_at_once(tmp_path: Path) -> None:
         process.stdin.flush()
     assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["8.0", "8.0"]
     left = sorted(path.suffix for path in (tmp_path / "cache" / "kernels").iterdir())
-    assert left == sorted([".includes", ".sha256", ".so"] * 2)  # the operator, and what calls it on Python's objects
+    assert left == sorted([".includes", ".sha256", ".so"] * 2)  # the operator, and its wrapper for Python objects
 
 
 THREADED = """template <typename T> struct Made : deep5::Operator {
@@ -815,7 +815,7 @@ def test_the_number_of_threads_is_the_frameworks(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_process_that_has_forked_runs_it_on_threads_of_its_own(tmp_path: Path) -> None:
-    """Those of its parent are not there, and OpenMP would wait for them."""
+    """The parent's threads do not exist in it, and OpenMP would wait for them."""
     (tmp_path / "forks.py").write_text(
         "import os, signal, numpy as np\nimport deep5 as d5\nclass Made(d5.CppOperator):\n"
         f"    source = {THREADED!r}\n"
@@ -862,7 +862,7 @@ def test_other_threads_run_while_an_operator_computes() -> None:
         ticks += 1
         time.sleep(0.001)
     worker.join()
-    # 300 ms hold a hundred ticks and more; with the interpreter's lock held there would be one or two.
+    # 300 ms are more than a hundred ticks; with the GIL held there would be one or two.
     assert ticks > 20
 
 

@@ -17,18 +17,18 @@ from deep5.operators.zoo import CTCLoss
 
 STEPS, CLASSES = 9, 5
 # Samples: three labels; none; one label four times, which takes seven steps; two equal labels in three steps, the
-# fewest; more steps than labels; no step and no label; as many steps as labels, which differ.
+# minimum; more steps than labels; no step and no label; as many steps as labels, which differ.
 LABELS = np.array([1, 2, 3, 1, 1, 1, 1, 2, 2, 1, 2, 3, 4, 1, 2, 3], np.int32)
 LABEL_LENGTHS = np.array([3, 0, 4, 2, 4, 0, 3], np.int32)
 INPUT_LENGTHS = np.array([9, 6, 9, 3, 8, 0, 3], np.int32)
-# Labels that the steps cannot hold: no step for one; two equal labels in two steps; four in three.
+# Labels that do not fit into the steps: no step for one; two equal labels in two steps; four in three.
 TOO_LONG = np.array([1, 2, 2, 1, 2, 3, 4, 2], np.int32), np.array([1, 2, 4, 1]), np.array([0, 2, 3, 9])
 OPERATORS = {zero: CTCLoss(zero_infinity=zero) for zero in (False, True)}
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def batch(dtype: str = "float64", blank: int = 0) -> Batch:
-    """Activations and labels; with another blank, the classes change places."""
+    """Activations and labels; with another blank, the classes are permuted."""
     x = 2 * np.random.default_rng(1).standard_normal((STEPS, len(LABEL_LENGTHS), CLASSES))
     return x.astype(dtype), (LABELS + blank) % CLASSES, LABEL_LENGTHS, INPUT_LENGTHS
 
@@ -62,7 +62,7 @@ def gradient(op: d5.CppOperator, given: Batch, costs: np.ndarray, dcosts: np.nda
 
 
 def by_alignments(x: np.ndarray, labels: np.ndarray, blank: int = 0) -> float:
-    """Minus the logarithm of the sum of the probabilities of all paths that read as the labels: equations 2 and 3."""
+    """Minus the logarithm of the summed probabilities of all paths that collapse to the labels: equations 2 and 3."""
     y = np.exp(x - x.max(axis=1, keepdims=True))
     y /= y.sum(axis=1, keepdims=True)
     total = 0.0
@@ -85,7 +85,7 @@ def test_costs_and_gradients_are_those_of_pytorch(blank: int) -> None:
 
 
 def test_float32() -> None:
-    """A cost is a sum of at most STEPS logarithms and 2 STEPS log-sums, each right to a few u of its size, below 40."""
+    """A cost is a sum of at most STEPS logarithms and 2 STEPS log-sums, each within a few u of its size, below 40."""
     given = batch("float32")
     dcosts = np.ones(len(LABEL_LENGTHS), np.float32)
     costs = OPERATORS[False].forward(*given)
@@ -94,13 +94,13 @@ def test_float32() -> None:
     expected, by_activations = by_torch(given, dcosts)
     bound = 4 * 3 * STEPS * 2.0**-24 * 40
     np.testing.assert_allclose(costs, expected, rtol=0, atol=bound)
-    # exp(alpha + beta - ln p) turns an absolute error of the logarithms, three of them, into a relative one.
+    # exp(alpha + beta - ln p) turns the absolute errors of three logarithms into a relative error.
     np.testing.assert_allclose(found, by_activations, rtol=0, atol=3 * bound)
 
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_labels_that_the_steps_cannot_hold(zero: bool) -> None:
-    """An infinite cost with NaN as gradient, or zeros, as PyTorch has it; the sample that is possible is as ever."""
+    """An infinite cost with NaN as gradient, or zeros, as in PyTorch; the possible sample is unaffected."""
     given, dcosts = impossible(), np.array([1.0, -2.0, 0.5, 3.0])
     costs = OPERATORS[zero].forward(*given)
     found = gradient(OPERATORS[zero], given, costs, dcosts)
@@ -123,7 +123,7 @@ def test_sum_over_all_alignments(labels: tuple[int, ...], steps: int) -> None:
 
 
 def test_gradients_are_central_differences() -> None:
-    """A step h = 1e-5 leaves h² = 1e-10 times third derivatives, and u times a cost / h, some 1e-10, of rounding."""
+    """A step h = 1e-5 leaves h² = 1e-10 times third derivatives, and u times a cost / h, about 1e-10, of rounding."""
     given, step = batch(), 1e-5
     weights = np.random.default_rng(4).standard_normal(len(LABEL_LENGTHS))
     op = OPERATORS[False]
@@ -140,7 +140,7 @@ def test_gradients_are_central_differences() -> None:
 
 
 def test_properties() -> None:
-    """The gradient by a step sums to zero; steps that a sample has not are no matter, nor is a constant more."""
+    """The gradient of a step sums to zero; steps after a sample's end do not matter, nor does an added constant."""
     given, op = batch(), OPERATORS[False]
     costs = op.forward(*given)
     found = gradient(op, given, costs, np.ones(len(costs)))
@@ -159,12 +159,12 @@ def test_classes_without_probability_and_what_is_not_finite() -> None:
     given, op = batch(), OPERATORS[False]
     x = given[0].copy()
     x[2, 0, 4] = -np.inf  # a class that the sample does not have
-    x[3, 3] = np.nan  # behind the sample's end
+    x[3, 3] = np.nan  # after the sample's end
     x[1, 6, 0] = np.nan
-    x[:, 4, 1] = -np.inf  # a label that it has
+    x[:, 4, 1] = -np.inf  # a label of the sample
     dcosts = np.ones(len(LABEL_LENGTHS))
     costs = op.forward(x, *given[1:])
-    # PyTorch's gradient is NaN where a class has no probability: it gets one that is zero in float64 all the same.
+    # PyTorch's gradient is NaN where a class has no probability: use one that is zero in float64 all the same.
     almost = np.where(x == -np.inf, -1e4, x)
     expected, by_activations = by_torch((almost, *given[1:]), dcosts)
     assert np.isfinite(costs[[0, 1, 2, 3, 5]]).all()
@@ -173,7 +173,7 @@ def test_classes_without_probability_and_what_is_not_finite() -> None:
     np.testing.assert_allclose(costs[[0, 1, 2, 3, 5]], expected[[0, 1, 2, 3, 5]], rtol=1e-10)
     found = gradient(op, (x, *given[1:]), costs, dcosts)
     np.testing.assert_allclose(found[:, :3], by_activations[:, :3], rtol=1e-10, atol=1e-10)
-    # Behind the end of sample 3 PyTorch's log_softmax makes NaN of NaN times 0.
+    # After the end of sample 3 PyTorch's log_softmax computes NaN times 0, which is NaN.
     np.testing.assert_allclose(found[:3, 3], by_activations[:3, 3], rtol=1e-10, atol=1e-10)
     assert not found[3:, 3].any()
 
@@ -205,7 +205,7 @@ def test_planted_errors_are_caught(name: str, tmp_path: Path) -> None:
     costs = op.forward(*given)
     expected, by_activations = by_torch(given, dcosts)
     found = gradient(op, given, costs, dcosts)
-    # Where labels differ in all samples, taking equal ones for different is right: so samples 2 and 3 must show it.
+    # If all labels of a sample differ, treating equal ones as different changes nothing: samples 2 and 3 must show it.
     assert max(abs(costs - expected).max(), abs(found - by_activations).max()) > 1e-3
 
 
@@ -232,7 +232,7 @@ def test_values_that_are_refused() -> None:
         op.forward(x, labels, replaced(label_lengths, 0, -1), input_lengths)
     with pytest.raises(OperatorError, match="got 16 labels; allowed: the sum of the label lengths, 15"):
         op.forward(x, labels, replaced(label_lengths, 6, 2), input_lengths)
-    # It is refused in the backward pass as well, where the same memory would be overrun.
+    # The backward pass refuses it as well, where the same memory would be overrun.
     with pytest.raises(OperatorError, match="got the label 9 at place 0"):
         gradient(op, (x, replaced(labels, 0, 9), label_lengths, input_lengths), np.zeros(7), np.zeros(7))
 

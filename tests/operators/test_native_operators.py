@@ -1,4 +1,4 @@
-"""Functions of a framework as operators: checked as any other is, and timed with nothing around them."""
+"""Functions of a framework as operators: checked like any other, and timed without any overhead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ F = torch.nn.functional
 
 @pytest.fixture(autouse=True)
 def pictures(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures that no test asks for go where pytest clears up."""
+    """Pictures that no test requests are saved where pytest cleans up."""
     monkeypatch.setattr("deep5.operators.checks.collect.picture_folder", lambda: tmp_path_factory.mktemp("pictures"))
 
 
@@ -40,7 +40,7 @@ def row(report: OperatorReport, check: str) -> Row:
 
 
 def judged(report: OperatorReport, check: str, values: int) -> None:
-    """It passed, so many numbers were compared, and what was allowed is no bound that lets all pass."""
+    """It passed, this many numbers were compared, and the tolerance is tight."""
     found = row(report, check)
     assert (found.verdict, found.values) == ("passed", values)
     assert found.allowed is not None
@@ -75,7 +75,7 @@ def test_a_wrong_function_of_jax_is_told() -> None:
     ):
         check_gradient(operator, X, dtypes=["float32"])
 
-    # One that JAX says has the gradient zero is no better.
+    # A zero gradient from JAX is no better.
     stopped = d5.NativeOperator(lambda x: jnp.sin(jax.lax.stop_gradient(x)), framework="jax")
     with pytest.raises(OperatorError, match=r"gradient by input 0: output 0: .* got 0(\.0)? by backward, expected"):
         check_gradient(stopped, X, dtypes=["float32"])
@@ -83,7 +83,7 @@ def test_a_wrong_function_of_jax_is_told() -> None:
 
 @pytest.fixture
 def dense() -> keras.layers.Dense:
-    """Three inputs wide, with weights; in float64, so that differences can judge its gradient."""
+    """Three inputs wide, with weights; in float64, so that differences can check its gradient."""
     layer = keras.layers.Dense(2, activation="tanh", dtype="float64")
     layer.build((None, 4))
     layer.set_weights([normal(4, 2).astype(np.float64), normal(2).astype(np.float64)])
@@ -128,7 +128,7 @@ CONVOLUTION = [constant(1, 2, 3, 5, 5), constant(2, 4, 3, 3, 3), constant(3, 4)]
 
 
 def _convolution(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """By the definition, with a stride of 2; where there is no padding, no framework can leave out a product with 0."""
+    """By the definition, with a stride of 2; without padding no framework can omit a product with 0."""
     windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))[:, :, ::2, ::2]
     made: np.ndarray = np.einsum("nchwij,ocij->nohw", windows, w) + b[:, None, None]
     return made
@@ -185,7 +185,7 @@ SPEC = d5.TensorSpec(shape=(16, 16), dtype="float32")
 
 @pytest.fixture
 def ready(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Prepared]:
-    """Makes a function of one array ready to be timed, as `deep5 bench operator` does."""
+    """Prepares a function of one array for timing, as `deep5 bench operator` does."""
 
     def ready(function: Callable[..., Any], framework: str, direction: Direction) -> Prepared:
         operator = d5.NativeOperator(function, framework=framework)
@@ -200,13 +200,13 @@ def ready(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Prepared]:
 
 
 def prepared_input(prepared: Prepared, direction: Direction) -> Any:
-    """The array that was put into the framework's memory before the clock runs."""
+    """The array that was converted before the clock starts."""
     (native,) = prepared.work.call.args[0] if direction.needs else prepared.work.arguments  # type: ignore[attr-defined]
     return native
 
 
 def address(value: Any) -> int:
-    """Where the numbers of an array lie."""
+    """The address of an array's data."""
     if isinstance(value, torch.Tensor):
         return value.data_ptr()
     if isinstance(value, jax.Array):
@@ -216,10 +216,10 @@ def address(value: Any) -> int:
 
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch, framework: str, seen: list[Any]) -> Iterator[Callable[..., Any]]:
-    """A function that doubles its input, and puts whatever arrays it is run on into `seen`.
+    """A function that doubles its input, and appends the arrays on which it runs to `seen`.
 
-    JAX and TensorFlow trace it. TensorFlow is told to call back when it runs; what JAX hands to a callback is a copy in
-    any case, so that there the arrays are those which the compiled function is called with.
+    JAX and TensorFlow trace it. TensorFlow calls back when it runs; JAX always passes a copy to a callback, so that
+    there the arrays are the arguments of the compiled function.
     """
 
     def of_jax(x: Any) -> Any:
@@ -237,7 +237,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, framework: str, seen: list[Any]) ->
     compile_it = jax.jit
 
     class Watched:
-        """A compiled function that tells what it is called with; else as it is."""
+        """A compiled function that records its arguments; otherwise unchanged."""
 
         def __init__(self, function: Callable[..., Any], **options: Any) -> None:
             self.compiled = compile_it(function, **options)
@@ -293,7 +293,7 @@ OF_NUMPY = ("array", "asarray", "ascontiguousarray", "copy", "frombuffer", "from
 
 
 def no_conversions(monkeypatch: pytest.MonkeyPatch, framework: str, executor: Any) -> AbstractContextManager[Any]:
-    """Every way by which arrays get into a framework or out of it raises."""
+    """Every way to move arrays into a framework or out of it raises."""
     for owner, name in CONVERSIONS[framework]:
         monkeypatch.setattr(owner, name, _raises(name))
     for name in OF_NUMPY:

@@ -50,7 +50,7 @@ class Polar(d5.Operator):
 
 
 class Scale(d5.Operator):
-    """x * w, with a whole-number input that has no gradient."""
+    """x * w, with an integer input that has no gradient."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         return inputs[:1]
@@ -99,7 +99,7 @@ def test_the_reference_gives_the_same_values_and_gradients(operator: d5.Operator
         assert (gradient is not None) == needed
         if needed:
             np.testing.assert_allclose(gradient, tensor.grad, rtol=1e-13)
-    # The gradient by differences, in NumPy alone: step 1e-6, central, in float64.
+    # The gradient by differences, in NumPy only: step 1e-6, central, in float64.
     for index in [index for index, needed in enumerate(needs) if needed]:
         direction = RNG.standard_normal(inputs[index].shape)
         ends = []
@@ -133,13 +133,13 @@ def test_the_tutorials_operator_is_ten_lines_and_right() -> None:
     assert operator.name == "IPow"
     assert ast.get_docstring(operator)
     operator.body = operator.body[1:]
-    # Without its docstring, comments and empty lines; the decorator that registers it is one.
+    # Without its docstring, comments and empty lines; with the decorator that registers it.
     assert len(ast.unparse(operator).replace("\n\n", "\n").splitlines()) == 10
     wanted = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom, ast.ClassDef))]
     names: dict[str, Any] = {"__name__": "the_tutorial"}
     exec(compile(ast.Module(wanted, []), "operators.md", "exec"), names)  # noqa: S102 - our own page
     x = RNG.standard_normal((3, 4)) + 2
-    # Also under array_api_strict, as strict says.
+    # Also under array_api_strict, because of `strict`.
     try:
         report = d5.check_forward(names["IPow"](3), [x], reference=lambda x: x * x * x, strict=True)
         assert "array_api_strict" in str(report)
@@ -149,7 +149,7 @@ def test_the_tutorials_operator_is_ten_lines_and_right() -> None:
 
 
 def test_a_masked_array_is_refused_after_a_plain_one_of_its_shape() -> None:
-    """What was looked up for the plain one is not for it: its mask would be lost without a word."""
+    """The lookup for the plain array does not apply to it: its mask would be lost silently."""
     run = d5.framework("reference").operator(Square())
     x = np.ones(3)
     np.testing.assert_array_equal(run(x), x)

@@ -1,4 +1,4 @@
-"""The checks of operators: what is right passes, and each thing that can be wrong is caught and told."""
+"""The checks of operators: correct ones pass, and each possible error is caught and reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ X = [constant(0, 3, 4)]
 
 @pytest.fixture(autouse=True)
 def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures that no test asks for go where pytest clears up."""
+    """Pictures that no test requests are saved where pytest cleans up."""
     monkeypatch.setattr("deep5.operators.checks.collect.picture_folder", lambda: tmp_path / "unasked")
 
 
@@ -37,7 +37,7 @@ def rows(report: OperatorReport) -> dict[str, Row]:
     return {row.check: row for row in report.rows}
 
 
-# -- what is right ----------------------------------------------------------------------------------------------------
+# -- correct operators ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -71,7 +71,7 @@ def test_tolerances_are_printed_with_how_they_came_about() -> None:
 
 
 class Off(IPow):
-    """x + power, with an error in float32 that is the same everywhere; float64 has none."""
+    """x + power, with a constant error in float32; float64 has none."""
 
     def __init__(self, power: int, error: float = 0.0) -> None:
         super().__init__(power)
@@ -82,7 +82,7 @@ class Off(IPow):
 
 
 class Small(Off):
-    """x / 1000: as small as x - 1 beside 1, and well-conditioned."""
+    """x / 1000: as small as x - 1 near 1, and well-conditioned."""
 
     def forward(self, x: Any) -> Any:  # type: ignore[override]
         return x * x.dtype.type(1e-3) + x.dtype.type(self.error if x.dtype == np.float32 else 0)
@@ -93,7 +93,7 @@ EPS = float(np.finfo(np.float32).eps)
 
 
 def test_a_tolerance_follows_the_condition() -> None:
-    """x - 1 beside 1 loses digits, which is no fault; the same error in x / 1000 is one."""
+    """x - 1 near 1 loses digits, which is not an error; the same difference in x / 1000 is one."""
 
     def allowed(operator: Off) -> float:
         row = rows(check_forward(operator, NEAR_ONE, dtypes=["float32"], strict=False))[
@@ -103,16 +103,16 @@ def test_a_tolerance_follows_the_condition() -> None:
         return row.allowed
 
     # 8 eps (|y| + sqrt(n) S), with S = n = 1 for x - 1 and x + 1. S is never estimated below the root of the sum of
-    # squares, which is S itself where one input takes part; above, a median of 8 Cauchy numbers is within a factor of
-    # 3, which sqrt(n) squares. By |y| alone it would be 300 times less for x - 1.
+    # squares, which equals S for a single input; above, a median of 8 Cauchy numbers is within a factor of 3, which
+    # sqrt(n) squares. With |y| only it would be 300 times less for x - 1.
     assert 0.99 * 8 * EPS < allowed(Off(-1)) < 9.1 * 8 * EPS
     assert 2.99 * 8 * EPS < allowed(Off(1)) < 11.1 * 8 * EPS
-    # Here |y| and S are 1e-3 both, x being within 1 % of 1.
+    # Here |y| and S are both 1e-3, since x is within 1 % of 1.
     assert 1.9e-3 * 8 * EPS < allowed(Small(0)) < 11e-3 * 8 * EPS
 
 
 def test_an_error_within_the_condition_passes_and_a_hundred_times_it_fails() -> None:
-    within = 4 * EPS  # half of the roundings that are allowed; of x - 1 beside 1 it is some thousands of ulps
+    within = 4 * EPS  # half of the allowed roundings; for x - 1 near 1 it is some thousands of ulps
     ill = "forward, float32, against float64"
 
     def row(operator: Off) -> Row:
@@ -121,11 +121,11 @@ def test_an_error_within_the_condition_passes_and_a_hundred_times_it_fails() -> 
     passed = row(Off(-1, within))
     assert passed.verdict == "passed"
     assert passed.ulps is not None
-    assert passed.ulps > 500  # else this would be no ill-conditioned one
+    assert passed.ulps > 500  # otherwise it would not be ill-conditioned
     failed = row(Off(-1, 100 * within))
     assert failed.verdict == "FAILED"
     assert failed.error == pytest.approx(100 * within, rel=0.01)  # x - 1 itself is exact
-    # Outputs just as small that follow from well-conditioned arithmetic may not have it.
+    # Equally small outputs of well-conditioned arithmetic may not have it.
     assert row(Small(0)).verdict == "passed"
     assert row(Small(0, within)).verdict == "FAILED"
 
@@ -178,7 +178,7 @@ def test_float64_that_is_computed_in_float32() -> None:
 
 def test_wrong_where_memory_is_not_contiguous() -> None:
     def forward(self: Any, x: Any) -> Any:
-        # As one that reads memory from the first element on does.
+        # Like code that reads contiguous memory from the first element on.
         return np.lib.stride_tricks.as_strided(x, x.shape, np.zeros(x.shape, x.dtype).strides) ** self.power
 
     with pytest.raises(OperatorError, match=r"4 of .* checks failed") as told:
@@ -257,7 +257,7 @@ def test_numpy_itself_is_a_reference() -> None:
 
 
 class Odd(IPow):
-    """Right with itself in every element type, and another thing on NumPy than everywhere else."""
+    """Consistent with itself in every element type, but different on NumPy than everywhere else."""
 
     def forward(self, x: Any) -> Any:  # type: ignore[override]
         return x + (1 if isinstance(x, np.ndarray) else 0)
@@ -269,7 +269,7 @@ def test_another_framework_is_a_reference(framework: str) -> None:
     for dtype in ("float32", "float64", "float16"):
         row = found[f"forward, {dtype}, against {framework}"]
         assert (row.verdict, row.values) == ("passed", 12)
-    # By itself nothing is wrong with it, so that only the other framework can tell.
+    # Consistent with itself, so that only the other framework can detect it.
     assert check_forward(Odd(3), X, strict=False)
     with pytest.raises(OperatorError, match=rf"forward, float64, against {framework}: output 0: at \[\d, \d\]") as told:
         check_forward(Odd(3), X, against=framework, strict=False)
@@ -279,24 +279,24 @@ def test_another_framework_is_a_reference(framework: str) -> None:
 
 
 def test_another_framework_is_a_reference_for_one_that_is_not_numpy() -> None:
-    """Whichever of the two the operator runs on, the other one is what is right."""
+    """On either of the two frameworks, the other one is the reference."""
     with pytest.raises(OperatorError, match=r"Odd on jax: .*\n  forward, float32, against NumPy: .*got one of 1, "):
         check_forward(Odd(3), X, framework="jax", against="reference", strict=False)
     assert check_forward(Odd(3), X, framework="jax", against="pytorch", strict=False)
 
 
 def test_a_framework_that_computes_in_float32_is_a_reference_too() -> None:
-    """Its own rounding is no fault of the operator's: not in float64, and not where sums cancel."""
+    """Its own rounding does not count as the operator's error: not in float64, and not where sums cancel."""
     inputs = [normal(20, 60), normal(60, 30)]  # outputs from 0 to 30, each of 60 terms that cancel
     row = rows(check_forward(MatMul(), inputs, against="openvino", strict=False))["forward, float64, against openvino"]
     assert (row.verdict, row.values) == ("passed", 600)
     assert row.tolerance == "2 x 8 eps (|y| + sqrt(n) S), eps = 1.2e-07 (float32)"
-    # sqrt(n) S is 8 times 60 terms of a size of about 1, with a few times as much where it is estimated high.
+    # sqrt(n) S is 8 times 60 terms of size about 1, times a small factor where it is estimated too high.
     assert row.allowed is not None
     assert 2 * 8 * EPS < row.allowed < 2 * 8 * EPS * 8 * 60 * 8
 
     def forward(self: Any, a: Any, b: Any) -> Any:
-        return a @ b + (0.01 if isinstance(a, np.ndarray) else 0)  # wrong on NumPy alone
+        return a @ b + (0.01 if isinstance(a, np.ndarray) else 0)  # wrong only on NumPy
 
     off = changed(MatMul, forward=forward)
     with pytest.raises(OperatorError, match=r"forward, float32, against openvino: output 0: at .*got one of 0\.01"):
@@ -338,7 +338,7 @@ def test_python_operators_keep_to_the_array_standard() -> None:
 
 
 def holes(word: float) -> type[Any]:
-    """x to the power, and a value that is no number where x is large."""
+    """x to the power, and NaN or infinity where x is large."""
     return changed(IPow, forward=lambda self, x: np.where(x > 0.5, x.dtype.type(word), x**self.power))
 
 
@@ -358,7 +358,7 @@ def test_numbers_that_give_none_are_told_and_fail_without_a_reference() -> None:
     assert row.verdict == "passed"
     assert "elements of output 0 are NaN" in row.note
     assert "so they are in what it is compared with" in row.note
-    # Of inputs that hold NaN themselves nothing is said.
+    # For inputs that contain NaN there is no such note.
     assert "finite inputs give finite outputs" not in rows(check_forward(IPow(2), [np.array([1.0, np.nan])]))
 
 
@@ -379,7 +379,7 @@ def test_swallowed_nan_is_told_of_every_input() -> None:
 
 
 def check_story(operator: d5.Operator, inputs: list[np.ndarray], number: int) -> str:
-    """What is told where NaN is swallowed of one input alone; of the other it is passed on."""
+    """The note when NaN is swallowed from one input only; from the other it propagates."""
 
     def forward(self: Any, *given: Any) -> Any:
         return np.where(np.isnan(given[1 - number]), np.nan, operator.forward(*given)).astype(given[0].dtype)
@@ -431,7 +431,7 @@ def test_what_was_not_judged_is_not_called_passed() -> None:
         assert report.values == 0
         assert "IPow on NumPy: no value was judged, since there was nothing to compare with" in str(report)
         assert ": passed" not in str(report)
-    # And one number without axes.
+    # And one of rank 0.
     assert check_forward(IPow(2), [np.arange(6)], reference=lambda x: x * x).values == 6 + 1
 
 
@@ -458,7 +458,7 @@ class Drawn(NamedTuple):
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
-    """What pictures were drawn of."""
+    """The data of the pictures."""
     found: list[Drawn] = []
 
     def watched(differences: np.ndarray, title: str, shows: str, folder: Path) -> Path:
@@ -470,7 +470,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
 
 
 def of_the_message(told: str, drawn: list[Drawn]) -> tuple[int, ...]:
-    """Where the largest difference is, which message, picture and its line have to agree upon."""
+    """The place of the largest difference; message, picture and its caption have to agree."""
     (picture,) = drawn
     at = np.unravel_index(int(picture.differences.argmax()), picture.differences.shape)
     size = f"{picture.differences[at]:.2g}"
@@ -482,7 +482,7 @@ def of_the_message(told: str, drawn: list[Drawn]) -> tuple[int, ...]:
 
 
 def test_message_and_picture_show_the_same_difference(drawn: list[Drawn]) -> None:
-    """One entry is wrong by more, another one by more of what is allowed: the largest difference is told and drawn."""
+    """One entry has the larger error, another the larger one by its tolerance: the former is reported and drawn."""
     x = [np.array([[1e-6, 1.0], [3.0, 1e5]])]
 
     def forward(self: Any, x: Any) -> Any:
@@ -494,7 +494,7 @@ def test_message_and_picture_show_the_same_difference(drawn: list[Drawn]) -> Non
 
     with pytest.raises(OperatorError) as told:
         check_forward(changed(IPow, forward=forward)(1), x, reference=lambda x: x, dtypes=["float64"], strict=False)
-    # By what is allowed the other is worse.
+    # Relative to its tolerance the other is worse.
     assert re.search(r"output 0: at \[1, 1\] got 100000\.\d+, expected 100000\.0; .* got one of 0\.1,", str(told.value))
     difference = drawn[0].differences
     assert difference[1, 1] == pytest.approx(0.1, rel=1e-3)
@@ -504,7 +504,7 @@ def test_message_and_picture_show_the_same_difference(drawn: list[Drawn]) -> Non
 
 @pytest.mark.parametrize("n", [4, 20, 70])
 def test_a_wrong_entry_of_the_jacobian_is_told_and_drawn(n: int, drawn: list[Drawn]) -> None:
-    """Of input 1, at [1, 2], by output [3, 2]; elsewhere by less."""
+    """For input 1, at [1, 2], by output [3, 2]; smaller elsewhere."""
 
     def backward(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
         (a, b), (dy,) = inputs, output_grads
@@ -528,7 +528,7 @@ def test_a_wrong_entry_of_the_jacobian_is_told_and_drawn(n: int, drawn: list[Dra
     assert [float(each) for each in found.groups()] == pytest.approx([right + 0.01, right], abs=1e-7)  # of differences
     assert re.search(r"by (block of )?elements? of input 1", str(told.value))
     assert "elementss" not in str(told.value)
-    # Of 4900 elements, blocks are drawn.
+    # 4900 elements are drawn in blocks.
     blocks = drawn[0].differences.size > 4096
     assert np.count_nonzero(drawn[0].differences) == 2 * (77 if blocks else 1)
 
@@ -539,11 +539,11 @@ def test_a_picture_that_cannot_be_drawn_says_what_to_install(monkeypatch: pytest
         check_forward(changed(IPow, forward=one_wrong)(3), X, reference=lambda x: x**3, strict=False)
 
 
-# -- conduct ----------------------------------------------------------------------------------------------------------
+# -- side effects -----------------------------------------------------------------------------------------------------
 
 
 class Keeps(IPow):
-    """Returns the same memory at every call of the same shape."""
+    """Returns the same memory on every call with the same shape."""
 
     def forward(self, x: Any) -> Any:  # type: ignore[override]
         if getattr(self, "kept", None) is None or self.kept.shape != x.shape or self.kept.dtype != x.dtype:
@@ -553,7 +553,7 @@ class Keeps(IPow):
 
 
 class KeepsTensor(IPow):
-    """The same on PyTorch, whose arrays are others and share memory in other ways."""
+    """The same on PyTorch, whose arrays share memory in other ways."""
 
     kept: Any = None
 
@@ -914,7 +914,7 @@ def test_inputs_without_gradients() -> None:
 
 
 def compiled(forward: str, backward: str = "", more: str = "") -> type[d5.CppOperator]:
-    """A class that is nowhere to be imported from, as one typed into a notebook is."""
+    """A class that cannot be imported, like one defined in a notebook."""
     text = f"""#include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -1002,7 +1002,7 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_an_index_outside_of_a_tensor_is_told(name: str) -> None:
-    """Few of them crash: mostly some other number is read, or written over."""
+    """Few of them crash: most read another number, or overwrite one."""
     forward, told = OUTSIDE[name]
     values = [np.arange(12.0, dtype="f4").reshape(3, 4)]
     with pytest.raises(OperatorError, match=rf"Made uses {told}.* in forward on float32 inputs; allowed: what is"):
@@ -1096,7 +1096,7 @@ def test_a_second_gradient_check_compiles_and_starts_nothing(language: str, monk
 
 
 def test_a_saturated_function_is_not_judged_by_its_own_zeros() -> None:
-    """Backward reads y, which was rounded: 1 - y^2 keeps no digit where y is 1, and that is no fault."""
+    """Backward reads y, which was rounded: 1 - y^2 has no correct digit where y is 1, and that is not an error."""
     row = rows(check_gradient(TANH, [normal(20, 20) * 4]))["backward, float32, against float64"]
     assert row.verdict == "passed"
     wrong = Unary("tanh", lambda x, y: 1 - y * y * (1 + 1e-4 if x.dtype == np.float32 else 1))

@@ -1,4 +1,4 @@
-"""Checks of a backward: linear, nothing kept from forward, every way to want gradients, every memory."""
+"""Checks of a backward: linear, no state from forward, every combination of needs, every memory layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = [constant(0, 3, 4)]
 
 @pytest.fixture(autouse=True)
 def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures that no test asks for go where pytest clears up."""
+    """Pictures that no test requests are saved where pytest cleans up."""
     monkeypatch.setattr("deep5.operators.checks.collect.picture_folder", lambda: tmp_path / "unasked")
 
 
@@ -55,7 +55,7 @@ def failed(report: OperatorReport) -> list[str]:
 
 LINEAR = "backward is linear"
 NAN = "backward, NaN in gradients by outputs"
-# All of them are right where the gradient by an output is 1 in one place and 0 elsewhere, which gives the Jacobian.
+# All of them are right where the gradient by an output is 1 at one place and 0 elsewhere, as in the Jacobian.
 NOT_LINEAR: dict[str, Callable[[Any, Any, Any], Any]] = {
     "squared": lambda xp, x, dy: 2 * x * dy * dy,
     "without its sign": lambda xp, x, dy: 2 * x * xp.abs(dy),
@@ -145,7 +145,7 @@ def test_what_forward_keeps_for_backward_is_found(kind: type[d5.Operator], row: 
 def test_an_object_that_cannot_be_copied_is_checked_without_another() -> None:
     class Locked(Square):
         def __init__(self) -> None:
-            self.stream = (value for value in ())  # a generator is copied by nobody
+            self.stream = (value for value in ())  # a generator cannot be copied
 
     assert FRESH not in [row.check for row in check_gradient(Locked(), X).rows]
 
@@ -302,7 +302,7 @@ def test_an_input_that_is_changed_in_one_element_type_alone() -> None:
         check_forward(Changes(), X)
 
 
-# -- what the point cannot tell ---------------------------------------------------------------------------------------
+# -- limits of the given inputs ---------------------------------------------------------------------------------------
 
 
 def test_what_the_inputs_cannot_show_is_told() -> None:

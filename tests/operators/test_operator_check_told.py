@@ -1,4 +1,4 @@
-"""What the checks of an operator say of whose fault something is, and of arguments and inputs that cannot be used."""
+"""Which side the operator checks report as the cause of an error, and messages on unusable arguments and inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = np.random.default_rng(0).standard_normal((3, 4))
 
 @pytest.fixture(autouse=True)
 def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures that no test asks for go where pytest clears up."""
+    """Pictures that no test requests are saved where pytest cleans up."""
     monkeypatch.setattr("deep5.operators.checks.collect.picture_folder", lambda: tmp_path / "unasked")
 
 
@@ -327,7 +327,7 @@ def test_an_operator_without_gradients_is_written_as_the_message_says(deep5: Com
 
 
 def test_numbers_that_the_command_draws_have_both_signs(deep5: Command, file: Path) -> None:
-    for seed in ("1", "2", "4"):  # with which both normal numbers are of one sign
+    for seed in ("1", "2", "4"):  # seeds for which both normal numbers have the same sign
         answer = deep5("check", "operator", "own.py:Square", "--shape", "2", "--seed", seed)
         assert (answer.status, "numbers of both signs" in answer.out) == (0, False)
 

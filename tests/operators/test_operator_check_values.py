@@ -1,4 +1,4 @@
-"""What checks of values find beyond the given point: memory around tensors, threads, sizes, types side by side."""
+"""Errors that value checks find beyond the given point: memory around tensors, threads, sizes, mixed types."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def forward_of(operator: d5.Operator, **options: Any) -> OperatorReport:
 
 
 class Alike(d5.Operator):
-    """One input, and an output like it."""
+    """One input, and an output of the same shape and type."""
 
     def specs(self, x: d5.TensorSpec) -> Specs:  # type: ignore[override]
         return (x,)
@@ -132,7 +132,7 @@ def test_memory_is_numpys_again_afterwards() -> None:
     assert plan.make_memory is np.empty
 
 
-# The pointers are read by hand, as code from elsewhere does: no index is looked at.
+# The code reads through raw pointers, as third-party code does, so that no index is checked.
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -174,7 +174,7 @@ def test_threads_that_add_to_one_number(one_thread: None) -> None:
     wrong = in_cpp(SUM.format(""), _scalar)
     assert rows(forward_of(wrong))["forward is repeatable"].verdict == "passed"
     into = Collector("Made", "NumPy", None)
-    end = time.monotonic() + 30  # on a busy machine threads may come one after another for a while
+    end = time.monotonic() + 30  # on a busy machine threads may run one after another for a while
     while not into.report().failures and time.monotonic() < end:
         check_threads(Subject(wrong, None), [X], False, into)
         assert THREADS[0] == 1
@@ -202,7 +202,7 @@ def test_threads_that_forget_a_rest(one_thread: None) -> None:
 
 
 class Double(d5.Operator):
-    """Right where nothing is changed."""
+    """Right, unless a method is replaced."""
 
     def specs(self, *inputs: d5.TensorSpec) -> Specs:
         return inputs[:1]
@@ -231,7 +231,7 @@ def test_results_that_are_kept_by_shape() -> None:
     told = "forward, other values: .* other bits for the same inputs where it ran on others of their shape before"
     with pytest.raises(OperatorError, match=told):
         d5.check_forward(changed(forward=lambda self, x: _kept(vars(self).setdefault("kept", {}), x)), [X])
-    # What another object finds too cannot be told from a constant: so it is said.
+    # State that another object finds, too, cannot be distinguished from a constant: the report says so.
     shared = changed(forward=lambda self, x: _kept(SHARED, x))
     report = d5.check_forward(shared, [X], raises=False)
     assert rows(report)["forward, other values"].verdict == "not judged"
@@ -318,7 +318,7 @@ def test_types_side_by_side_in_cpp() -> None:
 
 
 class Scaled(d5.Operator):
-    """Values of any type and statistics in float32, which it computes in."""
+    """Values of any type and statistics in float32, in which it computes."""
 
     def specs(self, x: d5.TensorSpec, by: d5.TensorSpec) -> Specs:  # type: ignore[override]
         if by.dtype != "float32" or x.shape != by.shape:

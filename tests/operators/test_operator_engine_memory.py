@@ -1,4 +1,4 @@
-"""Memory of NumPy, ONNX Runtime and OpenVINO: outputs that callers hold, inputs that are read where they lie."""
+"""Memory of NumPy, ONNX Runtime and OpenVINO: outputs that callers hold, inputs that are read without a copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_thread() -> Any:
 
 
 def draw(*shape: int) -> np.ndarray:
-    """Other numbers each time."""
+    """Different numbers each time."""
     return (RNG.standard_normal(shape) + 2).astype("float32")
 
 
@@ -40,7 +40,7 @@ def executor(name: str, operator: d5.Operator) -> Any:
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("rows", [3, 4000])
 def test_outputs_that_are_held_stay_as_they_are(name: str, rows: int) -> None:
-    """In any number, through views and what else needs no copy; what an earlier caller did to his own is his alone."""
+    """Any number of them, through views and zero-copy access; a caller's changes affect only that caller's array."""
     made, x = executor(name, CppPow(2)), draw(rows, 50)
     held = [made.inference(x + number)[0] for number in range(5)]
     wanted = [value.copy() for value in held]
@@ -72,7 +72,7 @@ def test_memory_of_outputs_that_nobody_holds_is_written_to_again(name: str) -> N
     places = {made.inference(x)[0].ctypes.data for _ in range(6)}
     assert len(places) == 1
     for _ in range(6):
-        y = made.inference(x)[0]  # the one before is held while this one is computed
+        y = made.inference(x)[0]  # the previous one is held while this one is computed
         places.add(y.ctypes.data)
     assert len(places) == 2
     kept = [made.inference(x)[0] for _ in range(6)]
@@ -82,7 +82,7 @@ def test_memory_of_outputs_that_nobody_holds_is_written_to_again(name: str) -> N
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_inputs_are_read_where_they_lie_however_they_come(name: str) -> None:
     """The same array again with other content, others in turn, other strides, read-only ones, outputs as inputs."""
-    for rows in (3, 4000):  # ONNX Runtime copies small inputs that do not come twice in a row
+    for rows in (3, 4000):  # ONNX Runtime copies small inputs that are not passed twice in a row
         made, one, other = executor(name, CppPow(2)), draw(rows, 50), draw(rows, 50)
         strided, fixed = draw(50, rows).T, draw(rows, 50)
         fixed.flags.writeable = False
@@ -98,7 +98,7 @@ def test_inputs_are_read_where_they_lie_however_they_come(name: str) -> None:
         made.inference(square)
         made.inference(square)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy asks for views instead
+            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy recommends views instead
             square.strides = square.strides[::-1]
         np.testing.assert_allclose(made.inference(square)[0], square * square, rtol=1e-6)
 
@@ -106,7 +106,7 @@ def test_inputs_are_read_where_they_lie_however_they_come(name: str) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("order", list(itertools.permutations(["unknown", "small", "large"])))
 def test_outputs_of_all_sizes_come_in_the_order_of_the_network(name: str, order: tuple[str, ...]) -> None:
-    """Small ones are copied, large ones lent, and of those of unknown shape the memory is the engine's."""
+    """Small ones are copied, large ones lent; those of unknown shape use the engine's memory."""
     for rows in (200, "rows"):
         build = d5.NetworkBuilder("mixed")
         x = build.input("x", (rows, 40), "float32")
@@ -134,7 +134,7 @@ def test_a_network_reads_an_array_whose_shape_was_changed(name: str) -> None:
     values = draw(2, 6)
     for shape in ((2, 6), (2, 6), (3, 4), (3, 4), (2, 6)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy asks for views instead
+            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy recommends views instead
             values.shape = shape
         found = executor.inference({"x": values})["y"]
         np.testing.assert_array_equal(found, values + values)

@@ -1,4 +1,4 @@
-"""Operators on NumPy, ONNX Runtime and OpenVINO, beyond what all back-ends have in common: kernels in sessions."""
+"""Operators on NumPy, ONNX Runtime and OpenVINO, beyond the suite of all back-ends: kernels in sessions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def one_thread() -> Any:
 
 
 class Alias(PyPow):
-    """Gives its input back, or a view of it."""
+    """Returns its input, or a view of it."""
 
     def forward(self, *inputs: Any) -> Any:
         return inputs[0] if self.power == 1 else inputs[0][...]
@@ -44,7 +44,7 @@ class Alias(PyPow):
 
 
 class Same(PyPow):
-    """Gives the same array again and again."""
+    """Returns the same array again and again."""
 
     def forward(self, *inputs: Any) -> Any:
         if not hasattr(self, "kept"):
@@ -81,7 +81,7 @@ def test_arrays_that_engines_do_not_take() -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_what_the_engine_runs_is_no_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator's own methods are called by the reference alone; elsewhere the code was written down in ONNX."""
+    """Only the reference calls the operator's own methods; elsewhere the code has been translated to ONNX."""
     operator, x, calls = PyPow(2), draw(3), []
     made = executor(name, operator)
     made.inference_and_backprop((x,), (x,))
@@ -99,7 +99,7 @@ NUMPY = d5.framework("reference")
 
 @pytest.mark.parametrize("kind", ["Alias", "Same"])
 def test_memory_that_an_operator_shares_is_not_written_to(kind: str) -> None:
-    """Relu and Add would otherwise write where their inputs lie, which the operator gave twice or others read."""
+    """Otherwise Relu and Add would write to their inputs' memory, which the operator returned twice or others read."""
     for power in (1, 2):
         build = d5.NetworkBuilder("shared")
         x = build.input("x", ("N",))
@@ -123,7 +123,7 @@ def test_memory_that_an_operator_shares_is_not_written_to(kind: str) -> None:
             np.testing.assert_array_equal(found["h"], -np.ones(2) if kind == "Same" else -(value**2))
             np.testing.assert_allclose(found["c"], np.exp(-2 * value), rtol=1e-6)
             for one in found.values():
-                one[...] = 77  # what was given out is the caller's
+                one[...] = 77  # the caller owns the returned arrays
         np.testing.assert_array_equal(value, [1, -2])
 
 
@@ -154,14 +154,14 @@ def test_onnx_runtime_runs_a_custom_operator_of_its_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(session.run(["y"], feed)[0], np.full((2, 3), 64))
     events = json.loads(Path(session.end_profiling()).read_text())
     assert any(event["name"] == "CppPow_1_kernel_time" for event in events)
-    # Without the library nobody knows the node: it is no operator of ONNX Runtime's.
+    # Without the library the node is unknown: it is not an operator of ONNX Runtime's.
     with pytest.raises(Exception, match=COMPILED):
         onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_operator_of_a_parameter_and_of_a_number(name: str) -> None:
-    """A parameter that nobody writes to may be a constant of the session, and changes all the same when it is set."""
+    """A parameter that nothing writes to may be a constant of the session, and changes all the same when it is set."""
     build = d5.NetworkBuilder("numbers")
     x, w = build.input("x", ("N", 2)), build.parameter("w", (2, 2))
     y = build.op("MatMul", x, build.op("CppPow", w, domain=DOMAIN, power=3))
@@ -194,7 +194,7 @@ def test_one_executor_from_many_threads_reports_right() -> None:
     made.inference(np.ones(4, np.float32))
     operator.report()
     made.inference(np.ones(4, np.float32))
-    assert operator.report() == {"elements": 4.0}  # it ran once, there and nowhere else
+    assert operator.report() == {"elements": 4.0}  # it ran exactly once
 
 
 @pytest.mark.parametrize("name", ENGINES[1:])
@@ -214,7 +214,7 @@ def test_programs_that_are_thrown_away_take_their_kernels_along(name: str) -> No
 
 
 def test_a_network_of_one_given_operator() -> None:
-    """The node stands for the very object, and nothing is left of it when its user has gone."""
+    """The node refers to the very object, and disappears with its user."""
     operator, before = PyPow(5), dict(registered_operators())
     single = Single(operator)
     (node,) = single.network([d5.TensorSpec(shape=(2,))]).nodes
@@ -244,7 +244,7 @@ def test_discarding_programs_keeps_results() -> None:
 
 
 def test_a_call_on_numpy_converts_nothing_and_a_session_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator gets the caller's own array, and a second call of an executor finds its session and its binding."""
+    """The operator gets the caller's own array, and a second call of an executor reuses its session and its binding."""
     x, seen = np.ones(1, np.float32), []
 
     class Looks(PyPow):

@@ -16,7 +16,7 @@ from deep5.operators.native import NativeOperator
 
 
 def function(backend: Backend, name: str) -> Any:
-    """A function of the framework's own."""
+    """A function of the framework."""
     if backend.name == "jax":
         import jax.numpy as module
     elif backend.name.startswith("pytorch"):
@@ -111,7 +111,7 @@ def test_operators_of_onnx_have_the_outputs_that_are_asked_for(backend: Backend)
 
 @parametrized(*COMPUTING, *ENGINES)
 def test_several_threads_call_operators_at_once(backend: Backend) -> None:
-    """One operator together, and each one of its own, of another attribute, made at the same time."""
+    """One shared operator, and one per thread with another attribute, created at the same time."""
     together = backend.framework.operator(CppPow(2))
     traced, wrong = backend.traced(together), []
 
@@ -124,7 +124,7 @@ def test_several_threads_call_operators_at_once(backend: Backend) -> None:
                     np.testing.assert_allclose(backend.numpy(run(backend.native(x))), x**power, rtol=1e-6)
                 (y,) = own.inference(*own.arrays(x))
                 np.testing.assert_allclose(backend.numpy(y), x**seed, rtol=1e-5)
-        except BaseException as error:  # a thread cannot raise it to its starter
+        except BaseException as error:  # a thread cannot raise it in its parent
             wrong.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in (2, 3, 4)]

@@ -1,4 +1,4 @@
-"""Operators on JAX, beyond what all back-ends have in common: its transformations, its types, the lives of kernels."""
+"""Operators on JAX, beyond the suite of all back-ends: its transformations, its types, lifetimes of kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POWERS = pytest.mark.parametrize("make", [PyPow, CppPow])
 
 @pytest.fixture
 def _in_64_bits() -> Iterator[None]:
-    """For tests whose own code computes in float64 on JAX."""
+    """For tests that compute in float64 on JAX themselves."""
     with jax.enable_x64(True):
         yield
 
@@ -62,7 +62,7 @@ def test_derivatives_forward_are_refused_with_the_reason(make: Any) -> None:
     ):
         with pytest.raises(Unsupported, match=r"Pow has a backward of its own, .* in reverse alone; .*jax\.jacrev"):
             call()
-    with pytest.raises(TypeError):  # one that is not about this
+    with pytest.raises(TypeError):  # an unrelated one
         run(x, nobody=x)
 
 
@@ -123,7 +123,7 @@ def test_a_kernel_lives_as_long_as_what_calls_it() -> None:
     ready = jax.jit(JAX.operator(CppPow(5))).lower(x).compile()
     function = compiled()
     function(x)
-    for power in range(2, 6):  # others, which may get the memory of what is gone
+    for power in range(2, 6):  # others, which may reuse freed memory
         JAX.operator(CppPow(power))(x)
     gc.collect()
     jax.clear_caches()
@@ -175,7 +175,7 @@ def test_compiled_operators_stay_on_the_host() -> None:
 
 
 class Peak(d5.Operator):
-    """Twice x, and where the largest of each row is."""
+    """Twice x, and the index of the largest element of each row."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         return inputs[0], d5.TensorSpec(shape=inputs[0].shape[:1], dtype="int64")

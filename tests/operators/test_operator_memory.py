@@ -1,4 +1,4 @@
-"""Operators on every back-end: arrays of any layout are read right, and no memory is copied that need not be."""
+"""Operators on every back-end: arrays of any layout are read correctly, without unnecessary copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = pytest.mark.parametrize("kind", ["Py", "Cpp"])
 
 
 def layouts(dtype: str) -> list[np.ndarray]:
-    """Memory of every kind, read-only and without a native byte order too."""
+    """Memory of every kind, including read-only and non-native byte order."""
     base, raw = draw(6, 4, dtype=dtype), np.zeros(4 * 8 + 1, np.uint8)[1:].view("f4")
     raw[...] = draw(8)
     frozen = base.copy()
@@ -37,7 +37,7 @@ def test_arrays_of_any_layout_are_read_right(backend: Backend, kind: str) -> Non
         want = x.astype(dtype).astype("f8") ** 3
         (given,) = executor.arrays(x)
         found = [executor.inference(given)[0], native(given)]
-        # JAX and TensorFlow take arrays of NumPy's everywhere; the engines know no others.
+        # JAX and TensorFlow accept NumPy arrays everywhere; the engines know no others.
         found += (
             [native(x)]
             if backend.name == "jax"
@@ -71,7 +71,7 @@ def test_values_of_every_kind_become_arrays(backend: Backend) -> None:
         np.testing.assert_array_equal(backend.numpy(array), expected)
     if backend.name in ENGINES:
         assert all(a.flags.c_contiguous and a.flags.aligned and a.dtype.isnative for a in executor.arrays(*given))
-    # An array that may be shared is; JAX and TensorFlow, which run later, take a copy.
+    # An array is shared where that is safe; JAX and TensorFlow, which run later, make a copy.
     (array,) = executor.arrays(x)
     assert np.shares_memory(backend.numpy(array), x) == (backend.name not in ("jax", "tensorflow"))
 
@@ -94,7 +94,7 @@ def place(backend: Backend, value: Any) -> int:
         return int(value.unsafe_buffer_pointer())
     if backend.name == "pytorch":
         return int(value.data_ptr())
-    # The buffer of a tensor of TensorFlow's is its memory, where numpy() makes a copy.
+    # The buffer of a TensorFlow tensor is its memory; numpy() makes a copy.
     array = np.asarray(memoryview(value)) if backend.name == "tensorflow" else value
     return int(array.ctypes.data)
 
@@ -117,7 +117,7 @@ def test_an_operator_in_cpp_is_given_the_memory_of_the_engine(backend: Backend) 
     executor = backend.framework.operator_executor(Where())
     for elements in (3, 5000):
         x = np.ones(elements, np.float32)
-        executor.inference(x)  # ONNX Runtime copies small arrays that do not come twice in a row, and small outputs
+        executor.inference(x)  # ONNX Runtime copies small arrays that are not passed twice in a row, and small outputs
         (places,) = executor.inference(x)
         written = executor._last._copies[0][1] if backend.name == "onnxruntime" else places
         assert addresses(places) == [x.ctypes.data, written.ctypes.data]
@@ -125,7 +125,7 @@ def test_an_operator_in_cpp_is_given_the_memory_of_the_engine(backend: Backend) 
 
 @parametrized(*COMPUTING, "reference")
 def test_a_native_function_gets_the_frameworks_own_memory(backend: Backend) -> None:
-    """Only the function is timed: nothing is converted or copied on the way in or out."""
+    """Only the function is timed: no conversion or copy on the way in or out."""
     seen: list[Any] = []
 
     def twice(x: Any) -> Any:

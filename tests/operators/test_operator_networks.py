@@ -74,7 +74,7 @@ def test_several_outputs_of_a_node(backend: Backend, kind: str) -> None:
 @KINDS
 @parametrized(*COMPUTING, *ENGINES, daily=True)
 def test_a_backward_pass_runs_as_a_node(backend: Backend, kind: str) -> None:
-    """Where deep5 differentiates the network itself, and where a model holds such a node."""
+    """When deep5 differentiates the network itself, and when a model contains such a node."""
     if (backend.name, kind) in (("onnxruntime", "Py"), ("openvino", "Py")):
         pytest.skip("these engines run operators in Python as networks of ONNX's operators")
     feed = batch(5)
@@ -144,7 +144,7 @@ def test_a_network_through_an_operator_without_backward_runs_and_does_not_train(
 
 @d5.register_operator("Elsewhere", domain=DOMAIN)
 class Elsewhere(NativeOperator):
-    """A function of a framework that no suite runs it on."""
+    """A function of a framework on which no suite runs."""
 
     def __init__(self) -> None:
         super().__init__(abs, framework="another", specs=lambda x: (x,))
@@ -194,7 +194,7 @@ def test_an_operator_that_does_not_compile_is_named(backend: Backend) -> None:
 
 @d5.register_operator("Wrong", domain=DOMAIN)
 class Wrong(PyPow):
-    """Its gradient is not that of its values."""
+    """Its gradient does not match its values."""
 
     def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
         return (inputs[0] * output_grads[0],)
@@ -213,7 +213,7 @@ def test_a_wrong_backward_would_be_seen(backend: Backend) -> None:
 
 @d5.register_operator("Conv", domain=DOMAIN)
 class Conv(d5.Operator):
-    """x * w: called as an operator of ONNX's is, whose weights and images lie in another order of axes."""
+    """x * w, called like ONNX's operator, with another axis order of weights and images."""
 
     def specs(self, x: d5.TensorSpec, w: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:  # type: ignore[override]
         return (x,)
@@ -241,7 +241,7 @@ def test_operators_among_images_get_onnxs_order_of_axes(backend: Backend) -> Non
     np.testing.assert_array_equal(d5.to_numpy(found["made"]), feed["x"] * network.initial("w"))
     for got, wanted in ((found, want), (run.gradients(), same.gradients())):
         for name, value in wanted.items():
-            # Sums of some hundred float32 products.
+            # Sums of about a hundred float32 products.
             scale = np.abs(value).max()
             np.testing.assert_allclose(d5.to_numpy(got[name]), value, rtol=1e-3, atol=1e-4 * scale, err_msg=name)
 
@@ -266,7 +266,7 @@ def test_an_operator_of_onnx_runs_as_a_network_of_one_node(backend: Backend) -> 
     with pytest.raises(d5.Deep5Error):
         executor.inference(*executor.arrays(np.ones((2, 3), dtype), np.ones((2, 3), dtype)))
     if backend.name in ("jax", "tensorflow", "tensorflow:xla"):
-        return  # which give None as the gradient
+        return  # they return None as the gradient
     shape = backend.framework.operator_executor(ONNXOperator("Shape"))
     with pytest.raises(Unsupported, match=r"no output is a floating-point number|has no gradient|differentiate"):
         shape.inference_and_backprop(shape.arrays(draw(2, 3)), (None,))

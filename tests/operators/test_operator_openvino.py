@@ -1,4 +1,4 @@
-"""Compiled operators in OpenVINO: what one call failed on is told of that call, and of no other."""
+"""Compiled operators in OpenVINO: an error is reported for the call that failed, and for no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENGINES = ("reference", "openvino")
 
 @d5.register_operator("Picky", domain=DOMAIN)
 class Picky(CppOperator):
-    """x + 1, but for four rows, which `specs` refuses, and 39 elements, which the C++ class does."""
+    """x + 1, except for four rows, which `specs` refuses, and 39 elements, which the C++ class refuses."""
 
     source = r"""
     template <typename T>
@@ -50,7 +50,7 @@ def twice(build: d5.NetworkBuilder, x: Any) -> d5.Network:
 
 
 def test_after_a_call_that_failed_the_next_one_is_as_the_first() -> None:
-    """Both nodes fail where one does: neither is told of a later call."""
+    """Both nodes fail when one does: neither is reported for a later call."""
     build = d5.NetworkBuilder("rows")
     executor = d5.framework("openvino").executor(twice(build, build.input("x", ("N", 3))))
 
@@ -78,7 +78,7 @@ class Exponential(d5.Operator):
         return (outputs[0] * output_grads[0],)
 
 
-# What is NaN, or depends on one, by ONNX and on the reference; docs/networks.md lists it.
+# Operators with a NaN result, or one that depends on NaN, in ONNX and on the reference; docs/networks.md lists them.
 NAN_IS_LOST: list[tuple[d5.Operator, int]] = [
     (Exponential(), 1),
     *((d5.ONNXOperator(name), 1) for name in ("Exp", "Relu", "Celu", "HardSigmoid", "Max", "Min")),
@@ -89,7 +89,7 @@ NAN_IS_LOST: list[tuple[d5.Operator, int]] = [
 
 @pytest.mark.parametrize(("operator", "place"), NAN_IS_LOST, ids=lambda value: getattr(value, "op_type", None))
 def test_nan_is_lost_as_the_documentation_says(operator: d5.Operator, place: int) -> None:
-    """Should this fail, a newer OpenVINO has mended it: then leave it out here and in docs/networks.md."""
+    """If this fails, a newer OpenVINO has fixed it: then remove it here and in docs/networks.md."""
     x = np.array([1, np.nan, 2], np.float32)
     inputs = (x, np.ones(3, np.float32)) if getattr(operator, "op_type", "") in ("Max", "Min") else (x,)
     wanted, got = (d5.framework(name).operator_executor(operator).inference(*inputs) for name in ENGINES)
@@ -98,7 +98,7 @@ def test_nan_is_lost_as_the_documentation_says(operator: d5.Operator, place: int
 
 
 def test_nan_is_greater_and_in_no_place_as_the_documentation_says() -> None:
-    """As above; it is its kernels for AVX-512 that take NaN for greater."""
+    """As above; OpenVINO's kernels for AVX-512 treat NaN as greater."""
     x = np.array([1, np.nan, 2], np.float32)
     executor = d5.framework("openvino").operator_executor
     assert executor(d5.ONNXOperator("Greater")).inference(x, np.ones(3, np.float32))[0][1] == AVX512

@@ -1,4 +1,4 @@
-"""Operators on PyTorch, beyond what all back-ends have in common: its layouts of memory, and CUDA sources."""
+"""Operators on PyTorch, beyond the suite of all back-ends: its memory layouts, and CUDA sources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_gradcheck(operator: d5.Operator) -> None:
     native = TORCH.operator(operator)
 
     def run(*given: Any) -> tuple[Any, ...]:
-        # torch's check loses count where an output of integers stands between others.
+        # torch's gradcheck miscounts when an integer output is between others.
         return tuple(value for value in many(native(*given)) if value.is_floating_point())
 
     assert torch.autograd.gradcheck(run, inputs)
@@ -55,7 +55,7 @@ def test_memory_of_any_layout_is_read_right(kind: type) -> None:
     ):
         torch.testing.assert_close(run(given), given**3, rtol=1e-14, atol=0)  # two products in float64
         leaf = given.detach().requires_grad_()
-        run(leaf).sum().backward()  # whose upstream gradient is one number, expanded
+        run(leaf).sum().backward()  # the upstream gradient is one number, expanded
         torch.testing.assert_close(leaf.grad, 3 * given**2, rtol=1e-14, atol=0)
 
 
@@ -68,7 +68,7 @@ def test_memory_that_is_not_aligned_is_copied() -> None:
 
 
 class Lies(CppOperator):
-    """x squared, and where x lies: its address and strides. Where dy and x lie for the backward pass it reports."""
+    """x squared, and the address and strides of x. Reports the memory of dy and x for the backward pass."""
 
     source = """
     template <typename T>
@@ -95,12 +95,12 @@ class Lies(CppOperator):
 
 
 def table() -> Any:
-    """Different numbers, 6 by 8, whose squares are exact."""
+    """Distinct numbers, 6 by 8, with exact squares."""
     return torch.arange(1.0, 49, dtype=torch.float64).view(6, 8)
 
 
 def views(x: Any) -> list[Any]:
-    """Of other strides than those of contiguous memory, the last two with several elements in one place."""
+    """Non-contiguous strides; in the last two several elements share one place."""
     return [x.t(), x[::2, 1::3], x[:, :4], x[:1].expand(6, 8), x[2, 3].expand(3, 2)]
 
 
@@ -141,10 +141,10 @@ def test_under_compile_a_strided_input_is_taken_as_it_lies_too() -> None:
     leaf = x.clone().requires_grad_()
     y = compiled(leaf)
     picked = x[::2, 1::3]
-    assert torch.equal(y, (x.t() + 1) ** 2 + (picked**2).sum())  # whole numbers all
+    assert torch.equal(y, (x.t() + 1) ** 2 + (picked**2).sum())  # all integers
     y.sum().backward()
     wanted = 2 * (x + 1)
-    wanted[::2, 1::3] += 2 * 48 * picked  # by each of the 48 elements of y
+    wanted[::2, 1::3] += 2 * 48 * picked  # for each of the 48 elements of y
     assert torch.equal(leaf.grad, wanted)
     _, place = torch.compile(lambda x: run(x.t()), fullgraph=True)(x)
     assert place.tolist() == [x.data_ptr(), *x.t().stride()]
@@ -179,7 +179,7 @@ def test_an_element_type_that_torch_computes_nothing_in_is_refused() -> None:
 
 
 def test_a_network_is_refused_on_a_device_that_an_operator_has_no_source_for() -> None:
-    # The refusal comes before anything is put on the device, which need not be there.
+    # The refusal comes before anything is moved to the device, which need not exist.
     with pytest.raises(Unsupported, match=r"CppPow_1 \(CppPow\): CppPow has no cuda, so it does not run on cuda"):
         PyTorchExecutor(powers("CppPow"), TORCH, device=d5.GPUDevice())
 

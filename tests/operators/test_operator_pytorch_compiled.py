@@ -1,4 +1,4 @@
-"""Operators inside what PyTorch traces, compiles and exports: one graph for all sizes, contracts, lifetimes."""
+"""Operators inside code that PyTorch traces, compiles and exports: one graph for all sizes, contracts, lifetimes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Weighted(CppOperator):
 
 @register_operator("Halves", domain=DOMAIN)
 class Halves(d5.Operator):
-    """(x, y) -> (first half of x + y's rows, their product): extents are computed with; two outputs."""
+    """(x, y) -> (first half of x + y's rows, their product): arithmetic on sizes; two outputs."""
 
     def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         x, y = inputs
@@ -102,7 +102,7 @@ both = pytest.mark.parametrize("kind", POWERS, ids=["python", "cpp"])
 
 @pytest.fixture(autouse=True, scope="module")
 def _inductor() -> None:
-    """Loaded as deep5 loads it: torch warns of what it uses itself."""
+    """Loaded as deep5 loads it: torch warns of its own internals."""
     Compiler()
 
 
@@ -130,7 +130,7 @@ def test_under_compile_one_graph_serves_batches_of_any_size(kind: type) -> None:
 
     @torch.compile(fullgraph=True, backend=count)
     def both_powers(x: Any, y: Any) -> Any:
-        return square(x) * cube(y) + 1  # two operators of one class, which must not be taken for each other
+        return square(x) * cube(y) + 1  # two operators of one class, which must not be confused
 
     for rows in (4, 7, 9, 12):
         x, y = normal(rows, 3).requires_grad_(), normal(rows, 3).requires_grad_()
@@ -312,7 +312,7 @@ def test_what_an_operator_in_cpp_throws_leaves_compiled_code() -> None:
 
 
 def collected(reference: Callable[[], Any]) -> bool:
-    """Whether it is gone; the memory of tensors is no part of Python's cycles, so that it takes more than one look."""
+    """Whether it is gone; tensor memory is not part of Python's cycles, so that it takes more than one collection."""
     for _ in range(3):
         gc.collect()
     return reference() is None

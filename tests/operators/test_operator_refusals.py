@@ -1,4 +1,4 @@
-"""Operators on every back-end: what breaks the contract, what does not fit and what fails is reported and named."""
+"""Operators on every back-end: contract violations, unsuitable inputs and failures are reported by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def narrow(x: Any) -> Any:
     return xp.astype(x, xp.float64)
 
 
-# What a forward or backward pass of x float32[3, 2] gives, and what is said of it.
+# Results of a forward or backward pass of x float32[3, 2], and their messages.
 FORWARDS: dict[str, tuple[Callable[..., Any], str]] = {
     "count": (lambda x: (x, x), r"Broken\.forward returned 2 outputs; allowed: 1"),
     "shape": (lambda x: x[:1, :], r"Broken\.forward: output 0: got shape .*1, 2.*, expected float32\[3, 2\]"),
@@ -69,7 +69,7 @@ def cases(table: dict[str, Any], lacks: set[tuple[str, str]]) -> list[Any]:
     ]
 
 
-# NumPy is given what the others have to refuse.
+# NumPy accepts what the others have to refuse.
 @pytest.mark.parametrize(("backend", "case"), cases(FORWARDS, {("reference", "kind")}))
 def test_a_wrong_forward_is_named(backend: Backend, case: str) -> None:
     wrong, message = FORWARDS[case]
@@ -84,7 +84,7 @@ def test_a_wrong_forward_is_named(backend: Backend, case: str) -> None:
         traced = backend.traced(native)
         calls += [lambda: traced(backend.native(x))]
     if (backend.name, case) == ("tensorflow", "raises"):
-        calls = calls[1:3]  # a function of TensorFlow's raises what the code that it calls raises
+        calls = calls[1:3]  # a TensorFlow function raises the error of the code that it calls
     for call in calls:
         with pytest.raises(OperatorError, match=message.format(array=backend.array) if case == "kind" else message):
             call()
@@ -170,7 +170,7 @@ def test_gradients_that_are_asked_for_are_checked(backend: Backend, kind: str) -
     for given, needs, text in asked:
         with pytest.raises(ShapeError, match=text):
             executor.inference_and_backprop(inputs, given, needs=needs)
-    # The gradient by an output of integers may be given, and changes nothing.
+    # The gradient by an integer output may be given, and changes nothing.
     rows = executor.arrays(np.zeros(1, "int64"))[0] if backend.name == "tensorflow" else None
     executor.inference_and_backprop(inputs, [grads[0], rows, grads[2]])
 
@@ -254,7 +254,7 @@ def test_functions_of_other_frameworks_are_refused(backend: Backend) -> None:
 
 @parametrized(*COMPUTING, *ENGINES)
 def test_devices_that_are_not_there_are_refused(backend: Backend) -> None:
-    # Any other operator than one in C++, which not all back-ends run on graphics processors.
+    # All operators except those in C++, which not all back-ends run on GPUs.
     for operator in (PyPow(2), CppPow(2)):
         message = r"no device cuda:7|allowed: (cpu|the host)|has no cuda"
         with pytest.raises(Unsupported, match=message):

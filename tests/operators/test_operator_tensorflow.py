@@ -1,4 +1,4 @@
-"""Operators on TensorFlow, beyond what all back-ends have in common: as an operation of its graphs, and under XLA."""
+"""Operators on TensorFlow, beyond the suite of all back-ends: as an operation of its graphs, and under XLA."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKEND = BACKENDS["tensorflow"]
 
 
 def types(graph: Any) -> set[str]:
-    """Of the operations of a graph and of the functions that it calls."""
+    """The operation types of a graph and of the functions that it calls."""
     listed = graph.as_graph_def()
     return {node.op for node in [*listed.node, *(node for each in listed.library.function for node in each.node_def)]}
 
@@ -36,7 +36,7 @@ def types(graph: Any) -> set[str]:
 @pytest.mark.parametrize("kind", ["Py", "Cpp"])
 @pytest.mark.parametrize("how", ["traced", "autograph", "symbolic"])
 def test_what_is_traced_is_the_operators_own_graph(kind: str, how: str) -> None:
-    """With extents that are known or not; neither PyFunc nor any other way back into Python."""
+    """With static or dynamic sizes; neither PyFunc nor any other call back into Python."""
     native, values = TF.operator(mixed(kind)), mixed_values()
     grads = [tf.ones((4, 3), tf.float64), None, tf.ones(3, tf.float64)]
     shapes = [value.shape if how != "symbolic" else [None] * value.ndim for value in values]
@@ -91,7 +91,7 @@ def test_what_a_compiled_operator_throws_is_said() -> None:
         with pytest.raises(OperatorError, match=said):
             call(tf.zeros(13))
         np.testing.assert_array_equal(tf.concat([tf.reshape(call(tf.ones(1)), [-1])] * 2, 0), [1, 1])
-    # Shapes that nobody knew when it was traced are looked at when it runs.
+    # Shapes that are unknown during tracing are checked at run time.
     traced = tf.function(native, input_signature=[tf.TensorSpec(None)], autograph=False)
     np.testing.assert_array_equal(traced(tf.constant([3.0])), [9])
     with pytest.raises(tf.errors.InvalidArgumentError, match="deep5: CppPow: the shapes of the outputs") as raised:
@@ -139,7 +139,7 @@ def test_kernels_live_as_long_as_what_was_traced() -> None:
     before, concrete = len(compiled._BOUND), make()
     gc.collect()
     assert len(compiled._BOUND) > before
-    # What lay where the kernel was, if it is gone, is overwritten.
+    # If the kernel has been freed, its memory is overwritten.
     others = [TF.operator(CppPow(n))(tf.zeros(1)) for n in range(20)]
     y, gradient, looped = concrete(tf.constant([1.0, 2.0]))
     np.testing.assert_array_equal(y, [1, 32])
@@ -149,7 +149,7 @@ def test_kernels_live_as_long_as_what_was_traced() -> None:
     del concrete, y, gradient, looped, others
     gc.collect()
     assert len(compiled._BOUND) <= before
-    # The same graph without its kernel: an error and not a wild address.
+    # The same graph without its kernel: an error and not a wild pointer.
     number = next(node.attr["kernel"].i for node in definition.node if node.op == "Deep5Operator")
     apply = compiled._operation()[1]
     for gone, said in ((number, "CppPow is gone"), (12345, "made in another process")):
@@ -230,7 +230,7 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
 
 
 def test_a_compiled_operator_is_one_operation_of_the_graph() -> None:
-    """Inside `tf.function` it is a node of its own, and no call of Python."""
+    """Inside `tf.function` it is a separate node, and not a Python call."""
     native = TF.operator(CppPow(2))
     graph = tf.function(native, autograph=False).get_concrete_function(tf.TensorSpec([1])).graph
     kinds = {operation.type for operation in graph.get_operations()}

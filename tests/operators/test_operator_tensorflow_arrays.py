@@ -1,4 +1,4 @@
-"""Arrays of the standard on TensorFlow: code of operators with extents that are not known yet, and the namespace."""
+"""Arrays of the standard on TensorFlow: operators with sizes that are still unknown, and the namespace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from deep5.frameworks.tensorflow.namespace import NAMESPACE  # noqa: E402
 
 RNG = np.random.default_rng(4)
 DOMAIN = "test.tensorflow"
-# Of elementary float64 operations; and what central differences with a step of 1e-6 leave of 16 digits.
+# For elementary float64 operations; and the accuracy of central differences with a step of 1e-6 in 16 digits.
 ROUNDING, DIFFERENCES = 1e-13, 1e-7
 
 
@@ -77,10 +77,10 @@ def test_code_of_the_standard_runs_in_a_network_of_any_batch_size(framework: Any
         made = run.inference_and_backprop({"x": x})
         want = operator.forward(x, w)
         _, dw = operator.backward([2 * want], [x, w], [want], [True, True])
-        # Sums of some float32 products, by another library.
+        # Sums of a few float32 products, by another library.
         np.testing.assert_allclose(made["y"], want, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(run.gradients()["w"], dw, rtol=1e-4, atol=1e-5 * np.abs(dw).max())
-        # By the input too, eagerly and with fixed shapes.
+        # Also by the input, eagerly and with fixed shapes.
         executor = framework.operator_executor(operator)
         tensors = executor.arrays(x, w)
         (alone,), (dx, _) = executor.inference_and_backprop(tensors, executor.inference(*tensors))
@@ -215,8 +215,8 @@ def test_decisions_have_answers_in_eager_calls() -> None:
         TF.operator(Broken(lambda x: x[2]))(tf.ones((2, 3)))
 
 
-# What NumPy and TensorFlow answer differently, and the standard leaves open: NaN among extremes, division of whole
-# numbers by zero and of infinities; and what has as many results as a symbolic extent says.
+# Results that differ between NumPy and TensorFlow, and that the standard leaves open: extremes with NaN, division of
+# integers by zero and of infinities; and functions with as many results as a symbolic size says.
 OPEN = re.compile(
     r"arg(max|min) .* of NaN|floor_divide.*|remainder of whole numbers|// and % (0|-1.5|2.0)|iter.*|unstack"
 )
@@ -237,7 +237,7 @@ def test_functions_of_the_standard_on_arrays_of_unknown_extents() -> None:
         got = tf.function(call, input_signature=signature, autograph=False)(*feed).numpy()
         assert (got.dtype, got.shape) == (want.dtype, want.shape), name
         if want.dtype.kind == "f":
-            # Another library's elementary functions; TensorFlow makes zeros of denormal numbers.
+            # Another library's elementary functions; TensorFlow flushes denormal numbers to zero.
             limits = np.finfo(want.dtype)
             rtol = max(16, 4 * case.ulps) * limits.eps
             np.testing.assert_allclose(got, want, rtol=rtol, atol=limits.smallest_normal, err_msg=name)
@@ -247,7 +247,7 @@ def test_functions_of_the_standard_on_arrays_of_unknown_extents() -> None:
 
 
 def test_nan_and_infinity_are_tensorflows_as_the_documentation_says() -> None:
-    """Should this fail, a newer TensorFlow has mended it: then take it out of docs/networks.md."""
+    """If this fails, a newer TensorFlow has fixed it: then remove it from docs/networks.md."""
     x = tf.constant([1.0, np.nan, 2.0])
     assert (NAMESPACE.argmax(x), NAMESPACE.argmin(x)) == (2, 0)
     assert NAMESPACE.floor_divide(tf.constant(np.inf), 2) == np.inf
@@ -321,7 +321,7 @@ def test_further_functions_of_the_namespace_are_the_standards(name: str) -> None
     traced = tf.function(lambda x, n: function(NAMESPACE, x, n), autograph=False)(A, B)
     for got in (eager, traced):
         assert (got.shape, got.dtype.as_numpy_dtype) == (want.shape, want.dtype.type)
-        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-14)  # float64, some elementary operations
+        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-14)  # float64, a few elementary operations
 
 
 def test_element_types_of_the_namespace() -> None:

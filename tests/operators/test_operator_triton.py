@@ -1,4 +1,4 @@
-"""A kernel of another language through the door of native operators: Triton, on a graphics processor."""
+"""A kernel in another language as a native operator: Triton, on a GPU."""
 
 from __future__ import annotations
 

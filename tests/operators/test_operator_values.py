@@ -1,4 +1,4 @@
-"""Operators on every back-end, by themselves: values, gradients, element types and which gradients are computed."""
+"""Operators on every back-end, outside networks: values, gradients, element types and which gradients are computed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def close(backend: Backend, got: Any, want: Any, dtype: str = "float64", factor:
 
 
 def cases() -> list[Any]:
-    """All element types of all back-ends; of every back-end and kind one is run every day."""
+    """All element types of all back-ends; one per back-end and kind runs daily."""
     return [
         pytest.param(backend, kind, dtype, id=f"{name}-{kind}-{dtype}", marks=[pytest.mark.daily] if not number else [])
         for name, backend in BACKENDS.items()
@@ -48,7 +48,7 @@ def test_values_and_gradients_are_those_of_the_formula(backend: Backend, kind: s
         close(backend, y, want, dtype, 2)
         (y,), (dx,) = executor.inference_and_backprop((given,), (upstream,))
         close(backend, y, want, dtype, 2)
-        close(backend, dx, slope, dtype, 3)  # three roundings more
+        close(backend, dx, slope, dtype, 3)  # three more roundings
         assert dx.shape == y.shape == given.shape
         close(backend, native(given), want, dtype, 2)
         if backend.name in COMPUTING:
@@ -63,12 +63,12 @@ def test_values_and_gradients_are_those_of_the_formula(backend: Backend, kind: s
 @KINDS
 @parametrized(*COMPUTING, *ENGINES, daily=True)
 def test_one_operator_takes_several_element_types_one_after_the_other(backend: Backend, kind: str) -> None:
-    """Integers too; what was found out of one type is not taken for another."""
+    """Integers too; cached results of one type are not reused for another."""
     native, executor = backend.framework.operator(power(kind)), backend.framework.operator_executor(power(kind))
     floats = backend.floats if kind == "Cpp" else backend.python_floats
     whole: tuple[str, ...] = ("int64", "int32", *(("uint8",) if backend.name in ("jax", "reference") else ()))
     if (backend.name, kind) == ("openvino", "Py"):
-        whole = ()  # as a network, whose integers OpenVINO counts in 32 bits
+        whole = ()  # as a network, whose integers are 32-bit in OpenVINO
     for dtype in (floats[-1], *whole, floats[0], floats[-1], *whole[:1]):
         x = np.array([[1, 3, 2]]).astype(dtype_of(dtype))
         for y in (native(backend.native(x)), executor.inference(*executor.arrays(x))[0]):
@@ -112,7 +112,7 @@ def test_an_executor_computes_the_gradients_that_are_needed(backend: Backend, ki
     check_mixed(backend, executor.inference(*inputs), values, dtype)
     dproduct, dtwice = executor.arrays(draw(4, 3, dtype=dtype, seed=2), draw(3, dtype=dtype, seed=3))
     slope = backend.numpy(dproduct) * w, (backend.numpy(dproduct) * x).sum(0) + 2 * backend.numpy(dtwice)
-    # Engines run a Python operator's code as a network of ONNX, which reports nothing.
+    # Engines run a Python operator's code as an ONNX network, which reports nothing.
     reports = kind == "Cpp" or backend.name not in ("onnxruntime", "openvino")
     seen: set[Any] = set()
     asked = (None, (False, True, False), (True, False, False), (False, True, False), (False,) * 3)
@@ -128,7 +128,7 @@ def test_an_executor_computes_the_gradients_that_are_needed(backend: Backend, ki
             if needed:
                 close(backend, gradient, want, dtype, 100)  # five terms of both signs
         expected = {f"by {name}": 1.0 for name, needed in zip("xw", wanted[:2], strict=True) if needed}
-        # A traced operator in Python is asked once.
+        # A traced operator in Python is called once.
         if reports and (kind == "Cpp" or wanted not in seen):
             said = operator.report()
             assert {name: said[name] for name in said if name.startswith("by")} == expected
@@ -164,8 +164,7 @@ def test_gradients_are_those_of_differences(backend: Backend, kind: str) -> None
 @KINDS
 @parametrized(*COMPUTING, daily=True)
 def test_only_the_gradients_that_are_needed_are_computed(backend: Backend, kind: str) -> None:
-    """By the framework's own differentiation: of one input, and with outputs that nothing uses, whose gradient is
-    zero."""
+    """By the framework's own differentiation: of one input, and with unused outputs, whose gradient is zero."""
     operator = mixed(kind)
     native, (x, w, first) = backend.framework.operator(operator), map(backend.native, mixed_values())
     ones, names = (backend.native(np.ones((4, 3))), backend.native(np.ones(3))), ("by x", "by w")
@@ -179,7 +178,7 @@ def test_only_the_gradients_that_are_needed_are_computed(backend: Backend, kind:
             close(backend, gradient, 2 if place else np.broadcast_to(backend.numpy(w), (4, 3)))
             backend.finished(lambda gradient=gradient: gradient)
             found = operator.report().keys()
-            # TensorFlow says which inputs nothing watches only of its own operations, and where it traces.
+            # TensorFlow reports unwatched inputs only for its own operations, and only while it traces.
             exact = backend.name != "tensorflow" or (kind, how) == ("Cpp", "traced")
             assert found == {names[place]} if exact else found >= {names[place]}
 

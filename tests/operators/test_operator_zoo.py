@@ -1,4 +1,4 @@
-"""Convolution by four algorithms and the matrix product of our own: results, gradients, counts, refusals, speed."""
+"""Convolution by four algorithms and deep5's own matrix product: results, gradients, counts, errors, speed."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ class Case:
 
 CASES = [
     Case((2, 3, 8, 9), (4, 3, 3, 3), pads=(1, 1, 1, 1)),
-    Case((2, 5, 7, 11), (3, 5, 3, 3), pads=(0, 2, 1, 0)),  # another number of zeros on each side
-    Case((3, 20, 13, 30), (17, 20, 3, 3), pads=(1, 1, 1, 1)),  # more than a panel of channels, tiles that are cut
+    Case((2, 5, 7, 11), (3, 5, 3, 3), pads=(0, 2, 1, 0)),  # different padding on each side
+    Case((3, 20, 13, 30), (17, 20, 3, 3), pads=(1, 1, 1, 1)),  # more than one panel of channels, partial tiles
     Case((1, 1, 1, 1), (1, 1, 1, 1)),
     Case((1, 1, 1, 1), (7, 1, 3, 3), pads=(1, 1, 1, 1)),  # all but one of each patch is padding
     Case((1, 1, 3, 3), (1, 1, 3, 3)),  # one position
     Case((2, 2, 2, 3), (2, 2, 1, 1), pads=(3, 3, 3, 3)),  # pads larger than image and kernel: positions without input
-    Case((2, 2, 9, 9), (3, 2, 4, 6), pads=(5, 5, 2, 2)),  # an even kernel, which pads hold whole
-    Case((1, 3, 40, 33), (2, 3, 5, 2), pads=(2, 0, 2, 1)),  # more positions than a block
+    Case((2, 2, 9, 9), (3, 2, 4, 6), pads=(5, 5, 2, 2)),  # an even kernel, which fits into the padding
+    Case((1, 3, 40, 33), (2, 3, 5, 2), pads=(2, 0, 2, 1)),  # more positions than one block
     Case((0, 3, 5, 5), (2, 3, 3, 3), pads=(1, 1, 1, 1)),
     Case((2, 3, 13, 10), (5, 3, 5, 2), strides=(2, 3), pads=(2, 0, 1, 1)),
     Case((2, 4, 9, 12), (6, 4, 3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
-    Case((1, 2, 11, 11), (3, 2, 1, 1), strides=(4, 3)),  # positions that nobody looks at
+    Case((1, 2, 11, 11), (3, 2, 1, 1), strides=(4, 3)),  # positions that the stride skips
 ]
 
 ALGORITHMS = {
@@ -105,20 +105,21 @@ def by_torch(case: Case, *given: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
 
 
 def sum_bound(terms: int, magnitude: np.ndarray, dtype: str) -> np.ndarray:
-    """Of a sum of products in any order: (terms + 1) u times the sum of their magnitudes.
+    """For a sum of products in any order: (terms + 1) u times the sum of their magnitudes.
 
-    Higham, Accuracy and Stability of Numerical Algorithms, section 3.1; twice, as PyTorch's own sum errs too.
+    Higham, Accuracy and Stability of Numerical Algorithms, section 3.1; doubled, since PyTorch's own sum has errors,
+    too.
     """
     return 2 * (terms + 2) * ROUNDING[dtype] * magnitude
 
 
 def fft_bound(case: Case, x: np.ndarray, weight: np.ndarray, dtype: str) -> np.ndarray:
-    """Of ConvFFT, for all outputs.
+    """For ConvFFT, for all outputs.
 
-    A transform of n = 2^l elements errs, relative in the 2-norm, by at most 7 l u (Higham, theorem 24.2: l η with
-    η < 5 √2 u for factors that are right to u), and two images that are transformed as one share their errors. An
-    output is a sum over channels of <X, W> / n, so the errors of both transforms enter as ||x|| ||w||, those of the
-    sums over channels likewise, and those of the inverse as ||y|| <= ||x|| ||w||_1.
+    A transform of n = 2^l elements has a relative error in the 2-norm of at most 7 l u (Higham, theorem 24.2: l η with
+    η < 5 √2 u for factors accurate to u), and two images that are transformed as one share their errors. An output is a
+    sum over channels of <X, W> / n, so the errors of both transforms enter as ||x|| ||w||, those of the sums over
+    channels likewise, and those of the inverse as ||y|| <= ||x|| ||w||_1.
     """
     high, wide = case.sizes.transformed
     levels = np.log2(high * wide)
@@ -129,7 +130,7 @@ def fft_bound(case: Case, x: np.ndarray, weight: np.ndarray, dtype: str) -> np.n
 
 
 def winograd_bound(case: Case, x: np.ndarray, weight: np.ndarray, tile: int, dtype: str) -> np.ndarray:
-    """Of ConvWinograd, for all outputs: as of a sum, with the magnitudes of all matrices and their roundings.
+    """For ConvWinograd, for all outputs: as for a sum, with the magnitudes of all matrices and their roundings.
 
     A result goes through 2 sums of alpha terms, 2 of r, one over channels and 2 of alpha again, and the elements of G
     are rounded themselves.
@@ -157,7 +158,7 @@ def forward_bound(algorithm: str, case: Case, x: np.ndarray, weight: np.ndarray,
 
 
 def excess(found: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:
-    """The largest error as a share of what it may be; zeros must be zeros."""
+    """The largest error as a share of its bound; zeros must be zeros."""
     assert found.shape == expected.shape
     error = np.abs(found.astype(np.float64) - expected)
     return float(np.max(np.where(error == 0, 0.0, error / np.maximum(bound, 1e-300)), initial=0.0))
@@ -207,7 +208,7 @@ def test_narrow_numbers_are_computed_with_as_float32() -> None:
         assert excess(found, expected, ROUNDING["float16"] * abs(expected) + sum_bound(1170, size, "float32")) <= 1
 
 
-# In a process of its own: memory that a process holds already, and uses again, does not show.
+# In a separate process: memory that a process already holds, and reuses, does not show.
 WORKSPACE = """
 import ctypes, json
 import numpy as np
@@ -274,7 +275,7 @@ def test_gradients_that_nobody_wants_are_not_computed() -> None:
 
 
 def test_runs_are_bit_identical_with_any_threads() -> None:
-    """In each algorithm a number of the result is computed by one thread, in an order that threads do not change."""
+    """In each algorithm one thread computes a number of the result, in an order that does not depend on threads."""
     case, kept = CASES[2], THREADS[0]
     x, weight, dy = values(case, "float32")
     try:
@@ -291,7 +292,7 @@ def test_runs_are_bit_identical_with_any_threads() -> None:
 
 
 def test_winograd_loses_digits() -> None:
-    """Of F(4x4, 3x3) the error is some ten times that of the definition; of F(2x2, 3x3) it is about the same."""
+    """The error of F(4x4, 3x3) is about ten times that of the definition; that of F(2x2, 3x3) is about the same."""
     case = Case((2, 32, 24, 24), (16, 32, 3, 3), pads=(1, 1, 1, 1))
     x, weight, dy = values(case, "float32")
     expected = by_torch(case, x, weight, dy)[0]
@@ -306,7 +307,7 @@ def test_winograd_loses_digits() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_an_image_does_not_reach_another(value: float) -> None:
-    """Whatever is in one image of a batch, the outputs of the others are as they were, to the bit."""
+    """Whatever one image of a batch contains, the outputs of the others are bit-identical."""
     case = Case((3, 3, 8, 9), (5, 3, 3, 3), pads=(1, 1, 1, 1))
     x, weight, dy = values(case, "float64")
     odd = x.copy()
@@ -391,7 +392,7 @@ def test_multiplications_are_those_of_the_formulas(case: Case) -> None:
 
 
 def test_published_work() -> None:
-    """By hand: an image of 16 x 16 with 64 channels, 32 filters of 3 x 3, batch 4, padding 1."""
+    """Computed by hand: an image of 16 x 16 with 64 channels, 32 filters of 3 x 3, batch 4, padding 1."""
     sizes = Convolution(batch=4, channels=64, height=16, width=16, filters=32, kernel=(3, 3), pads=(1, 1, 1, 1))
     assert (sizes.output, sizes.tiles(4), sizes.transformed) == ((16, 16), 64, (32, 32))
     assert work.direct_work(sizes) == work.im2col_work(sizes) == 4 * 32 * 256 * 64 * 9
@@ -403,7 +404,7 @@ def test_published_work() -> None:
     transforms = 64 * 32 * (6 * 9 + 36 * 3) + 64 * 64 * 2 * 216 + 32 * 64 * (36 * 4 + 6 * 16)
     assert work.winograd_work(sizes, 4) == products + transforms
     assert work.winograd_depth(sizes, 4) == 2 * 2 + 4 * 3 + 6
-    # What Lavin and Gray say of both: 36 / 16 and 144 / 36 fewer multiplications of channels, where tiles fit.
+    # Lavin and Gray's figures for both: 36 / 16 and 144 / 36 fewer multiplications of channels, where tiles fit.
     for tile, saving in ((2, 2.25), (4, 4.0)):
         assert work.direct_work(sizes) / work.winograd_multiplications(sizes, tile)[0] == saving
     # Real images have half of the frequencies, and a complex product is four real ones: twice the published terms.
@@ -479,7 +480,7 @@ def test_our_matrix_product_refuses() -> None:
 
 
 def test_problems_of_the_studies() -> None:
-    """Every one can be run, and each size by all algorithms that take it; work and depth stand in the titles."""
+    """Every problem runs, each size with all algorithms that support it; the titles contain work and depth."""
     found = problems.convolutions("float64")
     assert len({problem.name for problem in found}) == len(found)
     for problem in found:
@@ -504,7 +505,7 @@ def test_problems_of_the_studies() -> None:
 
 
 def test_linear_scaling() -> None:
-    """By hand: a sample of 4 in 1 s, of 2 in 2 s, of 1 in 8 s, on one framework; one of 4 and of 1 alike on another."""
+    """Seconds per sample: on one framework 1 for a batch of 4, 2 for 2, 8 for 1; on another the same for 4 and 1."""
     seconds = {("a", 4): 4.0, ("a", 2): 4.0, ("a", 1): 8.0, ("b", 4): 8.0, ("b", 1): 2.0}
     rows = [
         {"problem": f"dense-{batch}", "candidate": name, "median_s": value} for (name, batch), value in seconds.items()
@@ -520,7 +521,7 @@ def test_linear_scaling() -> None:
     assert of_one.value() == 56.25
 
 
-# The same product as somebody writes it who has never heard of deep5.
+# The same product, written without deep5.
 PLAIN = """
 #include "product.h"
 extern "C" void plain(long m, long n, long k, const float *a, const float *b, float *c) {
@@ -531,7 +532,7 @@ extern "C" void plain(long m, long n, long k, const float *a, const float *b, fl
 
 
 def test_a_product_is_that_without_deep5(tmp_path: Path) -> None:
-    """256 x 256 x 256 from NumPy: the bits of the same source compiled with -O3 and called by itself."""
+    """256 x 256 x 256 from NumPy: bit-identical to the same source compiled with -O3 and called directly."""
     source, library = tmp_path / "plain.cpp", tmp_path / "plain.so"
     source.write_text(PLAIN)
     call = [str(compiler(CPP)), "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", f"-I{FOLDER}"]

@@ -1,4 +1,4 @@
-"""DeepBench's problems against their tables, their work against sums by hand, and the operators written by hand."""
+"""DeepBench's problems against their tables, their work against hand-computed sums, and the hand-written operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deep5.operators.work import backward_bytes, backward_flops, bytes_of, flops
 from deep5.recipes import deepbench_by_hand as by_hand
 
 FOLDER = Path(problems.__file__).parent / "deepbench"
-# Counted in DeepBench's own headers: rows a use of each table.
+# Counted in DeepBench's own headers: rows per use of each table.
 COUNTS = {
     "conv": {"training": 94, "inference_server": 107, "inference_device": 17},
     "gemm": {"training": 160, "inference_server": 75, "inference_device": 13},
@@ -82,7 +82,7 @@ def test_work_of_a_convolution_by_hand() -> None:
     assert problem.title == "N=16 C=3 H=224 W=224 K=64 3x3"
     forward, by_data, by_weights = (workload_of(Plan(), problem, direction) for direction in problem.directions)
     assert forward.flops == 2 * 51_380_224 * 27 == 2_774_532_096
-    assert by_data.flops == by_weights.flops == 2 * 2_774_532_096  # a direction holds the forward pass
+    assert by_data.flops == by_weights.flops == 2 * 2_774_532_096  # a direction includes the forward pass
     x, w, y = 4 * 16 * 3 * 224 * 224, 4 * 64 * 27, 4 * 51_380_224
     assert forward.moved_bytes == x + w + y
     assert by_data.moved_bytes == 2 * (x + w + y) + x
@@ -136,7 +136,7 @@ def test_operations_of_gradients_by_hand() -> None:
     assert backward_flops("MatMul", (a, b), (y,), {}, (True, False)) == 48
     assert backward_flops("Gemm", (a, b, spec(4)), (y,), {}, (True, True, True)) == 2 * 48 + 8
     x, w, r, out = spec(5, 2, 3), spec(1, 16, 3), spec(1, 16, 4), spec(5, 1, 2, 4)
-    # By everything: twice the forward pass; by x alone: the products with R (back in time) and with W.
+    # By everything: twice the forward pass; by x only: the products with R (back in time) and with W.
     forward = flops("LSTM", (x, w, r), (out,), {})
     assert forward is not None
     assert backward_flops("LSTM", (x, w, r), (out,), {}, (True, True, True)) == 2 * forward
@@ -167,7 +167,7 @@ def test_what_is_left_out_is_listed_with_its_reason() -> None:
 
 
 def small(problem_name: str, **sizes: int) -> problems.Problem:
-    """A problem of DeepBench's kind at a size that a test can afford."""
+    """A problem like DeepBench's at a size that a test can afford."""
     rows = {
         "conv": {"use": "training", "width": 9, "height": 8, "in_channels": 3, "batch": 2, "out_channels": 4,
                  "kernel_width": 3, "kernel_height": 2, "pad_width": 1, "pad_height": 0, "stride_width": 2,
@@ -213,7 +213,7 @@ def test_operators_by_hand_agree_with_onnx_runtime_and_with_each_other(kind: str
     assert wanted.shape == problem.outputs[0].shape
     for framework in ("pytorch", "tensorflow", "jax", "openvino", "reference"):
         (value,) = results(framework, kind, problem)
-        # Sums of at most 36 products of numbers about 1, in float32; recurrent cells only shrink what they carry.
+        # Sums of at most 36 products of numbers about 1, in float32; recurrent cells only shrink their state.
         np.testing.assert_allclose(value.reshape(wanted.shape), wanted, rtol=2e-5, atol=2e-5, err_msg=framework)
 
 

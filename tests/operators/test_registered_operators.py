@@ -1,4 +1,4 @@
-"""Registered operators as nodes: who may register what, shapes through them, files that hold them, their gradients."""
+"""Registered operators as nodes: who may register which names, inferred shapes, files with them, their gradients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class IPow(d5.Operator):
 
 @d5.register_operator("Halves", domain=DOMAIN)
 class Halves(d5.Operator):
-    """The two halves of the columns, and how many rows there are, counted from a whole number."""
+    """The two halves of the columns, and rows + 1 consecutive integers from a given one."""
 
     def specs(self, x: d5.TensorSpec, first: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:  # type: ignore[override]
         if len(x.shape) != 2:
@@ -83,7 +83,7 @@ def test_what_is_said_of_an_unknown_extent_is_unknown() -> None:
     build = d5.NetworkBuilder("unknown")
     x = build.op("Reshape", build.input("x", ("N", 4)), build.op("NonZero", build.input("i", (3,), "int64")))
     with pytest.raises(NetworkError):
-        # Not even the number of axes is known: there is nothing that specs could be asked.
+        # Not even the rank is known, so specs cannot be called.
         build.network({"y": build.op("IPow", x, domain=DOMAIN)})
 
 
@@ -200,7 +200,7 @@ class Columns(IPow):
 
 
 def test_a_count_of_outputs_that_changes_with_the_shapes_is_never_wrong_in_silence() -> None:
-    """Behind other nodes the count is taken from an earlier node of the kind, and judged when shapes are known."""
+    """After other nodes the count comes from an earlier node of the kind, and is checked when shapes are known."""
 
     def columns(count: int, behind: bool) -> tuple[Any, ...]:
         x = build.input(f"x{count}", ("N", count))
@@ -216,7 +216,7 @@ def test_a_count_of_outputs_that_changes_with_the_shapes_is_never_wrong_in_silen
 
 
 def test_many_nodes_whose_outputs_nobody_counts_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inferring all shapes for every node anew would take minutes for a thousand of them."""
+    """Inferring all shapes again for every node would take minutes for a thousand of them."""
     calls: list[str] = []
     whole = builder.infer_shapes
 
@@ -230,7 +230,7 @@ def test_many_nodes_whose_outputs_nobody_counts_are_inferred_once(monkeypatch: p
     for _ in range(20):
         x = build.op("IPow", build.op("Tanh", x), domain=DOMAIN)
     build.network({"y": x})
-    assert len(calls) == 2  # for the first of them, and for the whole
+    assert len(calls) == 2  # for the first of them, and for the whole network
 
 
 def test_a_finished_network_keeps_its_outputs() -> None:
@@ -243,7 +243,7 @@ def test_a_finished_network_keeps_its_outputs() -> None:
 
 @d5.register_operator("Odder", domain=DOMAIN)
 class Odder(IPow):
-    """Of another name."""
+    """With another name."""
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,8 @@ def test_names_and_domains_that_cannot_be_registered() -> None:
         assert (domain, "CTCLoss") not in {*registered_operators()} or registered_operator(
             domain, "CTCLoss"
         ) is not IPow
-    d5.register_operator("CTCLoss", domain="deep5ish")(IPow)  # a name that only begins alike
-    from deep5.operators.zoo import CTCLoss  # of deep5, which may register there
+    d5.register_operator("CTCLoss", domain="deep5ish")(IPow)  # a name with the same beginning
+    from deep5.operators.zoo import CTCLoss  # deep5's own, which may use that domain
 
     assert registered_operator("deep5", "CTCLoss") is CTCLoss
     with pytest.raises(UsageError, match=r"allowed: a class of d5\.Operator"):
@@ -385,7 +385,7 @@ def test_an_attribute_that_no_file_can_hold(value: Any, told: str) -> None:
     ],
 )
 def test_specs_that_decides_by_a_symbolic_extent(decides: Any, told: str) -> None:
-    """Two names would compare as texts."""
+    """Two names would be compared as strings."""
 
     def specs(self: Any, x: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
         decides(x)
@@ -397,7 +397,7 @@ def test_specs_that_decides_by_a_symbolic_extent(decides: Any, told: str) -> Non
     remedy = r"; 'M', 'N' are symbolic, known when the network runs; allowed: .* remedy: compare numbers alone"
     with pytest.raises(OperatorError, match=rf"Decides\.specs raised {told}.*{remedy}"):
         build.op("Decides", x, domain=DOMAIN)
-    node = build.op("Decides", x, domain=DOMAIN, outputs=1)  # which asks nobody before the network is whole
+    node = build.op("Decides", x, domain=DOMAIN, outputs=1)  # specs is not called before the network is complete
     with pytest.raises(OperatorError, match=rf"Decides\.specs raised {told}.*{remedy}"):
         build.network({"y": node})
     numbers = d5.TensorSpec(shape=(2, 3, 2))
@@ -405,7 +405,7 @@ def test_specs_that_decides_by_a_symbolic_extent(decides: Any, told: str) -> Non
 
 
 def test_a_failing_specs_is_told_an_error_that_its_author_can_raise() -> None:
-    """Every error that a message recommends is there under the name that it has."""
+    """Every error that a message recommends exists under that name."""
     kind = type("Failing", (IPow,), {"specs": lambda self, x: x.shape[5]})
     with pytest.raises(
         d5.OperatorError, match=r"raised IndexError .*; remedy: raise d5\.ShapeError\(…\), where"
