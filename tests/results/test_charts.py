@@ -1,4 +1,4 @@
-"""Pictures of operators' times: real files with the marks that belong there, drawn from raw samples."""
+"""Pictures of operators' times: real files with the expected marks, drawn from raw samples."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_pictures_are_drawn_with_the_marks_that_belong_there(folder: Path) -> No
             width, height = struct.unpack(">II", content[16:24])
             assert width > 400
             assert height > 400
-            # At twice its size: it is read in a column, whatever the number of candidates.
+            # At twice its size: it is read in a column, for any number of candidates.
             assert width < 2 * 600
         else:
             assert ET.fromstring(content).tag.endswith("svg")  # noqa: S314 - drawn a moment ago
-    # Two sizes: their medians are points, and lines are the medians of these; so for the ratios to the bare framework,
-    # with a line at 1 each direction. A box, its median and whiskers likewise.
+    # Two sizes: their medians are points, and lines are the medians of these; the same for the ratios to the bare
+    # framework, with a line at 1 per direction. A box, its median and whiskers likewise.
     assert count(pictures["violin.svg"], "area mark") == 0
     assert count(pictures["violin.svg"], "circle") == 3 * (2 + 1) + (2 + 1)
     assert count(pictures["violin.svg"], "rule mark") == 6 + 2 + 2
@@ -90,7 +90,7 @@ def test_pictures_are_drawn_with_the_marks_that_belong_there(folder: Path) -> No
     assert all("demo.set, Some Processor, 2 threads" in text for text in told.values())
     assert all("through deep5" in text and ">bare<" in text for text in told.values())
     for framework in ("pytorch", "jax"):
-        # Named once a direction, with the median ratio where there is one.
+        # Named once per direction, with the median ratio where there is one.
         assert len(re.findall(rf">{framework}( [\d.]+x)?<", told["violin.svg"])) == 2
         assert told["box.svg"].count(f">{framework}<") == 2
 
@@ -135,7 +135,7 @@ def test_violins_follow_the_samples_and_sizes_weigh_alike(folder: Path) -> None:
 
 
 def many(folder: Path, sizes: int) -> tuple[Any, Any]:
-    """The forward rows of a size, several times over."""
+    """The forward rows of one size, repeated for several sizes."""
     rows, samples = parts(folder)
     forward = [row for row in rows if (row["problem"], row["direction"]) == ("p-1", "forward")]
     return [{**row, "problem": f"m-{number}"} for number in range(sizes) for row in forward], samples
@@ -175,7 +175,7 @@ def test_batches_are_drawn_against_linear_scaling() -> None:
     chart = study_chart(rows, "studies.layers")
     (panel,) = chart.to_dict()["vconcat"]
     linear = panel["layer"][0]["data"]["values"]
-    # Both cost three times what linear scaling from the largest batch promises for the smallest.
+    # Both take three times as long as linear scaling from the largest batch predicts for the smallest.
     assert [entry["s"] for entry in linear if entry["batch"] == 1] == pytest.approx([1e-3, 2e-3])
     svg = files("study", chart)["study.svg"]
     assert count(svg, "circle") == 4
@@ -202,7 +202,7 @@ def test_violins_hold_the_sizes_that_every_candidate_ran_and_say_how_many(folder
     forward = violin_chart(fewer, samples, left_out).to_dict()["vconcat"][0]
     assert forward["title"] == "forward: 1 of 3 sizes, those that all ran; line: median"
     points = forward["layer"][1]["data"]["values"]
-    # p-1 takes a hundredth of the time: it is nowhere.
+    # p-1 takes a hundredth of the time: no point is from it.
     assert min(entry["s"] for entry in points) > 0.03
     apart = [row for row in rows if (row["problem"] == "p-1") == (row["candidate"] == "jax")]
     assert "forward" not in common_sizes(apart)
@@ -246,7 +246,7 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("least", "most"), [(0.955, 1.15), (0.97, 1.03), (0.9, 1.9), (0.78, 4.0), (0.999, 1.002)])
 def test_marks_of_a_ratio_stand_apart_on_both_sides_of_one(least: float, most: float) -> None:
-    gap = 0.2  # a line of text in a panel of 90 pixels
+    gap = 0.2  # the height of one line of text in a panel of 90 pixels
     found = ticks([least, 1.0, most], gap)
     assert 1.0 in found
     assert max(found) > 1, "the upper side has a mark too"
@@ -255,7 +255,7 @@ def test_marks_of_a_ratio_stand_apart_on_both_sides_of_one(least: float, most: f
 
 
 def labels_of(chart: Any) -> list[tuple[str, float, bool]]:
-    """The panels' numbers with their height in the picture, as drawn: text, y, whether it is turned."""
+    """The panels' numbers with their height in the picture, as drawn: text, y, whether it is rotated."""
     import vl_convert
 
     found = []

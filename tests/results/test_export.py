@@ -1,4 +1,4 @@
-"""Exports: read back by the programs that they are for, to the same bits."""
+"""Exports: read back bit-identically by the programs that they are for."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def benchmarks(path: Path) -> dict[str, Any]:
-    """What `pytest-benchmark compare` prints: by name the median, in seconds."""
+    """The output of `pytest-benchmark compare`: the median in seconds by name."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest_benchmark", "compare", path, "--columns", "median,rounds", "--time-unit", "ns"],
         cwd=path.parent,
@@ -83,7 +83,8 @@ def benchmarks(path: Path) -> dict[str, Any]:
     assert "Failed to load" not in done.stdout + done.stderr
     found = {}
     for line in done.stdout.splitlines():
-        # Behind the name stands a part of the file's; behind the median, of several, how many times the best it is.
+        # A part of the file's name follows the benchmark's name; with several files the ratio to the best follows the
+        # median.
         row = re.fullmatch(r"(\S.*\])(?: \(\w+\))? +([\d,.]+)(?: \([\d,.]+\))? +(\d+) *", line)
         if row is not None:
             found[row[1]] = (float(row[2].replace(",", "")) / 1e9, int(row[3]))
@@ -91,7 +92,7 @@ def benchmarks(path: Path) -> dict[str, Any]:
 
 
 def bare(name: str) -> str:
-    """A benchmark's name without the digest of what it is of."""
+    """A benchmark's name without the digest of its content."""
     return re.sub(r" \([0-9a-f]{8}\)\[", "[", name)
 
 
@@ -201,7 +202,7 @@ def test_statistics_are_those_of_pytest_benchmark(count: int) -> None:
         for field in Stats.fields:
             try:
                 expected = getattr(theirs, field)
-            except IndexError:  # some versions of theirs look beyond the end
+            except IndexError:  # some versions of pytest-benchmark read past the end
                 continue
             assert ours[field] == expected, (field, values)
 
@@ -224,7 +225,7 @@ def test_the_machine_is_the_one_that_was_measured(code: Path, tmp_path: Path) ->
 
 
 def with_status(document: dict[str, Any], status: str) -> dict[str, Any]:
-    """A run's document as one of this status has it."""
+    """A run's document with this status."""
     if status == "success":
         return document
     metrics = [{**row, "passed": None} for row in document["metrics"]]
@@ -232,7 +233,7 @@ def with_status(document: dict[str, Any], status: str) -> dict[str, Any]:
 
 
 def changed(folder: Path, to: Path, **recipe: Any) -> Path:
-    """A copy of a run whose recipe is another one."""
+    """A copy of a run with another recipe."""
     shutil.copytree(folder, to)
     document = json.loads((to / "result.json").read_text())
     document["recipe"] |= recipe
@@ -242,7 +243,7 @@ def changed(folder: Path, to: Path, **recipe: Any) -> Path:
 
 @pytest.mark.parametrize("by", ["group", "name", "func", "fullname"])
 def test_what_computes_something_else_has_another_name(by: str, code: Path, tmp_path: Path) -> None:
-    """Side by side stands what has one name: the same in another run, and nothing of another fixed part or status."""
+    """Equal names are shown side by side: the same benchmark of another run, but no other fixed part or status."""
     recipe = json.loads((code / "result.json").read_text())["recipe"]
     folders = {
         "same": changed(code, tmp_path / "same", mutable={**recipe["mutable"], "seed": 7}),
@@ -409,7 +410,7 @@ def bits(values: Any) -> list[bytes]:
 
 @pytest.fixture
 def odd(training: Path, tmp_path: Path) -> tuple[Path, list[SampleRow]]:
-    """A run with samples that are easily lost on the way."""
+    """A run with samples that an export can easily lose."""
     shutil.copytree(training, tmp_path / "odd")
     values = [0.1 + 0.2, 5e-324, -0.0, float("inf"), float("-inf"), float("nan"), 1 / 3, 1.7976931348623157e308]
     rows = [
@@ -529,7 +530,7 @@ def test_of_why_there_are_no_samples_the_reason_alone_is_told(advice: str, tmp_p
 
 
 def test_a_round_that_was_broken_off_counts_nowhere(tmp_path: Path) -> None:
-    """Of a comparison that was ended: its medians are of whole rounds, and so is what is exported."""
+    """An interrupted comparison: its medians are of complete rounds, and so are the exported samples."""
     folder = cases.comparison(tmp_path, rounds=3)
     document = json.loads((folder / "comparison.json").read_text())
     samples = [s for s in read_round_samples(folder / "samples.csv") if s.round < 2 or s.candidate == "jax"]
@@ -546,7 +547,7 @@ def test_a_round_that_was_broken_off_counts_nowhere(tmp_path: Path) -> None:
 
 
 def test_who_computed_it_is_not_part_of_what_was_computed(operators: Path, tmp_path: Path) -> None:
-    """A run that starts on another framework has other libraries loaded, with threads of their own."""
+    """A run that starts on another framework has other libraries loaded, each with its own threads."""
     document = json.loads((operators / "result.json").read_text())
     other = Path(shutil.copytree(operators, tmp_path / "other"))
     threads = {**document["threads"], "pools": {"openmp (libgomp-0.so)": 2}}
@@ -557,7 +558,7 @@ def test_who_computed_it_is_not_part_of_what_was_computed(operators: Path, tmp_p
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_samples_of_who_is_refused_say_so(form: str, tmp_path: Path) -> None:
-    """A candidate that had a fault in its first round, in a comparison that went well."""
+    """A candidate that failed in its first round, in a comparison that succeeded."""
     folder = cases.comparison(tmp_path, labels=("one", "two", "three"), rounds=1)
     document = json.loads((folder / "comparison.json").read_text())
     document["candidates"][1] |= {"status": "failed", "reason": "it has 3 threads", "failed_rounds": [0]}
@@ -596,7 +597,7 @@ def test_a_candidate_that_failed_before_its_first_sample_is_told(form: str, tmp_
     if form == "pytest-benchmark":
         ended = (("two", "failed"), ("three", "different"))
         told = [f"{own} has no times that count ({why}: no\\x1bmemory)" for own, why in ended]
-    # In a table what was timed, and then found to compute something else, has its samples.
+    # A table contains the samples of a candidate that was timed before its results were found to differ.
     assert answer.err.splitlines() == [f"deep5: not exported: {folder}: {own}" for own in told]
 
 
@@ -624,7 +625,7 @@ def test_without_pyarrow_the_command_that_installs_it_is_told(
 @pytest.mark.parametrize(
     ("sample", "fits"),
     [
-        # Of a process that is not listed, as a kill leaves them: raw samples, and no others.
+        # Of a process that is not listed, as after a kill: only raw samples.
         ("reference,gemm-1,0,99,steady,0,1.0,1,0.0", ("csv", "parquet")),
         ("reference,gemm-1,0,-1,steady,0,1.0,1,0.0", ("csv", "parquet")),
         ("reference,gemm-1,0,0,steady,0,1.0,1,inf", ("csv", "parquet", "pytest-benchmark")),
@@ -657,7 +658,7 @@ def test_samples_that_fit_nothing_are_left_out_and_told(
         assert "unexpected" not in answer.err
 
 
-# The command, and where it writes
+# The command, and its output paths
 
 
 def test_the_command_writes_and_names_the_files(training: Path, code: Path, tmp_path: Path, deep5: Command) -> None:
@@ -722,7 +723,7 @@ def test_a_result_is_written_over_by_no_name_for_it(
         export(["../run1"], "csv", "samples.csv")
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
     monkeypatch.chdir(root)
-    # Each once, and by its name, however it is given.
+    # Each once, and by its name, for any way to write its path.
     found = export([".", "run1/..", "../link"], "csv", tmp_path / "out")
     assert [path.name for path in found.paths] == ["run1.csv"]
 

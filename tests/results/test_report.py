@@ -1,4 +1,4 @@
-"""The report: one page that shows what can be shown, runs nothing that it did not bring, and its figures."""
+"""The report: one page that shows all valid data, runs only its own code, and its figures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ VOID = {"meta", "link", "br", "path", "rect", "line"}
 
 
 class Reader(HTMLParser):
-    """Elements, their attributes and texts, in the order in which they stand; complains where they do not close."""
+    """Elements, their attributes and text, in document order; raises an error for unclosed elements."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_the_page_is_whole_and_says_what_it_is_of(page: str) -> None:
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(levels))
-    assert "8 values" not in text  # of three candidates and two parts there are six
+    assert "8 values" not in text  # three candidates and two parts make six
     assert "all 6 values within what is allowed" in text
 
 
@@ -155,7 +155,7 @@ def test_the_policy_lets_one_script_run_and_nothing_be_loaded(page: str) -> None
 def test_pictures_are_named_and_tables_can_be_reached(page: str) -> None:
     read = Reader(page)
     pictures = read.all("svg")
-    # Three of each comparison, but of the run two curves and a breakdown, of the study two curves.
+    # Three per comparison, two curves and a breakdown of the run, two curves of the study.
     assert len(pictures) == 6 + 3 + 2
     assert all(picture["role"] == "img" and len(str(picture["aria-label"])) > 20 for picture in pictures)
     regions = [attributes for _, attributes in read.elements if attributes.get("role") == "region"]
@@ -201,7 +201,7 @@ def test_how_it_was_measured_is_told(tmp_path: Path) -> None:
     assert told["proof"] == "over 100 steps of training; every network is smooth"
     rows = {row["candidate"]: row for row in load_comparison(folder).verdicts}
     assert (rows["jax"]["per"], rows["reference"]["per"]) == ("sample", "call")
-    assert rows["jax"]["ratio"] == pytest.approx(0.75, rel=0.02)  # of 1.5 times the time, and twice the batch
+    assert rows["jax"]["ratio"] == pytest.approx(0.75, rel=0.02)  # 1.5 times the time, and twice the batch
     assert page.count("a sample: their batches differ in size") == 1
     drawing = ratio_chart(load_comparison(folder))
     assert drawing is not None
@@ -231,13 +231,13 @@ def test_environments_that_differ_are_told_apart(tmp_path: Path) -> None:
     assert "9.9.9" in page
     assert ">32 GB<" in page
     same = report_page(collect([tmp_path / "one", tmp_path / "one" / COMPARISON]))
-    assert "nothing to compare" in same  # named twice, it is one
+    assert "nothing to compare" in same  # named twice, it counts once
 
 
 def test_runs_of_different_fixed_parts_are_never_side_by_side(tmp_path: Path) -> None:
     cases.run(tmp_path, "first", seed=0)
     cases.run(tmp_path, "second", seed=1)
-    # It claims the same hash, and is of another model.
+    # It claims the same hash, with another model.
     cases.run(tmp_path, "changed", seed=2, fixed={"model": "resnet"}, division="open")
     page = report_page(collect([tmp_path]))
     assert "demo: 2 runs" in page
@@ -284,12 +284,12 @@ def test_a_band_says_of_how_many_seeds_it_is(tmp_path: Path) -> None:
     ]
     assert list(dict.fromkeys(point.candidate for point in found.points)) == names
     assert found.left_out == ["not drawn: d (seeds=0 of 2, 2 diverged)"]
-    # What diverged in its last epoch is no part of the mean before that either.
+    # A run that diverged in its last epoch is not part of the mean before that either.
     assert {point.seeds for point in found.points if point.candidate == names[1]} == {4}
     assert found.left_out[0] in drawing.about
     svg = file_of(drawing, "svg").decode()
     for name in [*names, found.left_out[0]]:
-        assert name in svg  # in a picture of its own there is no caption
+        assert name in svg  # a standalone picture has no caption
 
 
 def test_a_run_alone_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_hostile_names_and_numbers_are_shown_and_run_nothing(tmp_path: Path) -> 
     found = collect([folder])
     assert len(found) == 1, found.unreadable
     page = report_page(found)
-    page.encode()  # half a surrogate pair would stop here
+    page.encode()  # half a surrogate pair would fail here
     read = Reader(page)
     assert len(read.all("script")) == 1
     assert read.all("img") == []
@@ -341,7 +341,7 @@ def test_hostile_names_and_numbers_are_shown_and_run_nothing(tmp_path: Path) -> 
     for word in ("not a number", "infinite", "about 1e400"):
         assert word in page
     assert not re.search("[\x00-\x08\x0b\x1b\u202e\ud800]", page)
-    assert len(page) < 600_000  # a long name stands in full nowhere
+    assert len(page) < 600_000  # a long name is never shown in full
 
 
 def spoiled(folder: Path, change: Any) -> None:
@@ -426,7 +426,7 @@ def test_numbers_beyond_any_float_do_not_stop_the_page(tmp_path: Path) -> None:
     spoiled(folder, grow)
     found = collect([folder])
     page = report_page(found)
-    # Whoever reads the file may refuse it, or let it through: then each of its parts is shown.
+    # The reader may refuse the file, or accept it: then each of its parts is shown.
     assert len(found.unreadable) + page.count("about 1e400") > 0
     assert "cannot be shown" not in page
     assert len(report_figures(found, "svg")[1]) == 0
@@ -464,7 +464,7 @@ OPERATORS |= {"framework": "jax", "median_s": 1.25, "low_s": None, "high_s": Non
 
 
 def texts(picture: bytes) -> str:
-    """What is written in a picture, in its order."""
+    """The text of a picture, in document order."""
     return " ".join(text.strip() for text in ET.fromstring(picture).itertext() if text.strip())  # noqa: S314
 
 
@@ -595,7 +595,7 @@ def test_one_is_told_as_one(tmp_path: Path) -> None:
 
 
 def study_with_target(out: Path, goal: float, name: str = "demo-study") -> str:
-    """What a page says of a study at its top, as text."""
+    """The verdicts at the top of a study's page, as plain text."""
     target = {"metric": "test_accuracy", "relation": ">=", "goal": goal, "unit": "%", "origin": "asked"}
     page = report_page(collect([cases.study(out, name, target=target, seeds=[0, 1, 2])]))
     (told,) = re.findall(r'<ul class="verdicts">.*?</ul>', page)
@@ -603,7 +603,7 @@ def study_with_target(out: Path, goal: float, name: str = "demo-study") -> str:
 
 
 def test_a_study_says_who_was_first_at_the_target(tmp_path: Path) -> None:
-    """By the runs: after the epochs adam has 65, 70 and 75 %, momentum five more, and the second seed one more."""
+    """By design: after the epochs adam has 65, 70 and 75 %, momentum five more, and the second seed one more."""
     said = study_with_target(tmp_path / "first", 70.0).splitlines()
     assert said == [
         "first to a test accuracy of at least 70 %: momentum; each took, as the median over the seeds (least to most):",
@@ -681,7 +681,7 @@ def test_everything_is_escaped_but_what_is_markup() -> None:
     assert escape(made + "<u>") == "&lt;p title=&quot;&amp;quot;&quot; data-sort=&quot;1&quot;&gt;" + str(
         escape("&lt;b&gt;<i>&amp;3</p><u>")
     )
-    assert named("a" * 60).count("a") > 60  # cut, and whole in its title
+    assert named("a" * 60).count("a") > 60  # truncated, and complete in its title
     assert (number(float("-inf")), number(10**18), seconds(0.0)) == ("minus infinite", "1e+18", "0 s")
 
 
@@ -700,7 +700,7 @@ def test_names_that_would_steer_a_terminal_are_written_out(tmp_path: Path, deep5
 
 
 def made_study(runs: Any, failures: Any, recipe: str = "demo", **more: Any) -> Study:
-    """A study, as it is handed over when it has ended."""
+    """A study, as it is returned at its end."""
     parts = {"folder": Path("nowhere"), "hash": "a" * 64, "size": "full", "seeds": [0, 1]}
     return Study(recipe=recipe, settings={name: {} for name in runs}, runs=runs, failures=failures, **parts, **more)
 
@@ -815,7 +815,7 @@ def test_a_browser_that_is_required_and_missing_ends_the_session(monkeypatch: py
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two colours, as WCAG 2.2 defines it."""
+    """Contrast of two colors, as WCAG 2.2 defines it."""
     shades = []
     for colour in (one, other):
         parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]

@@ -1,4 +1,4 @@
-"""The report in a real browser: it asks for nothing, complains of nothing, and works by mouse, keyboard, on paper."""
+"""The report in a real browser: no requests, no errors, and it works by mouse, keyboard, on paper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(browser.missing() is not None, reason=str(browse
 PHONE, DESKTOP = (360, 740), (1280, 900)
 SIZES = pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 
-# Of every element with text of its own, in sight: the contrast of its colour with what lies behind it.
+# For every visible element with its own text: the contrast of its color with its background.
 CONTRASTS = """
 function parts(colour) { return colour.match(/[0-9.]+/g).map(Number); }
 function shade(colour) {
@@ -49,7 +49,7 @@ return found;
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a page of everything, hostile names and a damaged folder among it."""
+    """The address of a page with everything, including hostile names and a damaged folder."""
     out = tmp_path_factory.mktemp("report")
     results = out / "results"
     cases.comparison(results, seen={"jax": {"threads": 1}})
@@ -73,7 +73,7 @@ def driver() -> Iterator[Any]:
 
 
 def shown(driver: Any, page: str, size: tuple[int, int] = DESKTOP, scheme: str = "light", media: str = "screen") -> Any:
-    """The page, opened anew; the logs begin with it."""
+    """The page, reloaded, with empty logs."""
     width, height = size
     driver.get("about:blank")
     driver.get_log("browser"), driver.get_log("performance")
@@ -154,7 +154,7 @@ def test_tables_sort_by_mouse_and_by_keyboard(driver: Any, page: str, size: tupl
     from selenium.webdriver.common.keys import Keys
 
     shown(driver, page, size)
-    # Of the comparison of several workloads: times of 1 ms to 6.75 ms.
+    # For the comparison of several workloads: times of 1 ms to 6.75 ms.
     section = "section[aria-labelledby=comparison-2] "
     regions = driver.find_elements(By.CSS_SELECTOR, section + "[aria-label^='table: Times']")
     assert len(regions) == 1

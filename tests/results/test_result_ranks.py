@@ -1,4 +1,4 @@
-"""Results of several ranks read back whole: what each rank was, its samples, in tables, listings and the report."""
+"""Results of several ranks, read back in full: each rank's record, its samples, in tables, listings and the report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ METRICS = [(d5.TestAccuracy(), None), (d5.TrainingLoss(), None), (d5.StepLatency
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the results of one recipe, `one` by one process and `two` by two ranks in threads."""
+    """A folder with the results of one recipe: `one` from one process, `two` from two ranks in threads."""
     root = tmp_path_factory.mktemp("ranks")
     (root / "small.py").write_text(RECIPE)
     recipe = load_recipe(root / "small.py")
@@ -50,7 +50,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_ranks(root: Path, name: str, ranks: int) -> None:
-    """Run the recipe by ranks in threads; the result is root / name."""
+    """Run the recipe with ranks in threads; the result is root / name."""
     recipe, out = load_recipe(root / "small.py"), root / f"made-{ranks}"
     run_in_threads(ranks, lambda own: execute_as_rank(recipe, own, out=out, quiet=True), timeout_s=120)
     (made,) = out.iterdir()
@@ -124,7 +124,7 @@ def test_what_other_ranks_left_before_is_of_none(two: Path) -> None:
     for name in ("samples-rank-2.csv", "samples-rank-01.csv", "samples-rank-x.csv", "samples-rank-0.csv"):
         shutil.copy(two / "samples.csv", two / name)
     assert sample_files(two, 2) == [(0, two / "samples.csv"), (1, two / "samples-rank-1.csv")]
-    # A result may say that it had any number; as many files are looked for as there are.
+    # A result may claim any number of ranks; only existing files count.
     assert [rank for rank, _ in sample_files(two, 10**100)] == [0, 1, 2]
     assert changed(two, ranks=1).ranks() == ()
 
@@ -161,7 +161,7 @@ def test_tables_give_back_the_samples_of_every_rank_to_the_bit(form: str, both: 
         for rank in range(ranks):
             own = [row for row in of_run if int(row["rank"]) == rank]
             kept = [row for samples in result.samples(rank=rank).values() for row in samples]
-            # The file has them metric after metric, and so has what is read back.
+            # The file stores them metric by metric, and reading keeps this order.
             assert bits(row["value"] for row in own) == bits(row.value for row in kept)
             assert [(row["metric"], int(row["index"])) for row in own] == [(row.metric, row.index) for row in kept]
             assert [str(row["step"]) for row in own] == [str(row.step) for row in kept]
@@ -224,7 +224,7 @@ def test_a_listing_says_how_many_ranks_a_run_had(both: Path, deep5: Command, mon
     assert narrow.count("2 ranks") == 1
     monkeypatch.setenv("COLUMNS", "200")
     header, *rows = [line.split() for line in deep5("results", str(both)).out.splitlines() if line.strip(" ─")]
-    # A date has a space.
+    # A date contains a space.
     assert {row[2]: row[header.index("ranks") + 1] for row in rows} == {"one": "1", "two": "2"}
     assert "ranks" not in deep5("results", str(both / "one")).out
 
@@ -244,7 +244,7 @@ def test_runs_of_other_numbers_of_ranks_are_told_apart(two: Path) -> None:
     (two.parent / "small.py").write_text(RECIPE)
     by_ranks(two.parent, "three", 3)
     page = report_page(collect([two.parent]))
-    # Their curves are two, and no band over two seeds of one.
+    # They have two curves, not one with a band over two seeds.
     assert all(f"reference, ranks {ranks}, seed 0" in page for ranks in (2, 3))
     assert "3 ranks on 1 host" in page
 

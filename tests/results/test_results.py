@@ -195,7 +195,7 @@ def test_our_validator_agrees_with_jsonschema_on_every_damaged_document(name: st
         theirs = [error.message for error in VALIDATOR.iter_errors(damaged)]
         ours = fault(damaged)
         assert (ours is None) == (not theirs), f"{path}: {ours}; jsonschema: {theirs}"
-    # At least a third of all fields must not bear any one of these changes, else the schema says next to nothing.
+    # At least a third of all fields must not accept any of these changes, otherwise the schema is too weak.
     assert refused > len(paths) / 3
 
 
@@ -385,7 +385,7 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inner", ["file", "file/out", "file/out/deep"])
 def test_a_folder_below_a_file_is_refused(tmp_path: Path, inner: str) -> None:
-    # Permission bits do not stop root; a file in the way stops everybody.
+    # Permission bits do not stop root; a file in place of a folder stops every user.
     (tmp_path / "file").write_text("x")
     with pytest.raises(OutputError, match=r"cannot write results to .*file.*allowed: .* is a file: remove it"):
         ResultFolder.create(tmp_path / inner, "digits", blank())
@@ -473,7 +473,7 @@ def test_a_run_is_logged_as_mlperf_wants_it(tmp_path: Path) -> None:
     run_events(log, [50.0, 97.5])
     path = folder.path / "events.mllog"
     for text in path.read_text().splitlines():
-        # What the parser of mlcommons/logging takes a line apart by.
+        # The regular expression of mlcommons/logging's parser.
         match = re.fullmatch(r":::MLLOG (\{.*\})", text)
         assert list(json.loads(match[1])) == ["namespace", "time_ms", "event_type", "key", "value", "metadata"]
     lines = read_mllog(path)
@@ -492,7 +492,7 @@ def test_a_run_is_logged_as_mlperf_wants_it(tmp_path: Path) -> None:
     assert lines[-1].metadata == {"status": "success"}
     times = [line.time_ms for line in lines]
     assert times == sorted(times)
-    assert abs(times[-1] - time.time() * 1000) < 60_000  # milliseconds of the world's clock, not of another
+    assert abs(times[-1] - time.time() * 1000) < 60_000  # milliseconds since the epoch, not of another clock
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_a_torn_last_line_is_left_out_and_mended(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         assert [line.key for line in read_mllog(path)] == ["init_start", "a"]
     folder.close()
-    # A run that goes on begins on a new line, so that the file stays one that MLPerf's tools read.
+    # A resumed run begins on a new line, so that the file stays one that MLPerf's tools read.
     again = ResultFolder.open(folder.path)
     again.append_event(whole.decode().splitlines()[-1])
     assert path.read_bytes() == whole
@@ -571,7 +571,7 @@ while True:
 
 
 def refusals(out: Path) -> list[str]:
-    """What is wrong with the folders that a killed run left."""
+    """Errors of the folders that a killed run left."""
     found = []
     for path in result_folders(out):
         try:

@@ -85,7 +85,7 @@ def test_an_interrupted_run_resumes_to_the_end_that_it_would_have_had(deep5: Com
     assert result.metric("test_accuracy") == whole.metric("test_accuracy")
     losses, before_losses = (own.samples()["training_loss"] for own in (result, whole))
     assert [row.step for row in losses] == [row.step for row in before_losses]
-    # The processor that wrote the folders may round otherwise.
+    # The processor that wrote the folders may round differently.
     np.testing.assert_allclose([row.value for row in losses], [row.value for row in before_losses], rtol=1e-5)
     weights, expected = (load_file(own / "weights.safetensors") for own in (folder, before / RUN))
     assert weights.keys() == expected.keys()

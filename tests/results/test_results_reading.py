@@ -1,4 +1,4 @@
-"""Files of result folders are read only where they are plain and bounded: anybody may have put them there."""
+"""Files of result folders are read only if they are regular files of bounded size: their origin is untrusted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deep5.results.study.folder import load_study_folder
 
 
 def _socket(path: Path) -> None:
-    os.chdir(path.parent)  # the name of a socket is short
+    os.chdir(path.parent)  # the name of a socket has to be short
     with socket.socket(socket.AF_UNIX) as own:
         own.bind(path.name)
 
@@ -154,7 +154,7 @@ def test_a_table_is_read_row_by_row(tmp_path: Path) -> None:
     assert len(list(read_rows(tmp_path / "a.csv", ("a", "b")))) == 500
 
 
-# Whoever reads a result
+# Reading a result
 
 
 @pytest.mark.parametrize("name", ["samples.csv", "result.json"])
@@ -206,7 +206,7 @@ def test_the_document_in_a_folder_tells_its_kind(kind: str, name: str, tmp_path:
     assert other in str(caught.value)
 
 
-# Whoever goes on writing into a folder that came from elsewhere
+# Resuming writes to a folder of unknown origin
 
 
 @pytest.mark.parametrize("put", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path.parent.parent / "precious")])

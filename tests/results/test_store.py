@@ -1,4 +1,4 @@
-"""The store: every result under a root is found, listed and joined, whatever else lies there."""
+"""The store: every result under a root is found, listed and joined, whatever else the folders contain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HASH = "0123456789abcdef" * 4
 
 
 def document(name: str = "digits-1", **changes: Any) -> dict[str, Any]:
-    """A valid result.json of a run that ended well."""
+    """A valid result.json of a successful run."""
     made = blank_document(
         run_id=name,
         recipe={
@@ -82,7 +82,7 @@ def metric(name: str, value: float | str | None, unit: str) -> dict[str, Any]:
 
 
 def put(folder: Path, made: dict[str, Any] | None = None, *, settled: bool = True) -> Path:
-    """Write a result folder; settled: so long ago that the index trusts the file's times."""
+    """Write a result folder; settled: long enough ago that the index trusts the file's times."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").write_text(json.dumps(made or document(folder.name)))
     if settled:
@@ -96,12 +96,12 @@ def settle() -> None:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index of this process trusts files that are 20 ms old, and not a second."""
+    """In this process the index trusts files that are 20 ms old, instead of a second."""
     monkeypatch.setattr("deep5.results.index._SETTLED_NS", 20_000_000)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """All that is in a folder, with the times of its entries; links are not followed."""
+    """All paths in a folder, with the times of its entries; links are not followed."""
     return {
         str(path): (about.st_mtime_ns, about.st_size, str(path.readlink()) if path.is_symlink() else "")
         for path in (folder, *folder.rglob("*"))
@@ -111,7 +111,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int, str]]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Runs side by side, within folders, and in a study; and much that is none."""
+    """Runs side by side, within folders, and in a study; and many other files and folders."""
     out = tmp_path / "results"
     check_document(document())
     put(out / "b", document("b", started="2026-01-03T00:00:00Z"), settled=False)
@@ -237,7 +237,7 @@ def test_a_folder_that_is_of_another_kind_now_is_read_again(root: Path) -> None:
     study = {"recipe": "digits", "size": "full", "candidates": {}, "notes": []}
     (root / "b" / "result.json").unlink()
     (root / "b" / STUDY).write_text(json.dumps(study))
-    # What lies in a study is looked for, too.
+    # Runs inside a study are also searched.
     kinds = {own.folder: own.kind for own in list_results(root).results}
     assert (kinds["b"], kinds["b/checkpoints/inner"]) == ("study", "run")
 
@@ -362,9 +362,9 @@ def test_nothing_is_written_where_the_results_are(root: Path, deep5: Command) ->
 
 
 def _trap(base: Path, victim: Path) -> None:
-    """A data base of SQLite whose journal says that a transaction over several files was cut short.
+    """An SQLite database whose journal says that a transaction over several files was cut short.
 
-    Whoever opens it to read has SQLite delete the file that the journal names.
+    SQLite deletes the file that the journal names as soon as a reader opens the database.
     """
     with sqlite3.connect(base) as made:
         made.execute("PRAGMA page_size = 4096")
@@ -431,11 +431,11 @@ def test_eight_that_write_and_two_that_list_at_once_lose_nothing(tmp_path: Path)
     assert list_results(tmp_path).read == 0
 
 
-# What anybody may have put there
+# Files of unknown origin
 
 
 def hostile(folder: Path) -> dict[str, str]:
-    """Folders that are none of deep5's; by name, what is said of each."""
+    """Folders that are not deep5's, with the message for each, by name."""
     made = {
         "empty": (b"", "truncated or no JSON"),
         "torn": (json.dumps(document()).encode()[:-40], "truncated or no JSON"),
@@ -492,7 +492,7 @@ def test_hostile_folders_are_rows_that_say_why(tmp_path: Path) -> None:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place within a document: what it is in, and its key."""
+    """Every place within a document: its container and its key."""
     for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
         yield from _places(value[key])
@@ -658,7 +658,7 @@ def test_ratios_and_verdicts_of_comparisons_are_columns(tmp_path: Path, deep5: C
     cases.comparison(tmp_path / "results", "quick", labels=("reference", "jax"), rounds=1)
     cases.comparison(tmp_path / "results", "ops", labels=("reference", "jax"), workloads=("gemm-1", "a[b]"), rounds=1)
     settle()
-    for read in (3, 0):  # as the folders have it, and as the index does
+    for read in (3, 0):  # read from the folders, and from the index
         assert list_results(tmp_path / "results").read == read
         frame = d5.results.load(tmp_path / "results").set_index("run_id")
         told = {row["candidate"]: row for row in load_comparison(tmp_path / "results" / "rigorous").verdicts}
@@ -676,7 +676,7 @@ def test_ratios_and_verdicts_of_comparisons_are_columns(tmp_path: Path, deep5: C
     jax = told["jax"]
     assert f"jax {jax['ratio']:.3g} [{jax['low']:.3g}, {jax['high']:.3g}] slower; pytorch, lr=0.1 2." in listed
     assert f"jax {load_comparison('results/quick').verdicts[0]['ratio']:.3g} slower" in listed
-    # Names of candidates hold what stands between columns, and between a column and its value.
+    # Names of candidates contain the separators of columns, and of a column and its value.
     columns = ("--columns", "run_id,verdict.pytorch, lr=0.1,ratio.jax[a[b]]")
     rows = json.loads(deep5("results", "--json", *columns, "--where", "verdict.pytorch, lr=0.1=slower").out)
     assert rows == [{"run_id": "rigorous", "verdict.pytorch, lr=0.1": "slower"}]
@@ -730,7 +730,7 @@ def test_a_value_that_no_result_has_is_told_with_those_there_are(root: Path, dee
     assert deep5("results", str(root), "--framework", "pytoch").out == "0 of 6 results\n"
     assert deep5("results", str(root / "e"), "--recipe", "x").out == "0 of 1 result\n"
     assert d5.results.load(root, where={"framework": "pytoch"}).attrs["notes"] == [said]
-    # Each of these there is, and no result that has both.
+    # Each of these exists, but no result has both.
     answer = deep5("results", str(root), "--framework", "pytorch", "--where", "kind=comparison")
     assert (answer.out, answer.err) == ("0 of 6 results\n", "")
     answer = deep5("results", str(root), "--where", "seconds=1", "--where", "accepted=yes", "--recipe", "di*")
@@ -909,7 +909,7 @@ def test_rebuild_reads_every_folder_again(root: Path, deep5: Command) -> None:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As many results as a store is to list at once."""
+    """As many results as a store has to list at once."""
     out = tmp_path_factory.mktemp("many")
     own = document("RUN", metrics=[metric(f"metric_{number}", 1.5, "s") for number in range(10)])
     own["warnings"] = ["a warning of some length " * 8] * 20
