@@ -1,4 +1,4 @@
-"""Determinism and TF32: set through one interface, and what was set is the framework's own setting."""
+"""Determinism and TF32: set through one interface; the framework itself reports the same setting."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from deep5.recipe.recipe import Recipe
 from deep5.run.execute import execute
 
 FLAG = "--xla_gpu_deterministic_ops"
-# Each ends with what the framework itself says, after (deterministic, tf32) of (True, False), then, where the process
-# can, of (False, True). In a process of its own: it is the process's setting.
+# Each program ends with the framework's own report, after (deterministic, tf32) of (True, False), then, if the process
+# can, of (False, True). In a separate process, since the setting is per process.
 ASKED = {
     "pytorch": """
 import torch
@@ -80,7 +80,7 @@ TOLD = {
 @pytest.mark.parametrize("name", ASKED)
 def test_what_is_asked_for_is_what_the_framework_says(name: str) -> None:
     start = f"import deep5 as d5\nfrom deep5.core.errors import UsageError\nframework = d5.framework({name!r})\n"
-    # On the host the same bits come again whatever was asked for, in float32.
+    # On the CPU float32 results repeat bit-identically with any setting.
     end = """
 settings = framework.executor(d5.networks.mlp(features=2, hidden=2, classes=2)).settings()
 print(settings["deterministic"], settings["tf32"])
@@ -99,7 +99,7 @@ print(settings["deterministic"], settings["tf32"])
 
 
 def test_sessions_of_onnxruntime_get_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a session on a graphics processor is made with; there is none here to make it."""
+    """The options of a session on a GPU; there is no GPU here to create it."""
     import onnxruntime
 
     from deep5.frameworks.onnxruntime.framework import Numerics
@@ -127,7 +127,7 @@ def test_sessions_of_onnxruntime_get_what_is_asked_for(monkeypatch: pytest.Monke
         (f"{FLAG}=1", "", True),
         (f"{FLAG}=true {FLAG}=false", "", False),
         (f"{FLAG}=false {FLAG}=true", "", True),
-        ("", f"{FLAG}=true", False),  # nobody reads what comes after the start
+        ("", f"{FLAG}=true", False),  # flags set after the start are ignored
     ],
 )
 def test_jax_is_as_deterministic_as_the_flags_that_xla_has_read(flags: str, later: str, told: bool) -> None:
@@ -204,7 +204,7 @@ def test_an_executor_that_does_otherwise_is_warned_of(tmp_path: Path) -> None:
 
 
 class Elsewhere(Reference):
-    """The reference as if it were on a graphics processor: what a run asks of its framework, in order."""
+    """The reference, pretending to be on a GPU: records the calls of a run to its framework, in order."""
 
     asked: ClassVar[list[Any]] = []
     started = False
@@ -243,7 +243,7 @@ def test_numerics_that_can_no_longer_be_set(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_device_of_an_executor_is_what_numerics_are_set_for() -> None:
-    """Also where it is handed over with the executor, as the tutorial's recipes do."""
+    """Also when it is passed with the executor, as in the tutorial's recipes."""
     from deep5.recipe.experiment import recipe_parts
     from deep5.recipe.recipe import Recipe
     from deep5.run.assemble_executor import written_numerics

@@ -1,4 +1,4 @@
-"""`deep5 run --ranks`: one result of several processes, as of one; ranks that are lost; going on with others."""
+"""`deep5 run --ranks`: several processes write one result; lost ranks; resuming with another number of ranks."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def test_two_processes_do_what_one_does(recipe: Path, tmp_path: Path, launched: 
         out = tmp_path / f"{launcher}-{ranks}"
         done = run(recipe, out, "--ranks", str(ranks), "--launcher", launcher, "--json", "--quiet")
         assert done.returncode == 0, done.stderr
-        # Standard output is one JSON document, though several processes ran.
+        # Standard output is a single JSON document, although several processes ran.
         assert json.loads(done.stdout)["ranks"] == ranks
         many, result = only(out), load(only(out))
         assert (result.document["level"], result.document["ranks"]) == (3, ranks)
-        # Sums of as many parts in another order: rounding of float64 after 21 steps of Adam, far from 1e-9.
+        # Sums of as many parts in another order: rounding of float64 after 21 steps of Adam, far below 1e-9.
         for name, value in weights(one).items():
             np.testing.assert_allclose(weights(many)[name], value, rtol=1e-9, atol=1e-12)
         assert values(many)["test_accuracy"] == values(one)["test_accuracy"]
@@ -161,7 +161,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_to_the_same_bits(recipe: Pat
     ranks_of(process.pid)[victim].send_signal(signal.SIGKILL)
     begin = time.monotonic()
     _, told = process.communicate(timeout=60)
-    # To be named within 10 s; the end of all that is left is a part of it.
+    # The rank has to be named within 10 s, including the time to end all other processes.
     assert time.monotonic() - begin < 10.0
     assert process.returncode == 3
     assert f"rank {victim} of 2 was ended by signal 9 (SIGKILL)" in told
@@ -198,7 +198,7 @@ def test_an_interrupted_run_goes_on_with_another_number_of_ranks(recipe: Path, t
     more = run(recipe, tmp_path / "cut", "--resume", str(folder), "--ranks", "3", "--checkpoint-every", "4")
     assert more.returncode == 0, more.stderr
     assert "2 ranks wrote the checkpoint and 3 ranks go on from it: the bits may differ" in more.stderr
-    # Told by all three ranks, it is in the result once.
+    # All three ranks report it; the result contains it once.
     assert sum("3 ranks go on from it" in each for each in load(folder).document["warnings"]) == 1
     one, three = weights(only(tmp_path / "one")), weights(folder)
     # As above, over 84 steps.
@@ -221,7 +221,7 @@ def test_ranks_under_a_launcher_of_ones_own_find_themselves(recipe: Path, tmp_pa
 
 
 def test_a_rank_that_is_held_up_shows_in_the_load(recipe: Path, tmp_path: Path) -> None:
-    # LeNet's steps take some 10 ms here: a rank that takes 200 ms more works nearly twice as long as the mean of both.
+    # LeNet's steps take about 10 ms here: a rank that takes 200 ms more works nearly twice as long as the mean of both.
     recipe.write_text(RECIPE.replace('"epochs": 3', '"epochs": 1'))
     events = tmp_path / "slow.py"
     events.write_text("from deep5.distributed.slow_rank import SlowRank\nslow = SlowRank(rank=1, delay_ms=200)\n")
@@ -231,7 +231,7 @@ def test_a_rank_that_is_held_up_shows_in_the_load(recipe: Path, tmp_path: Path) 
     folder = only(tmp_path / "slow")
     shares = [read_samples(folder / name)["communication_share"] for name in ("samples.csv", "samples-rank-1.csv")]
     first, second = (float(np.median([row.value for row in rows])) for rows in shares)
-    # The first rank waits for the second one, step by step, and not the other way round.
+    # The first rank waits for the second one, step by step, and not vice versa.
     assert first > 60
     assert second < first - 20
 
@@ -323,7 +323,7 @@ def test_a_rank_that_fails_by_itself_is_named_and_shown(
     *trace, told = done.stderr.splitlines()
     left = f"what it left is in {folder}; remedy: --debug shows where"
     assert told == f"deep5: the run failed: {who}ValueError: my own bug; {left}"
-    # Where it was raised, once, although it is in another process.
+    # The traceback shows the line once, although it is from another process.
     assert sum('raise ValueError("my own bug")' in line for line in trace) == 1
     assert load(folder).document["reasons"] == [f"{who}ValueError: my own bug"]
 

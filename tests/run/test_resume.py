@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments and go on: the same bits, the same metrics, the same order of batches."""
+"""Runs that are killed at random moments and resumed: bit-identical, with equal metrics and order of batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deep5.training.checkpointer import checkpoints
 
 RECIPE = Path(__file__).parents[1] / "support" / "resume_recipe.py"
 STEPS = 12 * 14
-# Of samples.csv, what no clock made.
+# Of samples.csv, the metrics that do not depend on a clock.
 NOT_CLOCKS = ("test_accuracy", "training_loss")
 
 
@@ -47,12 +47,12 @@ def only(folder: Path) -> Path:
 
 
 def killed(out: Path, draw: np.random.Generator, *words: str) -> Path | None:
-    """Start a run, or go on with one, and kill it at a random moment; None where it was done before."""
+    """Start or resume a run, and kill it at a random moment; None if it was finished before that."""
     before = checkpoints(only(out) / "checkpoints")[:1] if out.is_dir() else []
     process = subprocess.Popen(command("--out", str(out), *words), stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 120
-        # It takes a while to begin: the moment is drawn from when its first checkpoint stands.
+        # Starting takes a while: the moment is drawn from the time of its first checkpoint.
         while process.poll() is None and time.monotonic() < end:
             if out.is_dir() and result_folders(out):
                 now = checkpoints(only(out) / "checkpoints")[:1]
@@ -67,7 +67,7 @@ def killed(out: Path, draw: np.random.Generator, *words: str) -> Path | None:
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """What two runs of the same must agree in, to the bit."""
+    """Values that have to be bit-identical in two equal runs."""
     result = load(folder)
     rows = result.samples()
     return {
@@ -80,7 +80,7 @@ def told(folder: Path) -> dict[str, Any]:
 
 
 def events(folder: Path) -> list[tuple[str, Any]]:
-    """The log of the run without its clock and without what says that it went on."""
+    """The log of the run without its clock and without the entry of a resumed run."""
     lines = [json.loads(line.split(" ", 1)[1]) for line in (folder / "events.mllog").read_text().splitlines()]
     return [(line["key"], line["metadata"]) for line in lines if line["key"] != "deep5_resumed"]
 
@@ -120,7 +120,7 @@ def test_a_run_that_was_killed_at_random_moments_ends_with_the_same_bits(framewo
     document = load(folder).document
     assert len(document["resumed"]) == times
     for entry in document["resumed"]:
-        # Nothing begins again: a checkpoint every 20 steps, and the kill came behind the first.
+        # It does not start over: a checkpoint every 20 steps, and the kill came after the first.
         assert entry["step"] >= 20
         assert entry["checkpoint"] == f"step-{entry['step']:010d}.safetensors"
 
@@ -173,10 +173,10 @@ METRICS = [(d5.TrainingLoss(), None)]
     [
         # At the end of the step, with its checkpoint.
         ("signal.raise_signal(signal.SIGINT)", 130, "; to go on, add --resume", [5]),
-        # A second signal does not wait, and neither does the first for ever.
+        # A second signal does not wait; the first does not wait forever.
         ("[signal.raise_signal(signal.SIGINT) for _ in range(2)]", 130, "; to begin again there, add --resume", []),
         ("signal.raise_signal(signal.SIGINT), time.sleep(60)", 130, "; to begin again there, add --resume", []),
-        # Whatever the signal broke on its way is an interruption; a disk that is full is told.
+        # Any error after the signal counts as an interruption; a full disk is reported.
         ("signal.raise_signal(signal.SIGINT), 1 / 0", 130, "; to begin again there, add --resume", []),
         (
             "signal.raise_signal(signal.SIGINT), __import__('shutil').rmtree(trainer.listeners.events[-1].folder)",
@@ -202,7 +202,7 @@ def test_an_interruption_waits_for_the_step_and_no_longer(
     assert [int(path.stem.split("-")[1]) for path in written] == steps
 
 
-# What a run may go on with
+# What may change when a run resumes
 
 SHORT = """
 import os
@@ -226,7 +226,7 @@ METRICS = [(d5.TestAccuracy(), ">= 0"), (d5.TrainingLoss(), None)]
 
 @pytest.fixture
 def ended(deep5: Command) -> Path:
-    """The folder of a run that failed at nine tenths, its recipe beside it."""
+    """The folder of a run that failed after nine tenths, with its recipe beside it."""
     Path("own.py").write_text(SHORT)
     Path("end-it").touch()
     answer = deep5("run", "own.py", "--quiet", "--checkpoint-every", "6")
@@ -246,10 +246,10 @@ def test_a_run_that_failed_at_nine_tenths_does_a_tenth(ended: Path, deep5: Comma
     assert entry["step"] == 36  # of 40
     assert document["status"] == "success"
     assert [row.step for row in load(ended).samples()["training_loss"]] == list(range(40))
-    assert document["checkpoints"]["written"] == 0  # the run is over before six steps more
+    assert document["checkpoints"]["written"] == 0  # the run ends within the next six steps
     whole = json.loads(deep5("run", "own.py", "--json", "--quiet", "--out", "whole").out)
     assert document["provenance"]["trained_weights"] == whole["provenance"]["trained_weights"]
-    # Nobody asked for these.
+    # Not requested there.
     assert not (only(Path("whole")) / "checkpoints").exists()
     assert sorted(path.name for path in (ended / "checkpoints").iterdir())
 
@@ -260,7 +260,7 @@ def test_a_finished_run_is_shown_as_it_is(ended: Path, deep5: Command) -> None:
     answer = deep5("run", "own.py", "--json", "--resume", str(ended))
     assert (answer.status, json.loads(answer.out)["status"]) == (0, "success")
     assert "the run is finished; nothing was run" in deep5("run", "own.py", "--resume", str(ended)).err
-    # Of another recipe or with other settings it would be taken for theirs.
+    # With another recipe or other settings it would be mistaken for theirs.
     for words, message in (
         (("own.py", "--seed", "1"), "got 1; remedy: --seed 0"),
         (("digits_lenet",), "of the recipe"),
@@ -360,7 +360,7 @@ def test_a_checkpoint_of_another_run_is_refused(ended: Path, deep5: Command) -> 
     "metrics", ["[(d5.TestAccuracy(), '>= 1'), (d5.TrainingLoss(), None)]", "[(d5.TopK(2), None)]"]
 )
 def test_other_metrics_are_refused(metrics: str, ended: Path, deep5: Command) -> None:
-    """What a metric has seen so far is of its own parameters; and a goal is declared before the run."""
+    """A metric's state belongs to its parameters; and a goal is declared before the run."""
     Path("own.py").write_text(SHORT.partition("METRICS")[0] + f"METRICS = {metrics}\n")
     answer = deep5("run", "own.py", "--quiet", "--resume", str(ended))
     assert answer.status == 2
@@ -399,7 +399,7 @@ def test_without_a_checkpoint_it_begins_again_and_says_so(deep5: Command) -> Non
     assert lines.count("run_start") == 1
 
 
-# Ends at once, as by a kill, where a file says at which step.
+# Exits immediately, as if killed, at the step that a file names.
 KILLED = """
 import os
 from pathlib import Path
@@ -429,7 +429,7 @@ TWO, THREE = (("--ranks", ranks, "--launcher", "threads") for ranks in ("2", "3"
 
 
 def killed_at(*steps: int, words: tuple[str, ...], out: str = "results") -> Path:
-    """The folder of a run of KILLED that was killed at these steps, and went on between them."""
+    """The folder of a run of KILLED that was killed at these steps, and resumed in between."""
     Path("own.py").write_text(KILLED)
     own: tuple[str, ...] = (*words, "--quiet", "--out", out)
     for step in steps:
@@ -456,7 +456,7 @@ def killed_at(*steps: int, words: tuple[str, ...], out: str = "results") -> Path
 def test_the_first_call_of_a_run_that_was_killed_is_that_of_its_first_step(
     steps: tuple[int, ...], words: tuple[str, ...], after: tuple[str, ...], deep5: Command
 ) -> None:
-    """The process that goes on has a first call of its own, which is a warm-up; where it begins again, the first."""
+    """A resumed process has its own first call, which is a warm-up; if it starts over, it is the first call."""
     folder = killed_at(*steps, words=words)
     answer = deep5("run", "own.py", "--quiet", *after, "--resume", str(folder))
     assert answer.status == 0, answer.err
@@ -464,11 +464,11 @@ def test_the_first_call_of_a_run_that_was_killed_is_that_of_its_first_step(
     assert [entry["step"] for entry in document["resumed"]] == [step // 6 * 6 for step in steps]
     told = document["measurement"]
     latencies = [row.value / 1e3 for row in load(folder).samples()["step_latency"]]
-    # Both are of one reading in nanoseconds.
+    # Both come from one reading in nanoseconds.
     assert told["first_call_s"] == pytest.approx(latencies[0], rel=1e-12)
     begins = [entry["step"] for entry in document["resumed"] if entry["step"]]
     if after == words:
-        # Eleven steps an epoch, of four samples and the last of two: each size is a warm-up in every process.
+        # Eleven steps per epoch, of four samples and the last of two: each size is a warm-up in every process.
         lasts = [min(step for step in (10, 21, 32, 43) if step >= begin) for begin in (0, *begins)]
         warm = {*begins, *lasts} - {0}
         assert told["warmups"] == len(warm)
@@ -481,12 +481,12 @@ def test_the_first_call_of_a_run_that_was_killed_is_that_of_its_first_step(
 
 
 def test_a_run_that_begins_again_forgets_what_it_measured(deep5: Command) -> None:
-    """It failed, and so could write down the first call of a step that it takes anew."""
+    """It failed, so it could record the first call of a step that it repeats."""
     Path("own.py").write_text(KILLED.replace("os._exit(9)", "1 / 0"))
     Path("end-at").write_text("15")
     words = ("run", "own.py", "--quiet", "--checkpoint-every", "never")
     answer = deep5(*words)
-    assert (answer.status, "add --resume" in answer.err) == (3, False)  # as it stands it would fail again
+    assert (answer.status, "add --resume" in answer.err) == (3, False)  # unchanged it would fail again
     Path("end-at").unlink()
     folder = only(Path("results"))
     assert deep5(*words, "--resume", str(folder)).status == 0
@@ -565,7 +565,7 @@ def test_ranks_that_are_threads_write_their_parts_where_how_often_is_asked_for(d
 def test_a_copy_by_another_name_is_refused_until_it_has_the_name(ended: Path, deep5: Command) -> None:
     copied = Path(shutil.copytree(ended, Path("copies") / "copy-of-it"))
     words = ("run", "own.py", "--quiet", "--resume")
-    for without in (False, True):  # checkpoints, which say themselves whose they are
+    for without in (False, True):  # checkpoints, which contain the name of their run
         if without:
             shutil.rmtree(copied / "checkpoints")
         before = (copied / "result.json").read_bytes()
@@ -590,7 +590,7 @@ def test_two_runs_in_one_folder_are_refused(ended: Path, deep5: Command) -> None
 
 
 def test_a_full_disk_loses_nothing(deep5: Command, tmp_path: Path) -> None:
-    # A limit on the size of files fails as a full disk does: in the middle of the first file that is too large.
+    # A limit on file size fails like a full disk: in the middle of the first file that is too large.
     large = SHORT.replace('"hidden": 3', '"hidden": 3000')
     Path("own.py").write_text(large)
     program = """
@@ -636,7 +636,7 @@ def test_a_recipe_says_itself_how_often(deep5: Command) -> None:
     Path("own.py").write_text(own)
     assert deep5("run", "own.py", "--quiet").status == 0
     folder = only(Path("results")) / "checkpoints"
-    # Who asked for them has them.
+    # The recipe requests them.
     assert sorted(path.name for path in folder.iterdir()) == [
         "best.safetensors",
         "step-0000000015.safetensors",

@@ -1,4 +1,4 @@
-"""Runs: what a result folder holds, that a seed repeats one bit for bit, and what is left where one ended badly."""
+"""Runs: the contents of a result folder, bit-identical repetition with a seed, and the remains of failed runs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_network_is_the_trained_one(smoke: Result) -> None:
     samples = test.batch(np.arange(len(test)))
     outputs = d5.framework("reference").executor(network).inference(samples)
     right = d5.to_numpy(outputs["logits"]).argmax(axis=-1) == samples["label"]
-    # One sample may lie so near a boundary that another framework sees it on the other side.
+    # One sample may be so close to a boundary that another framework classifies it differently.
     assert abs(100 * right.mean() - (smoke.metric("test_accuracy") or 0)) <= 100 / len(test) + 1e-9
 
 
@@ -178,14 +178,14 @@ def test_trained_weights_start_another_run(tmp_path: Path) -> None:
     hashes = first.document["provenance"]
     for name in ("weights.safetensors", "network.onnx"):
         file = first.folder / name
-        # Not one update: what comes out is what went in.
+        # Without any update, the run stores the weights that it loaded.
         again = execute(recipe({"init": str(file), "optimizer_kwargs": {"lr": 0.0}}), out=tmp_path)
         found = again.document["provenance"]
         assert found["initial_weights"] == found["trained_weights"] == hashes["trained_weights"]
         assert found["init"] == hashlib.sha256(file.read_bytes()).hexdigest()
         assert again.document["recipe"]["mutable"]["init"] == {"file": found["init"]}
         assert again.metric("test_accuracy") == first.metric("test_accuracy")
-        assert again.division == "closed"  # the recipe itself says so
+        assert again.division == "closed"  # the recipe itself sets them
     network = d5.Network.from_onnx(first.folder / "network.onnx")
     assert network.weights_hash() == hashes["trained_weights"] != hashes["initial_weights"]
     assert network.with_weights(first.folder / "weights.safetensors").weights_hash() == hashes["trained_weights"]
@@ -273,10 +273,10 @@ def test_a_compiled_mode_says_what_its_first_call_took(framework: str, optimizer
     result = execute(recipe(settings), out=tmp_path)
     assert result.document["framework"]["name"] == framework
     measurement = result.document["measurement"]
-    # To compile takes tenths of a second or more, a step less than a millisecond; where torch finds the compiled code
-    # in its cache it still reads it.
+    # Compiling takes tenths of a second or more, a step less than a millisecond; if torch finds the compiled code in
+    # its cache it still reads it.
     assert measurement["first_call_s"] > 20 * (result.metric("step_latency") or 0) / 1e3
-    # The samples keep it as the first of them, and the figure above is not moved by it.
+    # It is the first of the samples, and does not affect the metric above.
     first = result.samples()["step_latency"][0].value
     assert first == pytest.approx(measurement["first_call_s"] * 1e3)
 
@@ -307,13 +307,13 @@ class Late:
 
 
 def test_first_call_and_warm_up_are_numbers_of_their_own(tmp_path: Path) -> None:
-    """60 samples by 16: the first step is of 16, and the first of 12 is the other that is no steady state."""
+    """60 samples by 16: the first step has 16, and the first of 12 is the other one that is not steady state."""
     result = execute(recipe({"optimizer": Late, "optimizer_kwargs": {}}, epochs=1), out=tmp_path)
     measurement = result.document["measurement"]
     assert measurement["first_call_s"] >= 0.3
     assert measurement["warm_up_s"] >= 0.2
     assert measurement["warmups"] == 1
-    # Of the two steps that are left neither slept; ten times what they take on an idle core.
+    # The two remaining steps did not sleep; ten times their duration on an idle core.
     assert (result.metric("step_latency") or 0) < 100
 
 
@@ -333,7 +333,7 @@ def test_the_first_calls_of_evaluation_are_numbers_of_their_own(tmp_path: Path) 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No variable says how many; each framework has its own back afterwards."""
+    """No environment variable sets the number; each framework's own is restored afterwards."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     made = [d5.framework(name) for name in ("reference", "pytorch")]
@@ -357,7 +357,7 @@ def test_a_run_has_the_threads_that_it_asks_for(
         found = execute(recipe({"framework": framework, "threads": number}), out=tmp_path).document
         assert (found["threads"]["asked"], found["threads"]["framework"]) == (number, number)
         assert not found["warnings"]
-    # Where the recipe is silent: one a physical core, or what OMP_NUM_THREADS says; the same everywhere.
+    # If the recipe does not set it: one per physical core, or the value of OMP_NUM_THREADS; the same everywhere.
     d5.framework(framework).set_threads(1)
     found = execute(recipe({"framework": framework}), out=tmp_path).document
     assert found["threads"]["asked"] == found["threads"]["framework"] == cores
@@ -383,7 +383,7 @@ def test_threads_of_an_executor_that_is_named_by_its_function(threads: None, tmp
         run = Recipe.make(FIXED, {**executor, "executor": made, "threads": 1}, METRICS)
         found = execute(run, out=tmp_path).document["threads"]
         assert (found["asked"], found["framework"]) == (1, 1)
-    # Nothing is known of it: what it does with threads is its own business, unless the recipe asks for a number.
+    # Its threads are unknown and not controlled, unless the recipe sets a number.
     executor = {key: value for key, value in MUTABLE.items() if key != "framework"}
     found = execute(Recipe.make(FIXED, {**executor, "executor": renamed}, METRICS), out=tmp_path).document["threads"]
     assert found["asked"] is None
@@ -393,7 +393,7 @@ def test_threads_of_an_executor_that_is_named_by_its_function(threads: None, tmp
 
 @pytest.mark.parametrize(("framework", "variable"), [("tensorflow", "TF_NUM_INTRAOP_THREADS"), ("jax", "PJRT_NPROC")])
 def test_frameworks_that_fix_their_threads_when_they_start(framework: str, variable: str, tmp_path: Path) -> None:
-    """In a process of its own, the same number; in one where it has started, an error or a word in the result."""
+    """In a new process, the same number; after the framework has started, an error or a warning in the result."""
     pytest.importorskip(framework)
     program = f"""
 import os
@@ -705,7 +705,7 @@ def test_an_event_that_raises(
     assert (found["status"], found["accepted"]) == (status, None)
     assert [row["value"] is not None for row in found["metrics"]] == [True, True, True]
     assert load(folder).verdicts[0].word == "reported"
-    assert len(losses(load(folder))) >= 4  # what was measured before is kept
+    assert len(losses(load(folder))) >= 4  # earlier measurements are kept
     assert not (folder / "network.onnx").exists()
 
 
@@ -784,11 +784,11 @@ def next_class(inputs: Any, ids: Any, epoch: int) -> dict[str, Any]:
     return {**inputs, "label": inputs["label"] + 1}
 
 
-# JAX last, as above. The others refuse such a label: their runs fail, and say which.
+# JAX last, as above. The others refuse such a label: their runs fail, and report the label.
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "tensorflow:xla", "jax"])
 def test_a_label_that_is_no_class_is_told(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip(framework.partition(":")[0].replace("reference", "numpy").replace("pytorch", "torch"))
-    # Labels that lie in memory are looked at before the run; what a transform makes of them is seen in it.
+    # Labels in memory are checked before the run; those that a transform computes are detected during it.
     shifted = {"train_transforms": [next_class], "test_transforms": [next_class]}
     made = recipe({"framework": framework, **shifted}, metrics=[("training_loss", "< 100")])
     if framework in ("tensorflow:xla", "jax"):
@@ -948,7 +948,7 @@ def test_a_recipe_that_times(tmp_path: Path) -> None:
 
 @pytest.mark.daily
 def test_a_kill_at_any_moment_leaves_a_true_folder_or_none(tmp_path: Path) -> None:
-    """The interpreter is warm when the run starts: the kill falls into the run and not into the imports."""
+    """All imports are done when the run starts: the kill hits the run and not the imports."""
     out = tmp_path / "out"
     program = f"""
 import sys

@@ -1,4 +1,4 @@
-"""A recipe is resolved once, and its kind is asked for in one place: where its workload is chosen."""
+"""A recipe is resolved once, and only one place tests its kind: the choice of its workload."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_part_makes_its_object_and_says_where_it_stands() -> None:
 
 
 def test_the_kind_is_asked_for_in_one_place() -> None:
-    """Only the table of keys and the choice name the kinds; nothing looks at what a kind is called."""
+    """Only the table of keys and the choice name the kinds; no code looks at a kind's name."""
     kinds = {"TRAINING", "CODE", "OPERATORS", "COLLECTIVES"}
     askers = set()
     for path in sorted((ROOT / "deep5").rglob("*.py")):
@@ -94,7 +94,7 @@ def test_the_kind_is_asked_for_in_one_place() -> None:
 
 
 def test_a_run_asks_its_recipe_nothing() -> None:
-    """What runs reads the values of the experiment; it never goes back to the recipe."""
+    """A running workload reads the values of the experiment; it never accesses the recipe."""
     script = ROOT / "tests" / "support" / "call_pairs.py"
     found = subprocess.run(
         [sys.executable, str(script), "reference", "--list"], capture_output=True, text=True, timeout=300, check=True
