@@ -58,7 +58,7 @@ def command() -> None:
 
 
 def result(accuracies: list[float], losses: list[list[float]], step_s: float) -> Any:
-    """What the pictures see of a result: steps that take so long each."""
+    """The parts of a result that the pictures use, with steps of this duration."""
     rows: dict[str, list[SampleRow]] = {"training_loss": [], "test_accuracy": []}
     time_s = 0.0
     for epoch, own in enumerate(losses):
@@ -85,7 +85,7 @@ RUNS: dict[str, Any] = {
 
 
 def test_points_by_hand() -> None:
-    """Means over the seeds, extremes, and the median of the times at which an epoch was over."""
+    """Means over the seeds, extremes, and the median of the times at which an epoch ended."""
     assert accuracy_points(RUNS) == [
         Point("slow", 1, 20.0, 10.0, 30.0, 4.0, 2),  # after 2 s and 6 s
         Point("slow", 2, 40.0, 20.0, 60.0, 8.0, 2),
@@ -128,12 +128,12 @@ def test_the_pictures_have_a_line_a_candidate_and_a_band() -> None:
         assert "slow" in text
         assert "fast" in text
         assert ("epoch" if name == "accuracy" else "time since training began (s)") in text
-        # The page draws by itself: nothing is fetched.
+        # The page draws without any download.
         assert not re.search(rb"<script[^>]+src=", made[f"{name}.html"])
     spec = json.loads(accuracy_chart(accuracy_points(RUNS)).to_json())
     assert len(spec["layer"]) == 2
     one = {"fast": RUNS["fast"]}
-    assert len(json.loads(accuracy_chart(accuracy_points(one)).to_json())["layer"]) == 1  # no band of one seed
+    assert len(json.loads(accuracy_chart(accuracy_points(one)).to_json())["layer"]) == 1  # no band for one seed
 
 
 def test_many_candidates_are_told_apart() -> None:
@@ -158,7 +158,7 @@ STUDY = {"small": {"optimizer_kwargs": {"lr": 0.001}}, "large": {"optimizer": "a
 """
 
 
-# Settings that are longer than what a message shows of them.
+# Settings that are longer than the part that a message shows.
 LONG = '{"beta1": 0.8999999999999999, "beta2": 0.9989999999999999, "lr": 0.001}'
 BOTH = RECIPE.replace('{"optimizer_kwargs": {"lr": 0.001}}', f'{{"optimizer": "adam", "optimizer_kwargs": {LONG}}}')
 
@@ -199,7 +199,7 @@ def test_what_is_infinite_has_no_mean() -> None:
     assert _summary([2.0]) == {"values": [2.0], "mean": 2.0, "deviation": None}
 
 
-# What a candidate of a file's STUDY holds may be any object: the process of the run reads it from the file again.
+# A candidate in a file's STUDY may hold any object: the process of the run reads it from the file again.
 WRONG = """
 import os
 import sys
@@ -323,7 +323,7 @@ def test_an_interrupted_study_ends_its_run_and_can_be_read(file: Path, tmp_path:
     assert not list(tmp_path.glob("deep5-study-*"))  # its scratch folder
 
 
-# A run that ends the whole command, once: as a machine does that loses its power.
+# A run that kills the whole command, once, like a power failure.
 FATAL = """
 import os
 import signal
@@ -345,9 +345,9 @@ STUDY = {"calm": {}, "fatal": {"events": [Fatal()]}, "broken": {"optimizer_kwarg
 
 
 def alone(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, in the environment that Python knows.
+    """The command in a separate process, with the environment that Python sees.
 
-    Libraries that other tests loaded here may have set variables behind its back.
+    Libraries that other tests loaded here may have set variables without Python's knowledge.
     """
     command = [sys.executable, "-m", "deep5", *words]
     return subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=120)
@@ -364,7 +364,7 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     before = {path.name for path in (folder / "runs").iterdir()}
     assert 1 <= len(before) <= 3
     report = audit([folder])
-    assert [str(finding) for finding in report.findings] == []  # unfinished, and it says so
+    assert [str(finding) for finding in report.findings] == []  # unfinished, as it says
     other = deep5("study", str(file), "--seeds", "3", "--resume", str(folder))
     assert other.status == 2
     assert "has seeds: [0, 1]; got [0, 1, 2]; allowed: the same command with --resume" in other.err
@@ -396,7 +396,7 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     commit = document["provenance"]["commit"]
     assert (f"{DIRTY}went on" in document["notes"]) == (commit is not None and commit["dirty"] is True)
     assert [len(document["candidates"][name]["runs"]) for name in ("calm", "fatal")] == [2, 2]
-    # What had come to its end was not run again; the one that was broken off was.
+    # Finished runs were not repeated; the interrupted one was.
     assert len(answer.stderr.splitlines()) == 6 - (len(before) - 1)
     assert before <= {path.name for path in (folder / "runs").iterdir()}
     report = audit([folder])
@@ -437,7 +437,7 @@ def test_a_study_that_cannot_be_written_says_how_to_go_on(file: Path, tmp_path: 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A recipe, and the folder of a study of it that was interrupted when one run of four had come to its end."""
+    """A recipe, and the folder of a study of it that was interrupted when one run of four had finished."""
     base = tmp_path_factory.mktemp("ended")
     (base / "both.py").write_text(BOTH)
     told: list[str] = []
@@ -463,7 +463,7 @@ def doctored(folder: Path, to: Path, change: Callable[[Any], object]) -> Path:
 
 
 def of_first(document: Any) -> Any:
-    """The candidate of which the one run is."""
+    """The candidate that has the one run."""
     return next(own for own in document["candidates"].values() if own["runs"])
 
 
@@ -535,11 +535,11 @@ def test_what_was_left_is_checked_before_it_counts(ended: tuple[Path, Path], tmp
         with pytest.raises(UsageError, match=told) as caught:
             run_study(file, seeds=(0, 1), resume=copy)
         assert "\n" not in str(caught.value)
-        os.close(locked(copy))  # whoever is refused lets others go on
+        os.close(locked(copy))  # a refused command releases the lock
 
 
 def test_what_differs_is_told(ended: tuple[Path, Path], tmp_path: Path) -> None:
-    """Also where both values begin with the same letters, of which a message shows 60."""
+    """Also when both values start with the same characters, of which a message shows 60."""
     file, folder = ended
     many = list(range(40))
 
@@ -568,7 +568,7 @@ def test_what_differs_is_told(ended: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_nobody_goes_on_where_another_writes(ended: tuple[Path, Path], tmp_path: Path) -> None:
-    """Whatever stands there at that moment: what another process still writes is not read."""
+    """Regardless of its content: files that another process still writes are not read."""
     file, folder = ended
     copy = doctored(folder, tmp_path / "copy", lambda document: document.clear())
     lock = locked(copy)
@@ -606,7 +606,7 @@ def doctored_run(run: Path, number: int) -> Path:
 
 
 def test_a_study_that_was_ended_several_times_is_honest(ended: tuple[Path, Path], tmp_path: Path) -> None:
-    """Each end may leave one run that nobody lists: broken off, or ended a moment before."""
+    """Each interruption may leave one unlisted run: an incomplete one, or one that ended just before."""
     _, folder = ended
     resumed = [f"2026-01-01T00:0{minute}:00Z" for minute in (1, 2, 3)]
     began = ["2026-01-01T00:00:30Z", resumed[0], "2026-01-01T00:02:01Z", "2026-01-01T00:03:01Z"]
@@ -639,7 +639,7 @@ def test_what_others_took_of_the_processors_is_told(file: Path, tmp_path: Path) 
 
 
 def test_a_file_that_changes_meanwhile_is_not_run(file: Path, tmp_path: Path) -> None:
-    """The process reads it anew: a run of something else would stand under the candidate's name."""
+    """The process reads it again: a different run would be stored under the candidate's name."""
 
     def tell(line: str) -> None:
         file.write_text(RECIPE.replace("0.001", "0.002"))
@@ -671,7 +671,7 @@ def test_what_cannot_be_assembled_is_noted_and_the_rest_is_kept(file: Path, tmp_
     study = run_study(file, seeds=(0,), out=tmp_path / "out", tell=tell)
     assert study.failures["native"][0].startswith("seed 0: unknown native optimizer of reference 'adam'")
     assert [len(study.runs[name]) for name in ("small", "native")] == [1, 0]
-    # Whatever would have ended it, the study held what was done: after none, and after one of two.
+    # At any interruption, the study contains all finished runs: after none, and after one of two.
     assert [document["notes"] for document in held] == [["the study is not finished"]] * 2
     assert sum(len(one["runs"]) + len(one["failures"]) for one in held[-1]["candidates"].values()) == 1
 
@@ -696,12 +696,12 @@ def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:
     file.write_text(TARGET)
     with pytest.raises(RecipeError, match=r"cannot be handed to another process .*remedy: FILE.py:NAME for an object"):
         run_study(file, {"one": {"optimizer": object}}, out=tmp_path)
-    # As a text, which JSON would make of it, it is another key.
+    # As a string, which it becomes in JSON, it is another key.
     with pytest.raises(RecipeError, match=r"cannot be handed to another process \(a key is no text\)"):
         run_study(file, {"one": {"optimizer_kwargs": {"groups": [{0: 1.0}]}}}, out=tmp_path)
     with pytest.raises(UsageError, match=r"999 threads; allowed: at most \d+, the processors of this process"):
         run_study(file, {"one": {"threads": 999}}, out=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["both.py"]  # nothing is left behind
+    assert [path.name for path in tmp_path.iterdir()] == ["both.py"]  # no files remain
 
 
 def test_the_command(file: Path, deep5: Command) -> None:
@@ -723,8 +723,8 @@ TARGET = RECIPE.partition("STUDY")[0].replace("METRICS = [", "METRICS = [(d5.Tim
 def test_what_varies_without_a_study_in_the_file(
     file: Path, tmp_path: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A learning rate that diverges is infinite and does not vanish."""
-    monkeypatch.setenv("COLUMNS", "200")  # a cell that times make wide would be broken into two lines
+    """A diverging learning rate counts as infinite and is not dropped."""
+    monkeypatch.setenv("COLUMNS", "200")  # a cell that is wide because of long times would be broken into two lines
     file.write_text(TARGET)
     vary = ("--vary", "optimizer_kwargs.lr=0.001,1e38")
     answer = deep5("study", str(file), *vary, "--seeds", "2")
@@ -748,7 +748,7 @@ def test_what_varies_without_a_study_in_the_file(
     seconds = calm["time_to_target"]["seconds"]["values"]
     assert list(seconds.values()) == calm["metrics"]["time_to_accuracy"]["values"]
     assert calm["time_to_target"]["reasons"] == {}
-    # The picture says whose losses it cannot show.
+    # The picture names the candidates whose losses it cannot show.
     assert any("loss.svg does not show all runs: of optimizer_kwargs.lr=1e+38, " in note for note in document["notes"])
     text = "".join(ET.parse(folder / "loss.svg").getroot().itertext())  # noqa: S314
     assert "not all runs are drawn; of optimizer_kwargs.lr=1e+38, " in text
@@ -759,7 +759,7 @@ def test_what_varies_without_a_study_in_the_file(
 
 
 def test_divergence_is_seen_without_the_loss_among_the_metrics(file: Path, tmp_path: Path) -> None:
-    """The run warns; the words are those of the module that watches."""
+    """The run warns, in the words of the watching module."""
     file.write_text(TARGET.replace(", (d5.TrainingLoss(), None)", ""))
     study = run_study(file, varied(["optimizer_kwargs.lr=1e38"]), seeds=(0,), out=tmp_path / "out")
     (found,) = study.reached["optimizer_kwargs.lr=1e+38"].values()
@@ -782,7 +782,7 @@ def test_a_run_that_was_stopped_before_any_evaluation_hides_no_other(file: Path,
     assert wild.epochs == math.inf
     assert str(wild.reason).startswith("diverged: the training loss is ")
     assert "accuracy.svg does not show all runs: of wild, none of 1" in study.notes
-    # Of whatever number of threads, all get the same processors: seconds of other ones would not compare.
+    # All get the same processors for any number of threads: otherwise their times would not be comparable.
     runs = [result.document for own in study.runs.values() for result in own]
     assert [own["threads"]["asked"] for own in runs] == [1, 2]
     assert len({own["provenance"]["environment"] for own in runs}) == 1
@@ -812,7 +812,7 @@ def test_a_run_that_fails_is_infinite(file: Path, tmp_path: Path) -> None:
     with console.capture() as printed:
         study.print(console)
     table = printed.get()
-    assert "time to 1 % (recipe's goal) [s]" in table  # which target is whose
+    assert "time to 1 % (recipe's goal) [s]" in table  # names the target's origin
     assert re.search(r"raise +inf \(0\.\d+ … inf\) +inf \(1 … inf\) +inf \(3 … inf\) +1 of 2", table)
     assert re.search(r"raise, seed 1: the run failed: .*ValueError: broken", table)
 
@@ -827,7 +827,7 @@ def test_a_study_of_which_no_run_came_to_its_end_says_so(file: Path, deep5: Comm
         assert "came to its end; the first: seed 0: unknown native optimizer" in answer.err
         if "--json" in options:
             assert json.loads(answer.out)["exit_status"] == 3  # one document
-    # What befell several runs is told once.
+    # The same failure of several runs is reported once.
     told = " ".join(answer.out.split())
     assert told.count("unknown native optimizer") == 1
     assert "optimizer=native:adam, 2 seeds: unknown native optimizer of reference 'adam'; allowed: none note: " in told
@@ -909,7 +909,7 @@ def test_targets(file: Path) -> None:
     recipe, _ = load_study(file, varied={"one": {}})
     own = Target(metric="test_accuracy", goal=1.0)
     assert target_of(recipe) == (own, [])
-    assert target_of(recipe, parse_target("accuracy=1")) == (own, [])  # the same, said twice
+    assert target_of(recipe, parse_target("accuracy=1")) == (own, [])  # the same, given twice
     file.write_text(TARGET.replace("METRICS = [", "METRICS = [(d5.EpochsToAccuracy(2), None), "))
     recipe, _ = load_study(file, varied={"one": {}})
     target, notes = target_of(recipe)
@@ -937,7 +937,7 @@ def test_the_optimizer_study_at_its_smoke_size(tmp_path: Path) -> None:
     assert not any(study.failures.values())
     assert (study.folder / "accuracy.svg").is_file()
     assert (study.folder / "loss.svg").is_file()
-    # Ten steps at the rates of the full size need not lower a loss; every step moves the weights.
+    # Ten steps at the rates of the full size need not lower a loss; every step changes the weights.
     for name, runs in study.runs.items():
         losses = [row.value for row in runs[0].samples()["training_loss"]]
         assert len(set(losses)) == len(losses) == 10, name

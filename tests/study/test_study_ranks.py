@@ -1,4 +1,4 @@
-"""`deep5 study` of candidates that ask for ranks: each run by so many, their limits, and what they say of scaling."""
+"""`deep5 study` of candidates with ranks: their number for each run, their limits, and scaling."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def seen(folder: Path, how: str, ranks: int) -> list[list[int]]:
-    """Ranks, rank, process, processors and threads, as every rank of a run has written them down."""
+    """Ranks, rank, process, processors and threads, as every rank of a run recorded them."""
     paths = sorted(folder.glob(f"seen-{how}-{ranks}-*.txt"))
     return [[int(word) for word in path.read_text().split()] for path in paths]
 
@@ -113,7 +113,7 @@ def test_each_run_has_the_ranks_of_its_candidate(file: Path, tmp_path: Path) -> 
     assert two.document["level"] == 3
     # The same function: sums of as many parts in another order, after six steps of Adam in float64.
     assert two.metric("training_loss") == pytest.approx(one.metric("training_loss"), rel=1e-9)
-    # All runs may use as many processors as the candidate of most ranks, a thread each.
+    # All runs may use as many processors as the candidate with the most ranks, one per thread.
     for how, ranks in (("calm", 1), ("calm", 2), ("killed", 2)):
         found = seen(tmp_path, how, ranks)
         assert [about[:2] for about in found] == [[ranks, rank] for rank in range(ranks)]
@@ -130,7 +130,7 @@ def test_each_run_has_the_ranks_of_its_candidate(file: Path, tmp_path: Path) -> 
     assert [row["throughput"] for row in scaling["rows"]] == throughput
     assert scaling["rows"][1]["efficiency"] == pytest.approx(throughput[1] / throughput[0] / 2)  # type: ignore[operator]
     assert scaling["rows"][1]["shared"] is (HERE < 2)
-    # What ranks are started by is no other environment; what failed is told, and nothing is dropped.
+    # The launcher does not change the environment; failures are reported, and nothing is dropped.
     assert [str(finding) for finding in audit([study.folder]).findings] == []
     assert len({run.document["provenance"]["environment"] for run in (one, two)}) == 1
     document["scaling"][0]["rows"][1]["efficiency"] = 1.25
@@ -175,7 +175,7 @@ def test_a_study_of_ranks_that_was_interrupted_goes_on(file: Path, tmp_path: Pat
         run_study(file, only="one,two", seeds=(0,), common=threads, out=tmp_path / "out", tell=once)
     (folder,) = (tmp_path / "out").iterdir()
     study = run_study(file, only="one,two", seeds=(0,), common=threads, resume=folder, tell=told.append)
-    assert (len(told), told[1]) == (3, told[2])  # what had come to its end was not run again
+    assert (len(told), told[1]) == (3, told[2])  # finished runs were not repeated
     assert [len(own) for own in study.runs.values()] == [1, 1]
     (two,) = study.runs["two"]
     assert (two.document["ranks"], two.document["recipe"]["mutable"]["launcher"]) == (2, "threads")
@@ -193,7 +193,7 @@ def test_the_command_starts_ranks_for_all_candidates(file: Path, tmp_path: Path,
         assert own["settings"]["ranks"] == 2
         assert [load(folder / run).document["ranks"] for run in own["runs"]] == [2]
         assert own["metrics"]["communication_volume"]["mean"] > 0
-    assert document["scaling"] == []  # one number of ranks says nothing of it
+    assert document["scaling"] == []  # a single number of ranks shows no scaling
     assert load_study_folder(folder).runs == 2
     answer = deep5("study", str(file), "--vary", "ranks=1,2", "--ranks", "2")
     assert (answer.status, "'ranks' is set for all and by the candidate" in answer.err) == (2, True)
@@ -230,7 +230,7 @@ def test_threads_that_nobody_asks_for_are_the_share_of_the_largest_number_of_ran
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     file.write_text(RECIPE.replace('    "threads": 1,\n', ""))
     shares = share_processors(recipes(file, one={"ranks": 1}, four={"ranks": 4}))
-    # One rank has two threads as well: with eight it would be another rank.
+    # One rank has two threads as well: with eight the ranks would not be comparable.
     assert (shares.threads, shares.processors) == (2, 8)
     shares = share_processors(recipes(file, alone={}))
     assert (shares.threads, shares.processors) == (8, 8)
@@ -244,11 +244,11 @@ def test_ranks_of_ranks_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch)
     assert share_processors(recipes(file, alone={})).processors == 1
 
 
-# What scaling is, by hand
+# Scaling, computed by hand
 
 
 def result(ranks: int, throughput: float, seed: int = 0, processors: int = 8, **parts: Any) -> Any:
-    """What scaling sees of a run."""
+    """The parts of a run that scaling uses."""
     recipe = {"fixed": {"model": "lenet"}, "mutable": {"batch_size": 64, "ranks": ranks, "seed": seed, **parts}}
     return SimpleNamespace(
         verdicts=(SimpleNamespace(name="throughput", value=throughput),),
@@ -313,9 +313,9 @@ def test_both_kinds_and_other_work_are_told_apart() -> None:
         ("strong", ("1", "2")), ("weak", ("1", "2 of 128")), ("strong", ("gossip 2", "gossip 4")),
     }  # fmt: skip
     gossip = found["strong", ("gossip 2", "gossip 4")]
-    assert gossip.rows[1].efficiency == pytest.approx(0.5)  # against two ranks, of which there are twice as many
+    assert gossip.rows[1].efficiency == pytest.approx(0.5)  # relative to two ranks: twice as many
     assert gossip.rows[1].serial_fraction is None
-    # Learning rates are no other work, unless that is all that tells two candidates apart.
+    # Other learning rates do not count as other work, unless two candidates differ only in them.
     rates = {"1": [result(1, 9.0, optimizer_kwargs={"lr": 1})], "2": [result(2, 9.0, optimizer_kwargs={"lr": 2})]}
     assert len(scaling_of(rates)) == 1
     assert scaling_of({**rates, "2 again": [result(2, 9.0, optimizer_kwargs={"lr": 3})]}) == []
@@ -366,11 +366,11 @@ def test_the_picture_has_what_is_ideal_and_what_is_shared() -> None:
         scaling_chart([])
 
 
-# What schemes trade
+# Trade-offs of schemes
 
 
 def traded(cost: float | None, accuracy: float, seconds: float, ranks: int = 2) -> Any:
-    """What the pictures of trade-offs see of a run that reached 90 % after so many seconds."""
+    """The parts of a run that the pictures of trade-offs use; it reached 90 % after this many seconds."""
     row = {"metric": "test_accuracy", "index": 0, "value": accuracy, "unit": "%", "step": 10, "epoch": 1}
     verdicts = {"communication_volume": cost, "test_accuracy": accuracy}
     return SimpleNamespace(
@@ -416,7 +416,7 @@ def test_the_picture_of_a_trade_names_who_did_not_get_there() -> None:
 
 
 def stale(staleness: float | None, scheme: str, seconds: float = 1.0) -> Any:
-    """A run with a mean staleness, or without one, by a scheme."""
+    """A run with a mean staleness, or without one, of a scheme."""
     run = traded(None, 95.0, seconds)
     if staleness is not None:
         run.verdicts.append(SimpleNamespace(name="staleness", label="staleness", value=staleness))
@@ -443,11 +443,11 @@ def test_a_synchronous_scheme_is_a_line_in_the_picture_of_staleness() -> None:
     for panel in spec["vconcat"]:
         (line,) = [layer for layer in panel["layer"] if layer["mark"].get("strokeDash")]
         (name,) = [layer for layer in panel["layer"] if layer["encoding"].get("text", {}).get("field") == "said"]
-        assert "x" not in line["encoding"]  # right across
+        assert "x" not in line["encoding"]  # across the whole width
         data = name.get("data") or line.get("data") or panel.get("data")
         values = spec["datasets"][data["name"]] if "name" in data else data["values"]
         assert [value["said"] for value in values] == ["in step (0)"]
-    # Points in the picture are points in the legend, not the strokes of curves.
+    # Points in the picture are points in the legend, not line strokes.
     assert spec["vconcat"][0]["layer"][1]["encoding"]["color"]["legend"]["symbolType"] == "circle"
 
 
