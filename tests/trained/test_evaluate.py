@@ -1,4 +1,4 @@
-"""`deep5 evaluate`: the trained network again, beside what the run had recorded; nothing in the folder is executed."""
+"""`deep5 evaluate`: evaluates the network again and compares with the record; executes no code in the folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def copy(result: Path, tmp_path: Path) -> Path:
 
 
 def change(folder: Path, **parts: Any) -> None:
-    """Change what result.json says of the recipe's fixed part."""
+    """Change the recipe's fixed part in result.json."""
     document = json.loads((folder / "result.json").read_text())
     document["recipe"]["fixed"] |= parts
     (folder / "result.json").write_text(json.dumps(document))
@@ -74,7 +74,7 @@ def d5_metrics(folder: Path) -> dict[str, float]:
 
 
 def test_an_average_of_torch_s_own_is_what_is_stored(tmp_path: Path) -> None:
-    """Its optimizer averages, and no step of the executor's."""
+    """Its optimizer averages, instead of a step of the executor."""
     mutable = MUTABLE | {"framework": "pytorch", "optimizer": "native:averaged_sgd", "optimizer_kwargs": {"lr": 0.5}}
     folder = Path(d5.run_recipe(FIXED, mutable, METRICS, out=tmp_path, quiet=True).folder)
     found, recorded = evaluate_result(folder), d5_metrics(folder)
@@ -83,7 +83,7 @@ def test_an_average_of_torch_s_own_is_what_is_stored(tmp_path: Path) -> None:
 
 
 def test_the_numbers_are_those_of_a_forward_pass(result: Path) -> None:
-    """By NumPy, from the weights in the folder."""
+    """With NumPy, from the weights in the folder."""
     from safetensors.numpy import load_file
 
     weights = load_file(result / "weights.safetensors")
@@ -140,10 +140,10 @@ def test_other_weights_are_said(copy: Path) -> None:
     found = evaluate_result(copy)
     assert "the weights in the folder are not those that the run wrote" in found.notes[0]
     assert found.same is False
-    assert found.accuracy == 10.0  # all of one class, of ten in turn
+    assert found.accuracy == 10.0  # all of one class, out of ten in turn
 
 
-# Nothing in the folder is executed
+# No code in the folder is executed
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_what_a_run_had_set_is_set_again(settings: dict[str, Any], tmp_path: Pat
     run = execute(load_recipe(file).with_settings(settings), out=tmp_path / "out")
     found = evaluate_result(run.folder, recipe=file)
     assert found.loss == run.metric("test_loss")
-    # By another way to the same data: transforms and sampler are the run's, with and without the recipe.
+    # The same data in another way: transforms and sampler are the run's, with and without the recipe.
     given = {"data": "synthetic", "arguments": {"train": 60, "test": 40}}
     assert evaluate_result(run.folder, **given, recipe=file).loss == found.loss  # type: ignore[arg-type]
     assert evaluate_result(run.folder, **given).loss == found.loss  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ def test_what_a_run_had_set_and_nobody_can_make_is_refused(tmp_path: Path) -> No
         evaluate_result(run.folder, recipe=file)
     with pytest.raises(UsageError, match=r"'test_transforms' of this result is .*remedy: --recipe"):
         evaluate_result(run.folder, data="synthetic", arguments={"train": 60, "test": 40})
-    # The recipe with what was set written into it.
+    # The recipe with the settings written into it.
     other = tmp_path / "other.py"
     other.write_text(SET.replace("d5.Normalise(0.5, 2.0)", f"{str(file) + ':darker'!r}"))
     found = evaluate_result(run.folder, recipe=other)

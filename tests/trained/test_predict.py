@@ -1,4 +1,4 @@
-"""`deep5 predict`: classes and probabilities of arrays and images, prepared as the run's samples were."""
+"""`deep5 predict`: classes and probabilities of arrays and images, prepared like the run's samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def command() -> None:
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """LeNet on the digits: images of 28 x 28, grey, in [0, 1]."""
+    """LeNet on the digits: images of 28 x 28, gray, in [0, 1]."""
     fixed = {"model": "lenet", "dataset": "digits", "dataset_kwargs": {"limit": 320}, "epochs": 2}
     return Path(d5.run_recipe(fixed, MUTABLE, [], out=tmp_path_factory.mktemp("out"), quiet=True).folder)
 
@@ -43,7 +43,7 @@ def batch() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def expected(result: Path, batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Probabilities by the executor, and the softmax written down."""
+    """Probabilities from the executor, with the softmax in NumPy."""
     executor = d5.framework("reference").executor(d5.Network.from_onnx(result / "network.onnx"))
     logits = np.asarray(executor.inference(batch)["logits"], np.float64)
     return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -53,7 +53,7 @@ def test_arrays_of_one_and_of_several(
     result: Path, batch: dict[str, np.ndarray], expected: np.ndarray, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "one.npy", batch["input"][3])
-    np.save(tmp_path / "many.npy", batch["input"])  # more than run at once
+    np.save(tmp_path / "many.npy", batch["input"])  # more than one batch
     np.savez(tmp_path / "named.npz", input=batch["input"][:2], label=batch["label"][:2])
     np.savez(tmp_path / "other.npz", anything=batch["input"][:2].astype(np.float64))
     files = [tmp_path / name for name in ("one.npy", "many.npy", "named.npz", "other.npz")]
@@ -83,7 +83,7 @@ def test_an_image_is_prepared_as_the_digits_are(
         image.fromarray(np.stack([pixels[number]] * 3, axis=-1)).resize((56, 56)).save(tmp_path / f"large{number}.bmp")
     found, notes = predict_files(result, [tmp_path / f"{number}.png" for number in range(5)])
     assert [one.ranked[0][0] for one in found] == expected[:5].argmax(axis=1).tolist()
-    # Rounded to 256 steps.
+    # Rounded to 256 levels.
     assert [one.ranked[0][1] for one in found] == pytest.approx(expected[:5].max(axis=1), abs=5e-3)
     assert "bright on dark" in notes[0]
     inverted, _ = predict_files(result, [tmp_path / f"dark{number}.png" for number in range(5)], invert=True)
@@ -95,7 +95,7 @@ def test_an_image_is_prepared_as_the_digits_are(
 def test_the_scaling_of_the_command_line(
     result: Path, batch: dict[str, np.ndarray], expected: np.ndarray, tmp_path: Path
 ) -> None:
-    """What was written with a mean and a deviation is read with them."""
+    """An image written with a mean and a deviation is read with them."""
     image = pytest.importorskip("PIL.Image")
     pixels = ((batch["input"][0, 0] * 0.5 + 0.25) * 255).round().astype(np.uint8)
     image.fromarray(pixels).save(tmp_path / "a.png")
@@ -115,7 +115,7 @@ COLOURS = (0.2, 0.4, 0.6), (0.5, 0.25, 0.125)
 
 
 def linear(*, seed: int = 0) -> d5.Network:
-    """One product, of colour images of 32 x 32."""
+    """One product, of color images of 32 x 32."""
     build = d5.NetworkBuilder("linear", seed=seed)
     x, label = build.input("input", ("N", 3, 32, 32)), build.input("label", ("N",), "int64")
     logits = build.op("Gemm", build.op("Flatten", x), build.parameter("w", (4, 3072)), transB=1)
@@ -124,7 +124,7 @@ def linear(*, seed: int = 0) -> d5.Network:
 
 
 def coloured(tmp_path: Path, **description: Any) -> Path:
-    """A result of a data set of colour images that says how they were prepared."""
+    """A result of a data set of color images that describes their preparation."""
 
     def data() -> Splits:
         draw = np.random.default_rng(0)
@@ -143,7 +143,7 @@ def coloured(tmp_path: Path, **description: Any) -> Path:
 
 
 def test_an_image_is_prepared_as_the_description_says(tmp_path: Path) -> None:
-    """Cropped from the middle, less the mean, divided by the deviation, as its data set's words say."""
+    """Cropped from the middle, minus the mean, divided by the deviation, as its data set's description says."""
     image = pytest.importorskip("PIL.Image")
     from deep5.training.datasets.images import Decoder
     from deep5.training.datasets.pixels import Scaling
@@ -153,7 +153,7 @@ def test_an_image_is_prepared_as_the_description_says(tmp_path: Path) -> None:
     folder = coloured(tmp_path / "out", preparation=told, classes=["ant", "bee", "cat", "dog"])
     pixels = np.random.default_rng(1).integers(0, 256, (128, 64, 3)).astype(np.uint8)
     image.fromarray(pixels).save(tmp_path / "a.png")
-    # Scaled to 64 at the shorter side, which it has; the middle 32 x 32 of 128 x 64.
+    # The shorter side already is 64, so no scaling; the middle 32 x 32 of 128 x 64.
     middle = pixels[48:80, 16:48].transpose(2, 0, 1).astype(np.float32) / 255
     mean, std = (np.array(values, np.float32)[:, None, None] for values in COLOURS)
     np.save(tmp_path / "a.npy", (middle - mean) / std)
@@ -166,7 +166,7 @@ def test_an_image_is_prepared_as_the_description_says(tmp_path: Path) -> None:
 
 
 def test_a_mean_of_numpy_numbers_is_read_back(tmp_path: Path) -> None:
-    """As statistics that were computed are: the words of the description hold plain numbers."""
+    """Like computed statistics: the description contains plain numbers."""
     image = pytest.importorskip("PIL.Image")
     from deep5.training.datasets.folders import image_folder
 
@@ -185,7 +185,7 @@ def test_a_mean_of_numpy_numbers_is_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("turn", [True, False])
 def test_an_image_is_prepared_as_test_samples_are(turn: bool, tmp_path: Path) -> None:
-    """Where the parts differ, as in ImageNet; and turned as the camera says only where the run's samples were."""
+    """For parts that differ, as in ImageNet; and rotated by EXIF orientation only if the run's samples were."""
     image = pytest.importorskip("PIL.Image")
     from deep5.training.datasets.images import Decoder
     from deep5.training.datasets.pixels import Scaling
@@ -198,7 +198,7 @@ def test_an_image_is_prepared_as_test_samples_are(turn: bool, tmp_path: Path) ->
     told = {name: f"{decoder.describe()}; {scaling.describe()}" for name, decoder in decoders.items()}
     folder = coloured(tmp_path / "out", preparation=told)
     exif = image.Exif()
-    exif[0x0112] = 6  # a camera that lay on its side
+    exif[0x0112] = 6  # the camera was rotated
     pixels = np.random.default_rng(1).integers(0, 256, (128, 64, 3)).astype(np.uint8)
     image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
     np.save(
@@ -210,7 +210,7 @@ def test_an_image_is_prepared_as_test_samples_are(turn: bool, tmp_path: Path) ->
 
 
 def test_bytes_and_units_of_a_description(tmp_path: Path) -> None:
-    """Every way in which data sets of images say what became of pixels is understood."""
+    """Every description of pixel values by image data sets is understood."""
     image = pytest.importorskip("PIL.Image")
     from deep5.training.datasets.images import Decoder
     from deep5.training.datasets.pixels import PIXELS, scaling_of
@@ -290,7 +290,7 @@ METRICS = [(d5.TestLoss(), None)]
 
 @pytest.mark.parametrize("transforms", ["darker", "[d5.CenterCrop(32), darker]"])
 def test_transforms_of_the_recipes_own_need_the_recipe(transforms: str, tmp_path: Path) -> None:
-    """They are never left out without a word."""
+    """They are never omitted silently."""
     image = pytest.importorskip("PIL.Image")
     from deep5.recipe.recipe import load_recipe
     from deep5.run.execute import execute
@@ -307,7 +307,7 @@ def test_transforms_of_the_recipes_own_need_the_recipe(transforms: str, tmp_path
         UsageError, match=r"taken for an image, and 'test_transforms' of this result .*remedy: --recipe"
     ):
         predict_files(result.folder, [tmp_path / "a.png"])
-    assert len(predict_files(result.folder, [tmp_path / "a.npy"])[0]) == 1  # arrays go through nothing
+    assert len(predict_files(result.folder, [tmp_path / "a.npy"])[0]) == 1  # arrays are not transformed
     (result.folder / "dataset.json").write_text(json.dumps({"preparation": "none"}))
     found, notes = predict_files(result.folder, [tmp_path / "a.png", tmp_path / "a.npy"], top=4, recipe=file)
     assert notes == ()
@@ -316,7 +316,7 @@ def test_transforms_of_the_recipes_own_need_the_recipe(transforms: str, tmp_path
 
 
 def test_registered_transforms_of_a_data_set_of_the_recipes_own(tmp_path: Path) -> None:
-    """The data set cannot be made without the recipe, what its samples went through can."""
+    """The data set cannot be created without the recipe, but its samples' transforms can."""
     image = pytest.importorskip("PIL.Image")
     from deep5.recipe.recipe import load_recipe
     from deep5.run.execute import execute
@@ -333,7 +333,7 @@ def test_registered_transforms_of_a_data_set_of_the_recipes_own(tmp_path: Path) 
     assert found == [predict_files(folder, [tmp_path / "a.npy"], top=4)[0][0].ranked] * 2
 
 
-# What is refused
+# Errors
 
 
 def test_arrays_that_do_not_fit(result: Path, batch: dict[str, np.ndarray], tmp_path: Path) -> None:
