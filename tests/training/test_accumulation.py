@@ -32,7 +32,7 @@ def split(inputs: dict[str, np.ndarray], *sizes: int) -> list[dict[str, np.ndarr
 
 
 CASES = [
-    # Compiled anew for every rule: two rules of each framework that compiles in the full suite alone.
+    # Compiled again for every rule: two rules of each framework that compiles run only in the full suite.
     pytest.param(framework, kind, marks=pytest.mark.slow if framework in COMPILING and kind != "adam" else ())
     for framework in FRAMEWORKS
     for kind in RULES
@@ -42,7 +42,7 @@ CASES = [
 @pytest.mark.parametrize(("framework", "kind"), CASES)
 def test_is_the_step_of_the_whole_batch(framework: str, kind: str) -> None:
     options: dict[str, Any] = {} if kind == "lars" else {"clip_norm": 0.3, "loss_scale": 16.0}
-    tolerance = 1e-12  # a sum in three parts is rounded in another way: some 1e-16 a step
+    tolerance = 1e-12  # a sum in three parts is rounded differently: about 1e-16 per step
     run, optimizer = bound(framework, RULES[kind](), network("float64"), **options)
     other, twin = bound(framework, RULES[kind](), network("float64"), **options)
     for step in range(4):
@@ -121,7 +121,7 @@ def test_one_micro_batch_is_a_plain_step(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", ["reference", "pytorch"])
 def test_what_ends_a_step_early_leaves_the_parameters(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A modifier that fails, and whoever stops the program between two micro-batches; not the point of the gradient."""
+    """A modifier that fails, and an interrupt between two micro-batches; the gradient point is not left in place."""
     fails = False
 
     def modifier(name: str, param: Any, grad: Any) -> Any:
@@ -139,7 +139,7 @@ def test_what_ends_a_step_early_leaves_the_parameters(framework: str, monkeypatc
     fails = True
     with pytest.raises(ZeroDivisionError):
         optimizer.accumulated_step([batch(6)], info(6))
-    monkeypatch.setattr("deep5.training.accumulation.derive_seed", interrupted)  # what comes before the second
+    monkeypatch.setattr("deep5.training.accumulation.derive_seed", interrupted)  # called before the second one
     with pytest.raises(KeyboardInterrupt):
         optimizer.accumulated_step(split(batch(6), 5, 3), info(6))
     for name, value in run.state_dict().items():
@@ -148,7 +148,7 @@ def test_what_ends_a_step_early_leaves_the_parameters(framework: str, monkeypatc
 
 
 def recurrent(label: bool = True, targets: tuple[Any, ...] = ("N", 3)) -> d5.Network:
-    """Over (T, N, F), as ONNX's recurrent layers have it: the mean over time, then classes or a regression."""
+    """Over (T, N, F), as in ONNX's recurrent layers: the mean over time, then classes or a regression."""
     build = NetworkBuilder("recurrent", dtype="float64", seed=3)
     x = build.input("input", ("T", "N", 4))
     rows = build.op("MatMul", x, build.parameter("w", (4, 3), glorot_uniform))
@@ -166,7 +166,7 @@ def recurrent(label: bool = True, targets: tuple[Any, ...] = ("N", 3)) -> d5.Net
     [("reference", False), *((name, native) for name in ("pytorch", "tensorflow", "jax") for native in (False, True))],
 )
 def test_samples_are_counted_on_the_axis_of_the_labels(framework: str, native: bool) -> None:
-    """Time leads the input: 5 and 2 samples of three steps weigh as 5 and 2, not alike, and outputs join on axis 1."""
+    """Time leads the input: 5 and 2 samples of three steps have weights 5 and 2, not equal; outputs join on axis 1."""
     draw = np.random.default_rng(0)
     whole = {"input": draw.standard_normal((3, 7, 4)), "label": draw.integers(0, 3, 7)}
     parts = [
@@ -194,11 +194,11 @@ def test_where_nothing_says_what_counts_the_samples_it_is_refused() -> None:
         Unsupported, match=r"lead with T, N, and nothing says .*; allowed: one; remedy: the batch's ext"
     ):
         optimizer.accumulated_step(parts, info(0, 7))
-    optimizer.step(parts[0], info(0, 5))  # which asks for nothing of the kind
+    optimizer.step(parts[0], info(0, 5))  # which does not need the layout
 
 
 def test_an_extent_without_a_name_leads() -> None:
-    """As files have it that name no extents: the labels' counts, whatever leads the others."""
+    """As in files with unnamed dimensions: the labels' counts, whatever leads the others."""
     layout = batch_layout(_Described({"x": ("x:0", "x:1", 4), "y": ("y:0",)}, {"o": ("x:0", 2), "p": ("p:0",)}), None)
     assert (layout.samples({"x": np.ones((3, 2, 4))}), layout._axes) == (3, {"o": 0, "p": 0})
     assert batch_layout(layout.network, layout) is layout
@@ -209,7 +209,7 @@ def test_an_extent_without_a_name_leads() -> None:
 
 
 class _Described:
-    """What is asked of a network that says nothing of its labels."""
+    """The used attributes of a network without information on its labels."""
 
     def __init__(self, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
         self.inputs, self.outputs = (

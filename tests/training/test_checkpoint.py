@@ -1,4 +1,4 @@
-"""Checkpoint files, when they are written and kept, and training that goes on from one."""
+"""Checkpoint files, when they are written and kept, and training resumed from one."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
         pytest.skip("this system has no device that is always full")
     path = tmp_path / "a.safetensors"
     write_checkpoint(path, {"x": np.zeros(3)}, {"step": 1})
-    # A limit on the size of files fails as a full disk does: in the middle of the file.
+    # A limit on file size fails like a full disk: in the middle of the file.
     import resource
     import signal
 
@@ -187,7 +187,7 @@ def names(folder: Path) -> list[str]:
 
 def test_every_so_many_steps_the_last_are_kept(tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path / "c", every_steps=5, keep=2)
-    trainer().train(3, [keeper])  # 6 steps an epoch
+    trainer().train(3, [keeper])  # 6 steps per epoch
     assert names(tmp_path / "c") == ["step-0000000010.safetensors", "step-0000000015.safetensors"]
     assert keeper.written == 3
     assert 0 < keeper.seconds < 10
@@ -202,7 +202,7 @@ def test_every_so_many_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert keeper.written == 7  # after every step, and after the epoch
     keeper = Checkpointer(tmp_path / "other")
     trainer().train(8, [keeper])
-    # A look at the clock takes 4 s, and writing two looks more: 30 s are over at every eighth look.
+    # Each clock reading takes 4 s, and writing needs two more: 30 s have passed at every eighth reading.
     assert 5 <= keeper.written <= 8
 
 
@@ -222,7 +222,7 @@ def test_the_best_evaluation_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_best_stays_the_best_after_a_resume(tmp_path: Path) -> None:
-    """A checkpoint of the epoch's end, which time may ask for, knows that its evaluation was judged."""
+    """A checkpoint at the epoch's end, triggered by time, records that its evaluation has been compared."""
     rule = d5.SGD(lr=0.3)
     trainer(rule).train(1, [Checkpointer(tmp_path, every_s=0, best="accuracy")])
     best = (tmp_path / BEST).read_bytes()
@@ -246,14 +246,14 @@ def test_a_new_training_has_a_best_of_its_own(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_a_training_that_is_further_on_are_refused(tmp_path: Path) -> None:
-    """They would be taken for this one's newest, and its own for the oldest."""
+    """They would count as the newest of this training, and its own as the oldest."""
     trainer().train(2, [Checkpointer(tmp_path, every_steps=5)])
     held = names(tmp_path)
     message = "holds step-0000000010.safetensors, and this training is at step 0; allowed: .*; remedy: go on from it"
     with pytest.raises(d5.UsageError, match=message):
         trainer().train(1, [Checkpointer(tmp_path, every_steps=5)])
     assert names(tmp_path) == held
-    # One that cannot be read was passed over, and is in nobody's way.
+    # An unreadable one is skipped, and does not interfere.
     last = tmp_path / held[-1]
     last.write_bytes(last.read_bytes()[:-5])
     again = trainer()
@@ -311,11 +311,11 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         trainer().train(1, [Checkpointer()])
 
 
-# Going on
+# Resuming
 
 
 class Losses(d5.Event):
-    """The losses and indices of every step, and whether the hooks of an epoch came in their order."""
+    """The losses and indices of every step, and whether the hooks of an epoch were called in order."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -355,7 +355,7 @@ def test_training_goes_on_to_the_same_bits(framework: str, at: int, tmp_path: Pa
     again, found = trainer(d5.AcceleGrad(lr=0.3), framework=framework), Losses()
     about, path = restore(again, tmp_path)
     assert (about["step"], path.name) == (at, f"step-{at:010d}.safetensors")
-    # Behind the sixth step the epoch was not over yet.
+    # After the sixth step the epoch was not complete yet.
     assert (again.step, again.epoch, again.batch) == {1: (1, 0, 1), 6: (6, 0, 6), 8: (8, 1, 2)}[at]
     again.train(3 - again.epoch, [found, Checkpointer(tmp_path, every_steps=100)])
     assert (found.losses, found.ids, found.epochs) == (losses.losses, losses.ids, losses.epochs)
@@ -371,7 +371,7 @@ def test_time_between_does_not_count(tmp_path: Path) -> None:
     restore(again, tmp_path)
     before = again.elapsed_ns()
     assert 0 < before < 60 * 10**9
-    assert again.elapsed_ns() == before  # the clock stands while nothing is trained
+    assert again.elapsed_ns() == before  # the clock does not run outside training
     again.train(1, [Checkpointer(tmp_path, every_steps=100)])
     assert again.elapsed_ns() > before
 
@@ -393,7 +393,7 @@ def test_a_truncated_one_is_passed_over_where_there_is_one_before(tmp_path: Path
 
 
 class CutsRate(d5.Event):
-    """As on a plateau: once, and no schedule says so again."""
+    """As on a plateau: once, and no schedule repeats it."""
 
     def before_step(self, trainer: Any, info: Any) -> None:
         if info.step == 3:

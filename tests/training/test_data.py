@@ -64,7 +64,7 @@ def test_the_split_is_stratified_disjoint_and_complete() -> None:
     train, test = (np.bincount(everything(part)["label"]) for part in (splits.train, splits.test))
     np.testing.assert_array_equal(train + test, np.bincount(load_digits().target))
     np.testing.assert_array_equal(test, np.round(0.2 * (train + test)))
-    # 1797 different images: none stands in both parts.
+    # 1797 different images: none is in both parts.
     rows = [{row.tobytes() for row in everything(part)["input"]} for part in (splits.train, splits.test)]
     assert not rows[0] & rows[1]
     assert len(rows[0] | rows[1]) == 1797
@@ -120,7 +120,7 @@ def test_enlarging_is_bilinear_and_keeps_the_corners(size: int) -> None:
     images = RNG.random((3, 8, 8))
     ours = enlarge(images, size)
     theirs = np.stack([scipy.ndimage.zoom(image, size / 8, order=1, grid_mode=False) for image in images])
-    # Four products a pixel in float64.
+    # Four products per pixel in float64.
     np.testing.assert_allclose(ours, theirs, atol=1e-14)
     np.testing.assert_array_equal(ours[:, [0, 0, -1, -1], [0, -1, 0, -1]], images[:, [0, 0, -1, -1], [0, -1, 0, -1]])
     assert enlarge(images.astype(np.float32), size).dtype == np.float32
@@ -203,7 +203,7 @@ def test_the_synthetic_rule() -> None:
     noise = train["input"] - templates[train["label"]]
     # 6000 standard normal draws: the deviation within 4 standard errors of 0.9 %.
     assert noise.std() == pytest.approx(1, rel=0.04)
-    # A test sample is nearest to its own class's template: 15 dimensions, distances of some sqrt(30) apart.
+    # A test sample is closest to its own class's template: 15 dimensions, distances about sqrt(30) apart.
     distances = ((test["input"][:, None] - templates) ** 2).sum((2, 3))
     assert (distances.argmin(1) == test["label"]).mean() >= 0.75
     again = synthetic(shape=(3, 5), classes=4, train=400, test=8)
@@ -291,7 +291,7 @@ def test_cast() -> None:
 def test_orders_are_functions_of_seed_and_epoch() -> None:
     data = ArrayDataset(arrays())
     one, same, other = (d5.ShuffleSampler(data, 2, seed=seed) for seed in (0, 0, 1))
-    same.order(3)  # asking for one epoch leaves the others as they are
+    same.order(3)  # requesting one epoch does not affect the others
     orders = [one.order(epoch).tolist() for epoch in range(20)]
     assert orders == [same.order(epoch).tolist() for epoch in range(20)]
     assert orders != [other.order(epoch).tolist() for epoch in range(20)]
@@ -302,7 +302,7 @@ def test_orders_are_functions_of_seed_and_epoch() -> None:
 
 
 def test_the_order_is_pinned() -> None:
-    """A change here makes every published order of batches another one."""
+    """A change here changes every published order of batches."""
     data = ArrayDataset({"x": np.zeros(1000)})
     assert d5.ShuffleSampler(data, 10, seed=0).order(0)[:8].tolist() == ORDER
 
@@ -326,7 +326,7 @@ def test_batches_cover_the_epoch(size: int) -> None:
     assert np.concatenate([ids for ids, _ in batches]).tolist() == sampler.order(1).tolist()
     for ids, inputs in batches:
         np.testing.assert_array_equal(inputs["label"], ids)
-        ids[:] = 0  # nobody else's
+        ids[:] = 0  # a private copy
     assert sorted(sampler.order(1)) == list(range(6))
 
 

@@ -1,4 +1,4 @@
-"""Data sets of files: each real format written here by hand and read back, and everything that can be wrong with it."""
+"""Data sets of files: each real format, written here and read back, and all possible errors in the files."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_bytes_are_no_input_of_a_network_of_floats() -> None:
         data.cast({"input": d5.TensorSpec(shape=("N", 1, 3, 4)), "label": d5.TensorSpec(shape=("N",), dtype="int64")})
 
 
-# What all data sets share
+# Common to all data sets
 
 
 def test_conversions_that_lose_nothing() -> None:
@@ -331,7 +331,7 @@ def test_the_hash_of_arrays_covers_names_types_shapes_and_bytes() -> None:
     for dtype in ("uint8", "bool", "int64", "float16", "bfloat16", "float32", "float64"):
         array = values.astype(numpy_dtype(dtype))
         assert ArrayDataset({"x": array}).content_hash() == by_hand("x", array)
-        # Whatever lies in memory how.
+        # For any memory layout.
         assert ArrayDataset({"x": np.asfortranarray(array)}).content_hash() == by_hand("x", array)
         assert ArrayDataset({"x": array[:, ::2]}).content_hash() == by_hand("x", array[:, ::2])
     empty = np.zeros((3, 0), np.float32)
@@ -350,7 +350,7 @@ def test_labels_are_held_to_the_classes() -> None:
     with pytest.raises(UsageError, match=r"'label' of the sample 1 is -1; allowed: 0 to 1"):
         check_labels(below, 2)
     check_labels(below, 2, ignore=-1)
-    check_labels(ArrayDataset({"label": np.array([0.5, 9.0])}), 2)  # a regression's
+    check_labels(ArrayDataset({"label": np.array([0.5, 9.0])}), 2)  # labels of a regression
     check_labels(data, 1, name="other")
     check_labels(GeneratorDataset(lambda _: [], {"label": d5.TensorSpec(shape=())}), 1)
 
@@ -405,7 +405,7 @@ def test_npy_files_are_mapped(tmp_path: Path) -> None:
     np.save(path, np.zeros((4, 2), np.float32))
     train = arrays({"input": str(path)}, test={"input": str(path)}).train
     before = train.content_hash()
-    with path.open("r+b") as file:  # what is mapped shows what is written to the file
+    with path.open("r+b") as file:  # a memory map shows writes to the file
         file.seek(-4, 2)
         file.write(struct.pack("<f", 5.0))
     assert train.batch(np.array([3]))["input"].tolist() == [[0.0, 5.0]]
@@ -533,7 +533,7 @@ def test_bad_arguments_of_a_stream() -> None:
             GeneratorDataset(counted, specs)  # type: ignore[arg-type]
 
 
-# Made-up files
+# Synthetic files
 
 
 @pytest.mark.parametrize("like", ["cifar10", "cifar100", "mnist", "fashion_mnist"])
@@ -545,13 +545,13 @@ def test_made_up_files_follow_their_rule(like: str) -> None:
     np.testing.assert_array_equal(test["label"], np.arange(20) % classes)
     assert splits.description["source"].startswith("made-up files in the format of")
     assert "label = number of the sample modulo classes" in splits.description["rule"]
-    # A test image is nearest to training images of its own class: patterns differ by tens in most of the pixels.
+    # A test image is closest to training images of its own class: patterns differ by tens in most of the pixels.
     distances = ((test["input"][:, None].astype(float) - train["input"][None]) ** 2).mean((2, 3, 4))
     np.testing.assert_array_equal(train["label"][distances.argmin(1)], test["label"])
     again = made_up(like=like, train=60, test=20, pixels="uint8")
     assert again.train.content_hash() == splits.train.content_hash()
     other = everything(made_up(like=like, train=60, test=20, data_seed=1, pixels="uint8").test)["input"].astype(float)
-    # Other patterns, not noise alone: noise twice has a mean square of 2 x 32^2 = 2048, patterns 2 x 74^2 more.
+    # Other patterns, not only noise: noise twice has a mean square of 2 x 32^2 = 2048, patterns 2 x 74^2 more.
     assert ((other - test["input"]) ** 2).mean() > 6000
 
 
@@ -561,7 +561,7 @@ def test_made_up_files_are_real_files() -> None:
     from deep5.training.downloads import download_folder
 
     made = {path.name.partition("-")[0]: path for path in (download_folder() / "made_up").iterdir()}
-    assert set(made) == {"cifar10", "mnist"}  # nothing half made beside them
+    assert set(made) == {"cifar10", "mnist"}  # no incomplete files beside them
     assert len(cifar10(folder=str(made["cifar10"])).train) == 7
     assert (made["cifar10"] / "data_batch_1.bin").stat().st_size == 2 * 3073
     assert read_idx(made["mnist"] / "train-images-idx3-ubyte.gz", 3).shape == (3, 28, 28)

@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine, and archives that are not what they seem."""
+"""Downloads from a real server on this machine, and malicious archives."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tar(path: Path, members: dict[str, bytes], mode: str = "w:gz") -> Path:
 
 
 def odd_tar(path: Path, **attributes: Any) -> Path:
-    """A tar file of one good member and one with these attributes."""
+    """A tar file of one valid member and one with these attributes."""
     with tarfile.open(path, "w:gz") as archive:
         good = tarfile.TarInfo("good")
         good.size = 4
@@ -88,7 +88,7 @@ def test_archives_come_out_whole(tmp_path: Path, mode: str) -> None:
     assert found == members
     assert left_over(tmp_path) == ["archive", "out"]
     (out / "c.txt").write_text("changed")
-    extract(path, out, max_bytes=4 * MB)  # what is there is left alone
+    extract(path, out, max_bytes=4 * MB)  # existing files are not changed
     assert (out / "c.txt").read_text() == "changed"
 
 
@@ -96,7 +96,7 @@ def test_rights_are_those_of_new_files(tmp_path: Path) -> None:
     path = odd_tar(tmp_path / "archive", mode=0o4777, uid=1234, size=3)
     out = extract(path, tmp_path / "out", max_bytes=100)
     mode = (out / "member").stat().st_mode & 0o7777
-    assert mode & 0o7111 == 0  # not to be run, no set-user-ID
+    assert mode & 0o7111 == 0  # not executable, no set-user-ID
     assert (out / "member").stat().st_uid == os.getuid()
 
 
@@ -164,7 +164,7 @@ def test_zip_files_that_are_not_safe(tmp_path: Path, name: str, attribute: int, 
     ],
 )
 def test_names_that_no_folder_takes(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
-    """Of a zip file and of a tar file: the archive's fault, not that of the place where it is unpacked."""
+    """In a zip file and in a tar file: the error is attributed to the archive, not to the destination."""
     with zipfile.ZipFile(tmp_path / "zipped", "w") as archive:
         for name in names:
             archive.writestr(name, "")
@@ -199,15 +199,15 @@ def test_a_damaged_header_does_not_hide_what_follows(tmp_path: Path, pax: bool) 
         with pytest.raises(UsageError, match=r"archive is corrupt \(ReadError: .*\); remedy: .*get it again"):
             extract(path, tmp_path / "out", max_bytes=MB)
     if pax:
-        # A record of no length in the header that has the long name.
+        # A record of length 0 in the header that has the long name.
         path.write_bytes(whole.replace(b"13 path=", b"00 path=") if b"13 path=" in whole else b"")
         with pytest.raises(UsageError, match="archive is corrupt"):
             extract(path, tmp_path / "out", max_bytes=MB)
     for spoilt in (
-        whole[:second] + bytes(512) + whole[second + 512 :],  # zeros in the place of the header: an end, and more
+        whole[:second] + bytes(512) + whole[second + 512 :],  # zeros in place of the header: an end, followed by more
         whole[:-1] + b"x",
         whole + whole,
-        whole[: last + 512 + 3072],  # no end, though the content's zeros look like one
+        whole[: last + 512 + 3072],  # no end, although the content's zeros look like one
         whole[: last + 512 + 3072 + 512],
     ):
         path.write_bytes(spoilt)
@@ -218,7 +218,8 @@ def test_a_damaged_header_does_not_hide_what_follows(tmp_path: Path, pax: bool) 
 
 
 def test_bombs(tmp_path: Path) -> None:
-    # Many small files; one large; one whose archive says that it is small; padding without end; a header without end.
+    # Many small files; one large; one with a false small size in the archive; padding without end; a header without
+    # end.
     many = tar(tmp_path / "many", {f"file{number}": b"" for number in range(60)})
     with pytest.raises(UsageError, match="has more than 50 members; allowed: at most 50"):
         extract(many, tmp_path / "out", max_bytes=MB, max_members=50)
@@ -286,7 +287,7 @@ def test_corrupt_archives(tmp_path: Path) -> None:
         ):
             path.write_bytes(spoilt)
             if path is plain and spoilt[middle : middle + 600] == bytes(600):
-                continue  # a tar file has no checksum of its content: that is what the SHA-256 is for
+                continue  # a tar file has no checksum of its content: the SHA-256 covers that
             with pytest.raises(UsageError, match=rf"{path.name} (is corrupt|is not unpacked|holds more)"):
                 extract(path, tmp_path / "out", max_bytes=MB)
             assert not (tmp_path / "out").exists()
@@ -336,14 +337,14 @@ def test_a_full_disk_is_an_error_of_the_output(tmp_path: Path, monkeypatch: pyte
 
 
 class Server:
-    """Files by path, behind http or https on this machine; `asked` counts what was asked for."""
+    """Files by path, served over http or https on this machine; `asked` records the requests."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         server = self
         self.files: dict[str, bytes] = {}
         self.headers: dict[str, dict[str, str]] = {}
         self.asked: list[str] = []
-        self.pause_s = 0.0  # between the bytes of a file, where it is not 0
+        self.pause_s = 0.0  # between the bytes of a file, if not 0
 
         class Handler(http.server.BaseHTTPRequestHandler):
             timeout: ClassVar[float] = 20
@@ -361,13 +362,13 @@ class Server:
                     for name, value in {"Content-Length": str(len(content)), **headers}.items():
                         self.send_header(name, value)
                     self.end_headers()
-                    with contextlib.suppress(ConnectionError):  # who has enough of it hangs up
+                    with contextlib.suppress(ConnectionError):  # the client may close the connection early
                         server.write(self.wfile, content)
                 else:
                     self.send_error(404)
 
             def log_message(self, *_: Any) -> None:
-                """Nothing on stderr."""
+                """No output on stderr."""
 
         self._server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
         if context is not None:
@@ -494,7 +495,7 @@ def test_the_next_address_is_asked(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_download_that_is_killed_leaves_no_data_set(server: Server, tmp_path: Path) -> None:
-    """The second file never comes to its end."""
+    """The second file never ends."""
     good, content = remote(server, b"good", "good"), RNG.bytes(100_000)
     server.headers["/slow"] = {"Content-Length": "100000000"}
     slow = remote(server, content, "slow", size_bytes=100_000_000)
@@ -514,7 +515,7 @@ def test_a_download_that_is_killed_leaves_no_data_set(server: Server, tmp_path: 
         process.communicate(timeout=60)
     assert "/slow" in server.asked
     assert not (tmp_path / "data" / "set").exists()
-    # And another attempt is not disturbed by what lies there.
+    # Leftover files do not disturb another attempt.
     fetch([good], tmp_path / "data" / "set", plain_http=True)
     assert left_over(tmp_path / "data" / "set") == ["good"]
 
@@ -535,7 +536,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_over_https(certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    """Nothing relaxed: the whole way of a data set from an archive behind https to samples, and back on the road."""
+    """With full checks: the complete path of a data set from an archive over https to samples, and again from disk."""
     records = RNG.integers(0, 10, (10, 3073), dtype=np.uint8)
     members = {f"cifar-10-batches-bin/data_batch_{number}.bin": records[number].tobytes() for number in range(1, 6)}
     archive = tar(tmp_path / "made.tar.gz", {**members, "cifar-10-batches-bin/test_batch.bin": records.tobytes()})
@@ -617,7 +618,7 @@ def test_a_server_that_only_pretends(server: Server, tmp_path: Path, monkeypatch
 def test_a_server_that_sends_a_byte_at_a_time(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool
 ) -> None:
-    """It is told long before a block is full: with 100 bytes a second that would take most of an hour."""
+    """The error comes long before a block is full: at 100 bytes a second that would take most of an hour."""
     import urllib3
 
     if old:  # urllib3 before 2.2
@@ -630,7 +631,7 @@ def test_a_server_that_sends_a_byte_at_a_time(
     with pytest.raises(UsageError, match=r"the server sent \d\d? bytes in \d s"):
         fetch([remote(server, RNG.bytes(300_000))], tmp_path / "set", plain_http=True)
     assert time.monotonic() - begin < 20
-    monkeypatch.setattr(downloads, "_SLOWEST_BYTES_PER_S", 0.1)  # slow enough
+    monkeypatch.setattr(downloads, "_SLOWEST_BYTES_PER_S", 0.1)  # below the server's rate
     fetch([remote(server, b"eleven byte" * 6, "short")], tmp_path / "set", plain_http=True)
     assert (tmp_path / "set" / "short").read_bytes() == b"eleven byte" * 6
 

@@ -1,4 +1,4 @@
-"""Image files: every kind of them to one kind of array, folders and lists of them, ImageNet's layouts."""
+"""Image files: every format decodes to the same kind of array; folders and lists of them, ImageNet's layouts."""
 
 from __future__ import annotations
 
@@ -69,21 +69,21 @@ def test_every_mode_becomes_rgb() -> None:
     expected = np.asarray(palette.convert("RGB")).transpose(2, 0, 1)
     np.testing.assert_array_equal(decoder.decode(encoded(palette), "palette"), expected)
     np.testing.assert_array_equal(decoder.decode(encoded(palette, "GIF"), "gif"), expected)
-    # CMYK without black: red is what cyan leaves of white.
+    # CMYK without black: red is white minus cyan.
     cmyk = np.dstack([255 - pixels, np.zeros((6, 6), np.uint8)])
     np.testing.assert_array_equal(
         decoder.decode(encoded(Image.fromarray(cmyk, mode="CMYK"), "TIFF"), "cmyk"), pixels.transpose(2, 0, 1)
     )
     flat = np.full((16, 16, 4), (0, 255, 255, 0), np.uint8)
     red = Decoder(size=16).decode(encoded(Image.fromarray(flat, mode="CMYK"), "JPEG", quality=95), "cmyk jpeg")
-    # JPEG of one flat colour: within 3 of 256.
+    # JPEG of one flat color: within 3 of 256.
     assert np.abs(red.mean((1, 2)) - [255, 0, 0]).max() < 3
 
 
 @pytest.mark.parametrize("largest", [65535, 4095, 1000, 256])
 @pytest.mark.parametrize("plain", [False, True])
 def test_wide_grey_of_pgm_files(largest: int, plain: bool) -> None:
-    """Of 65535 the higher byte; of a smaller largest value, what its share of 65535 has there."""
+    """For 65535 the high byte; for a smaller maximum, the value is first scaled to 65535."""
     values = RNG.integers(0, largest + 1, (6, 6))
     values[0, :2] = 0, largest
     if plain:
@@ -123,7 +123,7 @@ def test_grey_on_request() -> None:
 def test_orientation_is_followed_or_not() -> None:
     pixels = colours()
     exif = Image.Exif()
-    exif[0x0112] = 6  # the right side was up: turn by a quarter
+    exif[0x0112] = 6  # the right side was up: rotate by 90 degrees
     data = encoded(Image.fromarray(pixels), "PNG", exif=exif)
     np.testing.assert_array_equal(Decoder(size=6).decode(data, "x"), np.rot90(pixels, -1).transpose(2, 0, 1))
     np.testing.assert_array_equal(Decoder(size=6, turn=False).decode(data, "x"), pixels.transpose(2, 0, 1))
@@ -134,14 +134,14 @@ def test_sizes() -> None:
     data = encoded(Image.fromarray(np.ascontiguousarray(ramp)))
     stretched = Decoder(size=30).decode(data, "x").astype(float)
     assert stretched.shape == (3, 30, 30)
-    # Every fourth step of the ramp: the mean of about eight neighbours, but at the edges.
+    # Every fourth step of the ramp: the mean of about eight neighbors, except at the edges.
     np.testing.assert_allclose(stretched[0, 5, 3:-3], np.arange(30)[3:-3] * 8 + 3, atol=1)
     cropped = Decoder(size=30, fit="crop").decode(data, "x").astype(float)
     np.testing.assert_allclose(cropped[0, 5], 60 + np.arange(30) * 4 + 1, atol=1)  # the middle of 60 columns
     # 28 of 32: the shorter side to 32, the middle 28.
     eighth = Decoder(size=28, fit="crop", share=0.875).decode(encoded(Image.fromarray(ramp[:32, :32].copy())), "x")
     np.testing.assert_array_equal(eighth, ramp[2:30, 2:30].transpose(2, 0, 1))
-    # A photograph: what scaling it whole and cutting out the middle gives, within the rounding of a byte.
+    # A photograph: the result of scaling the whole image and cropping the middle, within the rounding of a byte.
     photo = Image.fromarray(colours(75, 101))
     whole = np.asarray(photo.resize((round(101 * 32 / 75), 32), Image.Resampling.BILINEAR)).astype(int)
     ours = Decoder(size=28, fit="crop", share=0.875).decode(encoded(photo), "x")
@@ -234,7 +234,7 @@ def test_image_folders(tree: Path) -> None:
     for part in (splits.train, splits.test):
         batch = everything(part)
         for label, pixels in zip(batch["label"].tolist(), batch["input"], strict=True):
-            assert abs(int(pixels[0, 4, 4]) - counts[label]) <= 2  # a JPEG may differ by as much
+            assert abs(int(pixels[0, 4, 4]) - counts[label]) <= 2  # the error of a JPEG
         np.testing.assert_array_equal(part.labels(), batch["label"])
     assert np.bincount(everything(splits.test)["label"]).tolist() == [1, 1, 1]
     assert np.bincount(everything(image_folder(str(tree), limit=3).train)["label"]).tolist() == [1, 1, 1]
@@ -280,7 +280,7 @@ def test_training_samples_without_test_samples_are_no_class(tree: Path, tmp_path
 
 
 def test_a_class_by_the_name_of_train(tree: Path) -> None:
-    """Images of trains, not samples to train on: there are no folders of images in it."""
+    """Images of trains, not training samples: it contains no folders of images."""
     (tree / "train" / "notes").mkdir(parents=True)
     for number in range(2):
         Image.new("L", (4, 4), number).save(tree / "train" / f"{number}.png")
@@ -435,7 +435,7 @@ def test_lists_of_files(tree: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"file_list of .* classes; allowed: None or a whole number of at least 1"):
             file_list(str(moved), root=str(tree), classes=wrong)  # type: ignore[arg-type]
     moved.write_text(f"{names[0]} --5\n{names[1]} -\n{names[2]} --5\n{names[3]} -\n")
-    odd = file_list(str(moved), root=str(tree), size=4, test_share=0.5)  # no numbers: names
+    odd = file_list(str(moved), root=str(tree), size=4, test_share=0.5)  # not numbers: names
     assert odd.description["classes"] == {"-": 0, "--5": 1}
     for options in ({"train": 5}, {"test": b"x"}, {"root": 5}):
         with pytest.raises(UsageError, match=rf"file_list: got {next(iter(options))}=.*; allowed: a path as text"):
@@ -477,7 +477,7 @@ def test_imagenet_from_folders(photographs: Path, tmp_path: Path, monkeypatch: p
     assert splits.description["samples"] == {"train": 24, "test": 8}
     assert str(splits.train.specs["input"]) == "uint8[3, 18, 18]"
     assert everything(splits.train)["label"].tolist() == [0] * 6 + [1] * 6 + [2] * 6 + [3] * 6
-    # The middle 16 of the 18 that training gets: both are cut out of the same scaled image.
+    # The middle 16 of the 18 in training: both are cropped from the same scaled image.
     names = sorted(photographs.rglob("*.JPEG"))
     train = everything(splits.train)["input"]
     same = everything(imagenet(folder=str(photographs), size=16, pixels="uint8").train)["input"]
@@ -514,7 +514,7 @@ def test_imagenet_from_records_is_imagenet_from_folders(photographs: Path) -> No
     folders = everything(imagenet(folder=str(photographs), size=16, pixels="uint8").train)
     found = everything(records.train)
     assert found["label"].tolist() == [index % 4 for index in range(24)]
-    # Folders sort by class and by name as text: the same photographs in another order.
+    # Folders sort by class and by name as strings: the same photographs in another order.
     ours = {(int(label), pixels.tobytes()) for label, pixels in zip(found["label"], found["input"], strict=True)}
     theirs = {(int(label), pixels.tobytes()) for label, pixels in zip(folders["label"], folders["input"], strict=True)}
     assert ours == theirs
@@ -547,7 +547,7 @@ def test_orientations_are_left_alone_in_imagenet(photographs: Path) -> None:
             image.load()
             image.save(path, "JPEG", exif=exif, quality="keep")
     after = everything(imagenet(folder=str(photographs), size=16, pixels="uint8").test)["input"]
-    # Coded again with the same tables: within a few of 256, where a turned one would differ by tens.
+    # Encoded again with the same tables: within a few of 256, where a rotated one would differ by tens.
     assert np.abs(before.astype(int) - after).mean() < 3
 
 

@@ -1,4 +1,4 @@
-"""TFRecord files: framing and checksums, Examples, samples by index and as a stream, held against TensorFlow's own."""
+"""TFRecord files: framing and checksums, Examples, samples by index and as a stream, compared with TensorFlow's own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slow_crc(data: bytes) -> int:
-    """By the definition, a bit at a time."""
+    """By the definition, one bit at a time."""
     state = 0xFFFFFFFF
     for byte in data:
         state ^= byte
@@ -55,7 +55,7 @@ def jpeg(label: int, size: tuple[int, int] = (20, 16)) -> bytes:
 
 
 def shard_files(folder: Path, counts: tuple[int, ...], prefix: str = "train") -> list[Path]:
-    """TFRecord files of images whose label counts on."""
+    """TFRecord files of images with consecutive labels."""
     folder.mkdir(exist_ok=True)
     label, paths = 0, []
     for shard, count in enumerate(counts):
@@ -120,7 +120,7 @@ def test_an_index_is_kept_and_made_again(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "cache" / "tfrecord").iterdir()
     np.testing.assert_array_equal(record_index(path), first)
     np.testing.assert_array_equal(record_table(path).checksums, checksums)
-    np.save(kept, first)  # what holds places alone
+    np.save(kept, first)  # an index with places only
     np.testing.assert_array_equal(record_table(path).checksums, checksums)
     kept.write_bytes(kept.read_bytes()[:20])
     np.testing.assert_array_equal(record_index(path), first)
@@ -160,7 +160,7 @@ def test_files_that_are_not_right(tmp_path: Path, spoil: Any, message: str) -> N
     path.write_bytes(spoil(framed(b"hello") + framed(RNG.bytes(2000))))
     with pytest.raises(UsageError, match=rf"x\.tfrecord: {message}"):
         list(records(path))
-    if "its checksum" not in message:  # the index looks at lengths alone
+    if "its checksum" not in message:  # the index reads only lengths
         with pytest.raises(UsageError, match=rf"x\.tfrecord: {message}"):
             record_index(path)
     for read in (record_index, lambda gone: list(records(gone))):
@@ -179,7 +179,7 @@ def test_an_example_by_hand() -> None:
     message = b"\x0a" + bytes([len(features)]) + features
     assert encode_example({"a": [150, -1]}) == message
     assert parse_example(message)["a"].tolist() == [150, -1]  # type: ignore[union-attr]
-    # Not packed: each number a field of its own; and a field that nobody knows in between.
+    # Not packed: each number is a separate field; and an unknown field in between.
     value = b"\x1a\x09" + b"\x08\x96\x01" + b"\x08\x05" + b"\x10\x01" + b"\x08\x07"
     entry = b"\x0a\x01a\x12" + bytes([len(value)]) + value
     features = b"\x0a" + bytes([len(entry)]) + entry
@@ -271,7 +271,7 @@ def test_images_by_index(tmp_path: Path) -> None:
     assert len(data) == 7
     batch = data.batch(np.array([6, 0, 3, -7]))
     assert batch["label"].tolist() == [6, 0, 3, 0]
-    # A flat colour survives JPEG within 2.
+    # JPEG preserves a flat color within 2.
     for label, pixels in zip(batch["label"].tolist(), batch["input"], strict=True):
         assert np.abs(pixels.mean((1, 2)) - [label * 20, 255 - label * 20, 128]).max() < 2
     assert len(image_records(paths, ImageExample(10), decoder=Decoder(size=8), scaling=None, limit=2)) == 2
@@ -282,7 +282,7 @@ def test_images_by_index(tmp_path: Path) -> None:
 
 
 def test_the_hash_covers_every_record(tmp_path: Path) -> None:
-    """Of files with the same names and sizes, labels and pixels; of a part of them, what is in it."""
+    """For files with the same names and sizes: labels and pixels; for a part of them: its content."""
     path, other = tmp_path / "train-00000-of-00001", encode_example({"image": [jpeg(1)], "label": [5]})
 
     def digest(labels: list[int], limit: int | None = None) -> str:
@@ -373,7 +373,7 @@ def test_a_stream_resumes_at_any_sample(tmp_path: Path, window: int) -> None:
 
 
 def test_a_stream_passes_over_what_it_leaves_out(tmp_path: Path) -> None:
-    """What lies before the start is not decoded: it may take hours."""
+    """Samples before the start are not decoded, which could take hours."""
     path, seen = tmp_path / "x", []
     write_records(path, [str(number).encode() for number in range(1000)])
 

@@ -15,7 +15,7 @@ from deep5.training.datasets.uci_digits import digits
 from deep5.training.trajectory import prove_same_trajectory
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime", "openvino")
-# Settings with which each trains the digits well within the epochs below.
+# Settings with which each rule learns the digits well within the epochs below.
 RULES: dict[str, Callable[[], d5.UpdateRule]] = {
     "momentum": lambda: d5.Momentum(lr=0.1, momentum=0.9),
     "adam": lambda: d5.Adam(lr=0.003),
@@ -33,7 +33,7 @@ def lenet_of(dtype: str) -> d5.Network:
 
 
 def batches(network: d5.Network) -> Iterator[tuple[d5.StepInfo, dict[str, Any]]]:
-    """The first hundred batches of shuffled digits, the last of each epoch a smaller one."""
+    """The first hundred batches of shuffled digits, with a smaller one at the end of each epoch."""
     sampler, step = d5.ShuffleSampler(digits().train.cast(network.inputs), 60, seed=1), 0
     for epoch in itertools.count():
         for ids, inputs in sampler.batches(epoch):
@@ -48,7 +48,7 @@ def batches(network: d5.Network) -> Iterator[tuple[d5.StepInfo, dict[str, Any]]]
 def test_the_four_parts_on_the_digits(rule: str) -> None:
     proof = prove_same_trajectory(lenet_of, RULES[rule], batches, FRAMEWORKS)
     assert proof.passed, "\n".join(proof.failures())
-    # Engines without float64 are left out of it by name, and of nothing else.
+    # Engines without float64 are excluded from it by name, and from nothing else.
     assert {line.partition(":")[0] for line in proof.left_out} <= {"onnxruntime in float64", "openvino in float64"}
     for part, least in (("a", 4), ("c", 6), ("d", 6)):
         pairs = {frozenset((c.first, c.second)) for c in proof.comparisons if c.part == part}
@@ -71,7 +71,7 @@ def test_final_accuracies_are_within_a_standard_deviation_over_seeds(rule: str) 
             trainer.train(EPOCHS)
             found.setdefault(framework, []).append(trainer.scores["accuracy"])
     spread = statistics.stdev(found["reference"])
-    # All seeds alike would make the test one of equality.
+    # With equal seeds the test would require equality.
     assert spread > 0, found
     assert min(map(min, found.values())) > 80, found
     for first, second in itertools.combinations(FRAMEWORKS, 2):

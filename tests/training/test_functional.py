@@ -1,4 +1,4 @@
-"""`FunctionalRule`, evaluated in NumPy, against the compiled kernel: two ways from one traced rule."""
+"""`FunctionalRule`, evaluated in NumPy, against the compiled kernel: two implementations of one traced rule."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_agrees_with_the_kernel(name: str, dtype: str) -> None:
     functional = FunctionalRule(rule, specs, NumPyFunctions())
     parameters = _values(0, dtype)
     states = functional.initial(parameters, functional.given(d5.StepInfo(batch_size=1)))
-    # A few roundings a step, in another order where a sum is involved; ten steps.
+    # A few roundings per step, in another order for sums; ten steps.
     tolerance = 1e-12 if dtype == "float64" else 5e-6
     for step in range(10):
         rule.lr = 0.05 if step < 5 else 0.01
@@ -127,7 +127,7 @@ def test_refusals() -> None:
         FunctionalRule(rule, SPECS, NumPyFunctions(), groups=(ParameterGroup(lambda name: True, rl=1.0),))
     with pytest.raises(RuleError, match="nothing to train by Momentum: got 2 parameters, all of them frozen"):
         FunctionalRule(rule, SPECS, NumPyFunctions(), groups=(ParameterGroup(lambda name: True, frozen=True),))
-    assert FunctionalRule(rule, {}, NumPyFunctions()).names == ()  # nothing is frozen where there is nothing
+    assert FunctionalRule(rule, {}, NumPyFunctions()).names == ()  # without parameters nothing is frozen
     functional = FunctionalRule(rule, SPECS, NumPyFunctions())
     with pytest.raises(UsageError, match="info: got 0; allowed: a StepInfo"):
         functional.given(0)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ from pipeline_cases import (
 )
 
 STEPS = 6
-# Roundings of float32 over six steps of a smooth network; a stage that is left out is off by 1e-2.
+# Roundings of float32 over six steps of a smooth network; a missing stage would be off by 1e-2.
 TOLERANCE: dict[str, float] = {"rtol": 2e-4, "atol": 2e-5}
 
 
@@ -67,7 +67,7 @@ def test_clipping_is_that_of_numpy(framework: str, kind: str, options: dict[str,
         acted += any(np.any(clipped(gradients, **limits)[name] != value) for name, value in gradients.items())
         own.values = rule.update(own.values, clipped(gradients, **limits))
         optimizer.step(batch(step), info(step))
-    assert acted == STEPS  # what the test is about happened
+    assert acted == STEPS  # the clipping really happened
     close(parameters(run), own.values)
     assert optimizer.train_step.traces == 1
 
@@ -168,7 +168,7 @@ def test_what_is_below_the_thresholds_stays(framework: str) -> None:
         optimizer.step(batch(step), info(step))
     close(parameters(run), own.values)
     before = parameters(run)
-    # The norm of nothing is zero, and what is divided by it must not become a NaN.
+    # The norm of zero gradients is zero, and the division by it must not give NaN.
     nothing = {name: d5.to_numpy(value) * 0 for name, value in run.parameters().items()}
     optimizer.train_step.apply(nothing, info(2))
     for name, value in parameters(run).items():
@@ -177,7 +177,7 @@ def test_what_is_below_the_thresholds_stays(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_gradient_that_is_no_number_shows(framework: str) -> None:
-    """With clipping by norm every parameter becomes NaN, and not only those that the sample touches."""
+    """With clipping by norm every parameter becomes NaN, and not only those that the sample affects."""
     run, optimizer = bound(framework, d5.SGD(lr=0.1), clip_norm=1.0)
     inputs = batch(0)
     inputs["input"][0, 0] = np.nan
@@ -265,7 +265,7 @@ def test_the_norm_is_optax_s() -> None:
 @pytest.mark.parametrize("backend", ["c", "numpy"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_kernel_clips_where_squares_overflow(backend: str, dtype: str) -> None:
-    """The square of 1e25 is more than float32 holds: the norm is taken in double precision."""
+    """The square of 1e25 overflows float32: the norm is computed in double precision."""
     pipeline = GradientPipeline(clip_norm=5.0)
     kernel = bind_rule(d5.SGD(lr=1.0), {"w": TensorSpec(shape=(2,), dtype=dtype)}, pipeline=pipeline, backend=backend)
     live = np.zeros(2, dtype)
@@ -304,7 +304,7 @@ def test_groups_in_one_kernel_are_kernels_of_their_own(kind: str, backend: str) 
                 part[...] = total
         for kernel in apart:
             kernel.update_after_sums()
-    # Alike but for the order in which sums over the model are added.
+    # Equal except for the order of sums over the model.
     for name, value in lives[1].items():
         np.testing.assert_allclose(lives[0][name], value, rtol=1e-6, atol=1e-7)
     states = {key: value for kernel in apart for key, value in kernel.state_dict().items()}
@@ -325,7 +325,7 @@ def test_evaluation_is_unaffected(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_was_set_during_a_run_holds_when_it_goes_on(framework: str) -> None:
-    """Of the rule, the pipeline and some parameters; into an optimizer that was made with other values."""
+    """For the rule, the pipeline and some parameters; into an optimizer created with other values."""
 
     def bias(name: str) -> bool:
         return name.endswith("bias")
@@ -342,7 +342,7 @@ def test_what_was_set_during_a_run_holds_when_it_goes_on(framework: str) -> None
     whole = {**optimizer.state_dict(), "hyper": state}
     made: list[dict[str, Any]] = [
         {"clip_norm": 1.0},
-        {"clip_value": 3.0, "groups": [d5.ParameterGroup(bias, lr=0.1)]},  # the same group, its value another
+        {"clip_value": 3.0, "groups": [d5.ParameterGroup(bias, lr=0.1)]},  # the same group with another value
         {"groups": [d5.ParameterGroup(lambda name: name == "fc1.weight", lr=0.1)], "weight_decay": 0.5},
     ]
     others = [bound(framework, d5.Momentum(lr=0.05), **options) for options in made]
@@ -382,9 +382,9 @@ def test_hyperparameters_of_a_state_are_looked_at_before_anything_changes() -> N
             optimizer.load_state_dict({**state, "hyper": held})
     assert optimizer.state_dict()["hyper"] == state["hyper"]
     optimizer.rule.lr = 0.25  # type: ignore[attr-defined]
-    optimizer.load_state_dict({key: value for key, value in state.items() if key != "hyper"})  # an earlier deep5's
+    optimizer.load_state_dict({key: value for key, value in state.items() if key != "hyper"})  # of an earlier deep5
     assert optimizer.hyper["lr"] == 0.25
-    # What is frozen is no value: it stays so, whatever group the state has it in.
+    # Frozen is not a value: the parameters stay frozen in any group of the state.
     both = {"parameters": ["fc1.bias", "fc2.bias"], "values": {"lr": 0.5}}
     optimizer.load_state_dict({**state, "hyper": {"values": values, "groups": [both]}})
     assert optimizer.state_dict()["hyper"]["groups"] == [group]
@@ -407,16 +407,16 @@ def test_set_parameter_keeps_the_state(framework: str) -> None:
     twin.set_parameter("lr", 0.2, bias)
     traces = optimizer.train_step.traces
     for number in range(2, 6):
-        # As a schedule would: the group is there, so nothing is traced again.
+        # Like a schedule: the group exists, so nothing is traced again.
         optimizer.set_parameter("lr", 0.2 / number, bias)
         twin.set_parameter("lr", 0.2 / number, bias)
-        step(batch(number), info(number))  # what a trainer has kept still is the step
+        step(batch(number), info(number))  # a step that a trainer has kept stays valid
         twin.step(batch(number), info(number))
     for name, value in parameters(other).items():
         np.testing.assert_array_equal(parameters(run)[name], value)
     assert optimizer.train_step.traces == max(traces, 2)
     assert twin.train_step.traces == 1
-    optimizer.set_parameter("lr", 0.0)  # of all parameters, those of groups too
+    optimizer.set_parameter("lr", 0.0)  # for all parameters, including those of groups
     before = run.state_dict()
     optimizer.step(batch(9), info(9))
     for name, value in run.state_dict().items():
@@ -437,7 +437,7 @@ def test_set_parameter_before_binding_and_within_groups() -> None:
         {"weight_decay": 0.5, "parameters": ["fc2.weight"]},
         {"lr": 0.2, "parameters": ["fc2.bias"]},
     ]
-    assert given.hyper == {"lr": 0.3}  # the caller's
+    assert given.hyper == {"lr": 0.3}  # the caller's object
     before = parameters(run)
     optimizer.step(batch(0), info(0))
     own = ByHand().gradients(batch(0))

@@ -1,4 +1,4 @@
-"""Kernels: C against NumPy bit for bit, threads, special values, states, groups, and what is refused."""
+"""Kernels: C against NumPy bit by bit, threads, special values, states, groups, and errors."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_c_is_numpy_bit_for_bit(name: str, dtype: str) -> None:
         steps(kernel, SHAPES, dtype, 0, 5)
         results.append(everything(kernel, live))
     if name in ("lars", "accelegrad"):
-        # The two add sums of 20000 doubles in another order: some 1e-15, rounded to the parameters' dtype.
+        # The two add sums of 20000 doubles in another order: about 1e-15, rounded to the parameters' dtype.
         for key, value in results[0].items():
             tolerance = 1e-13 if dtype == "float64" else 1e-6
             np.testing.assert_allclose(results[1][key], value, rtol=tolerance, atol=tolerance, err_msg=key)
@@ -125,7 +125,7 @@ def apply(function: Callable[..., Any], dtype: str, backend: str) -> np.ndarray:
 
 def as_numpy_has_it(got: np.ndarray, want: np.ndarray, *, exact: bool, signed: bool = True) -> None:
     if not exact:
-        # Each library rounds transcendental functions in its own way, by up to 4 units in the last place.
+        # Each library rounds transcendental functions differently, by up to 4 units in the last place.
         np.testing.assert_allclose(got, want, rtol=4 * np.finfo(want.dtype).eps, atol=0)
         return
     np.testing.assert_array_equal(got, want)
@@ -155,7 +155,7 @@ def test_every_operation_over_special_values(op: str, dtype: str) -> None:
         want = np.asarray(operation(op)(np, x, y), dtype)
     for backend in ("c", "numpy"):
         got = apply(operation(op), dtype, backend)
-        # IEEE 754 leaves open which zero the larger of two zeros is.
+        # IEEE 754 does not define which zero is the larger of two zeros.
         as_numpy_has_it(got, want, exact=op not in INEXACT, signed=op not in ("maximum", "minimum"))
 
 
@@ -287,7 +287,7 @@ def test_dtypes_and_groups_that_no_kernel_has_are_refused() -> None:
 
 
 class Remembering(UpdateRule):
-    """States that are the parameter and the gradient of the step before, and two that change places."""
+    """States that are the previous step's parameter and gradient, and two that swap."""
 
     hyper = ("lr",)
 
@@ -434,7 +434,7 @@ def test_partial_sums_of_shards_give_the_whole_step() -> None:
 
 
 class Executor:
-    """As much of an executor as a kernel step needs: its gradients are given."""
+    """The part of an executor that a kernel step needs, with given gradients."""
 
     def __init__(self, parameters: dict[str, np.ndarray]) -> None:
         self.live, self.fails = parameters, False
@@ -485,7 +485,7 @@ def test_a_group_that_matches_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_sums_over_the_model_run_over_groups_and_dtypes(mixed: bool) -> None:
-    """AcceleGrad's first step divides by the norm of all gradients, whatever kernel they are in."""
+    """AcceleGrad's first step divides by the norm of all gradients, in any kernel."""
     parameters = two()
     if mixed:
         parameters["fc.bias"] = parameters["fc.bias"].astype(np.float32)
@@ -508,7 +508,7 @@ def test_a_modifier_sees_name_parameter_and_gradient() -> None:
 
     def modifier(name: str, param: np.ndarray, grad: np.ndarray) -> np.ndarray:
         seen.append((name, param is executor.parameters()[name]))
-        return np.asfortranarray(2 * grad)  # of other strides, which must not be misread
+        return np.asfortranarray(2 * grad)  # other strides, which must not be misread
 
     def locate(names: Sequence[str]) -> list[int]:  # an executor that trusts its own gradients
         return [executor.gradients()[name].ctypes.data for name in names]
@@ -525,7 +525,7 @@ def test_a_modifier_sees_name_parameter_and_gradient() -> None:
 def test_a_step_that_fails_leaves_the_parameters() -> None:
     executor: Any = Executor(two())
     step = KernelStep(executor, d5.AcceleGrad())
-    for index in range(6):  # the point of the gradient is another than the parameter from the sixth on
+    for index in range(6):  # from the sixth on, the gradient point differs from the parameter
         step({}, info(index))
     before = {name: value.copy() for name, value in executor.parameters().items()}
     executor.fails = True

@@ -27,7 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 class Noisy(Dataset):  # type: ignore[type-arg]
-    """Draws from PyTorch's global generator, as augmentations do."""
+    """Draws from PyTorch's global generator, like augmentations."""
 
     def __len__(self) -> int:
         return 10
@@ -82,7 +82,7 @@ def test_orders_are_functions_of_seed_and_epoch(kind: str) -> None:
     source = d5.from_dataloader(SHUFFLED[kind](), seed=3)
     orders = [labels(source, epoch) for epoch in (0, 1, 2)]
     assert len({str(order) for order in orders}) == 3
-    torch.manual_seed(77)  # whatever else the process draws
+    torch.manual_seed(77)  # any other draws of the process
     again = d5.from_dataloader(SHUFFLED[kind](), seed=3)
     assert [labels(again, epoch) for epoch in (2, 0)] == [orders[2], orders[0]]
     assert labels(again, 1, 3) == orders[1][3:]
@@ -97,7 +97,7 @@ def test_what_the_loader_draws_disturbs_nobody() -> None:
     noise = [inputs["input"] for _, inputs in source.batches(1)]
     assert torch.equal(torch.rand(3), expected)
     assert not torch.equal(noise[1], noise[2])
-    # And nobody disturbs it: another state of the global generator, and draws between its batches.
+    # And nothing affects the loader: another state of the global generator, and draws between its batches.
     torch.manual_seed(6)
     again = []
     for _, inputs in source.batches(1):
@@ -111,7 +111,7 @@ def test_what_the_loader_draws_disturbs_nobody() -> None:
 @pytest.mark.slow
 def test_worker_processes_draw_by_seed_and_epoch() -> None:
     def noise(epoch: int, start: int = 0) -> list[Any]:
-        # Not forked: JAX, which another test of this process may have started, does not stand that.
+        # Not forked: JAX, which another test of this process may have started, does not support that.
         loader = DataLoader(Noisy(), 3, shuffle=True, num_workers=1, timeout=60, multiprocessing_context="spawn")
         return [inputs["input"].clone() for _, inputs in d5.from_dataloader(loader, seed=1).batches(epoch, start)]
 
@@ -188,8 +188,8 @@ def test_bad_names(names: Any) -> None:
 
 
 def test_workers_that_outlive_the_epoch_are_refused() -> None:
-    """Their generators would go on from epoch to epoch, and a resumed run would begin with others."""
-    loader = DataLoader(Noisy(), 3, num_workers=1, persistent_workers=True)  # no process starts before a batch
+    """Their generators would continue from epoch to epoch, and a resumed run would begin with others."""
+    loader = DataLoader(Noisy(), 3, num_workers=1, persistent_workers=True)  # no process starts before the first batch
     with pytest.raises(
         UsageError, match=r"from_dataloader: got .* persistent_workers=True, .*; remedy: persistent_workers=False"
     ):
@@ -198,7 +198,7 @@ def test_workers_that_outlive_the_epoch_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", SHUFFLED)
 def test_a_loader_is_not_made_ahead_by_a_thread(kind: str) -> None:
-    """It replaces PyTorch's global generator for a while, from which a step may draw in the meantime."""
+    """It temporarily replaces PyTorch's global generator, from which a step may draw in the meantime."""
     source = d5.from_dataloader(SHUFFLED[kind]())
     with pytest.raises(
         UsageError,

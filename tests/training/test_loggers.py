@@ -1,4 +1,4 @@
-"""Loggers and the progress bar: what they write is read back, also where a run was cut off and went on."""
+"""Loggers and the progress bar: their output is read back, also after an interrupted and resumed run."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ EPOCHS, STEPS = 3, 4
 
 
 class Keep(d5.Event):
-    """Notes what is logged; takes a checkpoint at one of the moments for it, and copies of the files at all later ones.
+    """Records what is logged; takes a checkpoint at one possible moment, and copies of the files at all later ones.
 
-    A copy is what a process that is killed at that moment leaves: nobody is told of the end.
+    A copy is the state of the files if the process is killed at that moment: no event sees the end.
     """
 
     def __init__(self, folder: Path, at: int = -1) -> None:
@@ -78,8 +78,8 @@ def without_clock(path: Path) -> list[str]:
 
 
 def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows: steps and values by tag."""
-    # TensorBoard's word for "without TensorFlow", which it would load for nothing but opening files.
+    """The data that TensorBoard shows: steps and values by tag."""
+    # TensorBoard's name for "without TensorFlow", which it would load only to open files.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -90,13 +90,13 @@ def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def float32(values: Any) -> list[float]:
-    """As event files hold them."""
+    """As in event files."""
     return [float(np.float32(value)) for value in values]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run that nothing interrupts."""
+    """An uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
     keep = Keep(folder)
     trainer().train(EPOCHS, events(folder, keep))
@@ -119,7 +119,7 @@ def test_a_row_a_step(whole: Any) -> None:
 
 
 class Halving(d5.Event):
-    """Changes the learning rate, as a schedule of one's own would."""
+    """Changes the learning rate, like a user's schedule."""
 
     def before_step(self, trainer: Any, info: Any) -> None:
         trainer.optimizer.set_hyper("lr", 0.5 ** (info.step + 1))
@@ -147,7 +147,7 @@ def test_tensorboard_reads_back_what_was_written(whole: Any) -> None:
 
 @pytest.mark.parametrize("at", range(EPOCHS * (STEPS + 1)))
 def test_logs_go_on_from_a_checkpoint(whole: Any, tmp_path: Path, at: int) -> None:
-    """Killed at that moment or at any later one: no row is lost and none is there twice, in neither of the two."""
+    """Killed at that moment or at any later one: in both logs no row is lost or duplicated."""
     keep = Keep(tmp_path / "first", at)
     trainer().train(EPOCHS, events(tmp_path / "first", keep))
     for moment in sorted({at, *range(at + 1, keep.moment + 1, 3), keep.moment}):
@@ -161,7 +161,7 @@ def test_logs_go_on_from_a_checkpoint(whole: Any, tmp_path: Path, at: int) -> No
         board = points(folder / "board")
         for tag, expected in whole.board.items():
             if tag.startswith("throughput"):
-                # Read at checkpoints, too.
+                # Computed at checkpoints, too.
                 assert {step for step, _ in expected} <= {step for step, _ in board[tag]}
                 assert len({step for step, _ in board[tag]}) == len(board[tag])
             else:
@@ -169,13 +169,13 @@ def test_logs_go_on_from_a_checkpoint(whole: Any, tmp_path: Path, at: int) -> No
 
 
 def test_a_log_that_goes_on_without_a_checkpoint(tmp_path: Path) -> None:
-    """A second training of the same trainer, by other loggers."""
+    """A second training of the same trainer, with other loggers."""
     run = trainer()
     for _ in range(2):
         run.train(1, events(tmp_path, Keep(tmp_path)))
     assert list(pd.read_csv(tmp_path / "log.csv")["step"]) == list(range(8))
     assert [step for step, _ in points(tmp_path / "board")["loss/train"]] == list(range(8))
-    # A new training begins anew, whatever lies there.
+    # A new training starts over, whatever files exist.
     trainer().train(1, events(tmp_path, Keep(tmp_path)))
     assert list(pd.read_csv(tmp_path / "log.csv")["step"]) == list(range(4))
     assert [step for step, _ in points(tmp_path / "board")["loss/train"]] == list(range(4))
@@ -209,7 +209,7 @@ def test_a_log_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_few_losses_are_kept_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long epoch fills no memory, and the file is the same."""
+    """A long epoch does not fill the memory, and the file is the same."""
     trainer().train(1, [d5.CSVLogger(tmp_path / "one.csv"), d5.TensorBoardLogger(tmp_path / "one")])
     monkeypatch.setattr(loggers, "_MOST", 2)
     monkeypatch.setattr(tensorboard_logger, "_MOST", 2)
@@ -230,7 +230,7 @@ def test_few_losses_are_kept_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_without_evaluation_and_without_a_known_rate(tmp_path: Path) -> None:
     class Own:
-        """An optimizer of a user's, of which nobody knows anything."""
+        """A user's optimizer with unknown hyperparameters."""
 
         def bind(self, executor: Any) -> None:
             pass
@@ -259,7 +259,7 @@ def test_without_evaluation_and_without_a_known_rate(tmp_path: Path) -> None:
 def test_throughput_is_of_training_alone(
     every: int, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock of milliseconds: three epochs of two steps, with evaluations and waiting between them."""
+    """With a clock of milliseconds: three epochs of two steps, with evaluations and waiting between them."""
     now, second = [0], 10**9
     monkeypatch.setattr(tensorboard_logger, "perf_counter_ns", lambda: now[0])
     log, run = d5.TensorBoardLogger(tmp_path, every=every), trainer()
@@ -274,13 +274,13 @@ def test_throughput_is_of_training_alone(
     for epoch, begin_ms in enumerate((1000, 7000, 13000)):
         learn(begin_ms, begin_ms + 100, 8)
         learn(begin_ms + 300, begin_ms + 400, 8)
-        now[0] += second // 10  # the device is not done before
+        now[0] += second // 10  # the device finishes only now
         log.before_evaluation(run, epoch)
         now[0] += second
         log.after_evaluation(run, epoch, {"loss": 1.0, "accuracy": 50.0})
         log.after_epoch(run, epoch)
     log.after_training(run)
-    # Sixteen samples in half a second, also behind an epoch without a point.
+    # Sixteen samples in half a second, also after an epoch without a point.
     assert points(tmp_path)["throughput/samples_per_second"] == [(step, 32.0) for step in steps]
 
 
@@ -295,7 +295,7 @@ def test_a_loss_that_is_no_number_is_logged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(board, [math.inf, math.nan, math.inf, math.inf])
 
 
-# What goes wrong
+# Errors
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [d5.CSVLogger, d5.TensorBoardLogger])
 def test_a_full_disk(kind: Any, tmp_path: Path) -> None:
     class Full:
-        """A file on a disk that is full from some write on."""
+        """A file on a disk that is full from a certain write on."""
 
         def __init__(self, file: Any) -> None:
             self.file = file
@@ -353,7 +353,7 @@ def test_a_full_disk(kind: Any, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"cannot be written \(No space left on device\)"):
         run.train(2, [log, Fill()])
     assert run.status == "failed"
-    # What was there before it is as it was, and the trainer goes on where it stands.
+    # Earlier content is unchanged, and the trainer can continue.
     if kind is d5.CSVLogger:
         assert list(pd.read_csv(tmp_path / "log")["step"]) == list(range(4))
     else:
@@ -374,7 +374,7 @@ def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_tensorboard_brings_no_framework() -> None:
-    """Its writer would load TensorFlow, where that is installed, into a process that trains with another one."""
+    """Its own writer would load TensorFlow, if installed, into a process that trains with another framework."""
     code = (
         "import sys, deep5 as d5; from deep5.training.datasets.class_templates import synthetic\n"
         "data = synthetic(shape=(4,), classes=3, train=8, test=4)\n"
@@ -390,7 +390,7 @@ def test_tensorboard_brings_no_framework() -> None:
 
 
 def test_event_files_come_in_their_order(tmp_path: Path) -> None:
-    """By name, as TensorBoard reads them, however fast one follows another or the clock goes back."""
+    """By name, as TensorBoard reads them, even if one follows another quickly or the clock is set back."""
     (tmp_path / "events.out.tfevents.9000000000.host.1.0").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("no event file")
     run = trainer()
@@ -410,7 +410,7 @@ def test_they_are_registered() -> None:
 
 
 class Stream:
-    """Batches of which nobody knows how many there are, or that grow fewer."""
+    """Batches of unknown number, or a decreasing number."""
 
     def __init__(self, counts: tuple[int, ...], *, known: bool) -> None:
         self.counts, self.known = counts, known
@@ -510,7 +510,7 @@ METRICS = [(d5.TestAccuracy(), None)]
 
 @pytest.mark.slow
 def test_logs_of_a_run_that_is_killed_and_resumed(tmp_path: Path) -> None:
-    """By the command, and by a signal that nobody can catch."""
+    """With the command, and with a signal that cannot be caught."""
     logs = []
     for name, kills in (("whole", 0), ("killed", 2)):
         folder = tmp_path / name

@@ -1,4 +1,4 @@
-"""Static and dynamic loss scaling: steps that are skipped, the scale in the state, and an exact resume."""
+"""Static and dynamic loss scaling: skipped steps, the scale in the state, and an exact resume."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def same(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
 
 
 def overflowing(step: int, value: float = np.inf) -> dict[str, np.ndarray]:
-    """A batch whose gradient is not finite."""
+    """A batch with a gradient that is not finite."""
     inputs = batch(step)
     inputs["input"][3, 2] = value
     return inputs
@@ -50,12 +50,12 @@ def test_a_skipped_step_changes_nothing_but_the_scale(framework: str, kind: str)
         same(whole(run, optimizer), before)
         assert (optimizer.loss_scale, optimizer.skipped_steps) == (START / 2**step, step)
     for step in range(1, 5):
-        # The rule counts updates: steps that were skipped leave no trace in its bias corrections.
+        # The rule counts updates: skipped steps do not affect its bias corrections.
         optimizer.step(batch(step), info(step + 2))
         twin.step(batch(step), info(step))
     assert optimizer.train_step.traces == 1
     for name, value in parameters(plain).items():
-        # A power of two scales exactly, as long as nothing underflows; compilers order sums by the program.
+        # A power of two scales exactly, without underflow; the order of a compiler's sums depends on the program.
         np.testing.assert_allclose(parameters(run)[name], value, rtol=1e-5, atol=1e-6)
 
 
@@ -63,7 +63,7 @@ def test_a_skipped_step_changes_nothing_but_the_scale(framework: str, kind: str)
 def test_the_scale_doubles_after_so_many_good_steps(framework: str) -> None:
     _, optimizer = bound(framework, d5.SGD(lr=0.01), loss_scale="dynamic")
     state = optimizer.state_dict()
-    assert state["hyper"] == {"values": {"lr": 0.01}, "groups": []}  # which has no scale that the step finds itself
+    assert state["hyper"] == {"values": {"lr": 0.01}, "groups": []}  # without the scale, which the step determines
     assert {key: float(value) for key, value in optimizer.train_step.state_dict().items()} == {
         "loss_scale": START,
         "good_steps": 0.0,
@@ -98,7 +98,7 @@ def test_a_scale_that_is_too_large_falls_until_gradients_fit(framework: str) -> 
 
 def test_the_scale_stays_within_bounds() -> None:
     scale = LossScale("float16")
-    assert scale.scale == 2.0**15  # 2^16 is more than float16 holds
+    assert scale.scale == 2.0**15  # 2^16 exceeds float16
     for _ in range(2 * 2000):
         scale.update(finite=True)
     assert scale.scale == 2.0**15
@@ -121,7 +121,7 @@ def test_resumes_bit_for_bit(framework: str) -> None:
 
     run, optimizer = bound(framework, d5.Adam(lr=0.05), loss_scale="dynamic")
     go(optimizer, 0, 8)
-    # Where nothing compiles: before, between and after the two steps that are skipped, too.
+    # If nothing compiles: before, between and after the two skipped steps, too.
     for cut in (2, 4, 5, 6) if framework in ("reference", "pytorch") else (5,):
         first, half = bound(framework, d5.Adam(lr=0.05), loss_scale="dynamic")
         go(half, 0, cut)
@@ -142,7 +142,7 @@ def test_both_halves_scale_alike(framework: str) -> None:
         optimizer.step(inputs, info(step))
         half = twin.train_step
         half.backprop(inputs, info(step))
-        if step == 0:  # what leaves `backprop` is scaled
+        if step == 0:  # the output of `backprop` is scaled
             gradients = {name: np.asarray(d5.to_numpy(value)) for name, value in other.gradients().items()}
             other.inference_and_backprop(inputs)
             for name, value in other.gradients().items():
@@ -157,7 +157,7 @@ def test_both_halves_scale_alike(framework: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_modifier_sees_unscaled_gradients_and_hides_no_overflow(framework: str) -> None:
     def quiet(name: str, param: Any, grad: Any) -> Any:
-        return param * 0.0 + 1.0  # finite, whatever came
+        return param * 0.0 + 1.0  # finite for any gradient
 
     run, optimizer = bound(framework, d5.SGD(lr=0.5), modifier=quiet, loss_scale="dynamic")
     before = parameters(run)

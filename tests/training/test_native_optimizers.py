@@ -1,4 +1,4 @@
-"""The frameworks' own optimizers are called alike, and say so where they cannot run."""
+"""The frameworks' own optimizers have one interface, and report where they cannot run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USES: dict[str, Callable[[Any], object]] = {
 
 
 NAMES = sorted({name for framework in FRAMEWORKS for name in d5.framework(framework).optimizers()})
-# What a framework does not have is no argument of its optimizer.
+# A parameter that a framework lacks is not an argument of its optimizer.
 LACKS = {
     ("amsgrad", "pytorch"): {"bias_correction"},
     ("amsgrad", "tensorflow"): {"bias_correction"},
@@ -118,7 +118,7 @@ def go(optimizer: Any, begin: int, end: int) -> None:
 def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str) -> None:
     whole, optimizer = bound(name, framework)
     go(optimizer, 0, 2)
-    optimizer.set_hyper("lr", 0.5 * optimizer.hyper["lr"])  # as an event would: it holds in what goes on, too
+    optimizer.set_hyper("lr", 0.5 * optimizer.hyper["lr"])  # as an event would: it also applies after the resume
     go(optimizer, 2, 3)
     states = whole.state_dict(), optimizer.state_dict()
     hyper = {key: optimizer.hyper_now[key] for key in optimizer.changeable}
@@ -126,7 +126,7 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str
     assert all(isinstance(value, np.ndarray | np.generic) for value in states[1].values())
     go(optimizer, 3, STEPS)
     resumed, other = bound(name, framework)
-    go(other, 0, 2)  # what is left of these must not count
+    go(other, 0, 2)  # their effect must not remain
     resumed.load_state_dict(states[0])
     other.load_state_dict(states[1])  # as an earlier deep5 wrote it
     assert other.hyper_now == other.hyper
@@ -155,7 +155,7 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str
 
 @pytest.mark.parametrize(("name", "framework"), compiled())
 def test_hyperparameters_change_between_steps(name: str, framework: str) -> None:
-    """Set to what another began with, and without a second trace, it goes on as that one would."""
+    """With another optimizer's values, and without a second trace, it continues like that one."""
     _, optimizer = bound(name, framework)
     assert optimizer.changeable == ("lr",) if framework == "tensorflow" else "lr" in optimizer.changeable
     values = {key: 0.75 * optimizer.hyper[key] for key in optimizer.changeable}
@@ -166,9 +166,9 @@ def test_hyperparameters_change_between_steps(name: str, framework: str) -> None
     go(optimizer, 0, 3)
     go(two[1], 0, 3)
     for key, value in two[0].state_dict().items():
-        # Keras's rate is a variable that is read, and no constant, in either.
+        # In both, Keras's rate is a variable that is read, and not a constant.
         np.testing.assert_array_equal(one.state_dict()[key], value, err_msg=key)
-    assert optimizer.describe()["lr"] != values["lr"]  # as it was made
+    assert optimizer.describe()["lr"] != values["lr"]  # its initial value
     if framework == "jax":
         assert optimizer.train_step.traces == 1
     for wrong in ("gamma", "loss"):
@@ -179,7 +179,7 @@ def test_hyperparameters_change_between_steps(name: str, framework: str) -> None
 
 
 def test_a_rate_that_is_changed_in_the_middle_is_the_next_step_s() -> None:
-    """Of torch's ASGD too, which looks at its own after the step."""
+    """Also for torch's ASGD, which reads its own rate after the step."""
     for name in ("sgd", "averaged_sgd"):
         executor, optimizer = bound(name, "pytorch")
         go(optimizer, 0, 2)
@@ -199,7 +199,7 @@ def test_the_average_of_torch_s_own_is_for_evaluation_alone() -> None:
     for key, value in iterates[-1].items():
         with optimizer.averaged():
             inside = executor.state_dict()[key]
-        # The iterates after the first step; torch's shares are in float32.
+        # The iterates after the first step; torch's weights are in float32.
         np.testing.assert_allclose(inside, np.mean([it[key] for it in iterates[1:]], axis=0), rtol=1e-5, atol=1e-6)
         assert not np.array_equal(inside, value)
         np.testing.assert_array_equal(executor.state_dict()[key], value)
@@ -235,8 +235,8 @@ def test_a_parameter_that_the_loss_does_not_depend_on_has_no_state_in_torch() ->
 
 # Several micro-batches as one step
 
-# In float64 a gradient in two parts is rounded in another way: some 1e-16, which three steps that divide by roots of
-# it, and Keras's and torch's float32 numbers, which are the same in both, leave far below this.
+# In float64 a gradient in two parts is rounded differently: about 1e-16. After three steps that divide by its roots,
+# with Keras's and torch's float32 numbers, which are the same in both, the difference is far below this.
 ROUNDED = 1e-11
 
 
@@ -272,12 +272,12 @@ def check_accumulates(name: str, framework: str, trained: d5.Network, flat: bool
 def test_two_micro_batches_are_one_step_of_the_whole_batch(name: str, framework: str) -> None:
     optimizer = check_accumulates(name, framework, network("float64"), flat=True)
     if framework == "jax":
-        assert optimizer.train_step.traces == 2  # the update alone, then the whole step
+        assert optimizer.train_step.traces == 2  # first only the update, then the whole step
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_micro_batches_of_a_network_whose_weights_lie_in_another_order(framework: str) -> None:
-    """Gradients of convolutions come in ONNX's order, which is not the one in which TensorFlow and JAX store them."""
+    """Gradients of convolutions have ONNX's axis order, not the one in which TensorFlow and JAX store them."""
     check_accumulates("momentum", framework, d5.networks.lenet(dtype="float64"), flat=False)
 
 
@@ -295,7 +295,7 @@ def test_a_micro_batch_that_is_refused_changes_nothing(framework: str) -> None:
         assert got.keys() == want.keys()
         for key, value in want.items():
             np.testing.assert_array_equal(got[key], value, err_msg=key)
-    # Nothing of the call that failed is added to.
+    # The failed call leaves nothing to add to.
     other, twin = bound("momentum", framework)
     twin.accumulated_step(cut(whole, 5, 16), info(0, 16))
     for going in (optimizer, twin):
@@ -365,7 +365,7 @@ def test_hyperparameters_reach_the_framework(framework: str, name: str, hyper: d
         velocity = momentum * velocity + g
         m, v = beta * m + (1 - beta) * g, 0.5 * v + 0.5 * g * g
         c1, c2 = 1 - beta ** (step + 1), 1 - 0.5 ** (step + 1)
-        # Keras adds epsilon to a root that is not corrected for bias.
+        # Keras adds epsilon to a root without bias correction.
         root = np.sqrt(v / c2) + 0.25 if framework != "tensorflow" else (np.sqrt(v) + 0.25) / np.sqrt(c2)
         w -= lr * {"sgd": g, "momentum": g + momentum * velocity, "adam": m / c1 / root}[name]
         # Keras holds its hyperparameters in float32; these are exact there, the powers of beta are not.

@@ -1,4 +1,4 @@
-"""Prefetching: the same batches in the same order, made ahead; and no thread that outlives what it was started for."""
+"""Prefetching: the same batches in the same order, prepared in advance; no thread outlives its purpose."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from deep5.core.errors import Deep5Error, UsageError
 from deep5.training import prefetch
 from deep5.training.dataset import ArrayDataset
 
-# No wait of these tests is longer.
+# The longest wait in these tests.
 LIMIT_S = 20.0
 
 
 class Watched(ArrayDataset):
-    """Remembers what it was asked for; may be slow, fail, or wait to be let go."""
+    """Records the requested batches; may be slow, fail, or wait until it is released."""
 
     def __init__(self, count: int = 40, *, slow_s: float = 0.0, fails_at: int | None = None) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class Watched(ArrayDataset):
 
 
 class Reversed(d5.OrderedSampler):
-    """Its own way of giving batches: they come one after the other."""
+    """Overrides `batches`: they can only come one after the other."""
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         yield from reversed(list(super().batches(epoch)))
@@ -116,11 +116,11 @@ def test_any_source_goes_with_one_worker() -> None:
 def test_no_more_than_its_depth_is_made_ahead() -> None:
     data = Watched()
     batches = d5.Prefetched(d5.OrderedSampler(data, 2), 3, 2).batches(0)
-    assert (data.asked, workers()) == ([], [])  # nothing before somebody asks
+    assert (data.asked, workers()) == ([], [])  # nothing before the first request
     next(batches)
     until(lambda: len(data.asked) == 4)
     time.sleep(0.05)
-    assert len(data.asked) == 4  # one is taken, three are ahead
+    assert len(data.asked) == 4  # one has been taken, three are ready
     next(batches)
     until(lambda: len(data.asked) == 5)
     batches.close()  # type: ignore[attr-defined]
@@ -134,11 +134,11 @@ def test_waiting_is_measured() -> None:
     next(batches)
     took = time.perf_counter_ns() - begin
     assert ahead.stalls == 1
-    # The thread may have begun a little before anybody waited for it.
+    # The thread may have started a little before the wait.
     assert 0.1e9 < ahead.stall_ns <= took
     before = ahead.stall_ns
     until(lambda: data.made == 2)
-    time.sleep(0.2)  # from made to handed over
+    time.sleep(0.2)  # from its creation until it is delivered
     next(batches)
     assert (ahead.stalls, ahead.stall_ns, ahead.taken) == (1, before, 2)
     batches.close()  # type: ignore[attr-defined]
@@ -151,7 +151,7 @@ def test_an_error_is_raised_where_its_batch_is_asked_for(count: int) -> None:
     assert [next(batches)[0][0] for _ in range(2)] == [0, 10]
     with pytest.raises(ValueError, match="sample 25 cannot be decoded") as caught:
         next(batches)
-    assert "batch" in {entry.name for entry in caught.traceback}  # where it was raised, in the thread
+    assert "batch" in {entry.name for entry in caught.traceback}  # the original location, in the thread
     del caught
     assert workers() == []
     with pytest.raises(StopIteration):
@@ -200,7 +200,7 @@ def test_a_loop_that_breaks_ends_its_threads() -> None:
         broken_off()
     gc.collect()
     assert workers() == []
-    assert len(content(ahead, 1)) == 20  # and another epoch is as good as ever
+    assert len(content(ahead, 1)) == 20  # and another epoch works as before
 
 
 def test_an_interrupt_while_waiting() -> None:
@@ -255,11 +255,11 @@ def test_two_epochs_at_once() -> None:
 
 
 def test_batches_are_let_go() -> None:
-    """A batch that the consumer is done with lives on neither in the iterator nor in a thread."""
+    """A batch that the consumer has released stays alive neither in the iterator nor in a thread."""
     import weakref
 
     class Kept(np.ndarray):
-        """Can be referred to weakly."""
+        """Supports weak references."""
 
     class Fresh(Watched):
         def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -276,7 +276,7 @@ def test_batches_are_let_go() -> None:
         gone.append(weakref.ref(inputs["input"]))
         data.go.clear()
     del ids, inputs
-    until(lambda: len(data.asked) == 4)  # the thread is in the middle of the next one
+    until(lambda: len(data.asked) == 4)  # the thread is preparing the next one
     assert [ref() is None for ref in gone] == [True, True, True]
     data.go.set()
     batches.close()  # type: ignore[attr-defined]
@@ -311,7 +311,7 @@ def test_a_source_that_says_that_a_thread_cannot_make_its_batches() -> None:
         no_prefetch = "what one thread alone may ask for; allowed: others"
 
     class Around:
-        """A wrapper that passes on what it does not know."""
+        """A wrapper that forwards unknown attributes."""
 
         def __init__(self, source: Any) -> None:
             self.source = source
@@ -372,7 +372,7 @@ def test_a_process_ends_in_the_middle_of_an_epoch(end: str, status: int) -> None
 
 
 def test_the_next_batch_is_made_while_a_step_runs() -> None:
-    """A step that lasts until the next batch was made ends: nothing waits for the step."""
+    """A step that lasts until the next batch is ready ends: the preparation does not wait for the step."""
     plain = d5.OrderedSampler(Watched(40), 2)
     made = threading.Semaphore(0)
     batches = plain.batches

@@ -1,4 +1,4 @@
-"""Update rules: steps worked by hand, torch's own, every array library, convergence, and one that nobody foresaw."""
+"""Update rules: hand-computed steps, torch's own, every array library, convergence, and an unforeseen one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES = {
     "lars": lambda: d5.LARS(0.5, trust=0.01),
     "accelegrad": lambda: d5.AcceleGrad(0.5),
 }
-# Operations are the same in another order at most: some 1e-16 a step, over at most twenty steps.
+# At most the order of operations differs: about 1e-16 per step, over at most twenty steps.
 ROUNDING = 1e-13
 
 
@@ -36,7 +36,7 @@ def info(step: int) -> StepInfo:
 
 
 def run(rule: UpdateRule, starts: dict[str, Any], gradients: list[dict[str, Any]], backend: str | None = None) -> Any:
-    """The kernel and the live parameters after one step a set of gradients, float64."""
+    """The kernel and the live parameters after one step per set of gradients, float64."""
     live = {name: np.array(value, np.float64) for name, value in starts.items()}
     specs = {name: TensorSpec(shape=value.shape, dtype="float64") for name, value in live.items()}
     kernel = d5.bind_rule(rule, specs, backend=backend)
@@ -47,7 +47,7 @@ def run(rule: UpdateRule, starts: dict[str, Any], gradients: list[dict[str, Any]
     return kernel, live
 
 
-# Two parameters, one gradient a step, in plain numbers.
+# Two parameters, one gradient per step, in plain numbers.
 W, GRADS = [1.0, -2.0], [[0.5, 0.25], [-1.0, 0.125], [0.75, -0.5], [0.25, 2.0]]
 
 
@@ -74,7 +74,7 @@ def test_momentum_by_hand(nesterov: bool) -> None:
 
 
 def test_adam_by_hand() -> None:
-    lr, beta1, beta2, epsilon = 0.01, 0.8, 0.95, 0.1  # an epsilon that is seen, outside of the root
+    lr, beta1, beta2, epsilon = 0.01, 0.8, 0.95, 0.1  # an epsilon with a visible effect, outside of the root
     want = []
     for i, start in enumerate(W):
         w, m, v = start, 0.0, 0.0
@@ -102,7 +102,7 @@ def test_lars_has_one_rate_a_tensor_and_rate_one_where_a_norm_is_zero() -> None:
         d5.LARS(0.5, trust=0.01), {"bias": [0.0, 0.0], "w": [3.0, 4.0]}, [{"bias": [1.0, 2.0], "w": [0.0, 0.0]}]
     )
     assert live["bias"].tolist() == [-0.5, -1.0]
-    # The gradient is zero: λ = 1, and weight decay alone moves the weights.
+    # The gradient is zero: λ = 1, and only weight decay changes the weights.
     assert live["w"].tolist() == pytest.approx([3 - 0.5 * 0.0005 * 3, 4 - 0.5 * 0.0005 * 4], rel=ROUNDING)
 
 
@@ -131,7 +131,7 @@ def test_accelegrad_s_share_is_alpha_over_the_sum_of_the_alphas() -> None:
     for t in range(50):
         given = d5.AcceleGrad().new_input(info(t))
         total += given["alpha"]
-        assert given["share"] == pytest.approx(given["alpha"] / total, rel=1e-14)  # one rounding a step
+        assert given["share"] == pytest.approx(given["alpha"] / total, rel=1e-14)  # one rounding per step
 
 
 def batches(dtype: str, steps: int) -> list[dict[str, np.ndarray]]:
@@ -163,7 +163,7 @@ TORCH = {
 
 
 @pytest.mark.parametrize("name", TORCH)
-# 100 steps of a smooth network: float64 stays within 1e-10 of its rounding; in float32 roundings of 6e-8 a step add up.
+# 100 steps of a smooth network: float64 stays within 1e-10 of its rounding; float32 accumulates 6e-8 per step.
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-4)])
 def test_torch_s_own_optimizer_takes_the_same_100_steps(name: str, dtype: str, tolerance: float) -> None:
     ours, theirs = TORCH[name]
@@ -212,11 +212,11 @@ def test_accelegrad_says_that_a_learning_rate_of_zero_does_not_stop_it() -> None
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_convex_problem_is_solved(name: str) -> None:
-    """Least squares in four unknowns, smallest eigenvalue 0.1: the distance to the solution falls by ten at least."""
+    """Least squares in four unknowns, smallest eigenvalue 0.1: the distance to the solution falls at least tenfold."""
     rule: Any = RULES[name]()
     if name == "adam":
         rule.lr = 0.05
-    if name == "lars":  # its steps are as long as the weights: it needs a schedule to come to rest
+    if name == "lars":  # its steps are as long as the weights: it needs a schedule to converge
         rule.lr, rule.trust, rule.weight_decay = 0.5, 0.02, 0.0
     scale, solution = np.array([0.1, 0.5, 1.0, 2.0]), np.array([1.0, -1.0, 2.0, 0.5])
     live = {"w": np.array([3.0, 2.0, -1.0, 2.0])}
@@ -285,7 +285,7 @@ def test_a_rule_runs_as_it_is_on_arrays_of_every_library(name: str, library: str
             eager.prepare(info(step))
             eager.update({key: make(value) for key, value in grad.items()}, info(step))
         for key, value in live.items():
-            # Float64, ten steps: sums in another order, and libraries round a division or root in their own way.
+            # Float64, ten steps: sums in another order; libraries round a division or root differently.
             np.testing.assert_allclose(np.asarray(eager.parameters[key]), value, rtol=1e-11, err_msg=key)
         for entry, value in kernel.state_dict().items():
             state, _, key = entry.partition("/")

@@ -1,4 +1,4 @@
-"""Every update rule against its paper: a step worked by hand, and the paper's equations in plain Python."""
+"""Every update rule against its paper: a hand-computed step, and the paper's equations in plain Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deep5.core.errors import RuleError
 from deep5.training.rule import UpdateRule
 from optimizer_table import CASES, STEP_OPTIMIZERS, info
 
-# The same operations in another order at most: some 1e-16 a step over a dozen steps.
+# At most the order of operations differs: about 1e-16 per step over a dozen steps.
 ROUNDING = 1e-13
 DRAW = np.random.default_rng(11)
 START = DRAW.standard_normal(5).tolist()
@@ -21,7 +21,7 @@ GRADS = DRAW.standard_normal((12, 5)).tolist()
 
 
 def run(rule: UpdateRule, start: list[float], grads: Any, backend: str | None = None) -> tuple[list[float], Any]:
-    """The parameter after one step a gradient, and what evaluation uses."""
+    """The parameter after one step per gradient, and its value in evaluation."""
     live = {"w": np.array(start)}
     kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(len(start),), dtype="float64")}, backend=backend)
     kernel.attach(live)
@@ -50,7 +50,7 @@ def test_a_step_worked_by_hand(name: str) -> None:
 @pytest.mark.parametrize("backend", ["c", "numpy"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_equations_of_the_paper(name: str, backend: str) -> None:
-    """With arguments that show every term, all the rule's hyperparameters among them."""
+    """With arguments that make every term visible, including all the rule's hyperparameters."""
     case = CASES[name]
     rule = case.rule(**case.hyper)
     assert set(rule.hyper) <= set(case.hyper)
@@ -63,7 +63,7 @@ def test_the_equations_of_the_paper(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_hyperparameter_counts(name: str) -> None:
-    """A change of any of them by a tenth is seen: the comparison with the paper would miss none that is forgotten."""
+    """Changing any of them by a tenth has an effect: the comparison with the paper would detect a missing one."""
     case = CASES[name]
     whole = run(case.rule(**case.hyper), START, GRADS)
     for hyper in case.rule.hyper:
@@ -108,7 +108,7 @@ def test_lamb_has_the_ratio_one_where_a_norm_is_zero() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_zero_move_nothing_but_decay(name: str) -> None:
-    """And give no NaN, with the defaults that everybody starts from."""
+    """And give no NaN, with the default arguments."""
     rule = CASES[name].rule()
     if "weight_decay" in rule.hyper:
         rule.weight_decay = 0.0
@@ -118,7 +118,7 @@ def test_gradients_of_zero_move_nothing_but_decay(name: str) -> None:
 
 @pytest.mark.parametrize("decay", [0.0, 1e-7, 0.004, 1.0, 20000.0])
 def test_the_product_of_nadams_momenta_is_that_of_all_steps(decay: float) -> None:
-    """At the ends of what is computed at once, too, and whichever step is asked for first."""
+    """Also at the ends of the blocks computed at once, and for any step requested first."""
     product, reached = 1.0, {}
     for t in range(1, 5000):
         product *= 1 - 0.5 * 0.96 ** (decay * t)
@@ -126,5 +126,5 @@ def test_the_product_of_nadams_momenta_is_that_of_all_steps(decay: float) -> Non
     rule = d5.Nadam(momentum_decay=decay)
     for t in (4999, 1, 2, 1023, 1024, 1025, 2047, 2048, 3072, 4096):
         got = rule.new_input(d5.StepInfo(step=t - 1))["product"]
-        # Some thousand roundings of the plain product, each of half an ulp at most.
+        # A few thousand roundings of the plain product, each of half an ulp at most.
         assert got == pytest.approx(rule.beta1**t * reached[t], rel=t * 2.3e-16, abs=1e-307)

@@ -11,7 +11,7 @@ import deep5 as d5
 from deep5.training.optimizer import RuleOptimizer
 from optimizer_table import CASES, batch, distance, info, network, one_thread  # noqa: F401 - a fixture
 
-# Tracing and compiling take a second a rule: all of them in the full suite, some always.
+# Tracing and compiling take a second per rule: all of them in the full suite, some always.
 ALWAYS = ("lamb",)
 STEPS = 8
 
@@ -21,14 +21,14 @@ def named(names: Any = CASES) -> list[Any]:
 
 
 def hyper_of(name: str) -> dict[str, Any]:
-    """Arguments with which the digits are learned and every state counts."""
+    """Arguments with which the digits are learned and every state has an effect."""
     twins = CASES[name].twins
     found = twins["jax" if "jax" in twins else "pytorch"].rule if twins else {"lr": 0.5}
     return {**found, "start": 2} if name == "averaged_sgd" else dict(found)
 
 
 def trained(name: str, framework: str, dtype: str, steps: int = STEPS) -> dict[str, Any]:
-    """The parameters after some steps, and what evaluation uses."""
+    """The parameters after some steps, and their values in evaluation."""
     executor = d5.framework(framework).executor(network(dtype))
     optimizer = RuleOptimizer(CASES[name].rule(**hyper_of(name)))
     optimizer.bind(executor)
@@ -42,9 +42,9 @@ def trained(name: str, framework: str, dtype: str, steps: int = STEPS) -> dict[s
 
 @pytest.mark.parametrize("name", named())
 def test_every_framework_takes_the_same_steps(name: str) -> None:
-    """In float64 to rounding; ONNX Runtime in float32 to the rounding of that.
+    """In float64 to rounding; ONNX Runtime in float32 to its rounding.
 
-    Sums in another order differ by 1e-16 (6e-8 in float32), which rules that divide by small roots enlarge.
+    Sums in another order differ by 1e-16 (6e-8 in float32), which rules that divide by small roots amplify.
     """
     reference = trained(name, "reference", "float64")
     moved = distance({key: value for key, value in reference.items() if "evaluation" not in key}, _initial("float64"))
@@ -86,12 +86,12 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if name not in {"sgd"}])
 def test_a_state_that_is_forgotten_is_seen(name: str) -> None:
-    """The test above would fail, were any one of the states not restored: all of them count."""
+    """The test above would fail if any state were not restored: all of them have an effect."""
     rule = CASES[name].rule(**CASES[name].hyper)
     live = {"w": np.array([1.0, -2.0, 0.5])}
     kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(3,), dtype="float64")})
     kernel.attach(live)
-    # The first gradients are the largest, so that what remembers those differs from what forgets them.
+    # The first gradients are the largest, so that remembering and forgetting them differ.
     draw = np.random.default_rng(0).standard_normal((4, 3)) * np.array([[10.0], [1.0], [0.1], [0.1]])
 
     def go(begin: int, end: int) -> None:
@@ -120,8 +120,8 @@ def test_a_convex_problem_is_solved_as_fast_as_by_gradient_descent(name: str) ->
     """Least squares with eigenvalues from 0.1 to 2, so L = 2.
 
     Gradient descent with a rate of 1 / L guarantees f(w_T) - f* <= L |w_0 - w*|^2 / (2 T) (Nesterov, Introductory
-    lectures on convex optimization, 2004, corollary 2.1.2, whose denominator is T + 4). Every rule does, with the
-    rate of the table; where that has to fall, with the root of the steps.
+    lectures on convex optimization, 2004, corollary 2.1.2, whose denominator is T + 4). Every rule does, with the rate
+    of the table, which decreases with the root of the steps where necessary.
     """
     case = CASES[name]
     curvature, solution = np.array([0.1, 0.5, 1.0, 2.0]), np.array([1.0, -1.0, 2.0, 0.5])
@@ -142,7 +142,7 @@ def test_a_convex_problem_is_solved_as_fast_as_by_gradient_descent(name: str) ->
 
     assert excess(1.0, 0) > 100 * bound
     assert excess(1.0, steps) <= bound
-    # The bound is met by descent: with the other sign a rule goes away from the solution.
+    # Only descent meets the bound: with the other sign a rule moves away from the solution.
     assert excess(-1.0, 20) > excess(1.0, 0)
 
 

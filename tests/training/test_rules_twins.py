@@ -16,7 +16,7 @@ from optimizer_table import CASES, Twin, batch, distance, info, network, one_thr
 FRAMEWORKS = ("pytorch", "tensorflow", "jax")
 STEPS = 200
 PAIRS = [(name, framework) for name, case in CASES.items() for framework in case.twins]
-# Tracing and compiling take a second a pair: all of them in the full suite, all of PyTorch's and some others always.
+# Tracing and compiling take a second per pair: all of them in the full suite, all of PyTorch's and some others always.
 COMPILED = [pair for pair in PAIRS if pair[1] != "pytorch"]
 CHOSEN = np.random.default_rng(5).choice(len(COMPILED), 3, replace=False)
 ALWAYS = [pair for pair in PAIRS if pair[1] == "pytorch"] + [COMPILED[index] for index in CHOSEN]
@@ -27,7 +27,7 @@ def marked() -> list[Any]:
 
 
 def made(name: str, framework: str, native: bool, hyper: Any, trained: d5.Network | None = None) -> Any:
-    """An executor and what trains it: deep5's rule or the framework's own."""
+    """An executor and its optimizer: deep5's rule or the framework's own."""
     executor = d5.framework(framework).executor(trained or network())
     own = d5.framework(framework).optimizer(name) if native else None
     optimizer: Any = own(**hyper) if own else RuleOptimizer(CASES[name].rule(**hyper))
@@ -37,7 +37,7 @@ def made(name: str, framework: str, native: bool, hyper: Any, trained: d5.Networ
 
 @contextmanager
 def averaged(optimizer: Any) -> Iterator[None]:
-    """What evaluation uses, where it is another thing than the parameters."""
+    """The values for evaluation, if they differ from the parameters."""
     if hasattr(optimizer, "averaged"):
         with optimizer.averaged():
             yield
@@ -48,7 +48,7 @@ def averaged(optimizer: Any) -> Iterator[None]:
 def compared(
     name: str, framework: str, twin: Twin, steps: int, trained: d5.Network | None = None
 ) -> tuple[float, float]:
-    """The relative distance of the parameters, and of what evaluation uses, after some steps."""
+    """The relative distance of the parameters, and of their values in evaluation, after some steps."""
     (one, ours), (two, theirs) = (
         made(name, framework, native, hyper, trained) for native, hyper in ((False, twin.rule), (True, twin.native))
     )
@@ -58,7 +58,7 @@ def compared(
         theirs.step(feed, info(step, 16))
     apart = distance(one.state_dict(), two.state_dict())
     assert np.isfinite(apart)
-    # Both have learned something: nothing would be told from a network that stays where it is.
+    # Both have learned something: a network that does not change would show nothing.
     assert distance(one.state_dict(), {key: one.network.initial(key) for key in one.network.parameter_specs}) > 1e-2
     with averaged(ours), averaged(theirs):
         return apart, distance(one.state_dict(), two.state_dict())
@@ -87,7 +87,7 @@ def test_lenet_takes_the_same_200_steps_as_torch_s_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "adagrad"])
 def test_where_epsilon_stands_is_seen(name: str) -> None:
-    """With an epsilon of some size Keras's own step is another one: what the table says of it is so."""
+    """With a sizable epsilon Keras's own step is a different one, as the table states."""
     twin = CASES[name].twins["tensorflow"]
     hyper = {**twin.rule, "epsilon": 1e-2}
     assert compared(name, "tensorflow", Twin(rule=hyper, native=hyper), 20)[0] > 1e-4

@@ -1,4 +1,4 @@
-"""Samplers: what each epoch holds, in which order, cut into which batches, and where it starts anew."""
+"""Samplers: the samples of each epoch, their order, their batches, and where an epoch starts over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deep5.training.gathering import gathered
 from deep5.training.sequences import SequenceDataset
 
 RNG = np.random.default_rng(11)
-# A test that judges what was drawn is to fail by chance once in this many runs of it; all seeds are fixed anyway.
+# A test of random draws may fail by chance once in this many runs of it; all seeds are fixed anyway.
 FALSE_ALARM = 1e-6
 
 
@@ -30,7 +30,7 @@ def numbered(count: int) -> ArrayDataset:
 
 
 class Counting(StreamDataset):
-    """A stream whose samples are numbers; it remembers which it was asked for."""
+    """A stream whose samples are numbers; it counts the samples read."""
 
     specs: dict[str, TensorSpec] = {"input": TensorSpec(shape=(), dtype="int64")}  # noqa: RUF012
 
@@ -121,7 +121,7 @@ def test_growing_batches() -> None:
     ]
     assert epoch_of(sampler, 2, 1) == epoch_of(sampler, 2)[1:]
     assert len(sampler) == 6
-    # The samples come in the same order, so the hash has to know of the sizes.
+    # The order of samples is the same, so the hash has to include the sizes.
     assert sampler.order_hash(3) != d5.ShuffleSampler(numbered(11), 2, seed=3).order_hash(3)
     assert sampler.order_hash(2) != sampler.order_hash(3)
     assert sizes.describe() == {"batches": "growing", "start": 2, "factor": 2.0, "every": 2, "most": 5}
@@ -240,7 +240,7 @@ def test_without_replacement_the_heavier_come_earlier() -> None:
     # After the heaviest, the others by their weights.
     second = orders[orders[:, 0] == 2][:, 1]
     assert stats.chisquare(np.bincount(second)[:2], len(second) * np.array([1, 2]) / 3).pvalue > FALSE_ALARM
-    # Those that weigh nothing come last, in either order.
+    # Those of weight 0 come last, in either order.
     assert set(map(tuple, orders[:, 3:])) == {(3, 4), (4, 3)}
     assert stats.binomtest(int((orders[:, 3] == 3).sum()), 8000).pvalue > FALSE_ALARM
     fewer = d5.WeightedSampler(numbered(5), 2, weights=weights, replace=False, draws=3)
@@ -418,7 +418,7 @@ def test_bad_sequences(made: Callable[[], Any], message: str) -> None:
 
 
 def typed(count: int) -> dict[str, np.ndarray]:
-    """Samples of 1 to 75 bytes, of element types with one byte to sixteen, and of none at all."""
+    """Samples of 1 to 75 bytes, of element types with one to sixteen bytes, and empty ones."""
     values = np.arange(count)
     return {
         "input": RNG.standard_normal((count, 3, 5)).astype(np.float32),
@@ -451,7 +451,7 @@ def test_batches_gathered_together_are_those_gathered_alone(count: int, size: in
             np.testing.assert_array_equal(batch[name], array[ids])
             assert batch[name].flags.c_contiguous
             assert batch[name].flags.writeable
-            # As any array that NumPy makes: a kernel is to round alike wherever in its bunch a batch lies.
+            # Aligned like any NumPy array: a kernel has to round equally wherever a batch is in its bunch.
             assert not batch[name].size or batch[name].ctypes.data % 16 == 0
 
 
@@ -543,7 +543,7 @@ def test_the_size_of_a_batch() -> None:
 
 @pytest.mark.parametrize("name", ["bucket", "weighted"])
 def test_trained_by_name(name: str) -> None:
-    """Every sample, the last partial batch included, reaches the optimizer."""
+    """Every sample, including the last partial batch, reaches the optimizer."""
     from deep5.core.plugins import load
     from deep5.training.datasets.class_templates import synthetic
 
@@ -565,7 +565,7 @@ def test_trained_by_name(name: str) -> None:
 @pytest.mark.parametrize("size", [1, 64, 128])
 @pytest.mark.parametrize(("shape", "count", "dtype"), [((1, 16, 16), 1536, "float32"), ((3, 32, 32), 12_800, "uint8")])
 def test_each_array_of_an_epoch_is_gathered_once(shape: tuple[int, ...], count: int, dtype: str, size: int) -> None:
-    """As many bytes are handed out as the arrays have, and all of them are new."""
+    """As many bytes are delivered as the arrays have, and all of them are new."""
     arrays = {"input": RNG.integers(0, 255, (count, *shape)).astype(dtype), "label": RNG.integers(0, 10, count)}
     sampler = d5.ShuffleSampler(ArrayDataset(arrays), size)
     order, handed = sampler.order(0), 0

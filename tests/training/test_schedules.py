@@ -1,4 +1,4 @@
-"""Schedules: numbers worked by hand, properties, and that they act at each step on every framework."""
+"""Schedules: hand-computed values, properties, and their effect at each step on every framework."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def values(schedule: d5.Schedule, plan: d5.Plan, steps: Any) -> list[float]:
 
 
 def by_epoch(schedule: d5.Schedule, epochs: Any, plan: d5.Plan | None = None) -> list[float]:
-    """At the first step of each epoch, where nothing is known of how many steps there are."""
+    """At the first step of each epoch, without knowing the number of steps."""
     return [schedule.value(StepInfo(step=99, epoch=epoch), plan or d5.Plan(epochs=90)) for epoch in epochs]
 
 
-# Worked by hand
+# Computed by hand
 
 TEN = d5.Plan(epochs=4, steps=10)
 
@@ -72,9 +72,9 @@ TEN = d5.Plan(epochs=4, steps=10)
         (d5.WarmUp(0.4, steps=4), (0, 1, 2, 3, 4, 39), (0.0, 0.1, 0.2, 0.3, 0.4, 0.4)),
         (d5.WarmUp(0.4, 0.2, epochs=1), (0, 5, 9, 10), (0.2, 0.3, 0.38, 0.4)),
         (d5.WarmUp(0.4, 0.2, epochs=0.5), (0, 1, 4, 5), (0.2, 0.24, 0.36, 0.4)),
-        # To what the schedule is at step 20, the straight line's middle; there it goes on as if nothing had been.
+        # To the schedule's value at step 20, the straight line's middle; from there it continues unchanged.
         (d5.WarmUp(d5.Polynomial(0.8), steps=20), (0, 10, 19, 20, 30, 40), (0.0, 0.2, 0.38, 0.4, 0.2, 0.0)),
-        # Put off: the line takes the twenty steps that are left.
+        # Delayed: the line takes the twenty remaining steps.
         (d5.WarmUp(d5.Polynomial(0.8), steps=20, delay=True), (0, 10, 20, 30, 40), (0.0, 0.4, 0.8, 0.4, 0.0)),
         (d5.WarmUp(d5.Cosine(0.8), epochs=2, delay=True), (0, 10, 20, 30, 40), (0.0, 0.4, 0.8, 0.4, 0.0)),
         (
@@ -113,7 +113,7 @@ def test_by_hand(schedule: d5.Schedule, steps: tuple[int, ...], expected: tuple[
     ids=repr,
 )
 def test_a_period_ends_in_spite_of_rounding(schedule: d5.Schedule, steps: Any, expected: tuple[float, ...]) -> None:
-    """2.3 - 0.3 and 3 · 0.1 are not 2 and 0.3 to the last bit."""
+    """2.3 - 0.3 and 3 · 0.1 are not exactly 2 and 0.3."""
     assert values(schedule, TEN, steps) == pytest.approx(expected, rel=1e-14)
 
 
@@ -176,7 +176,7 @@ def test_epochs_of_several_lengths() -> None:
 
 
 def test_linear_scaling_does_not_look_at_the_batch() -> None:
-    """The last batch of an epoch is smaller, and the learning rate is not."""
+    """The last batch of an epoch is smaller, but the learning rate is not."""
     plan, scaled = d5.Plan(epochs=1, steps=10, batch_size=1024), d5.LinearScaling(d5.Constant(0.1))
     assert [scaled.value(StepInfo(step=9, batch_size=size), plan) for size in (1024, 7, 1)] == [0.4] * 3
     with pytest.raises(UsageError, match="the batch size is not known beforehand"):
@@ -200,7 +200,7 @@ def test_a_warm_up_that_does_not_end_in_time() -> None:
 
 
 def test_an_epoch_that_was_cut_short_does_not_run_ahead() -> None:
-    """Steps count on where an epoch begins again: its share stays below one."""
+    """The step count continues when an epoch starts over: its share stays below one."""
     rate = d5.Exponential(1.0, 0.5, epochs=1)
     assert rate.value(StepInfo(step=45, epoch=1), TEN) == 0.25
     assert rate.value(StepInfo(step=3, epoch=1), TEN) == 0.5
@@ -240,7 +240,7 @@ def test_a_warm_up_is_a_straight_line_that_meets_its_schedule(
 @given(plans, numbers, numbers, numbers)
 def test_between_their_ends(plan: d5.Plan, start: float, middle: float, end: float) -> None:
     steps = range(plan.total_steps + 3)
-    # A bound may be passed by the rounding of the last operation.
+    # The rounding of the last operation may exceed a bound.
     for schedule, low, high in (
         (d5.Cosine(start, end), min(start, end), max(start, end)),
         (d5.Polynomial(start, end, power=0.7), min(start, end), max(start, end)),
@@ -322,7 +322,7 @@ def test_bad_arguments(make: Callable[[], Any], message: str) -> None:
         make()
 
 
-# What recipes need
+# For recipes
 
 EVERY = [
     d5.Constant(0.1),
@@ -398,7 +398,7 @@ class Line:
 
 
 class Watch(d5.Event):
-    """What the step in question has: the trainer's, not the schedule's word for it."""
+    """The values in effect at each step, from the trainer instead of the schedule."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
@@ -435,10 +435,10 @@ def test_a_schedule_acts_at_each_step_and_nothing_is_traced_again(framework: str
     by_hand = [expected(step, step // 3) for step in range(12)]
     assert [seen[0] for seen in watch.seen] == pytest.approx([hyper["lr"] for hyper in by_hand], rel=1e-14)
     assert [seen[1] for seen in watch.seen] == [hyper["momentum"] for hyper in by_hand]
-    # Both sizes of batch are met in the first epoch.
+    # Both batch sizes occur in the first epoch.
     assert watch.traces == [watch.traces[0]] * 4
     assert watch.traces[0] >= 1
-    # Twelve steps of some twenty operations each.
+    # Twelve steps of about twenty operations each.
     tolerance = 1e-5 if dtype == "float32" else 1e-13
     found = d5.to_numpy(trainer.executor.state_dict()["w"])
     np.testing.assert_allclose(found, line.by_hand(sampler, 4, expected), rtol=tolerance, atol=tolerance)
@@ -521,7 +521,7 @@ def test_what_a_gradient_pipeline_has_can_be_scheduled() -> None:
 
 
 class OwnStep:
-    """An optimizer of a user's, with `set_hyper` and nothing more."""
+    """A user's optimizer with only `set_hyper`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, float]] = []
@@ -588,7 +588,7 @@ def test_values_that_are_no_numbers_name_schedule_and_step() -> None:
         with pytest.raises(UsageError, match=rf"^schedule of 'lr' at step {step}: "):
             run.train(1, [d5.Scheduled({"lr": schedule})])
         assert run.step == step
-    # Whole numbers and NumPy's are numbers.
+    # Integers and NumPy's numbers are numbers.
     run, event = trainer_of(line, d5.SGD()), d5.Scheduled({"lr": Odd(np.float32(0.5), 1)})
     run.train(1, [event])
     assert event.values == {"lr": 1.0}
@@ -630,7 +630,7 @@ def test_hyperparameters_are_read_as_they_are() -> None:
 
 
 def test_what_is_read_is_what_is_in_force() -> None:
-    """Beside a schedule of something else, and of an optimizer that owns its step."""
+    """With a schedule of another parameter, and with an optimizer that owns its step."""
     clipped = d5.RuleOptimizer(d5.SGD(0.25), clip_norm=1.0)
     scheduled = SimpleNamespace(values={"clip_norm": 0.5})
     read = hyper_reader(clipped, ["lr", "clip_norm", "clip_value"], [scheduled])

@@ -26,7 +26,7 @@ Y = X @ np.array([1.0, -2.0, 0.5, 3.0]) + 0.3 * DRAW.standard_normal(SAMPLES)
 
 
 def ridge(dtype: str = "float64") -> d5.Network:
-    """Least squares with a penalty: 0.5 mean (x w - y)^2 + 0.5 DECAY |w|^2; strongly convex, its solution is known."""
+    """Least squares with a penalty: 0.5 mean (x w - y)^2 + 0.5 DECAY |w|^2; strongly convex, with known solution."""
     build = NetworkBuilder("ridge", dtype=dtype)
     x, y = build.input("x", ("N", FEATURES)), build.input("y", ("N", 1))
     w = build.parameter("w", (FEATURES, 1), zeros)
@@ -111,7 +111,7 @@ def test_a_step_length_keeps_the_strong_wolfe_conditions(name: str, c2: float) -
 def test_a_line_search_ends() -> None:
     start = Trial(0.0, 1.0, -1.0)
     calls: list[float] = []
-    # It goes down without end, and it goes up whatever its slope says.
+    # It falls without end, and it rises against its slope.
     assert strong_wolfe(lambda a: (1 - a, -1.0), start, 1.0, evaluations=5) == Trial(16.0, -15.0, -1.0)
     assert strong_wolfe(lambda a: (calls.append(a), (2.0, 1.0))[1], start, 1.0, evaluations=7) is None  # type: ignore[func-returns-value]
     assert len(calls) == 7
@@ -149,7 +149,7 @@ def test_a_pair_without_curvature_is_left_out() -> None:
 
 
 def test_lbfgs_takes_its_first_step_as_worked_by_hand() -> None:
-    """The steepest descent of length 1: the gradient's norm is above 1, and the step keeps both conditions."""
+    """Steepest descent of length 1: the gradient's norm is above 1, and the step meets both conditions."""
     optimizer = d5.LBFGS()
     executor = bound(optimizer)
     gradient = slope(np.zeros(FEATURES), slice(None))
@@ -163,7 +163,7 @@ def test_lbfgs_takes_its_first_step_as_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_lbfgs_solves_least_squares(iterations: int) -> None:
-    """Four unknowns: with as many pairs it is BFGS, which needs some more steps than there are unknowns."""
+    """Four unknowns: with as many pairs it is BFGS, which needs a few more steps than there are unknowns."""
     optimizer = d5.LBFGS(iterations=iterations)
     executor = bound(optimizer)
     for step in range(12 // iterations):
@@ -176,7 +176,7 @@ def test_lbfgs_solves_least_squares(iterations: int) -> None:
 
 
 def test_lbfgs_finds_what_scipy_finds_on_the_digits() -> None:
-    """Softmax regression with a penalty, 7850 parameters: the same descent, in as many evaluations, about."""
+    """Softmax regression with a penalty, 7850 parameters: the same descent, with about as many evaluations."""
     build = NetworkBuilder("softmax", dtype="float64")
     x, label = build.input("input", ("N", 784)), build.input("label", ("N",), "int64")
     w, b = build.parameter("w", (784, 10), zeros), build.parameter("b", (10,), zeros)
@@ -203,9 +203,9 @@ def test_lbfgs_finds_what_scipy_finds_on_the_digits() -> None:
     options = {"maxiter": 40, "ftol": 0.0}
     want = scipy.optimize.minimize(function, np.zeros(7850), jac=True, method="L-BFGS-B", options=options)
     assert want.nit == 40
-    # Another line search: the path is nearly the same one, and falls from 2.3 to 0.64.
+    # Another line search: the path is nearly the same, and falls from 2.3 to 0.64.
     assert found == pytest.approx(want.fun, rel=1e-2)
-    # The first pass of each of our steps is one more, since the batch may be another one.
+    # Each of our steps needs one more pass at its start, since the batch may differ.
     assert optimizer.calls <= 1.2 * (calls + 40)
 
 
@@ -233,7 +233,7 @@ def test_lbfgs_stays_where_the_loss_is_not_finite() -> None:
 
 
 def normalised() -> d5.Network:
-    """With batch normalisation and dropout."""
+    """With batch normalization and dropout."""
     build = NetworkBuilder("normalised", dtype="float64")
     x, label = build.input("input", ("N", 784)), build.input("label", ("N",), "int64")
     x = build.op("MatMul", x, build.parameter("w", (784, 8)))
@@ -254,11 +254,11 @@ def test_lbfgs_has_one_mask_and_one_batch_of_statistics_a_step() -> None:
         before = executor.state_dict()
         plain.load_state_dict(before)
         losses.append(float(optimizer.step(data, at)["loss"]))
-        # One pass moves the statistics once, however often the line search looked.
+        # One pass updates the statistics once, for any number of line search evaluations.
         plain.inference(data, training=True, info=at)
         for name in ("mean", "variance"):
             np.testing.assert_array_equal(executor.state_dict()[name], plain.state_dict()[name])
-        # Under the mask of the step the loss has fallen: it would not have under others.
+        # With the mask of the step the loss has fallen; with other masks it would not have.
         again = float(executor.inference(data, training=True, info=at)["loss"])
         assert again < losses[-1]
         executor.load_state_dict({**executor.state_dict(), **{n: plain.state_dict()[n] for n in ("mean", "variance")}})
@@ -269,7 +269,7 @@ def test_lbfgs_has_one_mask_and_one_batch_of_statistics_a_step() -> None:
 
 
 def test_sag_as_in_the_paper() -> None:
-    """Algorithm 1, several samples a step, the mean over those seen so far."""
+    """Algorithm 1, several samples per step, the mean over those seen so far."""
     optimizer = d5.SAG(0.05)
     executor = bound(optimizer)
     w, memory = np.zeros(FEATURES), {}
@@ -303,7 +303,7 @@ def test_sag_of_batches_weighs_them_by_their_samples() -> None:
 
 
 def test_sag_converges_as_proved_where_gradient_descent_by_samples_does_not() -> None:
-    """The theorem of the paper (section 3), with a rate of 1 / (16 L) and memory that begins at zero:
+    """The theorem of the paper (section 3), with a rate of 1 / (16 L) and memory initialized to zero:
     E f(w_k) - f* <= (1 - min(mu / (16 L), 1 / (8 n)))^k C_0,
     C_0 = f(w_0) - f* + 4 L / n |w_0 - w*|^2 + sigma^2 / (16 L), sigma^2 the mean of |f_i'(w*)|^2."""
     steepest = max(float(x @ x) for x in X) + DECAY
@@ -386,7 +386,7 @@ def learned(optimizer: Any, begin: int, end: int, dtype: str) -> list[float]:
     return losses
 
 
-# What compiles takes seconds: one of the three always.
+# Frameworks that compile take seconds: one of the three always.
 ALWAYS = [("sag by batch", framework) for framework in FRAMEWORKS]
 ALWAYS += [(name, "reference") for name in MADE]
 PAIRS = [
@@ -398,7 +398,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("name", "framework"), PAIRS)
 def test_every_framework_takes_the_same_steps(name: str, framework: str) -> None:
-    """In float64 to rounding, in float32 to the rounding of that; the digits, eight steps."""
+    """In float64 to rounding, in float32 to its rounding; the digits, eight steps."""
     dtype, found = "float32" if framework == "onnxruntime" else "float64", []
     for where, of in (("reference", "float64"), (framework, dtype)):
         optimizer = MADE[name]()
@@ -417,7 +417,7 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str
 
     whole, optimizer = start()
     learned(optimizer, 0, 3, "float32")
-    optimizer.set_hyper("lr", 0.5 * optimizer.lr)  # holds in what goes on
+    optimizer.set_hyper("lr", 0.5 * optimizer.lr)  # also applies after the resume
     learned(optimizer, 3, 7, "float32")
     states = whole.state_dict(), optimizer.state_dict()
     assert all(isinstance(value, np.ndarray) or json.dumps(value) for value in states[1].values())
@@ -430,7 +430,7 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str
         assert got.keys() == want.keys()
         for key, value in want.items():
             np.testing.assert_array_equal(got[key], value, err_msg=key)
-    # What was handed out is a copy: it is what it was, and makes the same of a third.
+    # The returned state is a copy: unchanged, it resumes a third run identically.
     third, last = start()
     third.load_state_dict(states[0])
     last.load_state_dict(states[1])
@@ -457,7 +457,7 @@ def test_a_state_that_does_not_fit_is_refused(name: str) -> None:
             optimizer.load_state_dict({**state, key: np.zeros(999, np.float32)})
     with pytest.raises(ShapeError, match=r"missing or unknown hyperparameters: \['lr'\]; allowed: lr"):
         optimizer.load_state_dict({**state, "hyper": {"values": {}}})
-    optimizer.load_state_dict({key: value for key, value in state.items() if key != "hyper"})  # an earlier deep5's
+    optimizer.load_state_dict({key: value for key, value in state.items() if key != "hyper"})  # of an earlier deep5
     optimizer.load_state_dict(state)
     for key, value in optimizer.state_dict().items():
         np.testing.assert_array_equal(value, state[key])
@@ -473,7 +473,7 @@ def test_the_rate_may_change(name: str) -> None:
     assert optimizer.describe()["lr"] == 1e-12
     json.dumps(optimizer.describe())
     optimizer.step(feed(), info(0, np.arange(SAMPLES)))
-    if name != "lbfgs":  # whose line search makes a short first step longer
+    if name != "lbfgs":  # its line search makes a short first step longer
         assert np.abs(weights(executor)).max() < 1e-10
     with pytest.raises(UsageError, match="no hyperparameter 'momentum'; allowed: lr"):
         optimizer.set_hyper("momentum", 0.5)

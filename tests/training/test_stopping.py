@@ -1,4 +1,4 @@
-"""Events that stop training: at the right step, for the reason that is said, and again after a resume."""
+"""Events that stop training: at the right step, with the stated reason, and again after a resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deep5.core.plugins import load, name_of
 
 
 class Scripted:
-    """Executor and optimizer in one: losses of steps and scores of epochs as they are given."""
+    """Executor and optimizer in one: with given losses of steps and scores of epochs."""
 
     def __init__(self, losses: list[float] | None = None, scores: list[dict[str, float]] | None = None) -> None:
         self.network = SimpleNamespace(outputs={"loss": None, "logits": None}, inputs={"label": None})
@@ -46,7 +46,7 @@ class Scripted:
 
 
 class Native:
-    """A loss that notes when it is read."""
+    """A loss that records when it is read."""
 
     def __init__(self, owner: Scripted, step: int) -> None:
         self.owner, self.step = owner, step
@@ -57,7 +57,7 @@ class Native:
 
 
 class Batches:
-    """So many batches of four of their samples each."""
+    """This many batches, each with its own four samples."""
 
     def __init__(self, count: int, known: bool = True) -> None:
         self.count, self.known = count, known
@@ -74,7 +74,7 @@ class Batches:
 
 
 class ScriptedTrainer(d5.Trainer):
-    """Its evaluations are the scores that were given."""
+    """Its evaluations return the given scores."""
 
     def _evaluate(self, *arguments: Any) -> dict[str, float]:
         script: Any = self.executor
@@ -82,7 +82,7 @@ class ScriptedTrainer(d5.Trainer):
 
 
 class Keep(d5.Event):
-    """Notes hooks, and a checkpoint after every step and epoch."""
+    """Records hooks, and a checkpoint after every step and epoch."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -128,9 +128,9 @@ def of_losses(*losses: float) -> Any:
     ("losses", "options", "epochs"),
     [
         ((5, 4, 3, 2, 1), {"patience": 1}, None),
-        ((5, 4, 4, 3, 2), {"patience": 1}, 3),  # as good is not better
-        ((5, 4, 4.5, 4.4, 3), {"patience": 2}, 4),  # held against the best one, not the one before
-        ((5, 4, 4.5, 3.9, 4, 4, 1), {"patience": 2}, 6),  # the count begins anew
+        ((5, 4, 4, 3, 2), {"patience": 1}, 3),  # equal is not better
+        ((5, 4, 4.5, 4.4, 3), {"patience": 2}, 4),  # compared with the best one, not the previous one
+        ((5, 4, 4.5, 3.9, 4, 4, 1), {"patience": 2}, 6),  # the count restarts
         ((5, 4.6, 4.2), {"patience": 1, "min_delta": 0.5}, 2),
         ((5, 4.6, 4.2, 3.8, 3.6), {"patience": 2, "min_delta": 0.5}, None),
         ((5, 4.5, 1), {"patience": 1, "min_delta": 0.5}, 2),  # by more than min_delta
@@ -139,7 +139,7 @@ def of_losses(*losses: float) -> Any:
         ((5, math.nan, 4, math.nan, math.nan, 1), {"patience": 2}, 5),
         ((math.nan, math.nan, 1), {"patience": 2}, 2),
         ((5, 4, 4, 3), {"patience": 1, "monitor": "accuracy"}, 3),
-        ((5, 4, 4), {"patience": 1}, None),  # the last epoch: nothing is left to stop
+        ((5, 4, 4), {"patience": 1}, None),  # the last epoch: nothing left to stop
     ],
 )
 def test_early_stopping(losses: tuple[float, ...], options: dict[str, Any], epochs: int | None) -> None:
@@ -163,7 +163,7 @@ def test_what_early_stopping_says() -> None:
 
 
 def test_everybody_hears_of_the_epoch_that_decided() -> None:
-    """Whatever the order of events, and whatever they write down: nobody misses the last evaluation."""
+    """For any order of events, and whatever they record: all of them see the last evaluation."""
     for place in (0, 1):
         keep, run = Keep(), of_losses(1, 2, 3)
         events: list[d5.Event] = [keep]
@@ -233,7 +233,7 @@ def test_stop_at_accuracy() -> None:
 
 
 class Clock:
-    """A trainer's clock that goes on by a second a step."""
+    """A trainer's clock that advances by a second per step."""
 
     def __init__(self, run: Any, monkeypatch: pytest.MonkeyPatch, before_s: float = 0.0) -> None:
         monkeypatch.setattr(type(run), "elapsed_ns", lambda trainer: int((before_s + trainer.step) * 1e9))
@@ -270,7 +270,7 @@ def test_the_time_before_a_resume_counts(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_time_that_a_run_takes() -> None:
-    """By the real clock: a step of 20 ms, at least two of them and at most as many as fit."""
+    """With the real clock: a step of 20 ms, at least two of them and at most as many as fit."""
     run = trainer(batches=1000)
     run.executor.wait_s = 0.02
     run.train(1, [d5.StopAfter(0.05)])
@@ -285,7 +285,7 @@ def test_time_is_looked_at_where_the_length_is_not_known(monkeypatch: pytest.Mon
     assert (run.step, run.epoch, run.status) == (3, 0, "stopped")
 
 
-# Losses that are no numbers
+# Losses that are not finite
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_time_is_looked_at_where_the_length_is_not_known(monkeypatch: pytest.Mon
     [(1, 4, 5), (2, 4, 6), (2, 5, 6), (4, 5, 6), (4, 0, 3), (100, 4, 6), (4, 3, 4), (100, 8, 9)],
 )
 def test_stop_on_nan(every: int, at: int, step: int) -> None:
-    """Three batches an epoch: losses are read after so many steps, and when an epoch's are over."""
+    """Three batches per epoch: losses are read after this many steps, and at the end of an epoch."""
     run = trainer([1.0] * at + [math.nan])
     run.train(3, [d5.StopOnNaN(every)])
     assert (run.status, run.step) == ("stopped", step)
@@ -353,7 +353,7 @@ def test_many_samples_are_told_by_the_first_of_them() -> None:
 
 
 def test_a_real_run_that_diverges_names_the_step() -> None:
-    """The learning rate is far too large; on the reference, the same step by hand."""
+    """The learning rate is far too large; the step is the one with the first loss that is not finite."""
     build = d5.NetworkBuilder("bowl")
     product = build.op("MatMul", build.input("x", ("N", 2)), build.parameter("w", (2, 1), d5.networks.ones))
     network = build.network({"loss": build.op("ReduceMean", build.op("Mul", product, product), keepdims=0)})
@@ -404,7 +404,7 @@ def test_bad_arguments(make: Callable[[], Any], message: str) -> None:
 
 
 def test_what_they_are_in_a_recipe() -> None:
-    """Parameters and nothing that a run leaves behind."""
+    """Parameters, without the state of a run."""
     event, run = d5.EarlyStopping(patience=3), of_losses(1, 2, 3, 4, 5)
     before = canonical([event, d5.StopAtAccuracy(97), d5.StopAfter(60), d5.StopOnNaN()], "events")
     assert before == [
@@ -445,7 +445,7 @@ def test_a_recipe_with_events_and_schedules(tmp_path: Path, deep5: Any, monkeypa
     (folder,) = (path for path in (tmp_path / "results").iterdir() if path.is_dir())
     result = json.loads((folder / "result.json").read_text())
     assert result["status"] == "success"
-    # The gain demanded is more than any: the second epoch decides.
+    # The required gain is larger than any: the second epoch decides.
     assert result["reasons"][0].startswith(
         "stopped: early stopping after 2 epochs: the loss has not become better in 1"
     )
@@ -453,7 +453,7 @@ def test_a_recipe_with_events_and_schedules(tmp_path: Path, deep5: Any, monkeypa
     assert rows[0][-2:] == ["lr", "beta1"]
     assert len(rows) == 1 + 2 * 5
     rates = [float(row[5]) for row in rows[1:]]
-    # Five steps of warm-up to what the cosine is at the fifth of 45 steps.
+    # Five steps of warm-up to the cosine's value at the fifth of 45 steps.
     peak = 0.0015 * (1 + math.cos(math.pi * 5 / 45))
     assert rates[:6] == pytest.approx([peak * step / 5 for step in range(6)])
     assert {row[6] for row in rows[1:]} == {"0.8"}

@@ -45,7 +45,7 @@ def trainer(rule: Any = None, *, batch_size: int = 4, framework: str = "referenc
 
 
 class Recorder(d5.Event):
-    """Notes every call."""
+    """Records every call."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -66,7 +66,7 @@ for _hook in HOOKS:
 
 
 class At(d5.Event):
-    """Raises at a step."""
+    """Raises an error at a step."""
 
     def __init__(self, step: int, error: BaseException) -> None:
         self.step, self.error = step, error
@@ -96,7 +96,7 @@ def test_the_order_of_calls() -> None:
     recorder, run = Recorder(), trainer(batch_size=11)
     run.train(2, [recorder])
     step = ["before_batch", "before_step", "after_step", "after_batch", "after_all"]
-    # Asked once more than there are batches: whoever asks cannot know.
+    # Called once more than there are batches: the end is unknown before.
     judged = ["before_evaluation", *["after_evaluation_batch"] * 3, "after_evaluation"]
     epoch = ["before_epoch", *step, "before_batch", *judged, "after_epoch", "after_all"]
     assert recorder.calls == ["before_training", *epoch, *epoch, "after_training"]
@@ -113,7 +113,7 @@ def test_the_last_partial_batch_changes_the_weights_as_by_hand() -> None:
         for name, value in other.parameters().items():
             np.subtract(value, np.float32(0.1) * other.gradients()[name], out=value)
     for name, value in other.parameters().items():
-        # Two roundings of float32 a step.
+        # Two roundings of float32 per step.
         np.testing.assert_allclose(run.executor.parameters()[name], value, rtol=1e-6, atol=1e-7)
 
 
@@ -219,7 +219,7 @@ def test_an_event_may_stop_training() -> None:
     run.train(5, [recorder, At(3, d5.StopTraining("good enough"))])
     assert (run.status, run.reason, run.step, run.epoch) == ("stopped", "good enough", 4, 1)
     assert recorder.calls[-1] == "after_training"
-    run.train(1)  # the epoch that was cut short begins again
+    run.train(1)  # the incomplete epoch starts over
     assert (run.status, run.reason, run.epoch) == ("success", "", 2)
 
 
@@ -234,7 +234,7 @@ def test_an_exception_goes_through_and_leaves_nothing_attached(error: BaseExcept
     assert run.listeners.events == ()
     assert recorder.calls.count("after_training") == 1
     run.train(1)
-    assert recorder.calls.count("after_step") == 2  # the last one stopped before the recorder was told again
+    assert recorder.calls.count("after_step") == 2  # the last one stopped before the recorder's second call
     assert run.status == "success"
 
 
@@ -266,7 +266,7 @@ def test_the_status_is_known_when_training_ends() -> None:
 
 
 class Waiting(d5.Event):
-    """Takes its time wherever the clock stands, and keeps a state; notes what it sees of the clock."""
+    """Takes its time while the clock does not run, and has a state; records the clock."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -285,7 +285,7 @@ class Waiting(d5.Event):
 
 
 def test_the_clock_runs_while_epochs_are_trained() -> None:
-    """Not before the first one, and not when training is over, of a fresh training and of one that goes on."""
+    """Not before the first epoch, and not after training, for a new training and for a resumed one."""
 
     class Keep(d5.Event):
         def after_all(self, trainer: Any) -> None:
@@ -317,7 +317,7 @@ def test_the_clock_runs_while_epochs_are_trained() -> None:
 
 
 def test_the_throughput_of_an_epoch_that_goes_on_is_of_its_steps() -> None:
-    """What the new process does before its first step is no part of it."""
+    """The new process's work before its first step does not count."""
 
     class Keep(d5.Event):
         def after_all(self, trainer: Any) -> None:
@@ -332,7 +332,7 @@ def test_the_throughput_of_an_epoch_that_goes_on_is_of_its_steps() -> None:
     again.train(1, [observer, Waiting()])
     (sample,) = observer.samples()
     assert sample.step == 3
-    # Eleven samples, less the first of each size; with the waiting it would be less than 4 in 0.6 s.
+    # Eleven samples, minus the first of each size; with the waiting it would be less than 4 in 0.6 s.
     assert sample.value > 4 / 0.3
 
 
@@ -461,7 +461,7 @@ def test_lines_where_the_output_is_no_terminal(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Fixed:
-    """A step of a stated time, and figures that do not change."""
+    """A step of a given duration, and constant figures."""
 
     def __init__(self, seconds: float) -> None:
         self.network = SimpleNamespace(outputs={"loss": None, "logits": None}, inputs={"label": None})
@@ -533,7 +533,7 @@ finally:
 
 
 def on_terminal(events: str, interrupt: bool = False, **environment: str) -> tuple[str, int]:
-    """What a child process writes to a pseudo-terminal, and its status."""
+    """A child process's output to a pseudo-terminal, and its status."""
     parent, child = pty.openpty()
     source = CHILD.format(tests=sys.path, events=events)
     process = subprocess.Popen(
@@ -626,7 +626,7 @@ def test_the_log_of_a_run_that_was_cut_short(tmp_path: Path, error: BaseExceptio
         run.train(3, [d5.CSVLogger(str(tmp_path / "log.csv")), At(4, error)])
     table = rows(tmp_path / "log.csv")
     assert [row["step"] for row in table] == list("01234")
-    # The accuracy of the epoch before does not stand in the unfinished one.
+    # The unfinished epoch does not have the accuracy of the previous one.
     assert [bool(row["test_accuracy"]) for row in table] == [False, False, True, False, False]
 
 

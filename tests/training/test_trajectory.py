@@ -21,7 +21,7 @@ RULES: dict[str, Callable[[], d5.UpdateRule]] = {
     "momentum": lambda: d5.Momentum(lr=0.01, momentum=0.9),
 }
 LOSSES = ("cross_entropy", "mean_squared_error")
-# The sample for every day: a network of each kind once, rules and losses in turn; the rest belongs to `make test-all`.
+# The daily sample: a network of each kind once, rules and losses in turn; the rest is in `make test-all`.
 SAMPLE = {
     (name, list(RULES)[index % 2], LOSSES[index // 2 % 2])
     for index, name in enumerate(NETWORKS)
@@ -38,7 +38,7 @@ CASES = [
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """One thread each, given back at the end: two cores are shared by whatever else runs."""
+    """One thread each, restored at the end: other processes share the two cores."""
     frameworks = [d5.framework(name) for name in ("pytorch", "reference")]
     network = d5.networks.mlp(features=2, hidden=2, classes=2)
     before = [framework.executor(network).settings()["threads"] for framework in frameworks]
@@ -64,12 +64,12 @@ def prove(name: str, rule: str, loss: str, frameworks: Any = FRAMEWORKS, steps: 
 def test_all_pairs_train_alike(name: str, rule: str, loss: str) -> None:
     proof = prove(name, rule, loss)
     assert proof.passed, "\n".join(proof.failures())
-    # Nobody is left out but ONNX Runtime, of float64.
+    # Only ONNX Runtime in float64 is excluded.
     assert all(line.startswith("onnxruntime in float64: ") for line in proof.left_out), proof.left_out
     curve = proof.losses["reference", "float64"]
     assert len(curve) == STEPS
     assert curve[-10:].mean() < 0.9 * curve[0]  # it learns: two constants would agree as well
-    # Pairs of all that took part, in every part.
+    # Pairs of all participants, in every part.
     doubles, singles = (sum(kind == dtype for _, kind in proof.losses) for dtype in ("float64", "float32"))
     assert singles == len(FRAMEWORKS)
     pairs = {
@@ -92,7 +92,7 @@ def test_compiled_modes_train_as_the_plain_ones(name: str, mode: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rule", "loss"),
-    # Each network once, with what the sample for every day does not pair it with.
+    # Each network once, with a rule and a loss that the daily sample does not combine with it.
     [(name, list(RULES)[(index + 1) % 2], LOSSES[index // 2 % 2]) for index, name in enumerate(NETWORKS)],
 )
 def test_openvino_trains_as_the_reference(name: str, rule: str, loss: str) -> None:
@@ -103,7 +103,7 @@ def test_openvino_trains_as_the_reference(name: str, rule: str, loss: str) -> No
 
 
 class Wrong:
-    """The reference with one thing wrong."""
+    """The reference with one error."""
 
     def __init__(self, framework: d5.Framework, spoil: Callable[[Any], None]) -> None:
         self._framework, self._spoil, self.name = framework, spoil, "wrong"
@@ -121,7 +121,7 @@ def _output_off(executor: Any) -> None:
 
 
 def _baked_in(executor: Any) -> None:
-    """A step size that was read once and is never read again."""
+    """A step size that is read once and never again."""
     made = executor.train_step
 
     def train_step(rule: Any, *args: Any, **kwargs: Any) -> Any:
@@ -145,7 +145,7 @@ def _baked_in(executor: Any) -> None:
 
 
 class _LongStep:
-    """A step whose rule has a step size that is 1 % off, in float32 alone."""
+    """A step whose rule has a step size that is 1 % off, in float32 only."""
 
     def __init__(self, step: Any, rule: Any) -> None:
         self._step, self._rule = step, rule
@@ -166,7 +166,7 @@ class _LongStep:
 
 
 class _WholeOnly(_LongStep):
-    """The same, in the whole step alone."""
+    """The same, only in the whole step."""
 
     def apply(self, gradients: Any, info: Any) -> None:
         self._step.apply(gradients, info)
@@ -182,7 +182,7 @@ def _off_in_single(made: Callable[[Any, Any], Any]) -> Callable[[Any], None]:
 
 
 class Scheduled(d5.Adam):
-    """Adam whose step size is halved by the way; `new_input` is called once a step."""
+    """Adam whose step size is halved during training; `new_input` is called once per step."""
 
     def new_input(self, info: d5.StepInfo) -> Any:
         if info.step == 10:
@@ -214,7 +214,7 @@ def test_a_wrong_executor_is_caught_behind_kinks(name: str) -> None:
 @pytest.mark.parametrize(("made", "seen"), [(_LongStep, 2), (_WholeOnly, 1)])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_wrong_update_in_float32_is_caught_behind_kinks(rule: str, made: Any, seen: int) -> None:
-    """As ONNX Runtime's would be, which takes no part in float64: 1 % is within what kinks do to a loss."""
+    """Like ONNX Runtime, which is excluded in float64: 1 % is within the effect of kinks on a loss."""
     frameworks: Any = [d5.framework("reference"), Wrong(d5.framework("reference"), _off_in_single(made))]
     proof = prove("lenet_relu", rule, "cross_entropy", frameworks, steps=6)
     assert [c.what for c in proof.comparisons if not c.passed][-seen:] == [
@@ -233,7 +233,7 @@ def test_a_baked_in_hyperparameter_is_caught() -> None:
     )
     assert _parts(proof) >= {"a", "d"}
     constant = prove("lstm", "adam", "cross_entropy", frameworks, steps=30)
-    assert constant.passed, constant.failures()  # it is the schedule that shows it
+    assert constant.passed, constant.failures()  # only a schedule shows it
 
 
 def test_a_wrong_gradient_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Transforms: what they make of images, that they draw by (seed, epoch, sample) and nothing else, and how they draw."""
+"""Transforms: their results on images, draws that depend only on (seed, epoch, sample), and their distributions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deep5.training.transforms import fitted, kernels
 from deep5.training.transforms.draws import whole_numbers
 
 RNG = np.random.default_rng(3)
-# A test that judges draws is to fail by chance once in this many runs of it; all seeds are fixed anyway.
+# A test of draws may fail by chance once in this many runs of it; all seeds are fixed anyway.
 FALSE_ALARM = 1e-6
 
 RANDOM: dict[str, Any] = {
@@ -40,7 +40,7 @@ FIXED: dict[str, Any] = {
     "normalise": d5.Normalise((0.1, 0.2, 0.3), (0.5, 0.6, 0.7)),
 }
 TRANSFORMS = RANDOM | FIXED
-# Half a byte is no filling.
+# Half a byte is not a valid fill value.
 CASES = [
     (name, dtype)
     for name in TRANSFORMS
@@ -51,7 +51,7 @@ CASES = [
 
 @pytest.fixture(params=["compiled", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With the compiled kernels and without: the same bits are asked of both."""
+    """With the compiled kernels and without: both have to be bit-identical."""
     if request.param == "numpy":
         monkeypatch.setattr(kernels, "_compiled", lambda: None)
     return str(request.param)
@@ -83,7 +83,7 @@ def test_the_words_are_philox() -> None:
                 "0xbc57ac4c",
                 "0x9b00dbd8",
             ]
-    # The full counter is held to the known answers where the masks of dropout are.
+    # The tests of dropout masks compare the full counter with the known answers.
     ids, key = np.arange(50), 0x299F31D0A4093822
     np.testing.assert_array_equal(kernels.words(ids, block=9, key=key), philox(ids, high=9, key=key))
 
@@ -126,7 +126,7 @@ def test_a_sample_comes_out_the_same_in_any_batch(name: str, way: str) -> None:
     np.testing.assert_array_equal(apply(transform, pixels[order], ids[order], 5), whole[order])
     for at in range(12):
         np.testing.assert_array_equal(apply(transform, pixels[at : at + 1], ids[at : at + 1], 5)[0], whole[at])
-    # Arrays that are no plain block of memory, and other epochs in between.
+    # Arrays that are not contiguous, and other epochs in between.
     apply(transform, pixels, ids, 6)
     strided = np.asfortranarray(pixels)
     np.testing.assert_array_equal(apply(transform, strided, ids, 5), whole)
@@ -153,7 +153,7 @@ def test_draws_follow_seed_epoch_and_sample(name: str) -> None:
     transform = RANDOM[name]
     pixels = np.repeat(images(1, "float32"), 60, axis=0)
     one, other = transform.seeded(1), transform.seeded(2)
-    assert one.seeded(9) is one  # it has a seed of its own
+    assert one.seeded(9) is one  # it already has a seed
     made = [apply(made_by, pixels, None, epoch) for made_by, epoch in ((one, 0), (one, 1), (other, 0), (one, 0))]
     np.testing.assert_array_equal(made[0], made[3])
     for first, second in ((0, 1), (0, 2), (1, 2)):
@@ -166,18 +166,18 @@ def test_a_sampler_seeds_its_transforms_apart() -> None:
     data = ArrayDataset({"input": images(40)})
     twice = [d5.Flip(), d5.Flip()]
     sampler = d5.OrderedSampler(data, 40, seed=4, transforms=twice)
-    assert [transform.seed for transform in twice] == [None, None]  # the caller's are left as they are
+    assert [transform.seed for transform in twice] == [None, None]  # the caller's objects are unchanged
     seeds = [transform.seed for transform in sampler.transforms]  # type: ignore[attr-defined]
     assert len({*seeds, None}) == 3
     again = d5.ShuffleSampler(data, 7, seed=4, transforms=twice)
     assert [transform.seed for transform in again.transforms] == seeds  # type: ignore[attr-defined]
-    # So a sample is the same whatever order and batch size it comes in.
+    # So a sample is the same in any order and batch size.
     [(_, whole)] = sampler.batches(2)
     for ids, inputs in again.batches(2):
         np.testing.assert_array_equal(inputs["input"], whole["input"][ids])
 
 
-# What each of them does
+# The effect of each
 
 
 def test_crops_are_windows_of_the_filled_image(way: str) -> None:
@@ -199,14 +199,14 @@ def test_crops_are_windows_of_the_filled_image(way: str) -> None:
 
 
 def test_every_place_is_as_likely() -> None:
-    # Two pixels tell where an image of 9 x 9 was cropped.
+    # Two pixels show where an image of 9 x 9 was cropped.
     count = 81_000
     rows = np.broadcast_to(np.arange(9, dtype=np.uint8)[:, None], (9, 9))
     pixels = np.broadcast_to(np.stack([rows, rows.T]), (count, 2, 9, 9))
     places = apply(d5.RandomCrop(1), pixels)[:, :, 0, 0].astype(int)
     counts = np.bincount(places[:, 0] * 9 + places[:, 1], minlength=81)
     assert stats.chisquare(counts).pvalue > FALSE_ALARM
-    # Neighbours are independent, of each other and of the next epoch.
+    # Neighbors are independent, of each other and of the next epoch.
     for one, other in ((places[:-1, 0], places[1:, 0]), (places[:, 0], places[:, 1])):
         assert stats.chi2_contingency(np.histogram2d(one, other, bins=9)[0]).pvalue > FALSE_ALARM
     later = apply(d5.RandomCrop(1), pixels, epoch=1)[:, 0, 0, 0].astype(int)
@@ -269,7 +269,7 @@ def test_resized_as_pytorch_does(size: tuple[int, int], antialias: bool, way: st
     pixels = images(3, "float64")
     theirs = torch.nn.functional.interpolate(torch.from_numpy(pixels), size, mode="bilinear", antialias=antialias)
     made = apply(d5.Resize(size, antialias=antialias), pixels)
-    # PyTorch's sums of at most some ten terms up to 1, in another order.
+    # PyTorch's sums of at most about ten terms up to 1, in another order.
     np.testing.assert_allclose(made, theirs.numpy(), rtol=0, atol=1e-14)
     single = apply(d5.Resize(size, antialias=antialias), pixels.astype(np.float32))
     np.testing.assert_allclose(single, made, rtol=0, atol=1e-6)
@@ -304,7 +304,7 @@ def test_area_crops_have_the_stated_areas_and_shapes() -> None:
     assert (top + height <= 200).all()
     assert (left + width <= 300).all()
     ratio, share = width / height, height * width / 60_000
-    # Extents are rounded to whole pixels, of at least some 60.
+    # Sizes are rounded to whole pixels, of at least about 60.
     assert ratio.min() > 0.75 - 0.02
     assert ratio.max() < 4 / 3 + 0.02
     assert 0.08 - 0.005 < share.min() < 0.1
@@ -315,7 +315,7 @@ def test_area_crops_have_the_stated_areas_and_shapes() -> None:
     assert stats.kstest(np.log(small[:, 3] / small[:, 2]), stats.uniform(np.log(0.75), spread).cdf).pvalue > FALSE_ALARM
     place = small[:, 0] / (2000 - small[:, 2])
     assert stats.kstest(place, stats.uniform().cdf).pvalue > FALSE_ALARM
-    # What never fits is the largest window in the middle that has a ratio within the bounds.
+    # If no window fits, it is the largest one in the middle with a ratio within the bounds.
     assert (
         d5.RandomResizedCrop(8, scale=(1, 1), ratio=(1, 1)).windows(np.arange(2), 0, 20, 30).tolist()
         == [[0, 5, 20, 20]] * 2
@@ -333,7 +333,7 @@ def test_an_area_crop_is_a_crop_and_a_resize() -> None:
         np.testing.assert_array_equal(made[at], apply(d5.Resize((6, 6)), window)[0])
 
 
-# What fits a network
+# For a given network
 
 
 def network_inputs(dtype: str = "float32", size: int = 8) -> dict[str, TensorSpec]:
