@@ -275,7 +275,7 @@ def test_options_of_the_transformer_change_its_form_alone() -> None:
     got = ReferenceEvaluator(formed.with_outputs(["logits"]).to_onnx()).run(["logits"], feed)[0]
     feed["position"] = weights["position"][:5]
     expected = ReferenceEvaluator(plain.with_outputs(["logits"]).to_onnx()).run(["logits"], feed)[0]
-    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-15)  # float64, some fifty operations
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-15)  # float64, about fifty operations
 
 
 def test_attention_is_the_equation() -> None:
@@ -305,7 +305,7 @@ def test_lstm_reads_the_sequence_in_order() -> None:
         c = f * c + i * np.tanh(gates[:, 12:])
         h = o * np.tanh(c)
     got = ReferenceEvaluator(network.to_onnx()).run(["logits"], batch(network))[0]
-    np.testing.assert_allclose(got, h @ fc.T + bias, rtol=1e-12, atol=1e-12)  # float64, some fifty operations
+    np.testing.assert_allclose(got, h @ fc.T + bias, rtol=1e-12, atol=1e-12)  # float64, about fifty operations
     # Uniform within 1/sqrt(hidden).
     assert all(np.abs(network.initial(name)).max() <= 0.5 for name in network.parameter_specs)
 
@@ -414,7 +414,7 @@ def test_language_models_in_two_runtimes(name: str) -> None:
         log_prob = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
         expected = -log_prob[np.arange(len(rows)), feed["label"].reshape(-1)].mean()
         np.testing.assert_allclose(results[dtype], expected, rtol=1e-5)  # a handful of float32 operations
-    # Some fifty float32 operations in a row on numbers of size one.
+    # About fifty float32 operations in a row on numbers of size one.
     np.testing.assert_allclose(results["float32"], results["float64"], rtol=1e-5)
 
 

@@ -112,7 +112,7 @@ def test_a_tolerance_follows_the_condition() -> None:
 
 
 def test_an_error_within_the_condition_passes_and_a_hundred_times_it_fails() -> None:
-    within = 4 * EPS  # half of the allowed roundings; for x - 1 near 1 it is some thousands of ulps
+    within = 4 * EPS  # half of the allowed roundings; for x - 1 near 1 it is a few thousand ulps
     ill = "forward, float32, against float64"
 
     def row(operator: Off) -> Row:

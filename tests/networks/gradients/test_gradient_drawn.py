@@ -164,8 +164,8 @@ def check(case: Case) -> tuple[Network, dict[str, np.ndarray], dict[str, np.ndar
         assert gradients[name].shape == value.shape, (name, gradients[name].shape, value.shape)
         assert np.isfinite(gradients[name]).all(), (name, gradients[name])
 
-    # float64: truncation h^2 = 1e-12 and cancellation eps/h = 2e-10, times a third derivative of some thousands;
-    # float32: 1e-6 and 1e-4, times some tens, and now and then a kink
+    # float64: truncation h^2 = 1e-12 and cancellation eps/h = 2e-10, times a third derivative of a few thousand;
+    # float32: 1e-6 and 1e-4, times a few dozen, and now and then a kink
     step, tolerance = (2.0**-10, 3e-2) if single else (1e-6, 1e-6)
     directions = {name: rng.uniform(-1.0, 1.0, value.shape) for name, value in values.items()}
 

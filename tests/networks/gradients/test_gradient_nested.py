@@ -150,7 +150,7 @@ def test_all_back_ends_agree(what: str, framework: str) -> None:
     wanted, found = gradients_of("reference", text, feed), gradients_of(framework, text, feed)
     assert wanted.keys() == found.keys()
     for name, value in wanted.items():
-        # Float64; sums of some tens of terms in a different order.
+        # Float64; sums of a few dozen terms in a different order.
         np.testing.assert_allclose(
             found[name], value, rtol=1e-11, atol=1e-11 * max(1, np.abs(value).max()), err_msg=name
         )
@@ -178,7 +178,7 @@ def test_linear_attention_is_a_scan_as_its_body(rule: str, length: str, framewor
         found[each] = {name: to_numpy(value) for name, value in executor.gradients().items()}
     for name in names:
         assert np.abs(found["reference"][name]).max() > 0
-        # Sums of some tens of products of numbers about 1, in float32.
+        # Sums of a few dozen products of numbers about 1, in float32.
         np.testing.assert_allclose(found[framework][name], found["reference"][name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
@@ -237,7 +237,7 @@ def test_a_recurrent_layer_of_any_length_is_a_scan(op: str, how: str, framework:
             name: to_numpy(value) for name, value in executor.gradients().items()
         }
     for name, value in found[3].items():
-        # Float64; sums of some tens of terms in a different order.
+        # Float64; sums of a few dozen terms in a different order.
         np.testing.assert_allclose(found["T"][name], value, rtol=1e-10, atol=1e-12, err_msg=name)
 
 

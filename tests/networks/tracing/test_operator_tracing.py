@@ -238,7 +238,7 @@ def test_values_and_gradients_are_those_that_the_reference_gets_by_calling_pytho
         assert all(np.abs(value).max() > 0 for value in want.values())
         for name, value in want.items():
             assert got[name].dtype == value.dtype
-            # Some tens of float32 operations on numbers of size one.
+            # A few dozen float32 operations on numbers of size one.
             np.testing.assert_allclose(got[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
@@ -323,7 +323,7 @@ def test_gradients_where_several_extents_are_symbolic(engine: str, extents: tupl
             found[framework] = {**outputs, **executor.gradients()}
         for name, value in found["reference"].items():
             assert np.abs(value).max() > 0
-            # Sums of some tens of products of float32 numbers of size one.
+            # Sums of a few dozen products of float32 numbers of size one.
             np.testing.assert_allclose(found[engine][name], value, rtol=2e-5, atol=1e-5, err_msg=name)
 
 

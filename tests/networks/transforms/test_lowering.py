@@ -58,7 +58,7 @@ def same(network: Network, low: Network) -> None:
             assert value.dtype is not None, value
     feed = feed_of(network)
     for got, want in zip(run(low, feed), run(network, feed), strict=True):
-        # Some tens of float32 operations on numbers of size one.
+        # A few dozen float32 operations on numbers of size one.
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -236,7 +236,7 @@ def test_a_state_that_the_file_holds_stays_no_parameter(framework: str) -> None:
         found[name] = {**outputs, **executor.gradients()}
     assert found[framework].keys() == found["reference"].keys()
     for name, value in found["reference"].items():
-        # Some tens of float32 operations on numbers of size one to ten.
+        # A few dozen float32 operations on numbers of size one to ten.
         np.testing.assert_allclose(d5.to_numpy(found[framework][name]), value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
@@ -302,7 +302,7 @@ def test_gru_and_rnn_run_and_differentiate_everywhere(kind: str, framework: str)
         outputs = executor.inference_and_backprop(feed)
         found[name] = {**outputs, **executor.gradients()}
     for name, value in found["reference"].items():
-        # Some tens of float32 operations on numbers of size one to ten.
+        # A few dozen float32 operations on numbers of size one to ten.
         np.testing.assert_allclose(d5.to_numpy(found[framework][name]), value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
@@ -329,7 +329,7 @@ def test_lengths_that_are_all_full_make_no_difference() -> None:
     low = lowered(network, without("LSTM"))
     assert "LSTM" not in kinds(low)
     feed = feed_of(network)
-    # Some tens of float32 operations on numbers of size one.
+    # A few dozen float32 operations on numbers of size one.
     np.testing.assert_allclose(run(low, feed)[0], run(network, feed)[0], rtol=1e-5, atol=1e-6)
 
 
@@ -342,7 +342,7 @@ def test_an_lstm_of_a_length_that_is_not_known_is_a_scan(shape: list[Any], attri
     feed = feed_of(lstm_of([4 if extent == "T" else extent for extent in shape], **attributes))
     reference = d5.framework("reference")
     expected, found = (reference.executor(each).inference(feed)["y"] for each in (network, low))
-    # Some tens of float32 operations on numbers of size one.
+    # A few dozen float32 operations on numbers of size one.
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -364,7 +364,7 @@ def test_an_lstm_of_any_kind(lengths: list[int] | None, attributes: dict[str, An
     assert "LSTM" not in kinds(low)
     feed, reference = feed_of(network), d5.framework("reference")
     expected, found = (reference.executor(each).inference(feed)["y"] for each in (network, low))
-    # Some tens of float32 operations on numbers of size one.
+    # A few dozen float32 operations on numbers of size one.
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -390,7 +390,7 @@ def test_the_batch_in_front_and_peepholes(layer: str) -> None:
     reference = d5.framework("reference")
     expected, found = (reference.executor(each).inference(feed) for each in (network, low))
     for name, value in expected.items():
-        # Float64, some hundreds of roundings of 1e-16.
+        # Float64, a few hundred roundings of 1e-16.
         np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-13)
 
 
