@@ -121,7 +121,7 @@ def test_one_micro_batch_is_a_plain_step(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", ["reference", "pytorch"])
 def test_what_ends_a_step_early_leaves_the_parameters(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A modifier that fails, and an interrupt between two micro-batches; the gradient point is not left in place."""
+    """A failing modifier, and an interrupt between two micro-batches: the parameters remain, not the gradient point."""
     fails = False
 
     def modifier(name: str, param: Any, grad: Any) -> Any:

@@ -60,7 +60,7 @@ def defaults(op: str) -> dict[str, float]:
 
 
 def network(*, written: bool, without: str = "") -> Network:
-    """Every operator but one in its own branch; the branch's own scale has the gradient."""
+    """Every operator except one in its own branch, with a gradient by the branch's own scale."""
     build = NetworkBuilder("branches", dtype="float64", seed=5)
     x, outputs = build.input("input", ("N", 4)), {}
     for op, branch in BRANCHES.items():

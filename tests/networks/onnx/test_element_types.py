@@ -208,7 +208,7 @@ def test_the_models_of_onnx_are_read() -> None:
             Network.from_onnx(case.model)
         except NetworkError as error:
             messages.append(str(error))
-    # Sequences, optionals and strings are not supported; there is no other reason.
+    # Sequences, optionals and strings are not supported; no other reason is allowed.
     reasons = ("mixes", "takes no", "No Op", "remedy: change", "none follows")
     assert not [message for message in messages if any(reason in message for reason in reasons)]
     assert 0 < len(messages) < 300
