@@ -41,7 +41,7 @@ _LAUNCHERS = ("mpiexec", "torchrun", "threads")
 
 def text_fault(value: Any) -> str | None:
     """A non-empty string."""
-    return None if isinstance(value, str) and value else f"is {value!r}; allowed: a text"
+    return None if isinstance(value, str) and value else f"is {value!r}; allowed: a string"
 
 
 def uses_fault(value: Any) -> str | None:
@@ -115,7 +115,7 @@ def batch_size_fault(value: Any) -> str | None:
     if callable(value) or in_a_file(value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return None
     return (
-        f"is {value!r}; allowed: a whole number of at least 1, or a function of the epoch such as d5.GrowingBatches, "
+        f"is {value!r}; allowed: an integer of at least 1, or a function of the epoch such as d5.GrowingBatches, "
         "also by FILE.py:NAME"
     )
 

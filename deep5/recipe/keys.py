@@ -247,8 +247,8 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
         for name in (f"{key}_args", f"{key}_kwargs"):
             if both.get(key) is None and both.get(name):
                 raise RecipeError(
-                    f"{where(name)}{name!r} is {brief(both[name])}, and there is no {key!r}; allowed: none where there "
-                    f"is nothing to give them to; remedy: name the {key!r}, or leave {name!r} out"
+                    f"{where(name)}{name!r} is {brief(both[name])}, but {key!r} is not set; allowed: only with "
+                    f"{key!r}; remedy: set {key!r}, or omit {name!r}"
                 )
     if (wrong := kind.fault(both)) is not None:
         key, fault = wrong
@@ -271,7 +271,7 @@ def _fault(key: str, about: Key | None, value: Any) -> str | None:
         return fault and f"{key!r} {fault}"
     if about.least is not None:
         if isinstance(value, bool) or not isinstance(value, int) or value < about.least:
-            return f"{key!r} is {value!r}; allowed: a whole number of at least {about.least}"
+            return f"{key!r} is {value!r}; allowed: an integer of at least {about.least}"
         return None
     if about.flag:
         return None if isinstance(value, bool) else f"{key!r} is {value!r}; allowed: True or False"

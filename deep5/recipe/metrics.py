@@ -53,14 +53,14 @@ def _metric(given: Any, at: str) -> Metric:
         raise RecipeError(f"{at}{error}") from error
     except Exception as error:
         raise RecipeError(
-            f"{at}the metric {given!r} cannot be made: {error}; remedy: give it as an object, with its arguments"
+            f"{at}the metric {given!r} cannot be created: {error}; remedy: give it as an object, with its arguments"
         ) from error
     if not isinstance(made, Metric):
         raise RecipeError(f"{at}METRICS holds {given!r} as a metric; allowed: a metric's name, class or object")
     lacking = [name for name in ("name", "unit", "direction") if not isinstance(getattr(made, name, None), str)]
     if lacking or made.direction not in ("higher", "lower"):
         raise RecipeError(
-            f"{at}the metric {type(made).__name__} says no valid {lacking[0] if lacking else 'direction'}; "
-            "allowed: class attributes name, unit (text) and direction ('higher' or 'lower')"
+            f"{at}the metric {type(made).__name__} has no valid {lacking[0] if lacking else 'direction'}; "
+            "allowed: class attributes name, unit (strings) and direction ('higher' or 'lower')"
         )
     return made

@@ -58,7 +58,7 @@ def made_operator(
         return ONNXOperator(text, **arguments)
     known = {*registered("operators"), *(f"{domain}.{name}" for domain, name in registered_operators())}
     standard = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
-    others = f"remedy: FILE.py:CLASS for one of your own, or one of ONNX's, such as Conv{suggestion(text, standard)}"
+    others = f"remedy: FILE.py:CLASS for your operator, or one of ONNX's, such as Conv{suggestion(text, standard)}"
     raise UnknownName("operator", text, known, others)
 
 
@@ -100,7 +100,7 @@ def found_in_file(text: str, what: str, kind: str, wanted: Callable[[Any], bool]
         # Functions of other modules are only imported for use.
         if not inspect.isfunction(value) or value.__module__ == scope["__name__"]
     ]
-    says = f"{file} has no {name!r}" if name else f"{file} names a file alone"
+    says = f"{file} has no {name!r}" if name else f"{file} names only a file"
     raise UsageError(
         f"{says}; allowed: {file}:{what}, of the {kind} in it: {', '.join(there) or 'none'}{suggestion(name, there)}"
     )
@@ -172,8 +172,8 @@ def _made(made: Any, settings: Mapping[str, Any]) -> Operator:
     except Deep5Error:
         raise
     except Exception as error:
-        told = ", ".join(f"{key}={value!r}" for key, value in settings.items())
-        raise UsageError(f"{name}({told}) raised {type(error).__name__}: {error}; remedy: other arguments") from error
+        shown = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+        raise UsageError(f"{name}({shown}) raised {type(error).__name__}: {error}; remedy: other arguments") from error
     if not isinstance(operator, Operator):
         raise UsageError(f"{name} gives {brief(operator)}; allowed: a d5.Operator")
     return operator
@@ -191,5 +191,5 @@ def parse_shape(text: str) -> tuple[int, ...]:
     if text == "scalar":
         return ()
     if not re.fullmatch(r"\d+(x\d+)*", text):
-        raise UsageError(f"got the shape {text!r}; allowed: extents such as 3x4 or 7, or scalar")
+        raise UsageError(f"got the shape {text!r}; allowed: sizes such as 3x4 or 7, or scalar")
     return tuple(int(extent) for extent in text.split("x"))

@@ -190,5 +190,5 @@ def _unfinished(made: type) -> str:
     wanted = [shown(name, method) if callable(method) else name for name, method in missing.items()]
     return (
         f"{made.__name__}{f' of {file}' if file else ''} has no {' and no '.join(missing)}; allowed: a class with all "
-        f"methods that its base asks for; remedy: write {', '.join(wanted)} in it"
+        f"methods that its base requires; remedy: write {', '.join(wanted)} in it"
     )

@@ -81,7 +81,7 @@ class Recipe:
         for key in fixed:
             if key in mutable:
                 raise RecipeError(
-                    f"{lines.at('MUTABLE', key)}{key!r} stands in FIXED and in MUTABLE; allowed: one of them"
+                    f"{lines.at('MUTABLE', key)}{key!r} is in both FIXED and MUTABLE; allowed: one of them"
                 )
         recipe = cls(
             name=name,
@@ -234,7 +234,7 @@ def _sizes(sizes: Any, lines: RecipeLines) -> dict[str, Mapping[str, Any]]:
     for name, changes in sizes.items():
         at = lines.at("SIZES", name if isinstance(name, str) else "")
         if not isinstance(name, str) or not name or name == FULL:
-            raise RecipeError(f"{at}SIZES names the size {name!r}; allowed: a text other than {FULL!r}")
+            raise RecipeError(f"{at}SIZES names the size {name!r}; allowed: a string other than {FULL!r}")
         if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
             raise RecipeError(f"{at}the size {name!r} is {changes!r}; allowed: a dict such as {{'epochs': 1}}")
     return {name: copied(changes) for name, changes in sizes.items()}
@@ -280,6 +280,6 @@ def _not_there(path: Path, text: str) -> str:
         return f"the recipe {text} is a folder; {allowed}{remedy}"
     if text and (path.suffix == ".py" or len(path.parts) > 1 or path.exists()):
         beside = [str(file) for file in path.parent.glob("*.py")]
-        wrong = "is no file" if path.exists() else "is not there"
+        wrong = "is not a file" if path.exists() else "is not there"
         return f"the recipe file {text} {wrong}; {allowed}{suggestion(text, beside)}"
     return f"unknown recipe {text!r}; {allowed}{suggestion(text, names)}"

@@ -104,7 +104,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
     found = executor.settings()
     count = found.get("threads")
     if threads is not None and count is not None and count != threads and not warnings:
-        warnings.append(f"the run asked for {threads} threads and {name} has {count}; remedy: set threads={count}")
+        warnings.append(f"the run requested {threads} threads and {name} has {count}; remedy: set threads={count}")
     warnings += numerics_warnings(parts, name, found)
     optimizer = make_optimizer(parts, name)
     if communicator is not None and scheme is not None:

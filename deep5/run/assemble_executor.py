@@ -110,14 +110,14 @@ def set_threads(parts: Parts, known: Framework, *, ranks: int = 1) -> tuple[int 
     Returns:
         The requested number, None if the framework keeps its own setting; and warnings.
     """
-    asked = parts["threads"].value
-    threads = default_threads(known.thread_variable, ranks=ranks) if asked is None else asked
+    requested = parts["threads"].value
+    threads = default_threads(known.thread_variable, ranks=ranks) if requested is None else requested
     if threads is None:
         return None, []
     try:
         known.set_threads(threads)
     except Deep5Error as error:
-        if asked is not None:
+        if requested is not None:
             raise RecipeError(f"{parts['threads'].where}'threads': {error}") from error
         # An earlier run in this process, or the user's code, set the threads first, and the recipe requests no number.
         return threads, [f"the number of threads is not the default: {error}"]
@@ -160,9 +160,9 @@ def numerics_warnings(parts: Parts, name: str, found: Mapping[str, Any]) -> list
     warnings = []
     if parts["deterministic"].value and found.get("deterministic") is False:
         warnings.append(
-            f"the run asked for the same bits again and {name} does not promise them; remedy: set deterministic=False, "
-            "and judge several seeds"
+            f"the run requested bit-identical repetition and {name} does not promise it; remedy: set "
+            "deterministic=False, and compare several seeds"
         )
     if found.get("tf32") is True and not parts["tf32"].value:
-        warnings.append(f"the run asked for float32 and {name} rounds products to TF32; remedy: set tf32=True")
+        warnings.append(f"the run requested float32 and {name} rounds products to TF32; remedy: set tf32=True")
     return warnings

@@ -96,7 +96,7 @@ def _first_size(part: Part) -> int:
     except Exception as error:
         raise RecipeError(f"{part.where}'batch_size' raised {type(error).__name__} for epoch 0: {error}") from error
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise RecipeError(f"{part.where}'batch_size' gave {size!r} for epoch 0; allowed: a whole number of at least 1")
+        raise RecipeError(f"{part.where}'batch_size' gave {size!r} for epoch 0; allowed: an integer of at least 1")
     return size
 
 

@@ -73,12 +73,12 @@ def _at_work(make: Made, names: Sequence[str], *, rule: bool) -> Iterator[Optimi
         try:
             workout, found = _worked(make, name, rule)
         except Unsupported as error:
-            yield OptimizerRow(check=f"training on {name}", verdict="not judged", note=str(error))
+            yield OptimizerRow(check=f"training on {name}", verdict="not evaluated", note=str(error))
             continue
         except Exception as error:  # user code may raise anything
             refused = isinstance(error, UsageError) and "cannot drive" in str(error)
             yield OptimizerRow(
-                check=f"training on {name}", verdict="not judged" if refused else "FAILED", note=_told(error)
+                check=f"training on {name}", verdict="not evaluated" if refused else "FAILED", note=_reported(error)
             )
             continue
         twice = _row(f"training on {name}, the same twice", partial(_repeat, workout, found, rule))
@@ -89,7 +89,9 @@ def _at_work(make: Made, names: Sequence[str], *, rule: bool) -> Iterator[Optimi
                 grouped = workout.grouped()
             except Exception as error:
                 groups = [
-                    OptimizerRow(check=f"groups and gradient_modifier on {name}", verdict="FAILED", note=_told(error))
+                    OptimizerRow(
+                        check=f"groups and gradient_modifier on {name}", verdict="FAILED", note=_reported(error)
+                    )
                 ]
         if workout.dtype in measures:
             other, measure, measured = measures[workout.dtype]
@@ -145,7 +147,7 @@ def _compared(what: str, found: Outcome, measure: Outcome, dtype: str) -> Optimi
         verdict="FAILED",
         error=error,
         allowed=allowed,
-        note=f"the largest relative difference is in {where!r}; remedy: functions of d5.array_namespace(param) alone, "
+        note=f"the largest relative difference is in {where!r}; remedy: only functions of d5.array_namespace(param), "
         "the same whatever the framework",
     )
 
@@ -154,21 +156,21 @@ def _convex(make: Made) -> OptimizerRow:
     """Convergence on penalized softmax regression, with a smaller learning rate if it diverges."""
     first, what = make(), "convex problem, 400 steps"
     rate = getattr(first, "lr", None) if "lr" in getattr(first, "hyper", ()) else None
-    told = []
+    reported = []
     for factor in _SLOWER if rate else (1.0,):
         try:
             fell = converged(make, None if factor == 1.0 else factor * float(rate or 0.0))
         except (Unsupported, UsageError) as error:
-            return OptimizerRow(check=what, verdict="not judged", note=str(error))
+            return OptimizerRow(check=what, verdict="not evaluated", note=str(error))
         at = f" at lr={factor * rate:g}" if rate else ""
         if fell < 1:
             return OptimizerRow(check=what, verdict="passed", note=f"|gradient|² is {fell:.2g} of what it was{at}")
-        told.append(f"{fell:.2g}{at}")
+        reported.append(f"{fell:.2g}{at}")
     return OptimizerRow(
         check=what,
         verdict="FAILED",
-        note=f"|gradient|² is {', '.join(told)} of what it was; allowed: less than before; remedy: a step against the "
-        "gradient",
+        note=f"|gradient|² is {', '.join(reported)} of what it was; allowed: less than before; remedy: a step against "
+        "the gradient",
     )
 
 
@@ -185,10 +187,10 @@ def _twins(rule: UpdateRule, names: Sequence[str]) -> Iterator[OptimizerRow]:
                 ours = Workout(lambda: rule, name, "float64").trajectory()
                 theirs = Workout(partial(made, **arguments), name, "float64").trajectory()
             except (MissingDependency, Unsupported) as error:
-                yield OptimizerRow(check=what, verdict="not judged", note=str(error))
+                yield OptimizerRow(check=what, verdict="not evaluated", note=str(error))
                 continue
             except Exception as error:
-                yield OptimizerRow(check=what, verdict="FAILED", note=_told(error))
+                yield OptimizerRow(check=what, verdict="FAILED", note=_reported(error))
                 continue
             apart, _ = relative(ours, theirs)
             if apart <= _NATIVE:
@@ -196,7 +198,7 @@ def _twins(rule: UpdateRule, names: Sequence[str]) -> Iterator[OptimizerRow]:
             else:
                 about = " ".join((made.__doc__ or "").split("\n\n")[0].split())
                 yield OptimizerRow(
-                    check=what, verdict="not judged", error=apart, allowed=_NATIVE, note=f"it is another one: {about}"
+                    check=what, verdict="not evaluated", error=apart, allowed=_NATIVE, note=f"it differs: {about}"
                 )
 
 
@@ -205,11 +207,11 @@ def _row(check: str, function: Callable[[], Any]) -> OptimizerRow:
     try:
         found = function()
     except Exception as error:  # user code may raise anything
-        return OptimizerRow(check=check, verdict="FAILED", note=_told(error))
+        return OptimizerRow(check=check, verdict="FAILED", note=_reported(error))
     return found if isinstance(found, OptimizerRow) else OptimizerRow(check=check, verdict="passed")
 
 
-def _told(error: Exception) -> str:
+def _reported(error: Exception) -> str:
     return str(error) if isinstance(error, Deep5Error) else f"raised {type(error).__name__}: {error}"
 
 
@@ -251,7 +253,7 @@ def _maker(text: str, settings: Sequence[str], framework_name: str | None) -> Ma
     elif text in registered("optimizers"):
         found = load("optimizers", text)
     else:
-        raise UnknownName("optimizer", text, registered("optimizers"), "remedy: FILE.py:CLASS for one of your own")
+        raise UnknownName("optimizer", text, registered("optimizers"), "remedy: FILE.py:CLASS for your optimizer")
     name = getattr(found, "__name__", type(found).__name__)
     if not callable(found) or (_is_optimizer(found) and not isinstance(found, type)):
         if arguments:
@@ -266,9 +268,9 @@ def _maker(text: str, settings: Sequence[str], framework_name: str | None) -> Ma
         except Deep5Error as error:
             raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
         except Exception as error:
-            told = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+            reported = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
             raise UsageError(
-                f"{name}({told}) raised {type(error).__name__}: {error}; remedy: other arguments"
+                f"{name}({reported}) raised {type(error).__name__}: {error}; remedy: other arguments"
             ) from error
         _check_kind(made, name)
         for key, value in arguments.items():

@@ -94,9 +94,9 @@ class Code(Timed):
                 for name, content in write_ranks(communicator, [], about, run).items():
                     run.folder.write_file(name, content)
             run.document["measurement"] |= {"warmups": rounds.warmups, "first_call_s": rounds.first_call_s}
-            for side, told in rounds.told.items():
-                if "report" in told:
-                    run.folder.write_file(f"{side}.txt", f"{told['report']}\n")
+            for side, reported in rounds.told.items():
+                if "report" in reported:
+                    run.folder.write_file(f"{side}.txt", f"{reported['report']}\n")
             for observer in run.observers:
                 observer.after_timing(rounds)
             return run.finish()

@@ -97,7 +97,7 @@ class Collectives(Timed):
             measurement={
                 "mode": "quick",
                 "clock": CLOCK,
-                "scope": "whole calls behind a barrier, their buffers filled before it; the slowest rank's",
+                "scope": "whole calls after a barrier, their buffers filled before it; the slowest rank's",
                 "loops": 1,
                 "processes": 1,
                 "order": "all algorithms in a new random order every two rounds, turned in the second; size after size",

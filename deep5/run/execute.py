@@ -44,7 +44,7 @@ def execute(
         quiet: Leave out the recipe's own progress bar.
         resume: The folder to resume in. Its run must have the same recipe, size, settings, data, and weights; other
             differences that may change bits (threads, versions) become warnings. A finished run is returned unchanged.
-        checkpointer: Checkpoint interval, in place of the recipe's own; a checkpointer in the recipe still determines
+        checkpointer: Checkpoint interval, in place of the recipe's; a checkpointer in the recipe still determines
             how many checkpoints are kept and whether the best is. None: no checkpoints.
 
     Raises:
@@ -72,7 +72,7 @@ def run_alone(workload: Workload, options: Options, resume: str | Path | None = 
         return cast("Result", _carried_out(workload, options, resume, None))
     if ranks > 1:
         raise UsageError(
-            f"{name} asks for {ranks} ranks, and this is one process; allowed: deep5.run.execute_as_rank in "
+            f"{name} requires {ranks} ranks, and this is one process; allowed: deep5.run.execute_as_rank in "
             "every rank, or deep5 run; remedy: with_settings({'ranks': None}) for a single process"
         )
     from deep5.core.communicator import SingleRank

@@ -53,14 +53,16 @@ class Together:
         """The first rank's result folder, which it sends to the other ranks; they access it under the same path."""
         return name_folder(self.communicator, path)
 
-    def go_on(self, run: RunRecord | RankRecord, folder: Path, tell: Callable[[str], None]) -> Mapping[str, Any] | None:
+    def go_on(
+        self, run: RunRecord | RankRecord, folder: Path, report: Callable[[str], None]
+    ) -> Mapping[str, Any] | None:
         """Restore the trainer from the last checkpoint of all ranks; returns the checkpoint's description.
 
         None if the run was interrupted before its first checkpoint: then it starts again.
         """
-        if (found := restore_ranks(self.trainer, folder, self.communicator, tell=tell)) is None:
+        if (found := restore_ranks(self.trainer, folder, self.communicator, tell=report)) is None:
             if not self.communicator.rank:
-                tell("the run was ended before all ranks had written their first checkpoint: it begins again")
+                report("the run was interrupted before all ranks had written their first checkpoint: it starts again")
             run.went_on(None, None)
             return None
         about, path = found
@@ -134,15 +136,15 @@ def write_ranks(
     }
     samples = gather_texts(communicator, "" if communicator.rank == 0 else samples_text(rows))
     everyone = [json.loads(text) for text in gather_texts(communicator, json.dumps(own))]
-    run.warn(*_told_once(everyone, run.warnings if isinstance(run, RankRecord) else run.document["warnings"]))
+    run.warn(*_reported_once(everyone, run.warnings if isinstance(run, RankRecord) else run.document["warnings"]))
     files = {rank_samples(rank): text for rank, text in enumerate(samples) if rank}
     return {**files, RANKS: json.dumps(everyone, indent=2) + "\n"}
 
 
-def _told_once(everyone: Sequence[Mapping[str, Any]], known: Sequence[str]) -> list[str]:
+def _reported_once(everyone: Sequence[Mapping[str, Any]], known: Sequence[str]) -> list[str]:
     """The warnings of ranks, each with the ranks that gave it; those that the first rank gave too are left out.
 
-    >>> _told_once([{"rank": 1, "warnings": ["slow", "hot"]}, {"rank": 2, "warnings": ["hot", "odd"]}], ["slow"])
+    >>> _reported_once([{"rank": 1, "warnings": ["slow", "hot"]}, {"rank": 2, "warnings": ["hot", "odd"]}], ["slow"])
     ['ranks 1, 2: hot', 'rank 2: odd']
     """
     ranks: dict[str, list[int]] = {}

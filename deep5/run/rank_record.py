@@ -44,7 +44,7 @@ def how_to_go_on(folder: Path) -> str:
     """How to resume a run, as the end of a message; empty if it left no checkpoint."""
     from deep5.training.checkpointer import checkpoints
 
-    return f"; to go on, add --resume {folder} to the command" if checkpoints(folder / "checkpoints") else ""
+    return f"; to resume, add --resume {folder} to the command" if checkpoints(folder / "checkpoints") else ""
 
 
 class RankRecord:
@@ -66,9 +66,9 @@ class RankRecord:
         self.warnings: list[str] = []
         self.checkpointer: Any = None
 
-    def warn(self, *told: str) -> None:
+    def warn(self, *sentences: str) -> None:
         """Add warnings on the uncertainty of the numbers, each once."""
-        self.warnings += [sentence for sentence in told if sentence not in self.warnings]
+        self.warnings += [sentence for sentence in sentences if sentence not in self.warnings]
 
     def position(self) -> dict[str, Any]:
         """State of this record in a checkpoint: empty, because nothing is written that a resume would have to undo."""
@@ -90,8 +90,8 @@ class RankRecord:
         except Deep5Error as error:
             raise RankFailed(f"the run failed: {error}; {self._left()}", self.path) from error
         except Exception as error:
-            told = f"the run failed: {type(error).__name__}: {error}; {self._left()}; remedy: --debug shows where"
-            raise RankFailed(told, self.path) from error
+            message = f"the run failed: {type(error).__name__}: {error}; {self._left()}; remedy: --debug shows where"
+            raise RankFailed(message, self.path) from error
 
     def _left(self) -> str:
         return f"what it left is in {self.path}{how_to_go_on(self.path)}"

@@ -61,7 +61,7 @@ def run_with_ranks(
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
     """
-    workload, count, by = _asked(recipe, ranks, launcher)
+    workload, count, by = _requested(recipe, ranks, launcher)
     if (here := _run_here(workload, count, by, options)) is not None:
         return here
     return None, _start([sys.executable, "-m", "deep5", *arguments], count, by, stdout, workload)[0]
@@ -88,11 +88,11 @@ def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[R
     """
     from deep5.results.result import load
 
-    workload, count, by = _asked(recipe, None, None)
+    workload, count, by = _requested(recipe, None, None)
     if program is None and (launched() is not None or (count > 1 and by != "threads")):
         raise UsageError(
-            f"{recipe.name} asks for {workload.experiment.ranks} ranks, which {by} starts; allowed: in a program of "
-            "its own, under if __name__ == '__main__'; remedy: deep5 run FILE, or settings={'launcher': 'threads'}, or "
+            f"{recipe.name} requires {workload.experiment.ranks} ranks, which {by} starts; allowed: in its own "
+            "program, under if __name__ == '__main__'; remedy: deep5 run FILE, or settings={'launcher': 'threads'}, or "
             "deep5.run.execute.execute_as_rank in every rank"
         )
     if (here := _run_here(workload, count, by, options)) is not None:
@@ -122,7 +122,7 @@ def run_by_command(recipe: Recipe, command: Sequence[str], **options: Any) -> Pa
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
     """
-    workload, count, by = _asked(recipe, None, None)
+    workload, count, by = _requested(recipe, None, None)
     if (here := _run_here(workload, count, by, options)) is not None:
         folder = None if here[0] is None else here[0].folder
     else:
@@ -132,7 +132,7 @@ def run_by_command(recipe: Recipe, command: Sequence[str], **options: Any) -> Pa
     return folder
 
 
-def _asked(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> tuple[Workload, int, Launcher]:
+def _requested(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> tuple[Workload, int, Launcher]:
     """The number of ranks and their launcher; and the workload, with the same number if it states one.
 
     The launcher of this process takes precedence over the command line, and the command line over the recipe.
@@ -300,7 +300,7 @@ def _how_lost(number: int | None) -> str:
     A signal that a process raises itself, mostly because of an error in compiled code, does not.
     """
     by = f" by signal {number} ({signal.Signals(number).name})" if number else ""
-    return f"was ended{by}" if number in _OWN_SIGNALS else f"was ended{by} from outside"
+    return f"was ended{by}" if number in _OWN_SIGNALS else f"was terminated{by} from outside"
 
 
 def _complete(folder: Path | None) -> bool:

@@ -110,10 +110,10 @@ class RunRecord:
         self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document)
         self.document["run_id"] = self.folder.run_id
 
-    def warn(self, *told: str) -> None:
+    def warn(self, *sentences: str) -> None:
         """Add warnings on the uncertainty of the numbers, each once."""
         warnings = self.document["warnings"]
-        warnings += [sentence for sentence in told if sentence not in warnings]
+        warnings += [sentence for sentence in sentences if sentence not in warnings]
 
     def _rows(self, *, judged: bool, valued: bool) -> list[dict[str, Any]]:
         from deep5.results.schema import metric_row
@@ -160,7 +160,7 @@ class RunRecord:
         folder = getattr(self.checkpointer, "folder", None)
         if folder is None or not any(folder.glob("step-*.safetensors")):
             return ""
-        return f"; to go on, add --resume {self.folder.path} to the command"
+        return f"; to resume, add --resume {self.folder.path} to the command"
 
     def _write_inputs(self) -> None:
         if self.experiment.source is not None and not self._resumed:
@@ -233,9 +233,9 @@ class RunRecord:
                 raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
             numbers[metric.name] += 1
             for name, content in found.items():
-                told = _apart(name, metric.name, numbers[metric.name], written)
-                written.add(told)
-                self.folder.write_file(told, content)
+                unique = _apart(name, metric.name, numbers[metric.name], written)
+                written.add(unique)
+                self.folder.write_file(unique, content)
 
     def _close(self) -> None:
         from deep5.measuring.environment import describe_system
@@ -311,7 +311,7 @@ def _observer(metric: Metric, where: str) -> Observer:
         observer: Any = metric.observer()
     except Exception as error:
         raise RecipeError(
-            f"{where}the metric {metric.name!r} raised {type(error).__name__} when asked for an observer: {error}; "
+            f"{where}the metric {metric.name!r} raised {type(error).__name__} when it created an observer: {error}; "
             "remedy: --debug shows where"
         ) from error
     if not isinstance(observer, Observer):
@@ -372,8 +372,8 @@ def _apart(name: str, metric: str, number: int, taken: Container[str]) -> str:
     suffix = Path(name).suffix
     stem, tag = name.removesuffix(suffix), "" if number == 1 else f"-{number}"
     further = (f"-{metric}-{count}" for count in itertools.count(number + 1))
-    names = (f"{stem}{told}{suffix}" for told in itertools.chain((tag, f"-{metric}{tag}"), further))
-    return next(told for told in names if told not in taken)
+    names = (f"{stem}{mark}{suffix}" for mark in itertools.chain((tag, f"-{metric}{tag}"), further))
+    return next(free for free in names if free not in taken)
 
 
 def thread_pools() -> dict[str, int]:

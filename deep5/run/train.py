@@ -62,7 +62,7 @@ def train(
     network, epochs = parts.executor.network, values["epochs"]
     init = initial_weights(experiment.parts["init"])
     kinds = {type(event) for event in parts.events}
-    keeper, asked = _keeper(parts.events, options.checkpointer)
+    keeper, requested = _keeper(parts.events, options.checkpointer)
     own = [event for event in parts.events if not (quiet and isinstance(event, ProgressBar))]
     own = [event for event in own if not isinstance(event, Checkpointer)]
     listeners = (*own, *(event for event in options.events if type(event) not in kinds))
@@ -83,7 +83,7 @@ def train(
             "version": settings.get("version"),
             "device": str(parts.executor.device),
         },
-        components=_described(trainer, (*listeners, *(saving if asked else ()))),
+        components=_described(trainer, (*listeners, *(saving if requested else ()))),
         level=2 if communicator.size == 1 else 3,
         numerics={key: settings[key] for key in _NUMERICS if key in settings},
         threads={"asked": parts.threads, "framework": settings.get("threads")},
@@ -150,7 +150,7 @@ def train(
     )
     with run.guarded():
         run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
-        watch = NonFiniteLoss(lambda told: _warn(run, told, quiet=quiet))
+        watch = NonFiniteLoss(lambda warning: _warn(run, warning, quiet=quiet))
         # The saver comes after the observers, so that none of them times its reads.
         with nullcontext() if keeper is None else saved_when_interrupted(keeper):
             trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
@@ -159,14 +159,14 @@ def train(
                 run.folder.write_file(name, text)
         _write_network(run, trainer)
         result = run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
-        if keeper is not None and not asked:
+        if keeper is not None and not requested:
             keeper.clear()
         return result
 
 
 def begin_again(folder: Path) -> str:
     """How to start an interrupted run again in its folder, as the end of a message."""
-    return f"; to begin again there, add --resume {folder} to the command"
+    return f"; to start again there, add --resume {folder} to the command"
 
 
 def _other_function(network: Any, loss: str) -> str | None:
@@ -212,16 +212,16 @@ def _go_on(
 
     folder = run.folder.path / "checkpoints" if keeper is None or keeper.folder is None else keeper.folder
     if not checkpoints(folder):
-        _warn(run, "the run was ended before its first checkpoint: it begins again", quiet=quiet)
+        _warn(run, "the run was interrupted before its first checkpoint: it starts again", quiet=quiet)
         run.went_on(None, None)
         return None
 
-    def tell(told: str) -> None:
-        _warn(run, told, quiet=quiet)
+    def report(warning: str) -> None:
+        _warn(run, warning, quiet=quiet)
 
     if together is not None:
-        return together.go_on(run, folder, tell)
-    about, path = restore(trainer, folder, tell=tell)
+        return together.go_on(run, folder, report)
+    about, path = restore(trainer, folder, tell=report)
     if about.get("run_id") != run.folder.run_id:
         raise CheckpointError(
             f"the checkpoint {path} is of the run {about.get('run_id')!r}; allowed: of {run.folder.run_id!r}"
@@ -275,11 +275,11 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
     run.document["provenance"]["trained_weights"] = trained.weights_hash()
 
 
-def _warn(run: RunRecord, told: str, *, quiet: bool) -> None:
+def _warn(run: RunRecord, warning: str, *, quiet: bool) -> None:
     """Add a warning to the result, and print it unless quiet."""
-    run.warn(told)
+    run.warn(warning)
     if not quiet:
-        print(f"deep5: warning: {told}", file=sys.stderr)  # noqa: T201 - the terminal of the run
+        print(f"deep5: warning: {warning}", file=sys.stderr)  # noqa: T201 - the terminal of the run
 
 
 def _learning_rate(optimizer: Any) -> dict[str, float]:
@@ -291,7 +291,7 @@ def _learning_rate(optimizer: Any) -> dict[str, float]:
 def _described(trainer: Any, listeners: Iterable[Event]) -> dict[str, Any]:
     """The optimizer and the events before the first step, in JSON types."""
 
-    def told(component: Any) -> Any:
+    def described(component: Any) -> Any:
         describe = getattr(component, "describe", None)
         plain = {
             key: value
@@ -302,7 +302,7 @@ def _described(trainer: Any, listeners: Iterable[Event]) -> dict[str, Any]:
             describe() if callable(describe) else {"object": type(component).__qualname__, **plain}, strict=False
         )
 
-    return {"optimizer": told(trainer.optimizer), "events": [told(listener) for listener in listeners]}
+    return {"optimizer": described(trainer.optimizer), "events": [described(listener) for listener in listeners]}
 
 
 def _how(trainer: Any) -> str | None:

@@ -62,7 +62,7 @@ def share_processors(recipes: Mapping[str, Recipe]) -> Shares:
         if count > 1 and count * threads[name] > here:
             crowded.setdefault(count, []).append(name)
     notes = [
-        f"{', '.join(names)}: {count} ranks share {counted(here, 'processor')}, so that times are no claim about a "
+        f"{', '.join(names)}: {count} ranks share {counted(here, 'processor')}, so their times say nothing about a "
         "scheme"
         for count, names in crowded.items()
     ]

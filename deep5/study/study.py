@@ -55,7 +55,7 @@ class _Plan:
     common: Mapping[str, Any]
     seeds: Sequence[int]
     target: Target | None
-    told: Sequence[str]
+    notes: Sequence[str]
     contents: Mapping[tuple[str, int], str]
     environment: str
     commit: Mapping[str, Any] | None
@@ -119,7 +119,7 @@ def run_study(
             another study, other limits, another recipe file, environment, or commit of deep5.
     """
     plan = _plan(recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes)
-    under_way = _UnderWay(plan, tell or _untold)
+    under_way = _UnderWay(plan, tell or _unreported)
     if resume is None:
         under_way.begin(Path(out))
     else:
@@ -127,7 +127,7 @@ def run_study(
     return under_way.run()
 
 
-def _untold(line: str) -> None:
+def _unreported(line: str) -> None:
     """Discard progress lines."""
 
 
@@ -159,7 +159,7 @@ def _plan(
     }
     contents = {key: content_hash(own) for key, own in made.items()}  # contents that cannot be hashed are rejected
     shares = share_processors({name: made[name, seeds[0]] for name in settings})
-    target, told = target_of(recipe, asked)
+    target, reported = target_of(recipe, asked)
     software = describe_software()
     return _Plan(
         recipe=recipe,
@@ -170,7 +170,7 @@ def _plan(
         common=common,
         seeds=seeds,
         target=target,
-        told=[*told, *shares.notes],
+        notes=[*reported, *shares.notes],
         contents=contents,
         environment=environment_hash(software=software),
         commit=software["commit"],
@@ -189,7 +189,7 @@ class _UnderWay:
         self._runs: dict[str, dict[int, Result]] = {name: {} for name in plan.settings}
         self._failures: dict[str, dict[int, str]] = {name: {} for name in plan.settings}
         self._crowded: list[float] = []
-        self._notes: list[str] = list(plan.told)
+        self._notes: list[str] = list(plan.notes)
         self._resumed: list[str] = []
 
     def begin(self, out: Path) -> None:
@@ -255,10 +255,10 @@ class _UnderWay:
             self._write(finished, drawn)
         except KeyboardInterrupt:
             self._write(self._study("the study was interrupted"), {})
-            told = f"interrupted; what the study left is in {self._folder}"
-            raise KeyboardInterrupt(f"{told}; to go on, add --resume {self._folder} to the command") from None
+            left = f"interrupted; what the study left is in {self._folder}"
+            raise KeyboardInterrupt(f"{left}; to resume, add --resume {self._folder} to the command") from None
         except OSError as error:
-            raise OutputError(f"the study cannot go on: {error}; {_remedy(self._folder, error)}") from error
+            raise OutputError(f"the study cannot continue: {error}; {_remedy(self._folder, error)}") from error
         finally:
             os.close(self._lock)
         return finished
@@ -348,10 +348,10 @@ class _UnderWay:
 
 def _remedy(folder: Path, error: OSError) -> str:
     """What remains after an operating-system error, and the remedy."""
-    mend = "free some space" if error.errno in _NO_SPACE else "mend that"
+    first = "free some space" if error.errno in _NO_SPACE else "fix this"
     if not (folder / STUDY).exists():
-        return f"nothing ran yet; remedy: {mend}, or another folder with --out"
-    return f"what it left is in {folder}; remedy: {mend}, then the same command with --resume {folder}"
+        return f"nothing ran yet; remedy: {first}, or another folder with --out"
+    return f"what it left is in {folder}; remedy: {first}, then the same command with --resume {folder}"
 
 
 def _new_folder(out: Path, name: str) -> Path:

@@ -111,10 +111,10 @@ class Evaluation:
             if value is None:
                 continue
             recorded = self.recorded.get(name)
-            told = ""
+            reported = ""
             if recorded is not None:
-                told = "  as the run recorded" if recorded == value else f"  the run recorded {recorded:.6g} {unit}"
-            line(f"  {name:<9} {value:10.6g} {unit}{told}")
+                reported = "  as the run recorded" if recorded == value else f"  the run recorded {recorded:.6g} {unit}"
+            line(f"  {name:<9} {value:10.6g} {unit}{reported}")
         if self.same_data is False:
             line("  the data is not that of the run: nothing is compared", "yellow")
         for note in self.notes:
@@ -140,8 +140,8 @@ def _print_matrix(
         if wrong:
             line("most confused (true class, taken for, how often):")
         for count, true, guess in sorted(wrong, key=lambda entry: (-entry[0], entry[1:]))[:_LISTED]:
-            told = "".join(f"  {known[number]}" for number in (true, guess) if number in known)
-            line(f"  {true:>5} {guess:>5} {count:>6}{told}")
+            reported = "".join(f"  {known[number]}" for number in (true, guess) if number in known)
+            line(f"  {true:>5} {guess:>5} {count:>6}{reported}")
         return
     lost = bool(matrix[:, classes:].any())
     names = [*map(str, range(classes)), *(["none"] if lost else [])]
@@ -150,8 +150,8 @@ def _print_matrix(
     line("  " + " " * 4 + "".join(f"{name:>{width}}" for name in names))
     for true, row in enumerate(matrix.tolist()):
         recall = "" if math.isnan(recalls[true]) else f"  {recalls[true]:.1f} %"
-        told = f"  {known[true]}" if true in known else ""
-        line(f"  {true:>4}" + "".join(f"{count:>{width}}" for count in row[: len(names)]) + recall + told)
+        reported = f"  {known[true]}" if true in known else ""
+        line(f"  {true:>4}" + "".join(f"{count:>{width}}" for count in row[: len(names)]) + recall + reported)
 
 
 def evaluate_result(

@@ -125,19 +125,19 @@ def preparation_of(
     image = len(inputs) == 1 and len(spec.shape) == 4 and all(isinstance(extent, int) for extent in spec.shape[1:])
     reason = "" if image else f"the network takes {', '.join(f'{key}: {value}' for key, value in inputs.items())}"
     if image and (spec.shape[1] not in (1, 3) or spec.shape[2] != spec.shape[3]):
-        reason = f"the network takes {spec}, no squares of one or three channels"
+        reason = f"the network takes {spec}, not square images of one or three channels"
     if reason:
         return Preparation(name=None, decoder=None, scaling=None, transforms=(), notes=(), reason=reason, **shared)
     channels, side = int(spec.shape[1]), int(spec.shape[2])
-    told = _told(description)
+    preparation = _preparation(description)
     try:
         transforms = _transforms(run)
     except UsageError as error:
         return Preparation(name=None, decoder=None, scaling=None, transforms=(), notes=(), reason=str(error), **shared)
-    scaling, note = _scaling(run, told, channels, mean, std, bool(transforms))
+    scaling, note = _scaling(run, preparation, channels, mean, std, bool(transforms))
     return Preparation(
         name=name,
-        decoder=_LazyDecoder(size, fit, told, channels, side),  # type: ignore[arg-type]  # Pillow may not be wanted
+        decoder=_LazyDecoder(size, fit, preparation, channels, side),  # type: ignore[arg-type]  # Pillow may not be wanted
         scaling=scaling,
         transforms=transforms,
         notes=(note,) if note else (),
@@ -148,8 +148,8 @@ def preparation_of(
 class _LazyDecoder:
     """A decoder created for the first image: it requires Pillow, which arrays do not."""
 
-    def __init__(self, size: int | None, fit: str | None, told: str, channels: int, side: int) -> None:
-        cropped, stretched = _CROP.search(told), _STRETCH.search(told)
+    def __init__(self, size: int | None, fit: str | None, preparation: str, channels: int, side: int) -> None:
+        cropped, stretched = _CROP.search(preparation), _STRETCH.search(preparation)
         share = 1.0
         if cropped:
             share, side = int(cropped[2]) / int(cropped[1]), int(cropped[2])
@@ -157,7 +157,7 @@ class _LazyDecoder:
         elif stretched:
             side = int(stretched[1])
         self._options: dict[str, Any] = {"size": size or side, "channels": channels, "fit": fit or "stretch"}
-        self._options["turn"] = _TURNED in told or not (cropped or stretched)
+        self._options["turn"] = _TURNED in preparation or not (cropped or stretched)
         # The share belongs to the run's own cropping.
         self._options["share"] = share if cropped and fit == "crop" else 1.0
 
@@ -169,7 +169,7 @@ class _LazyDecoder:
 
 def _scaling(
     run: Trained,
-    told: str,
+    preparation: str,
     channels: int,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
@@ -186,15 +186,15 @@ def _scaling(
     if mean is not None or std is not None:
         means, stds = mean or (0.0,), std or (1.0,)
         return Scaling(mean=_each(means, channels), std=_each(stds, channels)), ""
-    found = _SCALING.search(told)
+    found = _SCALING.search(preparation)
     if found:
         numbers = [tuple(float(part) for part in group.split(",") if part.strip()) for group in found.groups()]
         if all(len(own) == channels for own in numbers):
             return Scaling(mean=numbers[0], std=numbers[1]), ""
     plain = Scaling(mean=(0.0,) * channels, std=(1.0,) * channels)
-    if told in ("none", "bytes") or told.endswith("; bytes"):
+    if preparation in ("none", "bytes") or preparation.endswith("; bytes"):
         return None, ""
-    if told.endswith("divided by 255"):
+    if preparation.endswith("divided by 255"):
         return plain, ""
     if run.described.get("dataset") in _UNIT:
         return plain, "images have to be bright on dark, as the digits are; --invert turns them around"
@@ -216,7 +216,7 @@ def _transforms(run: Trained) -> tuple[Any, ...]:
     return seeded(transforms_of(run), 0)
 
 
-def _told(description: Mapping[str, Any]) -> str:
+def _preparation(description: Mapping[str, Any]) -> str:
     """Description of the preparation of the test samples, if that of the parts differs."""
     given = description.get("preparation", "")
     return str(given.get("test", "") if isinstance(given, Mapping) else given)

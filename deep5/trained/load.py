@@ -127,7 +127,7 @@ def _as_set(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
         UsageError: A key was set to something other than a registered name.
     """
     own, mutable = recipe.describe()["mutable"], dict(recipe.mutable)
-    remedy = f"a file that says so in place of {recipe.path}"
+    remedy = f"a file that refers to it instead of {recipe.path}"
     for key, kind in _KINDS.items():
         for name in (f"{key}{suffix}" for suffix in _SUFFIXES):
             if name not in recorded:

@@ -52,12 +52,12 @@ class Prediction:
     def line(self) -> str:
         """The prediction as a line for a terminal."""
         place = "" if self.index is None else f"[{self.index}]"
-        told = (
+        classes = (
             f"{number}{f' ({self.names[number]})' if number in self.names else ''} {100 * probability:.2f} %"
             for number, probability in self.ranked
         )
         return f"{self.file}{place}  " + (
-            "  ".join(told) if self.ranked else "no prediction: its logits are no numbers"
+            "  ".join(classes) if self.ranked else "no prediction: its logits are not finite"
         )
 
 
@@ -103,7 +103,7 @@ def predict_files(
     from deep5.trained.load import class_names, executor_of, trained
 
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        raise UsageError(f"top {top!r:.60}; allowed: a whole number of at least 1")
+        raise UsageError(f"top {top!r:.60}; allowed: an integer of at least 1")
     run = trained(folder, recipe)
     executor, notes = executor_of(run, framework, device)
     network = executor.network
@@ -198,7 +198,7 @@ def _fitted(path: Path, name: str, array: np.ndarray, spec: TensorSpec) -> tuple
             + (_PIXELS if fits and whole and dtype.kind not in "iu" else "")
         )
     if whole and many.size and not (np.iinfo(dtype).min <= many.min() and many.max() <= np.iinfo(dtype).max):
-        raise UsageError(f"{path} holds whole numbers for {name!r} that are out of the range of {dtype}")
+        raise UsageError(f"{path} holds integers for {name!r} that are out of the range of {dtype}")
     return single, many.astype(dtype)
 
 

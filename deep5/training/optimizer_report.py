@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OptimizerReport", "OptimizerRow"]
 
-_STYLE = {"passed": "green", "FAILED": "bold red", "not judged": "yellow"}
+_STYLE = {"passed": "green", "FAILED": "bold red", "not evaluated": "yellow"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +20,14 @@ class OptimizerRow:
 
     Attributes:
         check: What was checked.
-        verdict: `"not judged"` if the check does not apply, or if the reader has to evaluate the result.
+        verdict: `"not evaluated"` if the check does not apply, or if the reader has to evaluate the result.
         error: The largest relative difference, if numbers are compared.
         allowed: The maximum allowed difference.
         note: Information for the reader; on a failure, the full message.
     """
 
     check: str
-    verdict: Literal["passed", "FAILED", "not judged"]
+    verdict: Literal["passed", "FAILED", "not evaluated"]
     error: float | None = None
     allowed: float | None = None
     note: str = ""

@@ -842,7 +842,7 @@ def test_metrics_of_operators() -> None:
         ({}, {"frameworks": ()}, "'frameworks' is \\(\\); allowed: a tuple of names"),
         ({}, {"frameworks": ("pytorch", "pytorch")}, "a framework twice"),
         ({}, {"limit_gflop": 0}, "'limit_gflop' is 0; allowed: a number of GFLOP above 0"),
-        ({}, {"take": 0}, "'take' is 0; allowed: a whole number of at least 1"),
+        ({}, {"take": 0}, "'take' is 0; allowed: an integer of at least 1"),
         ({}, {"rigorous": 1}, "'rigorous' is 1; allowed: True or False"),
         ({}, {"epochs": 1}, "unknown key 'epochs' in MUTABLE; allowed: operator, problems"),
         ({}, {"limit_gflop": "abc"}, "'limit_gflop' is 'abc'; allowed: a number of GFLOP above 0, or None"),
@@ -978,7 +978,7 @@ def test_the_command_takes_an_operator_of_a_file(
     ("arguments", "message"),
     [
         (("MatMul",), "the inputs of MatMul are not known"),
-        (("MatMul", "--shape", "2,3"), "got the shape '2,3'; allowed: extents such as 3x4"),
+        (("MatMul", "--shape", "2,3"), "got the shape '2,3'; allowed: sizes such as 3x4"),
         (("MatMul", "--shape", "2x3", "--shape", "4x5"), "MatMul with float32\\[2, 3\\], float32\\[4, 5\\]: "),
         (("Conv", "--problems", "deepbench.con"), "unknown problem set 'deepbench.con'.*did you mean"),
         (("Conv", "--problems", "deepbench.conv", "--use", "test"), "unknown use of a problem 'test'"),

@@ -342,7 +342,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> Path:
         ('"sum"', '"mean"', "unknown reduction 'mean'; allowed: max, min, prod, sum"),
         ('"float32"', '"float23"', "unknown element type 'float23'"),
         ('"128K"', '"0"', "segment '0' cannot be read; allowed: a whole number of bytes"),
-        ('"rounds": 20', '"rounds": 0', "'rounds' is 0; allowed: a whole number of at least 1"),
+        ('"rounds": 20', '"rounds": 0', "'rounds' is 0; allowed: an integer of at least 1"),
         ('"ranks": 2', '"ranks": 1', "'ranks' is 1; allowed: a whole number of at least 2"),
         ('"mpiexec"', '"srun"', "'launcher' is 'srun'; allowed: 'mpiexec', 'torchrun', 'threads'"),
         ('"seed": 0', '"epochs": 3', "unknown key 'epochs' in MUTABLE; allowed: collective, sizes, "),
@@ -381,7 +381,7 @@ def test_what_does_not_fit_is_refused(deep5: Command, words: tuple[str, ...], me
 
 def test_one_process_cannot_run_it(tmp_path: Path) -> None:
     recipe = load_recipe(NAME)
-    with pytest.raises(UsageError, match="asks for 2 ranks, and this is one process"):
+    with pytest.raises(UsageError, match="requires 2 ranks, and this is one process"):
         execute(recipe, out=tmp_path)
     with pytest.raises(UsageError, match="trains nothing; allowed: neither --resume nor"):
         run_with_ranks(Recipe.make(FIXED, {}, METRICS), None, None, [], out=tmp_path, quiet=True, resume=tmp_path)

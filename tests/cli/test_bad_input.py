@@ -81,9 +81,7 @@ NUMBER = "allowed: a whole number of at least 1"
 PAIRS = r"allowed: a list of pairs \(metric, goal\)"
 
 IN_THE_RECIPE = [
-    changed(
-        "key in both parts", BATCH, f"{BATCH}, {EPOCHS}", 11, "'epochs' stands in FIXED and in MUTABLE", "allowed:"
-    ),
+    changed("key in both parts", BATCH, f"{BATCH}, {EPOCHS}", 11, "'epochs' is in both FIXED and MUTABLE", "allowed:"),
     changed("unknown key", EPOCHS, f'{EPOCHS}, "colour": 1', 8, "unknown key 'colour' in FIXED", "allowed: model"),
     changed("misspelt key", EPOCHS, '"epocs": 1', 8, "unknown key 'epocs'", "did you mean 'epochs'"),
     changed("misspelt argument key", "model_kwargs", "model_kwarg", 5, "'model_kwarg'", "did you mean 'model_kwargs'"),
@@ -150,7 +148,7 @@ IN_THE_RECIPE = [
     changed("sizes no dict", "METRICS", "SIZES = 3\nMETRICS", 16, "SIZES is 3; allowed: a dict"),
     changed("size no dict", "METRICS", "SIZES = {'s': 3}\nMETRICS", 16, "the size 's' is 3; allowed: a dict"),
     changed(
-        "size full", "METRICS", "SIZES = {'full': {}}\nMETRICS", 16, "names the size 'full'; allowed: a text other"
+        "size full", "METRICS", "SIZES = {'full': {}}\nMETRICS", 16, "names the size 'full'; allowed: a string other"
     ),
     changed(
         "size key", "METRICS", "SIZES = {'s':\n {'epocs': 1}}\nMETRICS", 17, "unknown key 'epocs'", "mean 'epochs'"

@@ -458,7 +458,7 @@ def test_a_native_optimizer_runs_on_its_own_framework() -> None:
     report = check_optimizer("native:momentum", framework_name="pytorch", settings=["lr=0.125"])
     assert report, report.story()
     verdicts = {row.check: row.verdict for row in report.rows}
-    assert verdicts["training on reference"] == "not judged"
+    assert verdicts["training on reference"] == "not evaluated"
     assert verdicts["training on pytorch, float64"] == "passed"
 
 
@@ -470,7 +470,7 @@ def test_a_rule_is_held_to_the_framework_s_own() -> None:
     assert row.error < 1e-12
     other = check_optimizer("amsgrad", framework_name="pytorch")
     row = next(row for row in other.rows if row.check == "native amsgrad of pytorch")
-    assert row.verdict == "not judged"
+    assert row.verdict == "not evaluated"
     assert "corrects the bias, as deep5's does with `bias_correction=True`" in row.note
     assert other
 

@@ -212,7 +212,7 @@ def test_recipes_that_are_none(deep5: Command, tmp_path: Path) -> None:
             "full/c.py, … (5 in all)"
         ),
         "": f"unknown recipe ''; {allowed}",
-        os.devnull: f"the recipe file {os.devnull} is no file; {allowed}",
+        os.devnull: f"the recipe file {os.devnull} is not a file; {allowed}",
         "gone.py": f"the recipe file gone.py is not there; {allowed}",
     }.items():
         assert deep5("run", recipe) == (2, "", f"deep5: {says}\n")

@@ -240,7 +240,7 @@ def test_a_training_recipe_has_ranks_too(tmp_path: Path, deep5: Command) -> None
 @pytest.mark.parametrize(
     ("old", "new", "words", "message"),
     [
-        ('"ranks": 2', '"ranks": 0', (), "'ranks' is 0; allowed: a whole number of at least 1"),
+        ('"ranks": 2', '"ranks": 0', (), "'ranks' is 0; allowed: an integer of at least 1"),
         ('"ranks": 2', '"ranks": True', (), "'ranks' is True; allowed: a whole number"),
         ("", "", ("--set", "launcher=srun"), "'launcher' is 'srun'; allowed: 'mpiexec', 'torchrun', 'threads'"),
         ("", "", ("--set", "ranks=2", "--ranks", "3"), "--ranks and --set ranks are both given; allowed: one of them"),
@@ -309,12 +309,12 @@ def test_other_code_is_told_how_ranks_are_started(recipe: Path, tmp_path: Path) 
     loaded = load_recipe(recipe)
     parts = (loaded.fixed, loaded.mutable, [(d5.Slowdown(), None)])
     with pytest.raises(
-        UsageError, match=r"asks for 2 ranks, which mpiexec starts; .* settings=\{'launcher': 'threads'"
+        UsageError, match=r"requires 2 ranks, which mpiexec starts; .* settings=\{'launcher': 'threads'"
     ):
         d5.run_recipe(*parts, out=tmp_path, quiet=True)
     result = d5.run_recipe(*parts, out=tmp_path, quiet=True, settings={"launcher": "threads"})
     assert result.document["ranks"] == 2
-    with pytest.raises(UsageError, match=r"asks for 2 ranks, and this is one process; .*execute_as_rank"):
+    with pytest.raises(UsageError, match=r"requires 2 ranks, and this is one process; .*execute_as_rank"):
         execute(loaded, out=tmp_path)
     single = execute(loaded.with_settings({"ranks": 1}), out=tmp_path)
     assert (single.document["ranks"], single.document["level"]) == (1, 2)

@@ -454,7 +454,9 @@ def test_a_new_component_does_not_get_the_old_ones_arguments() -> None:
 @pytest.mark.parametrize("key", ["compression_kwargs", "compression_args", "gradient_modifier_kwargs"])
 def test_arguments_of_what_is_not_there_are_refused(key: str) -> None:
     given: Any = (0.1,) if key.endswith("_args") else {"ratio": 0.1}
-    with pytest.raises(RecipeError, match=f"'{key}' is .*, and there is no '{key.rpartition('_')[0]}'; allowed: none"):
+    with pytest.raises(
+        RecipeError, match=f"'{key}' is .*, but '{key.rpartition('_')[0]}' is not set; allowed: only with"
+    ):
         recipe(mutable={key: given})
     assert recipe(mutable={key: type(given)()}).value(key) == type(given)()
     named = recipe(mutable={"scheme": "all_reduce", "compression": "top_k", "compression_kwargs": {"ratio": 0.1}})
@@ -548,7 +550,7 @@ def test_lines_of_nested_parts(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=rf"{file}:5: unknown metric 'training_los'.*did you mean 'training_loss'"):
         load_recipe(file)
     file.write_text(f"FIXED = {FIXED!r}\nMUTABLE = {MUTABLE!r}\nMETRICS = []\nSIZES = {{'s':\n  {{'epochs':\n  0}}}}\n")
-    with pytest.raises(RecipeError, match=rf"{file}:5: 'epochs' is 0; allowed: a whole number of at least 1"):
+    with pytest.raises(RecipeError, match=rf"{file}:5: 'epochs' is 0; allowed: an integer of at least 1"):
         load_recipe(file)
 
 

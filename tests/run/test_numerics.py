@@ -198,7 +198,7 @@ def test_an_executor_that_does_otherwise_is_warned_of(tmp_path: Path) -> None:
         return Loose(network, d5.framework("reference"), device=Device(), seed=seed)
 
     first, second = execute(recipe(executor=made), out=tmp_path).document["warnings"]
-    assert "asked for the same bits again and" in first
+    assert "requested bit-identical repetition and" in first
     assert "rounds products to TF32" in second
     assert not execute(recipe(executor=made, deterministic=False, tf32=True), out=tmp_path).document["warnings"]
 

@@ -189,7 +189,7 @@ def test_an_interrupted_run_goes_on_with_another_number_of_ranks(recipe: Path, t
     folder = only(tmp_path / "cut")
     assert (
         told
-        == f"deep5: interrupted; what the run left is in {folder}; to go on, add --resume {folder} to the command\n"
+        == f"deep5: interrupted; what the run left is in {folder}; to resume, add --resume {folder} to the command\n"
     )
     plain = run(recipe, tmp_path / "cut", "--quiet", "--resume", str(folder))
     assert plain.returncode == 2

@@ -137,7 +137,7 @@ def test_whoever_interrupts_a_run_loses_no_step(number: signal.Signals, tmp_path
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     folder = only(out)
-    assert f"interrupted; what the run left is in {folder}; to go on, add --resume {folder} to the command" in err
+    assert f"interrupted; what the run left is in {folder}; to resume, add --resume {folder} to the command" in err
     done = len(load(folder).samples()["training_loss"])
     assert 14 <= done < STEPS
     subprocess.run([*words, "--out", str(out), "--resume", str(folder)], timeout=300, check=True)
@@ -172,12 +172,12 @@ METRICS = [(d5.TrainingLoss(), None)]
     ("do", "status", "message", "steps"),
     [
         # At the end of the step, with its checkpoint.
-        ("signal.raise_signal(signal.SIGINT)", 130, "; to go on, add --resume", [5]),
+        ("signal.raise_signal(signal.SIGINT)", 130, "; to resume, add --resume", [5]),
         # A second signal does not wait; the first does not wait forever.
-        ("[signal.raise_signal(signal.SIGINT) for _ in range(2)]", 130, "; to begin again there, add --resume", []),
-        ("signal.raise_signal(signal.SIGINT), time.sleep(60)", 130, "; to begin again there, add --resume", []),
+        ("[signal.raise_signal(signal.SIGINT) for _ in range(2)]", 130, "; to start again there, add --resume", []),
+        ("signal.raise_signal(signal.SIGINT), time.sleep(60)", 130, "; to start again there, add --resume", []),
         # Any error after the signal counts as an interruption; a full disk is reported.
-        ("signal.raise_signal(signal.SIGINT), 1 / 0", 130, "; to begin again there, add --resume", []),
+        ("signal.raise_signal(signal.SIGINT), 1 / 0", 130, "; to start again there, add --resume", []),
         (
             "signal.raise_signal(signal.SIGINT), __import__('shutil').rmtree(trainer.listeners.events[-1].folder)",
             3,
@@ -233,7 +233,7 @@ def ended(deep5: Command) -> Path:
     assert answer.status == 3
     folder = only(Path("results"))
     assert f"the run failed: RuntimeError: ended; what it left is in {folder.absolute()}" in answer.err
-    assert f"to go on, add --resume {folder.absolute()} to the command" in answer.err
+    assert f"to resume, add --resume {folder.absolute()} to the command" in answer.err
     Path("end-it").unlink()
     return folder
 
@@ -391,7 +391,7 @@ def test_without_a_checkpoint_it_begins_again_and_says_so(deep5: Command) -> Non
     Path("end-it").unlink()
     answer = deep5("run", "own.py", "--resume", str(folder))
     assert answer.status == 0
-    assert "warning: the run was ended before its first checkpoint: it begins again" in answer.err
+    assert "warning: the run was interrupted before its first checkpoint: it starts again" in answer.err
     document = load(folder).document
     assert (document["resumed"][0]["step"], document["resumed"][0]["checkpoint"]) == (0, None)
     assert [row.step for row in load(folder).samples()["training_loss"]] == list(range(40))
@@ -499,7 +499,7 @@ def test_a_run_that_was_interrupted_before_a_checkpoint_begins_again_as_it_says(
     Path("end-at").write_text("3")
     answer = deep5("run", "own.py", "--quiet", "--checkpoint-every", "never")
     folder = only(Path("results"))
-    told = f"interrupted; what the run left is in {folder.absolute()}; to begin again there, add "
+    told = f"interrupted; what the run left is in {folder.absolute()}; to start again there, add "
     assert answer.status == 130
     assert told in answer.err
     words = answer.err.partition(told)[2].removesuffix(" to the command\n").split(" ")

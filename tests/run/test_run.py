@@ -893,7 +893,7 @@ def test_a_program_that_cannot_run_says_why(tmp_path: Path) -> None:
     file.write_text(OWN.replace("'epochs': 3", "'epochs': 0"))
     done = script(file)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"deep5: {file}:14: 'epochs' is 0; allowed: a whole number")
+    assert done.stderr.startswith(f"deep5: {file}:14: 'epochs' is 0; allowed: an integer")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "results").exists()
 

@@ -312,7 +312,7 @@ def test_an_interrupted_study_ends_its_run_and_can_be_read(file: Path, tmp_path:
         command.kill()
     assert command.returncode == 130
     (folder,) = (tmp_path / "out").iterdir()
-    assert f"interrupted; what the study left is in {folder}; to go on, add --resume {folder} to the command" in told
+    assert f"interrupted; what the study left is in {folder}; to resume, add --resume {folder} to the command" in told
     ((_, process, *_),) = seen(tmp_path)
     assert not psutil.pid_exists(process)
     document = json.loads((folder / "study.json").read_text())
@@ -411,10 +411,10 @@ def test_a_disk_that_takes_nothing_ends_a_study_in_one_line(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(OutputError, match=r"the study cannot go on: .*; what it left is in ") as caught:
+    with pytest.raises(OutputError, match=r"the study cannot continue: .*; what it left is in ") as caught:
         run_study(file, seeds=(0,), out=tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
-    assert str(caught.value).endswith(f"remedy: mend that, then the same command with --resume {folder}")
+    assert str(caught.value).endswith(f"remedy: fix this, then the same command with --resume {folder}")
     full = OSError(errno.ENOSPC, "No space left on device")
     assert _remedy(folder, full).endswith(f"remedy: free some space, then the same command with --resume {folder}")
     assert _remedy(tmp_path, full) == "nothing ran yet; remedy: free some space, or another folder with --out"
@@ -430,7 +430,7 @@ def test_a_study_that_cannot_be_written_says_how_to_go_on(file: Path, tmp_path: 
         run_study(file, only="small", seeds=(0,), out=tmp_path / "out", tell=tell)
     (folder,) = (tmp_path / "out").iterdir()
     told = (
-        f"Is a directory; what it left is in {folder}; remedy: mend that, then the same command with --resume {folder}"
+        f"Is a directory; what it left is in {folder}; remedy: fix this, then the same command with --resume {folder}"
     )
     assert str(caught.value).endswith(told)
 
@@ -447,7 +447,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         if len(told) == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match="to go on, add --resume"):
+    with pytest.raises(KeyboardInterrupt, match="to resume, add --resume"):
         run_study(base / "both.py", seeds=(0, 1), out=base / "out", tell=tell)
     (folder,) = (base / "out").iterdir()
     return base / "both.py", folder

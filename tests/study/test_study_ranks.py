@@ -171,7 +171,7 @@ def test_a_study_of_ranks_that_was_interrupted_goes_on(file: Path, tmp_path: Pat
             raise KeyboardInterrupt
 
     threads = {"launcher": "threads"}
-    with pytest.raises(KeyboardInterrupt, match="to go on, add --resume"):
+    with pytest.raises(KeyboardInterrupt, match="to resume, add --resume"):
         run_study(file, only="one,two", seeds=(0,), common=threads, out=tmp_path / "out", tell=once)
     (folder,) = (tmp_path / "out").iterdir()
     study = run_study(file, only="one,two", seeds=(0,), common=threads, resume=folder, tell=told.append)
@@ -198,7 +198,7 @@ def test_the_command_starts_ranks_for_all_candidates(file: Path, tmp_path: Path,
     answer = deep5("study", str(file), "--vary", "ranks=1,2", "--ranks", "2")
     assert (answer.status, "'ranks' is set for all and by the candidate" in answer.err) == (2, True)
     answer = deep5("study", str(file), "--vary", "ranks=0,2")
-    assert (answer.status, "a whole number of at least 1" in answer.err) == (2, True)
+    assert (answer.status, "an integer of at least 1" in answer.err) == (2, True)
 
 
 # How the processors are shared
@@ -217,7 +217,7 @@ def test_ranks_share_the_processors_of_the_largest_candidate(file: Path, monkeyp
     assert (shares.threads, shares.processors, shares.notes) == (3, 4, ())
     shares = share_processors(recipes(file, one={}, many={"ranks": 8}))
     assert (shares.threads, shares.processors) == (1, 4)
-    assert shares.notes == ("many: 8 ranks share 4 processors, so that times are no claim about a scheme",)
+    assert shares.notes == ("many: 8 ranks share 4 processors, so their times say nothing about a scheme",)
     with pytest.raises(UsageError, match="5 threads; allowed: at most 4, the processors of this process"):
         share_processors(recipes(file, two={"ranks": 2, "threads": 5}))
 

@@ -268,7 +268,7 @@ def test_what_a_run_had_set_and_nobody_can_make_is_refused(tmp_path: Path) -> No
     file.write_text(SET)
     run = execute(load_recipe(file).with_settings({"test_transforms": f"{file}:darker"}), out=tmp_path / "out")
     with pytest.raises(
-        UsageError, match=r"'test_transforms' of this result is .*; remedy: a file that says so in place"
+        UsageError, match=r"'test_transforms' of this result is .*; remedy: a file that refers to it instead"
     ):
         evaluate_result(run.folder, recipe=file)
     with pytest.raises(UsageError, match=r"'test_transforms' of this result is .*remedy: --recipe"):

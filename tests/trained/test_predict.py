@@ -388,7 +388,7 @@ def test_numbers_that_are_none_predict_nothing(result: Path, tmp_path: Path) -> 
     ((one,), _) = predict_files(result, [tmp_path / "a.npy"])
     assert one.ranked == ()
     assert one.document()["class"] is None
-    assert one.line().endswith("no prediction: its logits are no numbers")
+    assert one.line().endswith("no prediction: its logits are not finite")
 
 
 @pytest.mark.parametrize("logits", [[0.0, np.inf, 1.0], [-np.inf] * 3, [0.0, np.nan, np.inf], [np.inf, -np.inf, 0.0]])
