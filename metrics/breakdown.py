@@ -46,7 +46,7 @@ class _TimeBreakdown(Observer):
         self._is_first = FirstCalls()
         self._samples: list[Sample] = []
         self._split: tuple[float, float, float] | None = None
-        self._no_split = "not available: training did not come to an end"
+        self._no_split = "not available: training did not finish"
 
     def before_batch(self, trainer: Any, epoch: int) -> None:
         self._begin = perf_counter_ns()

@@ -39,21 +39,21 @@ class _OfOneSize(Observer):
             if (each.algorithm, each.size_bytes) == (self._algorithm, self._size_bytes):
                 self._seconds = each.seconds
 
-    def _told(self, seconds: float) -> float:
+    def _reported(self, seconds: float) -> float:
         return self.number(self._size_bytes, seconds, self._ranks)
 
     def samples(self) -> list[Sample]:
-        return [Sample(self._told(seconds)) for seconds in self._seconds]
+        return [Sample(self._reported(seconds)) for seconds in self._seconds]
 
     def value(self) -> float | None:
-        return self._told(median(self._seconds)) if self._seconds else None
+        return self._reported(median(self._seconds)) if self._seconds else None
 
     def interval(self) -> tuple[float, float] | None:
         try:
             found = median_interval(self._seconds)
         except TooFewSamples:
             return None
-        low, high = sorted((self._told(found.low), self._told(found.high)))
+        low, high = sorted((self._reported(found.low), self._reported(found.high)))
         return low, high
 
     def missing(self) -> str | None:

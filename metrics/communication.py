@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CommunicationOverlap", "CommunicationShare", "CommunicationVolume", "LoadImbalance"]
 
-_ALONE = "one process trains alone; remedy: --ranks 2, say"
+_ALONE = "training has only one process; remedy: --ranks 2, say"
 
 
 class _PerStep(Observer):
@@ -127,13 +127,13 @@ class _Overlap(_PerStep):
         super().__init__()
         self._hidden_ns = self._waited_ns = 0
         self._missing: str | None = None
-        self._tells = True
+        self._reports = True
         self._hidden_before = 0
         self._first = FirstCalls()
 
     def before_training(self, trainer: Any) -> None:
         super().before_training(trainer)
-        self._tells = trainer.communicator is not None and trainer.communicator.count_hidden()
+        self._reports = trainer.communicator is not None and trainer.communicator.count_hidden()
 
     def before_step(self, trainer: Any, info: StepInfo) -> None:
         super().before_step(trainer, info)
@@ -142,7 +142,7 @@ class _Overlap(_PerStep):
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         communicator = trainer.communicator
-        if communicator is None or self._first(info) or not self._tells:
+        if communicator is None or self._first(info) or not self._reports:
             return
         hidden, waited = communicator.hidden_ns - self._hidden_before, communicator.waited_ns - self._before[1]
         if hidden + waited:
@@ -152,16 +152,16 @@ class _Overlap(_PerStep):
 
     def state_dict(self) -> dict[str, Any]:
         kept = super().state_dict()
-        return {name: kept[name] for name in kept if name not in ("_first", "_tells", "_hidden_before")}
+        return {name: kept[name] for name in kept if name not in ("_first", "_reports", "_hidden_before")}
 
     def combine(self, communicator: Communicator) -> None:
-        sums = np.array([self._hidden_ns, self._waited_ns, 0 if self._tells else 1], np.int64)
+        sums = np.array([self._hidden_ns, self._waited_ns, 0 if self._reports else 1], np.int64)
         communicator.all_reduce(sums)
         self._hidden_ns, self._waited_ns, unknown = map(int, sums)
         if unknown:
             self._missing = "the communicator does not know when a collective that was started has ended"
         elif not self._hidden_ns + self._waited_ns:
-            self._missing = "no rank communicated in a step behind the first of each size of batch"
+            self._missing = "no rank communicated in a step after the first of each batch size"
 
     def value(self) -> float | None:
         took_ns = self._hidden_ns + self._waited_ns

@@ -75,7 +75,7 @@ class RAPL:
         named = [(path, _text(path / "name")) for path in zones]
         wanted = [path for path, name in named if name.startswith("package") or name == "dram"]
         if not any(name.startswith("package") for _, name in named):
-            raise Unsupported(f"not available here: the machine shows no counters of energy in {folder}")
+            raise Unsupported(f"not available here: the machine has no energy counters in {folder}")
         self._files = [path / "energy_uj" for path in wanted]
         self._ranges = [float(_text(path / "max_energy_range_uj") or 0) for path in wanted]
         self._last = self._read()

@@ -24,7 +24,7 @@ class _AfterTraining(Observer):
 
     def after_training(self, trainer: Any) -> None:
         if trainer.status not in ("success", "stopped"):
-            self._missing = "training did not come to an end"
+            self._missing = "training did not finish"
         elif trainer.validation_sampler is None:
             self._missing = "there is no test set"
         else:

@@ -40,7 +40,7 @@ class _Repeatability(Observer):
 
     def after_training(self, trainer: Any) -> None:
         if trainer.status not in ("success", "stopped") or not self._seen:
-            self._missing = "training did not come to an end"
+            self._missing = "training did not finish"
             return
         final = _state(trainer)
         try:
@@ -189,7 +189,7 @@ class Repeatability(Metric):
 
     def __init__(self, steps: int = 10) -> None:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise UsageError(f"repeatability with steps={steps!r:.60}; allowed: a whole number of at least 1")
+            raise UsageError(f"repeatability with steps={steps!r:.60}; allowed: an integer of at least 1")
         self.steps = steps
 
     def observer(self) -> Observer:

@@ -77,7 +77,7 @@ class _SamplingBias(Observer):
             taken = np.bincount(labels[known], weights=own)
             bias = _total_variation(taken / max(total, 1), there / max(there.sum(), 1))
         elif self._of == "labels":
-            self._missing = f"the samples have no whole number as {self._label!r}"
+            self._missing = f"the samples have no integer as {self._label!r}"
         return _Epoch(
             epoch=epoch + 1,
             drawn=drawn,

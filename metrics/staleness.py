@@ -31,7 +31,7 @@ class _Staleness(Observer):
         scheme, communicator = trainer.optimizer, trainer.communicator
         self._missing = None
         if communicator is None or communicator.size == 1:
-            self._missing = "one process trains alone; remedy: --ranks 2, say"
+            self._missing = "training has only one process; remedy: --ranks 2, say"
         elif getattr(scheme, "last_staleness", _ABSENT) is _ABSENT:
             self._missing = (
                 f"{type(scheme).__name__} counts no staleness; remedy: the scheme asynchronous or stale_synchronous"

@@ -70,7 +70,7 @@ class TopK(Metric):
 
     def __init__(self, k: int = 5, *, logits: str = "logits", label: str = "label") -> None:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise UsageError(f"top_k with k={k!r:.60}; allowed: a whole number of at least 1")
+            raise UsageError(f"top_k with k={k!r:.60}; allowed: an integer of at least 1")
         self.k, self.logits, self.label = k, logits, label
 
     def observer(self) -> Observer:

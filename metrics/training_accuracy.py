@@ -36,7 +36,7 @@ class _TrainingAccuracy(Observer):
         dataset = dataset_of(trainer.train_sampler)
         self._labels = None if dataset is None else labels_of(dataset, self._label)
         if self._labels is None:
-            self._missing = f"the samples of the training set have no index, or no whole numbers as {self._label!r}"
+            self._missing = f"the samples of the training set have no index, or no integers as {self._label!r}"
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
         self._right = self._rows = 0

@@ -34,7 +34,7 @@ class _Utilisation(Observer):
         # Operations per sample and peak operations per second; known after training.
         self._work = 0.0
         self._peak = 0.0
-        self._missing: str | None = "training did not come to an end"
+        self._missing: str | None = "training did not finish"
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         if not self._is_first(info):

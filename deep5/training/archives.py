@@ -83,7 +83,7 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, max_members: int = 1
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:
-        with _told(archive, folder):
+        with _reported(archive, folder):
             with archive.open("rb") as file:
                 packed = file.read(2) == b"PK"
             (_unzip if packed else _untar)(archive, room, max_bytes, max_members)
@@ -105,7 +105,7 @@ def inflated(path: Path, max_bytes: int) -> bytes:
         UsageError: The file cannot be read, is corrupt, or holds more than `max_bytes`.
     """
     content = b""
-    with _told(path, path):
+    with _reported(path, path):
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
@@ -117,14 +117,14 @@ def inflated(path: Path, max_bytes: int) -> bytes:
 
 
 @contextmanager
-def _told(archive: Path, folder: Path) -> Iterator[None]:
+def _reported(archive: Path, folder: Path) -> Iterator[None]:
     """Convert errors of the libraries to deep5's."""
     try:
         yield
     except _TooMuch as error:
         raise UsageError(
-            f"{archive} holds more than the bytes allowed for it; it is no such file, or made to fill disks; remedy: "
-            "get the file again from its source"
+            f"{archive} holds more than the bytes allowed for it; it is not such a file, or is an archive bomb; "
+            "remedy: get the file again from its source"
         ) from error
     except _CORRUPT as error:
         raise UsageError(
@@ -164,7 +164,7 @@ def _untar(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
         limited.drain()
         if not seen or limited.filled > end or limited.count < end + _END:
             raise UsageError(
-                f"{archive} is corrupt: it has no members, or does not end as a tar file does, with zeros alone; "
+                f"{archive} is corrupt: it has no members, or does not end with zeros as tar files do; "
                 "remedy: get it again from its source"
             )
 

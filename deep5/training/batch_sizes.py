@@ -45,7 +45,7 @@ class GrowingBatches:
             if value is None and name == "most":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"GrowingBatches: got {name}={value!r}; allowed: a whole number of at least 1")
+                raise UsageError(f"GrowingBatches: got {name}={value!r}; allowed: an integer of at least 1")
         if self.most is not None and self.most < self.start:
             raise UsageError(f"GrowingBatches: got most={self.most}; allowed: at least start={self.start}")
         number = isinstance(self.factor, (int, float)) and not isinstance(self.factor, bool)

@@ -50,7 +50,7 @@ def batch_size_of(inputs: Mapping[str, Any]) -> int:
             return int(shape[0])
         break
     raise UsageError(
-        f"a batch of {brief(dict(inputs))}; allowed: named arrays whose first extent is the number of samples"
+        f"a batch of {brief(dict(inputs))}; allowed: named arrays whose first dimension is the number of samples"
     )
 
 
@@ -62,7 +62,7 @@ def first_batch(start: object, steps: int | None) -> int:
     """
     if isinstance(start, bool) or not isinstance(start, int) or start < 0 or (steps is not None and start > steps):
         last = "" if steps is None else f" to {steps} (all of the epoch's batches done)"
-        raise UsageError(f"start at batch {brief(start)}; allowed: a whole number from 0{last or ' on'}")
+        raise UsageError(f"start at batch {brief(start)}; allowed: an integer from 0{last or ' on'}")
     return start
 
 

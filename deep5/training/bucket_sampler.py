@@ -55,7 +55,7 @@ class BucketSampler(Sampler):
     ) -> None:
         super().__init__(dataset, batch_size, seed=seed, transforms=transforms)
         if isinstance(pool, bool) or not isinstance(pool, int) or pool < 1:
-            raise UsageError(f"pool: got {pool!r}; allowed: a whole number of batches of at least 1")
+            raise UsageError(f"pool: got {pool!r}; allowed: an integer of at least 1")
         if length is None and getattr(dataset, "lengths", None) is None:
             raise UsageError(
                 f"bucket: the lengths of a {type(dataset).__name__}'s samples are not known; allowed: length= one "

@@ -61,10 +61,10 @@ def write_checkpoint(path: str | Path, tree: Mapping[str, Any], about: Mapping[s
             Path(temporary).unlink(missing_ok=True)
         # The library reports a full disk by its own exception.
         if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
-            told = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or error
             raise OutputError(
-                f"the checkpoint {path} cannot be written ({told}); allowed: a folder that can be written, with "
-                f"{packer.size_bytes / 2**20:.0f} MiB free; the checkpoints before it are as they were"
+                f"the checkpoint {path} cannot be written ({reason}); allowed: a folder that can be written, with "
+                f"{packer.size_bytes / 2**20:.0f} MiB free; earlier checkpoints are unchanged"
             ) from error
         raise
     return tuple(packer.left_out)
@@ -85,11 +85,11 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
         with safe_open(path, "numpy") as file:
             held = (file.metadata() or {}).get(_KEY)
             if held is None:
-                raise CheckpointError(f"{path} is no checkpoint of deep5's; allowed: a file that a run wrote")
+                raise CheckpointError(f"{path} is not a checkpoint of deep5; allowed: a file that a run wrote")
             document = json.loads(held)
             if document["version"] != _VERSION:
                 raise CheckpointError(
-                    f"the checkpoint {path} has version {document['version']!r}; allowed: {_VERSION}; remedy: go on "
+                    f"the checkpoint {path} has version {document['version']!r}; allowed: {_VERSION}; remedy: resume "
                     "with the deep5 that wrote it"
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
@@ -97,7 +97,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
             about: dict[str, Any] = document["about"]
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"the checkpoint {path} is truncated or damaged ({error}); remedy: go on from an earlier one"
+            f"the checkpoint {path} is truncated or damaged ({error}); remedy: resume from an earlier one"
         ) from error
     return tree, about
 
@@ -211,7 +211,7 @@ def _sample(row: list[float]) -> Sample:
     value, step, epoch, time_s = row
     return Sample(
         value,
-        None if step != step else int(step),  # noqa: PLR0124 - NaN alone differs from itself
+        None if step != step else int(step),  # noqa: PLR0124 - only NaN differs from itself
         None if epoch != epoch else int(epoch),  # noqa: PLR0124
         None if time_s != time_s else time_s,  # noqa: PLR0124
     )

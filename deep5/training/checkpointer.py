@@ -68,7 +68,7 @@ class Checkpointer(Event):
             if count is None and name == "every_steps":
                 continue
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise UsageError(f"Checkpointer: got {name}={count!r:.60}; allowed: a whole number of at least 1")
+                raise UsageError(f"Checkpointer: got {name}={count!r:.60}; allowed: an integer of at least 1")
         if every_s is not None and (not is_finite(every_s) or isinstance(every_s, bool) or every_s < 0):
             raise UsageError(f"Checkpointer: got every_s={every_s!r:.60}; allowed: seconds, a number of at least 0")
         if best is not None and best not in _BETTER:
@@ -132,7 +132,7 @@ class Checkpointer(Event):
                     read_checkpoint(path.with_name(name_of(step_of(path), rank)))
                 raise UsageError(
                     f"the folder of checkpoints {self.folder} holds {path.name}, and this training is at step {step}; "
-                    "allowed: checkpoints of steps before it; remedy: go on from it (restore), delete it, or name "
+                    "allowed: checkpoints of steps before it; remedy: resume from it (restore), delete it, or name "
                     "another folder"
                 )
             path.replace(path.with_suffix(_UNREADABLE))
@@ -280,11 +280,11 @@ def restore(
         except CheckpointError as error:
             if tell is None or number == len(candidates):
                 raise
-            tell(f"{error}, which is tried now")
+            tell(f"{error}; trying it now")
     # A path of a file selects the part in it.
     if path.is_dir() and (writers := about.get("ranks", 1)) > 1:
         raise CheckpointError(
-            f"{writers} ranks wrote the checkpoint {candidate}, and no rank is to go on from it; allowed: any number "
+            f"{writers} ranks wrote the checkpoint {candidate}, but this training has none; allowed: any number "
             f"of ranks; remedy: --ranks {writers}, or --ranks 1, or any other number"
         )
     try:

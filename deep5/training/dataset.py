@@ -140,7 +140,7 @@ class ArrayDataset(Dataset):
         lengths = {name: np.shape(array)[:1] for name, array in arrays.items()}
         if len(set(lengths.values())) != 1 or {(), (0,)} & set(lengths.values()):
             got = ", ".join(f"{name}: {np.shape(array)}" for name, array in arrays.items()) or "no arrays"
-            raise UsageError(f"a data set of {got}; allowed: the same first extent for all, above zero")
+            raise UsageError(f"a data set of {got}; allowed: the same first dimension for all, above zero")
         self._arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         self.specs = {
             name: TensorSpec(shape=array.shape[1:], dtype=str(array.dtype)) for name, array in self._arrays.items()
@@ -223,7 +223,7 @@ def fitted(have: Mapping[str, TensorSpec], want: Mapping[str, TensorSpec]) -> di
         if wanted.mismatch((batch, *spec.shape), wanted.dtype):  # type: ignore[arg-type]  # a symbol matches none
             raise UsageError(f"samples {name!r} are {spec} but the network takes {wanted}")
         if not _converts(spec.dtype, wanted.dtype):
-            remedy = "; remedy: a transform that normalises, or pixels='normalised'" if spec.dtype == "uint8" else ""
+            remedy = "; remedy: a transform that normalizes, or pixels='normalised'" if spec.dtype == "uint8" else ""
             raise UsageError(f"samples {name!r} are {spec.dtype} but the network takes {wanted.dtype}{remedy}")
     return {name: want[name].dtype for name in have}
 
@@ -298,15 +298,14 @@ def _indices(ids: object) -> np.ndarray:
     """Indices of samples converted to int64."""
     if type(ids) is np.ndarray and ids.dtype is _INT64 and ids.ndim == 1:
         return ids
-    told = brief(ids)
+    got = brief(ids)
     try:
         array = np.asarray(ids)
     except ValueError:  # ragged
         array = np.empty(())
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise UsageError(
-            f"batch: got {told} as indices of samples; allowed: whole numbers in one row; remedy: "
-            "batch(np.array([0, 1])), say"
+            f"batch: got {got} as indices of samples; allowed: a list of integers; remedy: batch(np.array([0, 1])), say"
         )
     return array.astype(np.int64)
 

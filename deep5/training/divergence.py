@@ -19,7 +19,7 @@ _MOST = 1024
 _NAMED = 8
 
 _WHY = (
-    "what follows from it says little; the usual reasons are a label that is no class, data that is not finite, and "
+    "what follows from it says little; the usual reasons are a label out of range, data that is not finite, and "
     "too large a learning rate"
 )
 
@@ -62,8 +62,8 @@ class _Losses(Event):
                 break
         self._unread.clear()
 
-    def _find(self, told: str) -> None:
-        self._found = told
+    def _find(self, message: str) -> None:
+        self._found = message
 
 
 def _samples(info: StepInfo) -> str:
@@ -93,9 +93,9 @@ class NonFiniteLoss(_Losses):
         """Read the remaining losses of an incomplete epoch."""
         self._read()
 
-    def _find(self, told: str) -> None:
-        super()._find(told)
-        self._tell(f"{told}; {_WHY}")
+    def _find(self, message: str) -> None:
+        super()._find(message)
+        self._tell(f"{message}; {_WHY}")
 
     def state_dict(self) -> dict[str, Any]:
         """Whether the loss was reported; reads the unread losses."""

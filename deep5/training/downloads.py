@@ -19,7 +19,7 @@ from deep5.core.errors import OutputError, UsageError, brief
 from deep5.core.plugins import missing_dependency
 from deep5.training.archives import extract
 
-__all__ = ["Remote", "data_folders", "download_folder", "fetch", "find_or_fetch", "given_path", "told_size"]
+__all__ = ["Remote", "data_folders", "download_folder", "fetch", "find_or_fetch", "given_path", "readable_size"]
 
 _CONNECT_S, _SILENCE_S = 20.0, 60.0
 _BLOCK = 1 << 18
@@ -83,7 +83,7 @@ def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: st
     for place in data_folders():
         if (place / name).is_dir():
             return place / name
-    size = told_size(sum(remote.size_bytes for remote in remotes))
+    size = readable_size(sum(remote.size_bytes for remote in remotes))
     if not download:
         looked = " or ".join(str(place / name) for place in data_folders())
         raise UsageError(
@@ -91,7 +91,7 @@ def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: st
             f"to the folder that holds {name}"
         )
     target = download_folder() / name
-    sys.stderr.write(f"{what}: downloading {size} to {target}; DEEP5_DATA would name a folder that has it\n")
+    sys.stderr.write(f"{what}: downloading {size} to {target}; set DEEP5_DATA if a folder already holds it\n")
     fetch(remotes, target)
     return target
 
@@ -108,7 +108,7 @@ def given_path(what: str, path: object, name: str = "folder") -> Path:
         UsageError: It is not a path.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise UsageError(f"{what}: got {name}={brief(path)}; allowed: a path as text")
+        raise UsageError(f"{what}: got {name}={brief(path)}; allowed: a path as a string")
     return Path(path)
 
 
@@ -177,15 +177,15 @@ def _fetch_one(remote: Remote, folder: Path, plain_http: bool) -> None:
                 if error.errno is not None and not isinstance(error, ConnectionError):
                     raise OutputError(
                         f"{folder / remote.name} cannot be written ({error.strerror}); remedy: make room for "
-                        f"{told_size(remote.size_bytes)}, or set DEEP5_CACHE to another folder"
+                        f"{readable_size(remote.size_bytes)}, or set DEEP5_CACHE to another folder"
                     ) from error
                 failures.append(f"{url}: {_network_reason(error)}")
             else:
                 (folder / remote.name).chmod(0o644)  # only its owner can read a temporary file
                 return
     raise UsageError(
-        f"{remote.name} ({told_size(remote.size_bytes)}) could not be downloaded: {'; '.join(failures)}; remedy: try "
-        "again, or get the file elsewhere and set DEEP5_DATA to the folder that holds it"
+        f"{remote.name} ({readable_size(remote.size_bytes)}) could not be downloaded: {'; '.join(failures)}; remedy: "
+        "try again, or get the file elsewhere and set DEEP5_DATA to the folder that holds it"
     )
 
 
@@ -241,10 +241,10 @@ class _Downloader:
             raise UsageError(f"the server sent {copied} of the file's {size} bytes")
 
 
-def told_size(size_bytes: int) -> str:
+def readable_size(size_bytes: int) -> str:
     """A human-readable size.
 
-    >>> told_size(170_052_171), told_size(4_542)
+    >>> readable_size(170_052_171), readable_size(4_542)
     ('170.1 MB', '0.005 MB')
     """
     return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e6:.3f} MB"

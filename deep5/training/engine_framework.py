@@ -24,7 +24,7 @@ class EngineFramework(Framework):
     The number of threads is process-wide: each class keeps its own and updates the live executors.
     """
 
-    _asked: ClassVar[int] = 0
+    _requested: ClassVar[int] = 0
     _executors: ClassVar[WeakSet[GradientExecutor | EngineOperatorExecutor]]
 
     def __init_subclass__(cls) -> None:
@@ -34,7 +34,7 @@ class EngineFramework(Framework):
     @property
     def threads(self) -> int:
         """Threads per operator: as set, or one per physical core available to this process."""
-        return self._asked or _cores()
+        return self._requested or _cores()
 
     def set_threads(self, threads: int) -> None:
         """Set the threads per operator, for all later calls of any executor.
@@ -42,7 +42,7 @@ class EngineFramework(Framework):
         Raises:
             UsageError: As for `Framework.set_threads`.
         """
-        type(self)._asked = threads
+        type(self)._requested = threads
         for executor in list(self._executors):
             executor.discard_programs()
 

@@ -111,7 +111,7 @@ class Expr:
         self._refuse("called a function of NumPy")
 
     def __len__(self) -> int:
-        return int(self._refuse("asked for the length of an array"))
+        return int(self._refuse("used the length of an array"))
 
     def __iter__(self) -> Any:
         self._refuse("iterated over an array")

@@ -32,7 +32,7 @@ def hyper_setter(optimizer: Any, name: str) -> Callable[[float], None]:
         return partial(setattr, rule, name)
     if not callable(set_hyper):
         raise UsageError(
-            f"{type(optimizer).__name__} lets nobody set its hyperparameters; allowed: a d5.UpdateRule, a native "
+            f"{type(optimizer).__name__} does not let its hyperparameters be set; allowed: a d5.UpdateRule, a native "
             "optimizer, or one that has set_hyper(name, value)"
         )
     return partial(set_hyper, name)

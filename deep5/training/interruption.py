@@ -35,18 +35,18 @@ def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, signal.Handlers):
                 handlers[number] = handler
-    asked: list[int] = []
-    again = threading.Timer(_LIMIT_S, lambda: signal.pthread_kill(main.ident or 0, asked[0]))
+    requested: list[int] = []
+    again = threading.Timer(_LIMIT_S, lambda: signal.pthread_kill(main.ident or 0, requested[0]))
     again.daemon = True
 
     def end() -> None:
-        handlers[asked[0]](asked[0], None)
+        handlers[requested[0]](requested[0], None)
 
     def first(number: int, frame: Any) -> None:
-        if asked:
+        if requested:
             handlers[number](number, frame)
             return
-        asked.append(number)
+        requested.append(number)
         again.start()
         keeper.interruption = end
 
@@ -56,11 +56,11 @@ def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
         yield
     except Exception as error:
         # Data-loading processes receive a terminal's signal, too: their failure results from the interruption.
-        if asked and not isinstance(error, OutputError):
+        if requested and not isinstance(error, OutputError):
             end()
         raise
     else:
-        if asked:
+        if requested:
             end()
     finally:
         again.cancel()

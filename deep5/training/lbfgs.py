@@ -71,7 +71,7 @@ class LBFGS:
     ) -> None:
         for name, count in {"history": history, "iterations": iterations, "evaluations": evaluations}.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise UsageError(f"LBFGS: got {name}={brief(count)}; allowed: a whole number of at least 1")
+                raise UsageError(f"LBFGS: got {name}={brief(count)}; allowed: an integer of at least 1")
         if not (is_finite(c1) and is_finite(c2) and 0 < c1 < c2 < 1):
             raise UsageError(f"LBFGS: got c1={brief(c1)}, c2={brief(c2)}; allowed: 0 < c1 < c2 < 1")
         self.history, self.iterations, self.evaluations = history, iterations, evaluations
@@ -175,7 +175,7 @@ class LBFGS:
             raise ShapeError(
                 f"the optimizer's state: got s {s.dtype}{s.shape}, y {y.dtype}{y.shape}, calls {calls.dtype}"
                 f"{calls.shape}; allowed: s and y of float64 with at most {self.history} rows of {packed.size} "
-                "numbers, and a whole number"
+                "numbers, and an integer for calls"
             )
         restore_rate(self, held)
         self._pairs.load(s, y)

@@ -89,8 +89,8 @@ class _DataLoaderSource(LoaderSource):
     """See `from_dataloader`."""
 
     no_prefetch = (
-        "batches of a DataLoader, which sets PyTorch's global generator aside for each of them, and the step that goes "
-        "on meanwhile may draw from it; allowed: sources that leave it alone; remedy: no prefetching here, but the "
+        "batches of a DataLoader, which swaps PyTorch's global generator for each of them while the training step "
+        "may draw from it; allowed: sources that do not use it; remedy: no prefetching here, but the "
         "loader's own, DataLoader(…, num_workers=2, prefetch_factor=2)"
     )
 
@@ -103,8 +103,8 @@ class _DataLoaderSource(LoaderSource):
             raise UsageError(f"from_dataloader: got {brief(loader)}; allowed: a torch.utils.data.DataLoader")
         if loader.persistent_workers:
             raise UsageError(
-                "from_dataloader: got a DataLoader with persistent_workers=True, whose processes go on drawing where "
-                "the epoch before ended, so that a resumed run would draw others; allowed: workers that begin with the "
+                "from_dataloader: got a DataLoader with persistent_workers=True, whose processes continue drawing from "
+                "epoch to epoch, so a resumed run would draw other samples; allowed: workers that start with the "
                 "epoch; remedy: persistent_workers=False"
             )
         self.loader, self.dataset, self.batch_size, self.seed = loader, loader.dataset, loader.batch_size, seed
@@ -196,8 +196,8 @@ class _TFDataSource(LoaderSource):
         count = int(made.cardinality())
         if count == -1:
             raise UsageError(
-                "from_tf_data: the data set never ends, so that its epoch never would; allowed: one that ends; remedy: "
-                "leave out repeat(), or take(steps) behind it"
+                "from_tf_data: the data set is infinite, and so is its epoch; allowed: a finite one; remedy: "
+                "omit repeat(), or add take(steps) after it"
             )
         return made, count if count >= 0 else None
 

@@ -85,7 +85,7 @@ class CSVLogger(Event):
         if file.readline() != head:
             raise OutputError(
                 f"the log {self._path} has other columns than {head.decode().strip()}; allowed: the log of the "
-                "training that goes on; remedy: name another file"
+                "resumed training; remedy: name another file"
             )
         end = file.tell()
         for line in file:

@@ -89,7 +89,7 @@ class NativeOptimizer(ABC):
                 raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: True or False")
         elif isinstance(default, int):
             if isinstance(value, bool) or not isinstance(value, int):
-                raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: a whole number")
+                raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: an integer")
         elif isinstance(value, bool) or not is_finite(value):
             raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: a finite number")
 

@@ -71,8 +71,8 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
     def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
         if isinstance(operator, NativeOperator):
             raise Unsupported(
-                f"{name_of(operator)} is a function of {operator.framework}'s arrays, and {framework.name} runs "
-                "networks alone; allowed: deep5's operators, and d5.ONNXOperator; remedy: "
+                f"{name_of(operator)} is a function of {operator.framework}'s arrays, and {framework.name} only "
+                "runs networks; allowed: deep5's operators, and d5.ONNXOperator; remedy: "
                 f"d5.framework({operator.framework!r})"
             )
         self.operator, self.device = operator, device

@@ -335,14 +335,14 @@ class RuleOptimizer:
         values, pipeline = held["values"], self.pipeline
         for name in self.rule.hyper:
             setattr(self.rule, name, values[name])
-        asked = [getattr(pipeline, name) is not None for name in STAGES]
+        requested = [getattr(pipeline, name) is not None for name in STAGES]
         for name in STAGES:
             if name not in self.rule.hyper and not (name == "loss_scale" and pipeline.dynamic):
                 setattr(pipeline, name, values.get(name))
         groups = regrouped(self._bound().network.trained_specs, self._groups, held.get("groups", ()))
         if groups is not None:
             self._groups = groups
-        if groups is not None or asked != [getattr(pipeline, name) is not None for name in STAGES]:
+        if groups is not None or requested != [getattr(pipeline, name) is not None for name in STAGES]:
             self._regroup()
 
     def _regroup(self) -> None:

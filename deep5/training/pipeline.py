@@ -116,19 +116,19 @@ class Stages:
                 "deep5.GradientPipeline(clip_norm=1.0), say"
             )
         name, hyper = type(rule).__name__, getattr(rule, "hyper", ())
-        asked = {key for key in STAGES if getattr(pipeline, key) is not None}
-        if twice := asked & set(hyper):
+        requested = {key for key in STAGES if getattr(pipeline, key) is not None}
+        if twice := requested & set(hyper):
             raise RuleError(
-                f"{name} has a hyperparameter {min(twice)!r} of its own, got another one beside it; remedy: give it to "
-                f"the rule alone, {name}({min(twice)}=…)"
+                f"{name} already has a hyperparameter {min(twice)!r}, got another one; remedy: give it only to "
+                f"the rule, {name}({min(twice)}=…)"
             )
-        asked |= {key for own in hypers for key in own if key in GROUP_STAGES and key not in hyper}
-        if "weight_decay" in asked and "lr" not in hyper:
+        requested |= {key for own in hypers for key in own if key in GROUP_STAGES and key not in hyper}
+        if "weight_decay" in requested and "lr" not in hyper:
             raise RuleError(
                 f"weight_decay is scaled by the learning rate, and {name} has no hyperparameter 'lr'; got: "
                 f"{', '.join(hyper) or 'none'}; remedy: let the rule decay the weights itself"
             )
-        return cls(names=tuple(key for key in STAGES if key in asked), fused=fused)
+        return cls(names=tuple(key for key in STAGES if key in requested), fused=fused)
 
     def numbers(
         self, pipeline: GradientPipeline, hyper: Mapping[str, float], info: StepInfo, scale: float

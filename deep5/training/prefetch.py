@@ -58,12 +58,12 @@ class Prefetched:
 
     def __init__(self, sampler: BatchSource, depth: int = 2, workers: int = 1, *, timeout_s: float = 600.0) -> None:
         if not isinstance(sampler, BatchSource):
-            raise UsageError(f"Prefetched: got {brief(sampler)}; allowed: a d5.Sampler, or what else gives batches")
+            raise UsageError(f"Prefetched: got {brief(sampler)}; allowed: a d5.Sampler, or another source of batches")
         if reason := _no_prefetch(sampler):
             raise UsageError(f"Prefetched: got {reason}")
         for name, value in (("depth", depth), ("workers", workers)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"Prefetched: got {name}={value!r}; allowed: a whole number of at least 1")
+                raise UsageError(f"Prefetched: got {name}={value!r}; allowed: an integer of at least 1")
         if workers > depth:
             raise UsageError(
                 f"Prefetched: got {workers} workers for a depth of {depth}; allowed: as many as the depth; remedy: "
@@ -71,8 +71,8 @@ class Prefetched:
             )
         if workers > 1 and not _apart(sampler):
             raise UsageError(
-                f"Prefetched: got workers={workers} for a {type(sampler).__name__}, which gives one batch after the "
-                "other; allowed: workers=1, or the framework's own loader with workers of its own"
+                f"Prefetched: got workers={workers} for a {type(sampler).__name__}, which gives its batches in "
+                "sequence; allowed: workers=1, or the framework's loader with its own workers"
             )
         number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
         if not number or not 0 < timeout_s <= threading.TIMEOUT_MAX:
@@ -217,8 +217,8 @@ class _Shelf:
             left_s = (deadline_ns - perf_counter_ns()) / 1e9
             if left_s <= 0:
                 raise Deep5Error(
-                    f"Prefetched: batch {number} after the start was not there within {timeout_s:g} s; remedy: look at "
-                    "what the data set reads, or a larger timeout_s"
+                    f"Prefetched: batch {number} after the start was not ready within {timeout_s:g} s; remedy: check "
+                    "what the data set reads, or increase timeout_s"
                 )
             if not any(thread.is_alive() for thread in threads):
                 raise Deep5Error(

@@ -101,13 +101,13 @@ class SAG:
         if self.unit == "sample" and executor.network.buffer_specs:
             raise UsageError(
                 f"SAG with unit='sample' cannot train a network that keeps statistics of batches "
-                f"({', '.join(list(executor.network.buffer_specs)[:3])} …): a sample alone has none; "
+                f"({', '.join(list(executor.network.buffer_specs)[:3])} …): a single sample has none; "
                 "remedy: unit='batch'"
             )
         if self.unit == "sample" and not self._batched:
             raise UsageError(
-                "SAG with unit='sample' runs single samples, but no input of the network has a symbolic batch extent; "
-                "remedy: unit='batch'"
+                "SAG with unit='sample' runs single samples, but no input of the network has a symbolic batch "
+                "dimension; remedy: unit='batch'"
             )
         self._packed = packed
         self._forget()
@@ -282,7 +282,7 @@ def _sample_ids(info: StepInfo, *, empty: bool = False) -> tuple[int, ...]:
         return ()
     if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
         raise UsageError(
-            f"SAG keeps gradients by the ids of samples, but got info.sample_ids={brief(ids)}; allowed: a whole number "
+            f"SAG keeps gradients by the ids of samples, but got info.sample_ids={brief(ids)}; allowed: an integer "
             "for each sample of the batch, as the samplers of deep5 give"
         )
     return tuple(array.tolist())

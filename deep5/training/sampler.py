@@ -67,7 +67,7 @@ class Sampler(ABC):
             return self.batch_size
         size = self.batch_size(epoch)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise UsageError(f"batch size {size!r} of epoch {epoch}; allowed: a whole number of at least 1")
+            raise UsageError(f"batch size {size!r} of epoch {epoch}; allowed: an integer of at least 1")
         return min(size, len(self.dataset))
 
     def __len__(self) -> int:
@@ -166,4 +166,4 @@ def seeded(transforms: object, seed: int) -> tuple[Callable[..., Any], ...]:
 
 def _check_batch_size(size: object, samples: int) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= samples:
-        raise UsageError(f"batch size {size!r}; allowed: a whole number from 1 to {samples} (all samples)")
+        raise UsageError(f"batch size {size!r}; allowed: an integer from 1 to {samples} (all samples)")

@@ -28,8 +28,8 @@ def class_rows(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     scores, classes = to_numpy(logits), to_numpy(labels)
     if scores.ndim < 1 or scores.shape[:-1] != classes.shape or classes.dtype.kind not in "iu":
         raise ShapeError(
-            f"got logits of shape {scores.shape} and labels of shape {classes.shape}, {classes.dtype}; allowed: whole "
-            "numbers as labels, of the shape of the logits without its last axis, that of the classes"
+            f"got logits of shape {scores.shape} and labels of shape {classes.shape}, {classes.dtype}; allowed: "
+            "integers as labels, of the shape of the logits without its last axis, that of the classes"
         )
     if scores.dtype not in (np.float32, np.float64):
         scores = scores.astype(np.float32)

@@ -52,7 +52,7 @@ class SequenceDataset(Dataset):
         mask: str | None = None,
     ) -> None:
         if isinstance(multiple, bool) or not isinstance(multiple, int) or multiple < 1:
-            raise UsageError(f"multiple: got {multiple!r}; allowed: a whole number of at least 1")
+            raise UsageError(f"multiple: got {multiple!r}; allowed: an integer of at least 1")
         self._multiple, self._length, self._mask = multiple, length, mask
         self._arrays = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
         listed = {name: [np.asarray(item) for item in items] for name, items in sequences.items()}
@@ -137,8 +137,8 @@ def _common_lengths(listed: Mapping[str, list[np.ndarray]], arrays: Mapping[str,
         name: len(array) if array.ndim else -1 for name, array in arrays.items()
     }
     if not listed or len(set(counts.values())) != 1 or 0 in counts.values():
-        told = ", ".join(f"{name}: {count} samples" for name, count in counts.items()) or "nothing"
-        raise UsageError(f"sequences of {told}; allowed: at least one sequence, and one of each name for each sample")
+        got = ", ".join(f"{name}: {count} samples" for name, count in counts.items()) or "nothing"
+        raise UsageError(f"sequences of {got}; allowed: at least one sequence, and one of each name for each sample")
     lengths = {}
     for name, items in listed.items():
         flat = next((number for number, item in enumerate(items) if item.ndim == 0), None)

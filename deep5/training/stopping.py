@@ -33,7 +33,7 @@ class _AfterEvaluation(Event):
         """
         if trainer.validation_sampler is None:
             raise UsageError(
-                f"{type(self).__name__} judges evaluations, and the trainer has no validation_sampler; remedy: give it "
+                f"{type(self).__name__} uses evaluations, and the trainer has no validation_sampler; remedy: give it "
                 "one"
             )
         if trainer.step == 0:

@@ -53,7 +53,7 @@ class StreamSampler:
                 "'shuffle' and 'ordered' for a d5.Dataset"
             )
         if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 0:
-            raise UsageError(f"buffer: got {buffer!r}; allowed: a whole number of samples from 0")
+            raise UsageError(f"buffer: got {buffer!r}; allowed: an integer of at least 0")
         self.dataset, self.batch_size, self.seed, self.buffer = dataset, batch_size, seed, buffer
         self.transforms = seeded(transforms, seed)
         self.epoch_batch_size(0)
@@ -66,7 +66,7 @@ class StreamSampler:
         """
         size = self.batch_size(epoch) if callable(self.batch_size) else self.batch_size
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise UsageError(f"batch size {size!r}; allowed: a whole number of at least 1")
+            raise UsageError(f"batch size {size!r}; allowed: an integer of at least 1")
         return size
 
     def steps(self, epoch: int) -> int | None:

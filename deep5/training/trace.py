@@ -69,8 +69,8 @@ class TracedRule:
         values = [getattr(rule, name) for name in self.hyper]
         try:
             if not all(map(math.isfinite, values)):
-                told = ", ".join(f"{name}={value!r}" for name, value in zip(self.hyper, values, strict=True))
-                raise RuleError(f"{type(rule).__name__} at step {info.step}: got {told}; allowed: finite numbers")
+                got = ", ".join(f"{name}={value!r}" for name, value in zip(self.hyper, values, strict=True))
+                raise RuleError(f"{type(rule).__name__} at step {info.step}: got {got}; allowed: finite numbers")
             if self.inputs:
                 extra = rule.new_input(info)
                 more = [extra[name] for name in self.inputs]
@@ -266,7 +266,7 @@ def _check_evaluated(value: Any, name: str, inputs: Collection[str], sums: Colle
         if node.op == "input" and node.args[0] in own:
             attribute, method = own[node.args[0]]
             raise RuleError(
-                f"{name}.eval_param reads self.{attribute}, which {method} gives to a step alone; allowed: "
+                f"{name}.eval_param reads self.{attribute}, which {method} gives only to a step; allowed: "
                 "hyperparameters and states; remedy: keep it in a state of shape ()"
             )
 

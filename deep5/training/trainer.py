@@ -173,7 +173,7 @@ class Trainer:
         # A run may have been interrupted between its last epoch and its end.
         least = 0 if self._restored else 1
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < least:
-            raise UsageError(f"{epochs!r} epochs; allowed: a whole number of at least {least}")
+            raise UsageError(f"{epochs!r} epochs; allowed: an integer of at least {least}")
         self._restored = False
         with self.listeners.attached(events):
             self.epochs = self.epoch + epochs
@@ -230,8 +230,8 @@ class Trainer:
         named = self._named_events()
         if lost := [name for name in states if name not in named]:
             raise UsageError(
-                f"the state to go on from holds one of {lost[0]}, which does not listen; allowed: the events that "
-                f"listened when it was made, {', '.join(states)}"
+                f"the state to resume from holds one of {lost[0]}, which is not attached; allowed: the events that "
+                f"were attached when it was saved, {', '.join(states)}"
             )
         for name, state in states.items():
             named[name].load_state_dict(state)
@@ -360,7 +360,7 @@ def _state(part: Any, copy: bool) -> Any:
 def _learning(optimizer: StepOptimizer, accumulate: int) -> Callable[[Any, StepInfo], Arrays]:
     """The function that trains on one batch, or on several as one step."""
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
-        raise UsageError(f"Trainer: got accumulate={accumulate!r:.60}; allowed: a whole number of at least 1")
+        raise UsageError(f"Trainer: got accumulate={accumulate!r:.60}; allowed: an integer of at least 1")
     if accumulate == 1:
         return optimizer.step
     learn: Callable[[Any, StepInfo], Arrays] | None = getattr(optimizer, "accumulated_step", None)

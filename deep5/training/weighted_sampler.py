@@ -70,7 +70,7 @@ class WeightedSampler(Sampler):
         count, most = len(dataset), "" if replace else f" and at most {len(dataset)} (without replacement)"
         whole = isinstance(draws, int) and not isinstance(draws, bool) and draws >= 1
         if draws is not None and (not whole or (not replace and draws > count)):
-            raise UsageError(f"draws: got {draws!r}; allowed: a whole number of at least 1{most}")
+            raise UsageError(f"draws: got {draws!r}; allowed: an integer of at least 1{most}")
         self.replace, self.draws = replace, count if draws is None else draws
 
     def samples(self, epoch: int) -> int:

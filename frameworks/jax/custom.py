@@ -63,7 +63,7 @@ def on_arrays(operator: Operator, framework: Framework) -> Callable[..., Outputs
             if _FORWARD_MODE not in str(error):
                 raise
             raise Unsupported(
-                f"{name_of(operator)} has a backward of its own, so JAX differentiates it in reverse alone; allowed: "
+                f"{name_of(operator)} has its own backward, so JAX differentiates it only in reverse mode; allowed: "
                 "jax.grad, jax.vjp, jax.jacrev; remedy: jax.jacrev(jax.grad(f)) in place of jax.hessian(f)"
             ) from error
 

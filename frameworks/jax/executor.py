@@ -80,7 +80,7 @@ class JAXExecutor(JAXNetwork):
         """
         if ranks.in_threads:
             raise Unsupported(
-                "jax waits for other ranks in threads of XLA's own, which ranks that are threads share; got "
+                "jax waits for other ranks in XLA's threads, which ranks that are threads share; got "
                 "synchronise_batch_norm with such ranks; allowed: ranks that are processes; remedy: --launcher mpiexec "
                 "or torchrun, or synchronise_batch_norm=False"
             )

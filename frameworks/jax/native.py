@@ -160,7 +160,7 @@ class _NativeProgram:
             other = shapes[1].get(name)
             if other is None or len(other.shape) != len(one.shape):
                 raise UsageError(
-                    f"the output {name!r} comes and goes with the extents of the inputs; allowed: one form"
+                    f"the output {name!r}, or its rank, depends on the sizes of the inputs; allowed: one rank"
                 )
             extents: list[int | str] = []
             for axis, pair in enumerate(zip(one.shape, other.shape, strict=True)):

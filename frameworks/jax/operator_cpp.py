@@ -40,11 +40,11 @@ def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
         output_grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], needs: Sequence[bool]
     ) -> Outputs:
         if isinstance(operator, Backward):
-            raise Unsupported(f"{name_of(operator)} has no gradient of its own; allowed: a first derivative")
+            raise Unsupported(f"{name_of(operator)} has no second derivative; allowed: a first derivative")
         if not operator.differentiable:
             raise Unsupported(
                 f"{name_of(operator)} has no backward in C++, so nothing can be trained through it; remedy: write one, "
-                "or ask for no gradient by what goes into it"
+                "or request no gradient with respect to its inputs"
             )
         floating = [is_floating(value.dtype.name) for value in outputs]
         given = [gradient for gradient in output_grads if gradient is not None]

@@ -134,7 +134,7 @@ class JAXOperatorExecutor(OperatorExecutor):
     def _differentiated(self, wanted: tuple[bool, ...]) -> Callable[..., Any]:
         """The compiled function from (inputs, output gradients) to (outputs, gradients)."""
         if any(wanted) and isinstance(self.operator, CppOperator) and not self.operator.differentiable:
-            raise Unsupported(f"{self._name} has no backward in C++; remedy: write one, or ask for no gradient")
+            raise Unsupported(f"{self._name} has no backward in C++; remedy: write one, or request no gradient")
 
         def run(inputs: Outputs, output_grads: Sequence[Any]) -> tuple[Outputs, Outputs]:
             def of_wanted(*chosen: Any) -> Outputs:
@@ -163,5 +163,5 @@ class JAXOperatorExecutor(OperatorExecutor):
     def _failed(self, error: Exception) -> Deep5Error:
         if (said := failure(error)) is not None:
             return said
-        told = str(error).strip().splitlines() or [""]
-        return OperatorError(f"{self._name} failed on JAX: {type(error).__name__}: {told[0]}")
+        reported = str(error).strip().splitlines() or [""]
+        return OperatorError(f"{self._name} failed on JAX: {type(error).__name__}: {reported[0]}")

@@ -49,7 +49,7 @@ def _kind(value: ir.Value) -> tuple[Any, tuple[Any, ...]] | None:
     return None if None in extents else (value.dtype, extents)
 
 
-def _told_apart(node: ir.Node) -> tuple[ir.Value | None, ...]:
+def _distinguished(node: ir.Node) -> tuple[ir.Value | None, ...]:
     """The condition of an If must be known unless both branches return arrays of the same dtypes and shapes."""
     first, second = (graph.outputs for graph in graphs_of(node))
     same = all(_kind(a) is not None and _kind(a) == _kind(b) for a, b in zip(first, second, strict=True))
@@ -76,11 +76,11 @@ def _dtypes(emitter: Emitter, values: Any) -> str:
     return "".join(f"{emitter.bind(value.dtype.numpy())}, " for value in values)
 
 
-@operator("If", _check_nested, _told_apart)
+@operator("If", _check_nested, _distinguished)
 def _if(emitter: Emitter, node: ir.Node) -> None:
     condition = emitter.plain(node.inputs[0])
     then, otherwise = (emitter.nested(node.attributes[f"{name}_branch"].as_graph()) for name in ("then", "else"))
-    known = emitter.eager or bool(_told_apart(node)) or emitter.is_traced(node.inputs[0])
+    known = emitter.eager or bool(_distinguished(node)) or emitter.is_traced(node.inputs[0])
     how = "" if known else f", ({_dtypes(emitter, node.outputs)})"
     function = emitter.bind(_chosen if known else _traced_choice)
     results(emitter, node, f"{function}({condition}, {then}, {otherwise}{how})")
@@ -89,11 +89,11 @@ def _if(emitter: Emitter, node: ir.Node) -> None:
 def _endless(node: ir.Node) -> bool:
     """Whether a Loop always runs all its iterations."""
     body = node.attributes["body"].as_graph()
-    go, asked = given(node, 1), body.outputs[0]
-    while (made := asked.producer()) is not None and made.op_type == "Identity" and made.inputs[0] is not None:
-        asked = made.inputs[0]
-    held = constant_value(asked)
-    goes_on = asked is body.inputs[1] or (held is not None and bool(held.all()))
+    go, condition = given(node, 1), body.outputs[0]
+    while (made := condition.producer()) is not None and made.op_type == "Identity" and made.inputs[0] is not None:
+        condition = made.inputs[0]
+    held = constant_value(condition)
+    goes_on = condition is body.inputs[1] or (held is not None and bool(held.all()))
     known = constant_value(go)
     return given(node, 0) is not None and goes_on and (go is None or (known is not None and bool(known.all())))
 

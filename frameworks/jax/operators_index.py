@@ -259,7 +259,7 @@ def _unique_of(emitter: Emitter, node: ir.Node) -> None:
 def _top_k(x: Array, k: tuple[int, ...], axis: int, largest: bool) -> tuple[Array, Array]:
     x = jnp.moveaxis(jnp.asarray(x), axis, -1)
     if k[0] > x.shape[-1]:
-        raise ShapeError(f"k = {k[0]}; allowed: up to {x.shape[-1]}, the extent of the axis")
+        raise ShapeError(f"k = {k[0]}; allowed: up to {x.shape[-1]}, the size of the axis")
     # Integers are reversed by complement: the minimum has no negative.
     turned = jnp.invert if jnp.issubdtype(x.dtype, jnp.integer) else jnp.negative
     values, places = lax.top_k(x if largest else turned(x), k[0])

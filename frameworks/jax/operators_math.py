@@ -330,7 +330,7 @@ def _reduction(op_type: str, function: Callable[..., Any]) -> None:
     def check(node: ir.Node) -> str | None:
         # Their inputs are floating-point, which cannot represent every integer.
         floating = op_type in ("ReduceLogSumExp", "ReduceMean")
-        return "whole numbers" if floating and is_whole(node.inputs[0]) else None
+        return "integers" if floating and is_whole(node.inputs[0]) else None
 
     operator(op_type, check, (1,))(emit)
 

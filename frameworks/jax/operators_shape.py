@@ -221,8 +221,10 @@ def _check_pad(node: ir.Node) -> str | None:
 def _pad(emitter: Emitter, node: ir.Node) -> None:
     mode, fill = _MODES[attribute(node, "mode", "constant")], fixed(node, 2)
     pads, axes = fixed(node, 1), fixed(node, 3)
-    asked = (value is not None and known is None for value, known in ((given(node, 2), fill), (given(node, 3), axes)))
-    if pads is None or not ranked(node) or any(asked):
+    requested = (
+        value is not None and known is None for value, known in ((given(node, 2), fill), (given(node, 3), axes))
+    )
+    if pads is None or not ranked(node) or any(requested):
         inputs = [emitter.plain(node.inputs[0]), repr(mode), emitter.setting(given(node, 1))]
         inputs += [emitter.plain(given(node, 2)), emitter.setting(given(node, 3))]
         emitter.assign(node.outputs[0], f"{emitter.bind(_padded_by)}({', '.join(inputs)})")

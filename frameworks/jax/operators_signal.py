@@ -41,7 +41,7 @@ def _transformed(x: Array, length: Any, axes: Any, inverse: bool, onesided: bool
         return _pairs(jnp.fft.ifft(z, n, axis=axis), x.dtype)
     if jnp.iscomplexobj(z):
         if onesided:
-            raise ShapeError("onesided=1 of complex numbers; allowed: real ones, whose last axis has extent 1")
+            raise ShapeError("onesided=1 of complex numbers; allowed: real ones, whose last axis has size 1")
         return _pairs(jnp.fft.fft(z, n, axis=axis), x.dtype)
     y = jnp.fft.rfft(z, n, axis=axis)
     if not onesided:

@@ -70,7 +70,7 @@ def _larger_pair(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[
     return jnp.where(first, one[0], other[0]), jnp.where(first, one[1], other[1])
 
 
-def _unpooled(x: Array, places: Array, asked: tuple[int, ...] | None, window: Window) -> Array:
+def _unpooled(x: Array, places: Array, requested: tuple[int, ...] | None, window: Window) -> Array:
     """Elements at their positions before a MaxPool of this window; zero-padded at the end to the requested size."""
     pooled, pads = x.shape[2:], zip(window.begins, window.ends, strict=True)
     extents = [
@@ -79,9 +79,9 @@ def _unpooled(x: Array, places: Array, asked: tuple[int, ...] | None, window: Wi
     ]
     shape = (*x.shape[:2], *extents)
     y = jnp.zeros(math.prod(shape), x.dtype).at[places.reshape(-1)].set(x.reshape(-1)).reshape(shape)
-    if asked is None:
+    if requested is None:
         return y
-    return lax.pad(y, jnp.zeros((), x.dtype), [(0, wide - own, 0) for wide, own in zip(asked, shape, strict=True)])
+    return lax.pad(y, jnp.zeros((), x.dtype), [(0, wide - own, 0) for wide, own in zip(requested, shape, strict=True)])
 
 
 @operator("MaxUnpool", _check_window, host=(2,))
@@ -92,7 +92,7 @@ def _max_unpool(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _transposed(
-    x: Array, weight: Array, bias: Array | None, window: Window, groups: int, extra: tuple[int, ...], asked: Any
+    x: Array, weight: Array, bias: Array | None, window: Window, groups: int, extra: tuple[int, ...], requested: Any
 ) -> Array:
     """ONNX's ConvTranspose: the gradient of a convolution with respect to its input, as a convolution of a dilated
     image.
@@ -104,15 +104,21 @@ def _transposed(
         window: Strides, dilations and padding of the convolution.
         groups: Number of channel groups.
         extra: Elements at the end that the convolution did not reach.
-        asked: Spatial size of the result; None: computed.
+        requested: Spatial size of the result; None: computed.
     """
     kernel, sides = weight.shape[2:], []
     for axis, span in enumerate(window.spans(kernel)):
         stride, extent = window.strides[axis], x.shape[2 + axis]
         begin, end, whole = window.begins[axis], window.ends[axis], (extent - 1) * stride + span + extra[axis]
-        goal = asked[axis] if asked is not None else extent * stride if window.auto_pad.startswith("SAME") else None
+        goal = (
+            requested[axis]
+            if requested is not None
+            else extent * stride
+            if window.auto_pad.startswith("SAME")
+            else None
+        )
         if goal is not None:
-            total = max(whole - goal, 0) if asked is None else whole - goal
+            total = max(whole - goal, 0) if requested is None else whole - goal
             begin = total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2
             end = total - begin
         sides.append((span - 1 - begin, span - 1 - end + extra[axis]))
@@ -135,8 +141,8 @@ def _transposed(
 def _conv_transpose(emitter: Emitter, node: ir.Node) -> None:
     axes = rank(node) - 2
     x, weight, bias = (emitter.plain(given(node, position)) for position in range(3))
-    extra, asked = tuple(attribute(node, "output_padding", (0,) * axes)), attribute(node, "output_shape", None)
-    how = f"{attribute(node, 'group', 1)}, {extra}, {None if asked is None else tuple(asked)[-axes:]}"
+    extra, requested = tuple(attribute(node, "output_padding", (0,) * axes)), attribute(node, "output_shape", None)
+    how = f"{attribute(node, 'group', 1)}, {extra}, {None if requested is None else tuple(requested)[-axes:]}"
     window = emitter.bind(Window.of(node, axes))
     emitter.assign(node.outputs[0], f"{emitter.bind(_transposed)}({x}, {weight}, {bias}, {window}, {how})")
 

@@ -86,7 +86,7 @@ def set_numerics(deterministic: bool, tf32: bool) -> None:
         if xla_bridge.backends_are_initialized() and any(place.platform != "cpu" for place in jax.devices()):
             raise UsageError(
                 f"got deterministic={deterministic}, but JAX has started otherwise in this process and cannot change "
-                f"that; remedy: ask before anything uses JAX, or start the process with XLA_FLAGS={flag}"
+                f"that; remedy: set it before anything uses JAX, or start the process with XLA_FLAGS={flag}"
             )
         if not xla_bridge.backends_are_initialized():  # if JAX started on the host only, there is nothing to set
             os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".lstrip()

@@ -37,7 +37,7 @@ def with_kernels(network: Network, device: Device) -> tuple[Network, dict[str, K
     if kernels and device.kind != "cpu":
         names = ", ".join(dict.fromkeys(kernel.name for kernel in kernels.values()))
         raise Unsupported(
-            f"onnxruntime runs operators in C++ on the host alone; got the device {device} and {names}; allowed: cpu"
+            f"onnxruntime runs operators in C++ only on the host; got the device {device} and {names}; allowed: cpu"
         )
     return suited, kernels
 

@@ -131,6 +131,6 @@ def _check_types(network: Network) -> None:
         for name, spec in specs.items():
             if spec.dtype.startswith(("float4", "float8", "int2", "int4", "uint2", "uint4")):
                 raise Unsupported(
-                    f"onnxruntime takes and gives no {spec.dtype}, which the {kind} {name!r} holds; allowed: "
+                    f"onnxruntime has no inputs or outputs of {spec.dtype}, which the {kind} {name!r} holds; allowed: "
                     "bool, numbers of 8 bits and more; remedy: a Cast, or framework 'reference'"
                 )

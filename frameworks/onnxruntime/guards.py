@@ -44,7 +44,7 @@ def wrong(node: ir.Node) -> str | None:
     if not rounded or kind not in _LONG or all(map(of_shapes, node.inputs)):
         return None
     return (
-        f"ONNX Runtime computes what is {kind.name} in float64, and a number beyond 2^53 would come out as another; "
+        f"ONNX Runtime computes what is {kind.name} in float64, which changes numbers beyond 2^53; "
         "allowed: INT32, or floating-point numbers"
     )
 
@@ -89,7 +89,7 @@ def _attention(node: ir.Node) -> str | None:
         )
     mask, keys, past = ([*node.inputs, None, None, None, None][position] for position in (3, 1, 4))
     if len(node.outputs) > 3 and node.outputs[3].name and attribute(node, "is_causal", 0):
-        return "ONNX Runtime gives scores without what causality makes of them; allowed: no scores"
+        return "ONNX Runtime gives scores without the causal mask; allowed: no scores"
     if mask is not None and past is None and keys is not None and mask.shape is not None and keys.shape is not None:
         seen, length = mask.shape[-1], keys.shape[-2]
         if isinstance(seen, int) and isinstance(length, int) and seen < length:

@@ -34,13 +34,13 @@ class ONNXRuntimeOperatorExecutor(EngineOperatorExecutor):
 
     def settings(self) -> dict[str, Any]:
         """Threads, provider, TF32 and determinism, as read back from the last session."""
-        told = {"framework": self._runtime.name, "version": onnxruntime.__version__, "device": str(self.device)}
+        reported = {"framework": self._runtime.name, "version": onnxruntime.__version__, "device": str(self.device)}
         if self._last is None:  # nothing has run: the settings for future sessions
-            return {**told, "threads": self._runtime.threads, **self._runtime.numerics._asdict()}
+            return {**reported, "threads": self._runtime.threads, **self._runtime.numerics._asdict()}
         session = self._last.session
         options, provider = session.get_session_options(), session.get_providers()[0]
         return {
-            **told,
+            **reported,
             "provider": provider,
             "threads": options.intra_op_num_threads,
             "tf32": session.get_provider_options()[provider].get("use_tf32") == "1",

@@ -29,8 +29,8 @@ def racing(node: ir.Node) -> str | None:
     if not combines(node) or _depth(node) is not None:
         return None
     return (
-        "ONNX Runtime combines the updates of a ScatterND in parallel, and loses some; allowed: indices whose last "
-        "extent is known, or a ScatterElements"
+        "ONNX Runtime combines the updates of a ScatterND in parallel, and loses some; allowed: indices of known "
+        "last dimension, or a ScatterElements"
     )
 
 

@@ -217,7 +217,7 @@ def _short(node: ir.Node) -> bool:
 def _refused_inside(node: ir.Node) -> str | None:
     """Why a node does not run in a subgraph; None if it does, or if only its graph can be tested."""
     if is_custom(node):
-        return "a registered operator, which is compiled for nodes of the network itself alone"
+        return "a registered operator, which is compiled only for nodes of the network itself"
     if subgraphs(node):
         return None
     if any(value is not None and value.type is None for value in node.inputs):
@@ -257,10 +257,10 @@ def _tried(node: ir.Node) -> Support:
             own.elem_type = onnx.TensorProto.FLOAT
     if found and _refusal(proto.SerializeToString()) is None:
         return Support(False, f"ONNX Runtime has no kernel for {kind} in {', '.join(found)}; allowed: float32")
-    return Support(False, _told(node, kind, reason))
+    return Support(False, _reported(node, kind, reason))
 
 
-def _told(node: ir.Node, kind: str, reason: str) -> str:
+def _reported(node: ir.Node, kind: str, reason: str) -> str:
     """Why a node does not run, with a remedy if ONNX Runtime has no operator or kernel for it."""
     if "is not a registered function/op" in reason:
         return (

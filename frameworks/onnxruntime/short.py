@@ -37,7 +37,7 @@ def check_short(nodes: Iterable[ir.Node], device: Device) -> None:
     if device.kind != "cpu":
         return
     refused = [
-        f"{node.name or node.op_type} ({node.op_type}): ONNX Runtime would compute it in float32 without a word, since "
+        f"{node.name or node.op_type} ({node.op_type}): ONNX Runtime would compute it in float32 without a warning: "
         "it has no kernel in float16 for this processor; allowed: float32"
         for node in nodes
         if not node.domain

@@ -22,8 +22,8 @@ def substitute(node: ir.Node) -> Change | None:
     """The rewrite of a node into others; None if the node runs unchanged, or not at all."""
     if node.domain:
         return None
-    for asked, write in _RULES.get(node.op_type, ()):
-        if asked(node):
+    for applies, write in _RULES.get(node.op_type, ()):
+        if applies(node):
             return partial(_written, write)
     return None
 

@@ -37,7 +37,7 @@ def supports_custom(node: ir.Node) -> Support:
             allowed = ", ".join(sorted(_TAKEN))
             return Support(False, f"OpenVINO computes {value.dtype.name} in another element type; allowed: {allowed}")
     if any(value.shape is None for value in node.outputs):
-        return Support(False, f"an output of {node.op_type} has an unknown number of axes; allowed: known ones")
+        return Support(False, f"an output of {node.op_type} has an unknown rank; allowed: a known rank")
     return Support(True)
 
 
@@ -62,7 +62,7 @@ def failure(kernels: Mapping[str, Kernel], program: int) -> Deep5Error | None:
     """
     # Clear all failures: the rest would be reported for the next call.
     said = [(kernel, extension().deep5_take_failure(program, kernel.pointer)) for kernel in kernels.values()]
-    first = next(((kernel, told) for kernel, told in said if told is not None), None)
+    first = next(((kernel, reported) for kernel, reported in said if reported is not None), None)
     return None if first is None else compiled.failure(first[0], first[1].decode(errors="replace"))
 
 

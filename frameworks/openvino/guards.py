@@ -56,14 +56,14 @@ def guarded(network: Network) -> tuple[ir.Model, tuple[Guard, ...]]:
             allowed += f", and {ignored} for none"
         kept = tape.op("Where", [fits, indices, _constant(tape, 0, indices)])
         wrong = tape.op("Cast", [tape.op("Not", [fits])], {"to": int(ir.DataType.INT32)})
-        told = tape.op("ReduceMax", [wrong], {"keepdims": 0})
+        flag = tape.op("ReduceMax", [wrong], {"keepdims": 0})
         kept.type, kept.shape = indices.type, indices.shape
-        told.name, told.type, told.shape = f"outside:{number}", ir.TensorType(ir.DataType.INT32), ir.Shape([])
+        flag.name, flag.type, flag.shape = f"outside:{number}", ir.TensorType(ir.DataType.INT32), ir.Shape([])
         model.graph.insert_before(node, tape.nodes)
         node.replace_input_with(1, kept)
-        model.graph.outputs.append(told)
+        model.graph.outputs.append(flag)
         what = "a label that is no class" if node.op_type in LOSSES else "an index outside its axis"
-        guards.append(Guard(told.name, f"the node {node.name!r} ({node.op_type}) got {what}; allowed: {allowed}"))
+        guards.append(Guard(flag.name, f"the node {node.name!r} ({node.op_type}) got {what}; allowed: {allowed}"))
     return model, tuple(guards)
 
 

@@ -77,8 +77,8 @@ def reason(node: ir.Node) -> str | None:
 def _refusal(node: ir.Node, what: str) -> str:
     kind = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
     return (
-        f"OpenVINO {what} what is {kind.name if kind else 'whole'}, and a large number would come out wrong; allowed: "
-        "floating-point numbers, or whole numbers that stay small"
+        f"OpenVINO {what} {kind.name if kind else 'integers'}, and large numbers would be wrong; allowed: "
+        "floating-point numbers, or small integers"
     )
 
 

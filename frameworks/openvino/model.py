@@ -79,7 +79,7 @@ class Program:
             "INFERENCE_NUM_THREADS": threads,
             # No stream for one thread, which is then the caller's. With a one-thread stream OpenVINO swallows
             # exceptions and returns the outputs of an earlier call. The failed task stays first in the stream's queue,
-            # so later models on the same stream run it instead of their own, or crash once it is gone.
+            # so later models on the same stream run it instead of their own task, or crash once it is gone.
             "NUM_STREAMS": int(threads > 1),
             # Pinned threads keep other frameworks off their cores.
             "ENABLE_CPU_PINNING": False,
@@ -95,8 +95,8 @@ class Program:
             self._source = (_extended() if self._kernels else _core()).read_model(engine)
             self.model = self._compiled()
         except Exception as error:  # OpenVINO raises RuntimeError and private classes
-            if (told := failure(self._kernels, self._number)) is not None:
-                raise told from error
+            if (reported := failure(self._kernels, self._number)) is not None:
+                raise reported from error
             raise Unsupported(f"openvino cannot run the network {self._name!r}: {explanation(error)}") from error
         self._inputs, self._count = tuple(network.inputs), len(network.outputs)
         self._first = self._count - len(announced)
@@ -130,8 +130,8 @@ class Program:
             if value.size and (value.max() > LARGEST or value.min() < -LARGEST):
                 large = value[(value > LARGEST) | (value < -LARGEST)][0]
                 raise NetworkError(
-                    f"input {self._inputs[number]!r} holds {large}; allowed: ±2^24, up to which openvino tells all "
-                    "whole numbers apart"
+                    f"input {self._inputs[number]!r} holds {large}; allowed: ±2^24, up to which "
+                    "openvino represents every integer"
                 )
         with self._lock:
             # Keep these steps few: after a large matrix product the caches are cold, and each step takes ten times as
@@ -153,11 +153,11 @@ class Program:
                 # A failed model fails again on any input, and so do its new requests.
                 self.model = self._compiled()
                 self._begin()
-                if (told := failure(self._kernels, self._number)) is not None:
-                    raise told from error
+                if (reported := failure(self._kernels, self._number)) is not None:
+                    raise reported from error
                 raise NetworkError(f"openvino failed in the network {self._name!r}: {explanation(error)}") from error
-            if self._kernels and (told := failure(self._kernels, self._number)) is not None:
-                raise told
+            if self._kernels and (reported := failure(self._kernels, self._number)) is not None:
+                raise reported
             for number, guard in enumerate(self._guards, self._count):
                 if self._read_output(number) > 0:
                     raise NetworkError(
@@ -207,8 +207,8 @@ class Program:
         try:
             check_shapes(self._source, self._name, {name: shapes[number] for name, number in self._read})
         except NetworkError as error:
-            if (told := failure(self._kernels, self._number)) is not None:
-                raise told from error
+            if (reported := failure(self._kernels, self._number)) is not None:
+                raise reported from error
             raise
         if len(self._fitting) >= _FITTING:
             self._fitting.clear()

@@ -36,18 +36,18 @@ def check_shapes(model: Any, name: str, shapes: Mapping[str, tuple[int, ...]]) -
         model.clone().reshape({given: list(shape) for given, shape in shapes.items()})
     except Exception as error:  # OpenVINO raises RuntimeError and private classes
         inputs = ", ".join(f"{given!r} of shape {list(shape)}" for given, shape in shapes.items())
-        told = explanation(error)
-        if found := _NODE.search(told):
+        reported = explanation(error)
+        if found := _NODE.search(reported):
             operator, operands, node, reason = found.groups()
-            told = f"the node {node!r} ({operator}) got {' and '.join(_SHAPE.findall(operands))}: {reason}"
+            reported = f"the node {node!r} ({operator}) got {' and '.join(_SHAPE.findall(operands))}: {reason}"
         raise NetworkError(
-            f"openvino cannot run the network {name!r} on {inputs}: {told.rstrip('.')}; allowed: shapes that fit every "
-            "node"
+            f"openvino cannot run the network {name!r} on {inputs}: {reported.rstrip('.')}; allowed: shapes that fit "
+            "every node"
         ) from error
 
 
 def explanation(error: Exception) -> str:
     """The message of an OpenVINO error without source locations."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Exception from", "Check ", "To facilitate"))]
-    return " ".join(told) or type(error).__name__
+    reported = [line for line in lines if line and not line.startswith(("Exception from", "Check ", "To facilitate"))]
+    return " ".join(reported) or type(error).__name__

@@ -143,7 +143,7 @@ class Compiled : public ov::op::Op {
         auto small = static_cast<int32_t>(found[i]);
         if (small != found[i]) {
           fail("output " + std::to_string(at) + " holds " + std::to_string(found[i]) +
-               "; allowed: whole numbers of 32 bits, in which OpenVINO holds them");
+               "; allowed: 32-bit integers, as OpenVINO stores them");
         }
         if (held) held[i] = small;
       }

@@ -128,7 +128,7 @@ class TorchExecutor(TrainingExecutor):
         loss_scale = self._check_scale(loss, loss_scale)
         targets = self._leaves if wrt is None else self._targets(wrt, feed)
         if wrt is not None or on_gradient is not None:
-            self._asked(targets)
+            self._requested(targets)
         before = self._wrt if accumulate and not self._spent else None
         self._wrt, self._spent = None, False  # none, if the rest fails
         if before is None:
@@ -249,7 +249,7 @@ class TorchExecutor(TrainingExecutor):
             places.append(gradient.data_ptr())
         return places
 
-    def _asked(self, targets: Mapping[str, Any]) -> None:
+    def _requested(self, targets: Mapping[str, Any]) -> None:
         """A hook: receives the leaves that are requested by name or gradient by gradient, before anything runs."""
 
     def _differentiate(self, targets: Mapping[str, Any]) -> None:

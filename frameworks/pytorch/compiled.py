@@ -158,14 +158,14 @@ class _Explained:
         if (own := _own_error(error)) is not None:
             raise own from None
         raise Unsupported(
-            f"torch cannot compile {self._what}: {_told(error)}; remedy: run it on 'pytorch', without compilation"
+            f"torch cannot compile {self._what}: {_reported(error)}; remedy: run it on 'pytorch', without compilation"
         ) from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
     """torch's exceptions for failed compilations."""
-    told = torch._dynamo.exc
-    return (told.TorchDynamoException, told.FailOnRecompileLimitHit, torch._inductor.exc.CppCompileError)
+    errors = torch._dynamo.exc
+    return (errors.TorchDynamoException, errors.FailOnRecompileLimitHit, torch._inductor.exc.CppCompileError)
 
 
 def _own_error(error: BaseException | None) -> Deep5Error | None:
@@ -179,6 +179,6 @@ def _own_error(error: BaseException | None) -> Deep5Error | None:
     return None
 
 
-def _told(error: BaseException) -> str:
+def _reported(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2])}"

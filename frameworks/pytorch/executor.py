@@ -131,7 +131,7 @@ class PyTorchExecutor(TorchExecutor):
         if self._compiler is not None:
             raise Unsupported(
                 "pytorch:compiled runs a pass as one compiled function, in which ranks cannot exchange statistics of "
-                "batch normalisation; allowed: 'pytorch'; remedy: framework 'pytorch', or synchronise_batch_norm=False"
+                "batch normalization; allowed: 'pytorch'; remedy: framework 'pytorch', or synchronise_batch_norm=False"
             )
         self._ranks = ranks
         self.__dict__.pop("_training", None)

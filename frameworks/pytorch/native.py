@@ -152,7 +152,7 @@ class ModuleExecutor(TorchExecutor):
                 self._check_trained(name, tensor)
         return super().gradients()
 
-    def _asked(self, targets: Mapping[str, Any]) -> None:
+    def _requested(self, targets: Mapping[str, Any]) -> None:
         for name, tensor in targets.items():
             self._check_trained(name, tensor)
 
@@ -250,7 +250,7 @@ def _spec(name: str, value: Any) -> TensorSpec:
     except TypeError:
         known = False
     if not known:
-        raise Unsupported(f"{name!r} is of {dtype}, which NumPy lacks; allowed: float32, float64 and whole numbers")
+        raise Unsupported(f"{name!r} is of {dtype}, which NumPy lacks; allowed: float32, float64 and integers")
     return TensorSpec(shape=tuple(value.shape), dtype=dtype)
 
 

@@ -149,9 +149,9 @@ class PyTorchOperatorExecutor(OperatorExecutor):
         return wanted_gradients(name, inputs, needs)
 
     def _failed(self, error: Exception) -> OperatorError:
-        told = str(error).strip().splitlines() or [""]
+        reported = str(error).strip().splitlines() or [""]
         # The first line is followed by the function's signatures.
-        said = " ".join(line.strip() for line in told[:3]) if told[0].endswith(":") else told[0]
+        said = " ".join(line.strip() for line in reported[:3]) if reported[0].endswith(":") else reported[0]
         return OperatorError(f"{name_of(self.operator)} failed on torch: {type(error).__name__}: {said}")
 
 

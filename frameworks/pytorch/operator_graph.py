@@ -41,7 +41,7 @@ def _in_graph(key: str, *inputs: Any) -> Outputs:
     run = _RUNS.get(key)
     if run is None:
         raise OperatorError(
-            "the operator of this graph is gone; remedy: keep what framework.operator(…) gave for as long as the graph"
+            "the operator of this graph was freed; remedy: keep the result of framework.operator(…) with the graph"
         )
     return run(*inputs)
 

@@ -77,7 +77,7 @@ class Pass:
             addresses = [value.data_ptr() for value in given]
         except RuntimeError as error:
             raise ShapeError(
-                f"{name_of(self.operator)}: an input has no memory of its own ({error}); allowed: dense tensors"
+                f"{name_of(self.operator)}: an input has no storage ({error}); allowed: dense tensors"
             ) from error
         if on_host:
             outputs = [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in wanted]
@@ -114,7 +114,7 @@ class Pass:
         if not of.differentiable:
             raise Unsupported(
                 f"{name_of(of)} has no backward in C++, so nothing can be trained through it; remedy: write one, or "
-                "ask for no gradient by what goes into it"
+                "request no gradient with respect to its inputs"
             )
         kernel: Kernel = of.kernel(self.operator.split(dtypes)[1], needs=self.operator.needs, device=place.type)
         return kernel
@@ -201,7 +201,7 @@ class Compiled:
         found = self._backward.get((needs, floating))
         if found is None:
             if isinstance(self.operator, Backward):
-                raise Unsupported(f"{name_of(self.operator)} has no gradient of its own; allowed: a first derivative")
+                raise Unsupported(f"{name_of(self.operator)} has no second derivative; allowed: a first derivative")
             found = self._backward[needs, floating] = Pass(
                 Backward(self.operator, needs, floating), self, self._dispatched
             )

@@ -127,8 +127,8 @@ class _Own:
         for number, (value, before) in enumerate(zip(values, versions, strict=True)):
             if before is not None and value._version != before:
                 raise OperatorError(
-                    f"{name_of(self.operator)}.{method} changed what it was given, value {number}, in place; allowed: "
-                    "arrays that stay as they are; remedy: x = x + 1, and not x += 1"
+                    f"{name_of(self.operator)}.{method} changed its argument {number} in place; allowed: unchanged "
+                    "arguments; remedy: x = x + 1, and not x += 1"
                 )
 
     def refuse(self, inputs: Sequence[Any]) -> None:
@@ -163,9 +163,9 @@ class _Own:
         if isinstance(error, Deep5Error):
             return error
         if isinstance(error, _UNTRACEABLE):
-            told = str(error).strip().splitlines() or [""]
+            reported = str(error).strip().splitlines() or [""]
             return Unsupported(
-                f"{name} cannot be traced by torch ({type(error).__name__}: {told[0]}): what it computes must not "
+                f"{name} cannot be traced by torch ({type(error).__name__}: {reported[0]}): what it computes must not "
                 "depend on the values of its inputs; remedy: run it without compilation"
             )
         return OperatorError(f"{name} raised {type(error).__name__}: {error}")

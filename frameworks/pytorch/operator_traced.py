@@ -24,7 +24,7 @@ Outputs = tuple[Any, ...]
 
 _LIBRARY = torch.library.Library("deep5", "FRAGMENT")
 _LIBRARY.define(
-    "operator(Tensor[] inputs, Tensor? token, int number, SymInt[] extents, int[] ranks, int[] dtypes, bool keep) "
+    "operator(Tensor[] inputs, Tensor? token, int number, SymInt[] sizes, int[] ranks, int[] dtypes, bool keep) "
     "-> Tensor[]"
 )
 
@@ -58,16 +58,16 @@ def call(run: Pass, inputs: Sequence[Any], token: Any = None, *, keep: bool = Fa
             f"{name_of(run.operator)}: its specs says outputs of {', '.join(spec.dtype for spec in specs)}, the C++ "
             f"class writes {', '.join(written)}"
         )
-    extents = [extent for spec in specs for extent in spec.shape]
+    sizes = [extent for spec in specs for extent in spec.shape]
     ranks, dtypes = [len(spec.shape) for spec in specs], [CODES[spec.dtype] for spec in specs]
-    return tuple(torch.ops.deep5.operator.default(list(inputs), token, run.number, extents, ranks, dtypes, keep))
+    return tuple(torch.ops.deep5.operator.default(list(inputs), token, run.number, sizes, ranks, dtypes, keep))
 
 
 def _run(
     inputs: list[Any],
     token: Any,
     number: int,
-    extents: Sequence[int],
+    sizes: Sequence[int],
     ranks: Sequence[int],
     dtypes: Sequence[int],
     keep: bool,
@@ -75,7 +75,7 @@ def _run(
     run = PASSES.get(number)
     if run is None:
         raise OperatorError(
-            "the operator of this graph is gone; remedy: keep what framework.operator(…) gave for as long as the graph"
+            "the operator of this graph was freed; remedy: keep the result of framework.operator(…) with the graph"
         )
     outputs = run(inputs)
     return [*outputs, _token(run)] if keep else list(outputs)
@@ -85,12 +85,12 @@ def _fake(
     inputs: list[Any],
     token: Any,
     number: int,
-    extents: Sequence[Any],
+    sizes: Sequence[Any],
     ranks: Sequence[int],
     dtypes: Sequence[int],
     keep: bool,
 ) -> list[Any]:
-    left = iter(extents)
+    left = iter(sizes)
     place = inputs[0].device if inputs else torch.device("cpu")
     outputs = [
         torch.empty([next(left) for _ in range(rank)], dtype=getattr(torch, NAMES[code]), device=place)

@@ -38,7 +38,9 @@ def _check_affine(node: ir.Node) -> str | None:
         return None
     size = fixed(node, 1)
     return (
-        "corners aligned of an extent that may be 1, of which torch makes 0" if size is None or 1 in size[2:] else None
+        "aligned corners with a size that may be 1, for which torch returns 0"
+        if size is None or 1 in size[2:]
+        else None
     )
 
 

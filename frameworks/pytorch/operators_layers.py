@@ -77,10 +77,10 @@ def _check_window(node: ir.Node) -> str | None:
         return f"{axes} spatial axes; 1 to 3 are supported"
     pads = _pads(node)
     if pads is None:
-        return f"auto_pad={attribute(node, 'auto_pad', '')} of an extent that is not known"
+        return f"auto_pad={attribute(node, 'auto_pad', '')} of unknown size"
     if any(pad < 0 for pad in pads):
         return "negative padding"
-    return "a window whose extent is not known" if None in _kernel(node) else None
+    return "a window of unknown size" if None in _kernel(node) else None
 
 
 def _even(node: ir.Node) -> tuple[int, ...] | None:
@@ -264,9 +264,9 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
 def _check_layer_norm(node: ir.Node) -> str | None:
     first = axis(node, -1)
     if None in (shape := extents(node)[first:]):
-        return "an extent that is normalised over and not known"
+        return "unknown size of a normalized axis"
     if any(value is not None and extents(node, index) != shape for index, value in enumerate(node.inputs) if index):
-        return "a scale or bias of another shape than what is normalised over"
+        return "a scale or bias whose shape differs from the normalized axes"
     return spare(node)
 
 

@@ -23,7 +23,7 @@ def _check_short(node: ir.Node) -> str | None:
     """Short layers are faster as unrolled cells, even if torch supports them."""
     steps = extents(node)[0]
     if _beyond_torch(node) is None and node.op_type != "RNN" and isinstance(steps, int) and steps < _SHORT:
-        return f"{steps} steps, in less time than its weights are put in torch's order"
+        return f"{steps} steps, in less time than reordering its weights for torch takes"
     return None
 
 

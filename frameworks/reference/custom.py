@@ -52,7 +52,7 @@ def on_arrays(operator: Operator) -> Callable[..., Outputs]:
     """
     if isinstance(operator, ONNXOperator):
         raise Unsupported(
-            f"{operator.op_type} has no code of its own; remedy: d5.framework('reference').operator_executor(…)"
+            f"{operator.op_type} has no code here; remedy: d5.framework('reference').operator_executor(…)"
         )
     check_operator(operator)
     run = _compiled(operator) if isinstance(operator, CppOperator) else _python(operator)

@@ -64,7 +64,7 @@ class ReferenceExecutor(GradientExecutor):
             return super()._native(name, value)
         array = np.asarray(value, dtype=object)
         if wrong := next((each for each in array.flat if not isinstance(each, str)), None):
-            raise ShapeError(f"input {name!r}: got {type(wrong).__name__} among its elements, expected texts")
+            raise ShapeError(f"input {name!r}: got {type(wrong).__name__} among its elements, expected strings")
         return array
 
     def _product_kernels(self, dtype: str) -> str:
@@ -102,10 +102,10 @@ def compiled(
     def run(
         inputs: Sequence[Any], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
     ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
-        told = None if notify is None else partial(_notified, notify, first)
+        report = None if notify is None else partial(_notified, notify, first)
         # NumPy kernels allocate their own memory: `into` is not used.
         try:
-            values = [_as_array(value) for value in program(*inputs, told)]
+            values = [_as_array(value) for value in program(*inputs, report)]
         except _Told as error:
             raise error.cause from None  # the caller's error, not the network's
         except Exception as error:  # any error of NumPy for values that do not fit

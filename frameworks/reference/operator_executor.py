@@ -68,7 +68,7 @@ class _ByMethods(OperatorExecutor):
         if isinstance(operator, NativeOperator):
             raise Unsupported(f"{name_of(operator)} has no gradient: NumPy does not differentiate")
         if isinstance(operator, CppOperator) and not operator.differentiable:
-            raise Unsupported(f"{name_of(operator)} has no backward in C++; remedy: write one, or ask for no gradient")
+            raise Unsupported(f"{name_of(operator)} has no backward in C++; remedy: write one, or request no gradient")
         name = name_of(operator)
         check_arrays(name, inputs)
         wanted = wanted_gradients(name, inputs, needs)

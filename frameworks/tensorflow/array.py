@@ -145,7 +145,7 @@ class TensorFlowArray:
     def __len__(self) -> int:
         if not self.shape or not isinstance(self.shape[0], int):
             raise Unsupported(
-                f"len of {_said(self.tensor)}; allowed: arrays whose first extent is fixed; remedy: x.shape[0]"
+                f"len of {_said(self.tensor)}; allowed: arrays whose first dimension is fixed; remedy: x.shape[0]"
             )
         return self.shape[0]
 
@@ -180,8 +180,8 @@ class TensorFlowArray:
     def _extents(self) -> tuple[int | TracedExtent, ...]:
         if self.tensor.shape.rank is None:
             raise Unsupported(
-                f"it asks for the shape of {_said(self.tensor)}; allowed: tensors whose number of axes is known; "
-                "remedy: an input_signature that says it"
+                f"it requires the shape of {_said(self.tensor)}; allowed: tensors of known rank; "
+                "remedy: an input_signature with the rank"
             )
         listed = self.tensor.shape.as_list()
         shapes: dict[Any, Any] = {}  # one shape tensor per array, graph and dtype
@@ -230,13 +230,11 @@ class TensorFlowArray:
         if isinstance(key, slice):
             bounds = (key.start, key.stop, key.step)
             if not all(each is None or _whole(each) for each in bounds) or _is_zero(key.step):
-                raise Unsupported(
-                    f"it slices by {brief(key)}; allowed: whole numbers and extents, in steps other than 0"
-                )
+                raise Unsupported(f"it slices by {brief(key)}; allowed: integers and sizes, with a step other than 0")
             return
         if not _whole(key):
             raise Unsupported(
-                f"it indexes with {brief(key)}; allowed: whole numbers, slices, None, ...; remedy: xp.take, xp.where"
+                f"it indexes with {brief(key)}; allowed: integers, slices, None, ...; remedy: xp.take, xp.where"
             )
         extent = self.tensor.shape[axis]
         if isinstance(key, (int, np.integer)) and extent is not None and not -extent <= key < extent:

@@ -32,7 +32,7 @@ def operands(function: str, values: Sequence[Any], *kinds: str) -> list[Any]:
     numbers = [isinstance(value, (bool, int, float, TracedExtent)) for value in values]
     arrays = [_tensor(value) for value, number in zip(values, numbers, strict=True) if not number]
     if not arrays:
-        raise Unsupported(f"{function} of numbers alone; allowed: at least one array; remedy: xp.asarray")
+        raise Unsupported(f"{function} of only numbers; allowed: at least one array; remedy: xp.asarray")
     dtype = arrays[0].dtype
     if any(x.dtype != dtype for x in arrays):
         dtype = tf.as_dtype(promoted(*(np.dtype(x.dtype.as_numpy_dtype) for x in arrays)))

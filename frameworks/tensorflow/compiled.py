@@ -167,7 +167,7 @@ class _Bound:
         if not any(needs):
             return (None,) * len(needs)
         if not self._operator.differentiable:
-            raise Unsupported(f"{self.kernel.name} has no backward in C++; remedy: write one, or ask for no gradient")
+            raise Unsupported(f"{self.kernel.name} has no backward in C++; remedy: write one, or request no gradient")
         bound = self._backward.get(needs)
         if bound is None:
             kernel = self._operator.kernel(self.kernel.dtypes[: self.kernel.inputs], needs=needs)
@@ -194,9 +194,9 @@ def failure(error: Exception) -> Deep5Error | None:
         return None
     if said[1].endswith("the shapes of the outputs cannot be found"):
         for bound in list(_BOUND.values()):
-            told = bound.kernel.failure
-            if said[1].startswith(f"{bound.kernel.name}:") and isinstance(told, Deep5Error):
-                return told
+            reported = bound.kernel.failure
+            if said[1].startswith(f"{bound.kernel.name}:") and isinstance(reported, Deep5Error):
+                return reported
     return OperatorError(said[1])
 
 
@@ -205,9 +205,9 @@ def _gradient(op: Any, *output_grads: Any) -> Any:
     """The gradient of the operation, in the form that TensorFlow expects."""
     bound = _BOUND.get(op.get_attr("kernel"))
     if bound is None:
-        raise OperatorError("a compiled operator is gone whose gradient is asked for; remedy: keep what was made of it")
+        raise OperatorError("a compiled operator whose gradient is requested was freed; remedy: keep a reference to it")
     if bound.is_backward:
-        raise Unsupported(f"{bound.kernel.name} has no gradient of its own")
+        raise Unsupported(f"{bound.kernel.name} has no second derivative")
     inputs = tuple(op.inputs)
     # Set when a tape requests the gradient: the inputs that the tape does not watch.
     unwanted = getattr(op, "skip_input_indices", None) or ()

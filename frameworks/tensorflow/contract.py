@@ -49,8 +49,8 @@ def tensors(operator: Operator, values: Sequence[Any]) -> list[Any]:
             made.append(tf.convert_to_tensor(value))
         except (TypeError, ValueError) as error:
             raise ShapeError(
-                f"{name_of(operator)}: got {type(value).__name__} as input {number}; allowed: a tensor, or what "
-                f"TensorFlow makes one of ({error})"
+                f"{name_of(operator)}: got {type(value).__name__} as input {number}; allowed: a tensor, or a "
+                f"value that TensorFlow converts to one ({error})"
             ) from error
     return made
 

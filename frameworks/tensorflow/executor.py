@@ -78,7 +78,7 @@ class TensorFlowExecutor(TracedExecutor):
         if self._xla:
             raise Unsupported(
                 "tensorflow:xla runs a pass as one compiled function, in which ranks cannot exchange statistics of "
-                "batch normalisation; allowed: 'tensorflow'; remedy: framework 'tensorflow', or "
+                "batch normalization; allowed: 'tensorflow'; remedy: framework 'tensorflow', or "
                 "synchronise_batch_norm=False"
             )
         self._ranks = ranks

@@ -141,8 +141,8 @@ class TensorFlow(Framework):
 
         if is_op_determinism_enabled() and not deterministic:
             raise UsageError(
-                "got deterministic=False, but this process has asked TensorFlow for the same bits again, which it "
-                "cannot take back; remedy: a new process"
+                "got deterministic=False, but this process requested determinism from TensorFlow, which it "
+                "cannot revoke; remedy: a new process"
             )
         if deterministic:
             self._tf.config.experimental.enable_op_determinism()

@@ -101,7 +101,7 @@ def _profiled(run: Callable[[], object]) -> list[tuple[str, str, float]]:
             tf.profiler.experimental.start(folder, options)
         except tf.errors.AlreadyExistsError as error:
             raise Unsupported(
-                "somebody else takes a profile of this process, and TensorFlow takes one at a time; remedy: end it"
+                "another profile of this process is running, and TensorFlow takes one at a time; remedy: stop it"
             ) from error
         try:
             run()

@@ -124,7 +124,7 @@ class TensorFlowOperator(OperatorExecutor):
         self._check(given, "output gradient")
         wanted = wanted_gradients(self._name, inputs, needs)
         if isinstance(self.operator, CppOperator) and not self.operator.differentiable:
-            raise Unsupported(f"{self._name} has no backward in C++; remedy: write one, or ask for no gradient")
+            raise Unsupported(f"{self._name} has no backward in C++; remedy: write one, or request no gradient")
         outputs = self._traced_forward(inputs).structured_outputs
         self._check_gradients(outputs, output_grads)
 

@@ -157,7 +157,7 @@ def _check_resize(node: ir.Node) -> str | None:
     mode = attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
         return f"the mode {mode!r}; allowed: nearest, linear, cubic"
-    return None if node.outputs[0].shape is not None else "an output whose number of axes is not known"
+    return None if node.outputs[0].shape is not None else "an output of unknown rank"
 
 
 @operator("Resize", _check_resize)

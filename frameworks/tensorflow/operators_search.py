@@ -85,7 +85,7 @@ def _check_unique(node: ir.Node) -> str | None:
     if attribute(node, "axis", None) is None or not attribute(node, "sorted", 1) or value is None:
         return None
     others = [extent for index, extent in enumerate(value.shape or ()) if index != axis(node, 0)]
-    return None if all(isinstance(extent, int) for extent in others) else "slices of extents that are not known, sorted"
+    return None if all(isinstance(extent, int) for extent in others) else "sorted slices of unknown size"
 
 
 def _unique_slices(x: Any, along: int | None, ordered: bool) -> tuple[Any, Any, Any, Any]:

@@ -146,7 +146,7 @@ def _squeezes_unknown(node: ir.Node) -> str | None:
     unknown = any(not isinstance(extent, int) for extent in extents(node.inputs[0]))
     given = len(node.inputs) > 1 and node.inputs[1] is not None
     unknown |= node.inputs[0] is not None and node.inputs[0].shape is None
-    return "no axes, where an extent is not known" if unknown and not given else computed(node, 1)
+    return "no axes, with a dimension of unknown size" if unknown and not given else computed(node, 1)
 
 
 def _squeezed(x: Any, axes: Sequence[int] | None) -> Any:
@@ -219,7 +219,7 @@ def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
 
 def _check_slice(node: ir.Node) -> str | None:
     count = extents(node.inputs[1])
-    return None if count and isinstance(count[0], int) else "how many axes are sliced is not known"
+    return None if count and isinstance(count[0], int) else "the number of sliced axes is unknown"
 
 
 # TensorFlow's largest bound; ONNX's bounds may be as large as int64, meaning "to the end".

@@ -90,7 +90,7 @@ def _check_transposed(node: ir.Node) -> str | None:
     if axes not in (1, 2, 3):
         return f"{axes} spatial axes; 1 to 3 are supported"
     known = all(isinstance(extent, int) for extent in extents(node.inputs[1]))
-    return None if known else "a weight whose extents are not known"
+    return None if known else "a weight of unknown shape"
 
 
 @operator("ConvTranspose", _check_transposed)

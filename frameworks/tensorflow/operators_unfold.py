@@ -93,7 +93,7 @@ def _power_mean(x: Any, window: Window, p: int) -> Any:
 
 def _check_space(node: ir.Node) -> str | None:
     known = all(isinstance(extent, int) for extent in extents(node.inputs[0])[2:])
-    return None if known else "windows where an extent is not known"
+    return None if known else "windows over a dimension of unknown size"
 
 
 @operator("LpPool", _check_space)

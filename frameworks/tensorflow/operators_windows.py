@@ -42,9 +42,9 @@ def _check_window(node: ir.Node) -> str | None:
     window = Window.of(node, axes)
     known = all(isinstance(extent, int) for extent in extents(node.inputs[0])[2:])
     if not known and (window.auto_pad.startswith("SAME") or window.ceil):
-        return "auto_pad or ceil_mode where an extent is not known"
+        return "auto_pad or ceil_mode over a dimension of unknown size"
     if not window.kernel and not all(isinstance(extent, int) for extent in extents(node.inputs[1])[2:]):
-        return "a window whose extent is not known"
+        return "a window of unknown size"
     return "negative padding" if min(window.begins + window.ends, default=0) < 0 else None
 
 
@@ -129,11 +129,11 @@ def convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, dire
         explicit: Whether to pass explicit padding to the kernel. This avoids a padded copy of the image, but gradients
             take up to four times as long.
     """
-    asked = _padding(x, window)[0]
-    if explicit and _called(x, window, asked) is None:
-        y = tf.nn.conv2d(x, weight, window.strides, [(0, 0), *asked, (0, 0)])
+    requested = _padding(x, window)[0]
+    if explicit and _called(x, window, requested) is None:
+        y = tf.nn.conv2d(x, weight, window.strides, [(0, 0), *requested, (0, 0)])
         return y if bias is None else with_bias(y, bias)
-    x, pads = _in_place(x, window, asked, 0.0)
+    x, pads = _in_place(x, window, requested, 0.0)
     strides, dilations = window.strides, window.dilations
     if not direct:
         weight, dilations = spread(weight, dilations), (1,) * len(dilations)
@@ -207,7 +207,7 @@ def _check_pool(node: ir.Node) -> str | None:
     if reason := _check_window(node):
         return reason
     if rank(node) == 5 and not all(isinstance(extent, int) for extent in extents(node.inputs[0])[1:]):
-        return "pooling over three axes where an extent is not known"
+        return "pooling over three axes with a dimension of unknown size"
     return None
 
 
@@ -217,13 +217,13 @@ def _check_average(node: ir.Node) -> str | None:
 
 def _unknown_space(node: ir.Node) -> str | None:
     known = all(isinstance(extent, int) for extent in extents(node.inputs[0])[2:])
-    return None if known else "dilations or places, where an extent is not known"
+    return None if known else "dilations or places, with a dimension of unknown size"
 
 
 def _average(x: Any, window: Window, include: bool) -> Any:
     """The average over padded windows; padding counts if included, elements beyond it never do."""
-    asked, beyond = _padding(x, window)
-    both = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(asked, beyond, strict=True)]
+    requested, beyond = _padding(x, window)
+    both = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(requested, beyond, strict=True)]
 
     def average(image: Any) -> Any:
         return _pooled(image, window.kernel, window.strides, "VALID", window.dilations, "AVG")
@@ -238,7 +238,7 @@ def _average(x: Any, window: Window, include: bool) -> Any:
     if None in space:
         sizes = tf.shape(x)
         space = [sizes[index + 1] if extent is None else extent for index, extent in enumerate(space)]
-    inside = _padded(tf.ones([1, *space, 1], x.dtype), asked, 1.0 if include else 0.0)
+    inside = _padded(tf.ones([1, *space, 1], x.dtype), requested, 1.0 if include else 0.0)
     return y / average(_padded(inside, beyond, 0.0))
 
 

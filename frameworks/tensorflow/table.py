@@ -85,7 +85,7 @@ def needs_host(node: ir.Node) -> str | None:
         return reason
     values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
     unknown = next((value for value in values if value.shape is None), None)
-    return None if unknown is None else f"how many axes {unknown.name!r} has is not known"
+    return None if unknown is None else f"the rank of {unknown.name!r} is unknown"
 
 
 def elementwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> None:

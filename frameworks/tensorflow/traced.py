@@ -115,5 +115,7 @@ class Traced:
 def cause(error: Exception) -> str:
     """The cause from TensorFlow's message, without locations in its graph."""
     lines = [line.strip() for line in str(error).splitlines()]
-    telling = [line for line in lines if line and not line.startswith(("File", "Detected", "Graph execution", "[["))]
-    return (telling or [type(error).__name__])[-1].partition("  Label values")[0].partition(" [Op:")[0]
+    informative = [
+        line for line in lines if line and not line.startswith(("File", "Detected", "Graph execution", "[["))
+    ]
+    return (informative or [type(error).__name__])[-1].partition("  Label values")[0].partition(" [Op:")[0]

@@ -247,7 +247,7 @@ def test_what_comes_one_after_the_other_is_made_ahead_by_one_thread() -> None:
         make = partial(KINDS[kind], 34, 4, 0)
         for size in (1, 3, 4):
             check_sharding(make, size, sharded=lambda *given: d5.Prefetched(ShardedSampler(*given), depth=5))
-        with pytest.raises(UsageError, match=r"got workers=2 for a ShardedSampler, which gives one batch after"):
+        with pytest.raises(UsageError, match=r"got workers=2 for a ShardedSampler, which gives its batches in"):
             d5.Prefetched(ShardedSampler(make(), 0, 2), depth=2, workers=2)
         with pytest.raises(UsageError, match=r"makers: a \w+ gives one batch after the other; allowed: a d5.Sampler"):
             ShardedSampler(make(), 0, 2).makers(0)

@@ -257,7 +257,7 @@ def test_networks_without_batch_normalisation_are_left_alone() -> None:
     ("framework", "told"),
     [
         ("onnxruntime", "whose ranks cannot exchange anything within a pass; allowed: jax, pytorch"),
-        ("jax", "jax waits for other ranks in threads of XLA's own, which ranks that are threads share"),
+        ("jax", "jax waits for other ranks in XLA's threads, which ranks that are threads share"),
         ("pytorch:compiled", "pytorch:compiled runs a pass as one compiled function"),
         ("tensorflow:xla", "tensorflow:xla runs a pass as one compiled function"),
     ],

@@ -278,7 +278,7 @@ def test_pads_that_cut_all() -> None:
     x = np.arange(5.0)
     (got,) = evaluated("Pad", (x, np.array([-6, 3]), np.array(7.0)))
     np.testing.assert_array_equal(got, [7, 7])
-    with pytest.raises(ShapeError, match="no extent below 0"):
+    with pytest.raises(ShapeError, match="no size below 0"):
         evaluated("Pad", (x, np.array([-3, -3])))
     with pytest.raises(ShapeError, match="allowed: mode='constant'"):
         evaluated("Pad", (x, np.array([-5, 1])), mode="edge")

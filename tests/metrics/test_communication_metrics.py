@@ -359,7 +359,7 @@ def test_an_overlap_that_cannot_be_known_is_none() -> None:
     _, alone, _ = trained(SingleRank(), Hides(0.0), d5.CommunicationOverlap())
     alone.combine(SingleRank())
     assert alone.value() is None
-    assert alone.missing() == "one process trains alone; remedy: --ranks 2, say"
+    assert alone.missing() == "training has only one process; remedy: --ranks 2, say"
 
     class Untold(ThreadCommunicator):
         tells_ends = False
@@ -375,7 +375,7 @@ def test_an_overlap_that_cannot_be_known_is_none() -> None:
     for found in run_in_threads(2, lambda own: rank(own, Hides(0.0), 1)):
         assert found == (None, "the communicator does not know when a collective that was started has ended")
     for found in run_in_threads(2, lambda own: rank(own, Hides(0.0, steps_alone=True), -1)):
-        assert found == (None, "no rank communicated in a step behind the first of each size of batch")
+        assert found == (None, "no rank communicated in a step after the first of each batch size")
 
 
 def test_a_scheme_that_only_blocks_hides_nothing() -> None:
@@ -471,7 +471,7 @@ def test_schemes_without_staleness_have_none_and_say_why() -> None:
 
     told = "AllReduce counts no staleness; remedy: the scheme asynchronous or stale_synchronous"
     assert run_in_threads(2, lambda own: rank(own, d5.AllReduce())) == [([], None, {}, told)] * 2
-    told = "one process trains alone; remedy: --ranks 2, say"
+    told = "training has only one process; remedy: --ranks 2, say"
     assert rank(SingleRank(), d5.AsynchronousParameterServer()) == ([], None, {}, told)
 
 

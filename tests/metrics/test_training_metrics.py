@@ -107,7 +107,7 @@ def test_logits_of_several_rows_a_sample() -> None:
     assert top_k_hits(scores, labels, 2) == 6
     with pytest.raises(ShapeError, match=r"logits of shape \(4, 3\) and labels of shape \(3,\), int64; allowed"):
         class_rows(LOGITS, LABELS[:3])
-    with pytest.raises(ShapeError, match="float64; allowed: whole numbers as labels"):
+    with pytest.raises(ShapeError, match="float64; allowed: integers as labels"):
         class_rows(LOGITS, LABELS.astype(float))
 
 
@@ -139,7 +139,7 @@ def test_top_k_of_too_few_classes() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, "5"])
 def test_a_k_that_is_none(k: Any) -> None:
-    with pytest.raises(UsageError, match="allowed: a whole number of at least 1"):
+    with pytest.raises(UsageError, match="allowed: an integer of at least 1"):
         d5.TopK(k)
 
 
@@ -411,7 +411,7 @@ def test_a_run_that_failed_is_not_evaluated() -> None:
     with pytest.raises(RuntimeError, match="broken"):
         run(d5.TestLoss(), Failing(), events=(final, gap))
     assert (final.value(), gap.value()) == (None, None)
-    assert final.missing() == gap.missing() == "training did not come to an end"
+    assert final.missing() == gap.missing() == "training did not finish"
 
 
 # Money and the clock

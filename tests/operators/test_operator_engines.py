@@ -184,7 +184,7 @@ def test_an_operator_of_a_parameter_and_of_a_number(name: str) -> None:
 def test_onnx_runtime_refuses_compiled_operators_on_other_devices() -> None:
     from deep5.frameworks.onnxruntime.custom import with_kernels
 
-    with pytest.raises(Unsupported, match="on the host alone; got the device cuda:0 and CppPow; allowed: cpu"):
+    with pytest.raises(Unsupported, match="only on the host; got the device cuda:0 and CppPow; allowed: cpu"):
         with_kernels(powers("CppPow"), d5.GPUDevice())
 
 

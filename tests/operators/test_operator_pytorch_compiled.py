@@ -356,7 +356,7 @@ def test_a_graph_without_its_operator_says_so() -> None:
     graph = make_fx(TORCH.operator(CppPow(2)))(torch.ones(3))
     for _ in range(3):
         gc.collect()
-    with pytest.raises(OperatorError, match=r"the operator of this graph is gone; remedy: keep what"):
+    with pytest.raises(OperatorError, match=r"the operator of this graph was freed; remedy: keep the result"):
         graph(torch.ones(3))
 
 

@@ -220,7 +220,7 @@ def test_a_method_that_writes_to_what_it_is_given(backend: Backend) -> None:
     for method in ("forward", "backward"):
         executor = backend.framework.operator_executor(InPlace(method))
         message = (
-            rf"InPlace\.{method} changed what it was given, value {int(method == 'backward')}, in place"
+            rf"InPlace\.{method} changed its argument {int(method == 'backward')} in place"
             if backend.name == "pytorch"
             else rf"(?s)InPlace\.{method} raised ValueError: .*read-only.*remedy: a new array"
         )

@@ -181,7 +181,7 @@ DECISIONS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "number": (lambda xp, x: x * float(x[0, 0]), r"it decides by what an array holds \(float32\[\]\)"),
     "range": (lambda xp, x: next(x for _ in range(x.shape[0])), "it decides by the symbolic extent"),
     "numpy": (lambda xp, x: np.asarray(x) * 2, r"it decides by what an array holds \(float32\[\?, 3\]\)"),
-    "len": (lambda xp, x: sum(row for row in x), r"len of float32\[\?, 3\]; allowed: arrays whose first extent"),
+    "len": (lambda xp, x: sum(row for row in x), r"len of float32\[\?, 3\]; allowed: arrays whose first dimension"),
     "writing": (lambda xp, x: x.__setitem__(0, x[1]), "it writes into an array; allowed: new arrays"),
     "indices": (lambda xp, x: x[xp.argsort(x[:, 0])], "it indexes with int64.*; remedy: xp.take"),
     "share": (lambda xp, x: x * (1 / x.shape[0]), "it divides the symbolic extent .* as a number; .* remedy: x / n"),

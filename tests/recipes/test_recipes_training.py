@@ -119,7 +119,7 @@ def test_the_smoke_size_reads_the_real_format(name: str) -> None:
     made = assemble(recipe_parts(load_recipe(name).at_size("smoke")))
     described = made.splits.description
     format_of = {"cifar10_resnet44": "CIFAR-10, binary version", "imagenet_resnet50": "TFRecord files"}[name]
-    assert described["source"].startswith("made-up files in the format of ")
+    assert described["source"].startswith("synthetic files in the format of ")
     assert format_of in described["source"]
     assert "label = number of the sample modulo classes" in described["rule"]
     ids, inputs = next(iter(made.train_sampler.batches(0)))

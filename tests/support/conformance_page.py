@@ -78,10 +78,10 @@ GROUPS = (
     (r"has no operator (?P<operator>\S+)", "no such operator: {}", "operator"),
     (r"has no kernel for (?P<operator>\S+)", "no kernel: {}", "operator"),
     (r"^the element type (?P<type>\w+) of '", "element types that are not computed with: {}", "type"),
-    (r"takes and gives no (?P<type>\w+),", "element types that it neither takes nor gives: {}", "type"),
+    (r"has no inputs or outputs of (?P<type>\w+),", "element types that it neither takes nor gives: {}", "type"),
     (r"^the (?:in|out)put '\S+' is (?P<type>[a-z0-9 ]+)", "strings, lists or optional values given: {}", "type"),
     (r"computes what is (?P<type>\w+) in float64", "numbers computed in a type that does not hold them: {}", "type"),
-    (r"would compute it in float32 without a word", "float16 that it would compute in float32: {}", "operator"),
+    (r"would compute it in float32 without a warning", "float16 that it would compute in float32: {}", "operator"),
     (r"the statistics that it updates are", "updated statistics of a batch normalization as outputs", ""),
     (r"^\w+ failed in the network '\S+': (?P<operator>\w+): ", "it fails when it runs: {}", "operator"),
 )

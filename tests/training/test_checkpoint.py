@@ -137,7 +137,7 @@ def test_weights_are_no_checkpoint(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     save_file({"w": np.zeros(2)}, tmp_path / "w.safetensors")
-    with pytest.raises(CheckpointError, match="is no checkpoint of deep5's"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint of deep5"):
         read_checkpoint(tmp_path / "w.safetensors")
     with pytest.raises(CheckpointError, match="is not there"):
         read_checkpoint(tmp_path / "other.safetensors")
@@ -157,7 +157,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with pytest.raises(OutputError, match=r"cannot be written .* MiB free; the checkpoints before it are as they"):
+        with pytest.raises(OutputError, match=r"cannot be written .* MiB free; earlier checkpoints are unchanged"):
             write_checkpoint(path, {"x": np.zeros(10**6)}, {"step": 2})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -249,7 +249,7 @@ def test_checkpoints_of_a_training_that_is_further_on_are_refused(tmp_path: Path
     """They would count as the newest of this training, and its own as the oldest."""
     trainer().train(2, [Checkpointer(tmp_path, every_steps=5)])
     held = names(tmp_path)
-    message = "holds step-0000000010.safetensors, and this training is at step 0; allowed: .*; remedy: go on from it"
+    message = "holds step-0000000010.safetensors, and this training is at step 0; allowed: .*; remedy: resume from it"
     with pytest.raises(d5.UsageError, match=message):
         trainer().train(1, [Checkpointer(tmp_path, every_steps=5)])
     assert names(tmp_path) == held
@@ -290,7 +290,7 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"every_steps": 0}, "every_steps=0; allowed: a whole number of at least 1"),
+        ({"every_steps": 0}, "every_steps=0; allowed: an integer of at least 1"),
         ({"every_steps": True}, "every_steps=True"),
         ({"every_s": -1}, "every_s=-1; allowed: seconds"),
         ({"every_s": math.nan}, "every_s=nan"),
@@ -380,7 +380,9 @@ def test_a_truncated_one_is_passed_over_where_there_is_one_before(tmp_path: Path
     trainer().train(2, [Checkpointer(tmp_path, every_steps=5)])
     last = tmp_path / "step-0000000010.safetensors"
     last.write_bytes(last.read_bytes()[:-5])
-    with pytest.raises(CheckpointError, match=r"step-0000000010.safetensors is truncated .* go on from an earlier one"):
+    with pytest.raises(
+        CheckpointError, match=r"step-0000000010.safetensors is truncated .* resume from an earlier one"
+    ):
         restore(trainer(), tmp_path)
     told: list[str] = []
     about, _ = restore(trainer(), tmp_path, tell=told.append)
@@ -427,7 +429,7 @@ def test_an_event_that_kept_a_state_has_to_be_there(tmp_path: Path) -> None:
     trainer().train(1, [Losses(), Checkpointer(tmp_path, every_steps=6)])
     again = trainer()
     restore(again, tmp_path)
-    with pytest.raises(UsageError, match="holds one of Losses-0, which does not listen"):
+    with pytest.raises(UsageError, match="holds one of Losses-0, which is not attached"):
         again.train(1, [Checkpointer(tmp_path)])
 
 

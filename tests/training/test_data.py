@@ -100,14 +100,14 @@ def test_no_class_is_empty_in_either_part(share: float) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 7}, "digits of size 7; allowed: a whole number of at least 8"),
+        ({"size": 7}, "digits of size 7; allowed: an integer of at least 8"),
         ({"size": 28.0}, "digits of size 28"),
         ({"test_share": 0}, "digits with test_share 0; allowed: a number between 0 and 1"),
         ({"test_share": 1.0}, "digits with test_share"),
         ({"test_share": "0.2"}, "digits with test_share '0.2'"),
-        ({"limit": 0}, "digits with limit 0; allowed: None or a whole number from 1 to 1"),
+        ({"limit": 0}, "digits with limit 0; allowed: None or an integer from 1 to 1"),
         ({"limit": True}, "digits with limit True"),
-        ({"limit": 2000}, "digits with limit 2000; allowed: None or a whole number from 1 to 14"),
+        ({"limit": 2000}, "digits with limit 2000; allowed: None or an integer from 1 to 14"),
     ],
 )
 def test_bad_arguments_of_digits(options: dict[str, Any], message: str) -> None:
@@ -225,7 +225,7 @@ def test_different_synthetic_data_have_different_hashes() -> None:
 
 @pytest.mark.parametrize("options", [{"train": 0}, {"test": -1}, {"classes": 0}, {"shape": (3, 0)}, {"train": 1.5}])
 def test_bad_arguments_of_synthetic(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"synthetic data of .*; allowed: whole numbers of at least 1"):
+    with pytest.raises(UsageError, match=r"synthetic data of .*; allowed: integers of at least 1"):
         synthetic(**options)
 
 
@@ -258,7 +258,7 @@ def test_fortran_order_is_read_right() -> None:
     [{}, {"a": np.zeros(0)}, {"a": np.zeros(3), "b": np.zeros(2)}, {"a": np.array(1)}, {"a": np.zeros((0, 3))}],
 )
 def test_arrays_that_are_no_data_set(bad: dict[str, np.ndarray]) -> None:
-    with pytest.raises(UsageError, match=r"a data set of .*; allowed: the same first extent for all, above zero"):
+    with pytest.raises(UsageError, match=r"a data set of .*; allowed: the same first dimension for all, above zero"):
         ArrayDataset(bad)
 
 
@@ -345,7 +345,7 @@ def test_the_hash_of_an_order() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 7, 2.0, True, None])
 def test_bad_batch_sizes(size: Any) -> None:
-    with pytest.raises(UsageError, match=r"batch size .*; allowed: a whole number from 1 to 6 \(all samples\)"):
+    with pytest.raises(UsageError, match=r"batch size .*; allowed: an integer from 1 to 6 \(all samples\)"):
         d5.OrderedSampler(ArrayDataset(arrays()), size)
 
 

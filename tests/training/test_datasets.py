@@ -164,9 +164,9 @@ def test_mnist_files_that_do_not_fit_each_other(idx: tuple[Path, dict[str, np.nd
     ("options", "message"),
     [
         ({"pixels": "float"}, r"MNIST with pixels 'float'; allowed: 'normalised', 'unit', 'uint8'"),
-        ({"limit": 0}, r"MNIST with limit 0; allowed: None or a whole number from 1 to 7"),
+        ({"limit": 0}, r"MNIST with limit 0; allowed: None or an integer from 1 to 7"),
         ({"limit": True}, r"MNIST with limit True"),
-        ({"test_limit": 4}, r"MNIST with test_limit 4; allowed: None or a whole number from 1 to 3"),
+        ({"test_limit": 4}, r"MNIST with test_limit 4; allowed: None or an integer from 1 to 3"),
     ],
 )
 def test_bad_arguments_of_mnist(idx: tuple[Path, dict[str, np.ndarray]], options: dict[str, Any], message: str) -> None:
@@ -177,7 +177,7 @@ def test_bad_arguments_of_mnist(idx: tuple[Path, dict[str, np.ndarray]], options
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100", "imagenet"])
 def test_folders_that_are_no_paths(name: str) -> None:
     for wrong in (5, ["a"], b"a"):
-        with pytest.raises(UsageError, match=rf"{name}: got folder=.*; allowed: a path as text"):
+        with pytest.raises(UsageError, match=rf"{name}: got folder=.*; allowed: a path as a string"):
             load("datasets", name)(folder=wrong)
 
 
@@ -283,7 +283,7 @@ def test_large_images_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bytes_are_no_input_of_a_network_of_floats() -> None:
     data = image_arrays(np.zeros((2, 1, 3, 4), np.uint8), np.zeros(2), None)
     with pytest.raises(
-        UsageError, match=r"are uint8 but the network takes float32; remedy: a transform that normalises"
+        UsageError, match=r"are uint8 but the network takes float32; remedy: a transform that normalizes"
     ):
         data.cast({"input": d5.TensorSpec(shape=("N", 1, 3, 4)), "label": d5.TensorSpec(shape=("N",), dtype="int64")})
 
@@ -317,7 +317,7 @@ def test_conversions_that_lose_nothing() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"x": [1, 2, 3], "y": [1]}, {"x": 5}, {"x": []}])
 def test_arrays_of_different_numbers_of_samples(given: Any) -> None:
-    with pytest.raises(UsageError, match=r"a data set of .*; allowed: the same first extent for all, above zero"):
+    with pytest.raises(UsageError, match=r"a data set of .*; allowed: the same first dimension for all, above zero"):
         ArrayDataset(given)
 
 
@@ -357,7 +357,7 @@ def test_labels_are_held_to_the_classes() -> None:
 
 @pytest.mark.parametrize("ids", [[0.5], "01", [[0]], [0, [1]], None])
 def test_indices_that_are_none(ids: Any) -> None:
-    with pytest.raises(UsageError, match=r"batch: got .* as indices of samples; allowed: whole numbers in one row"):
+    with pytest.raises(UsageError, match=r"batch: got .* as indices of samples; allowed: a list of integers"):
         sample_ids(ids, 3)
 
 
@@ -367,7 +367,7 @@ def test_samples_of_every_class_in_equal_measure() -> None:
     assert evenly(labels, 3).tolist() == [0, 3, 4]
     assert evenly(labels, 5).tolist() == [0, 3, 4, 5, 6]
     assert evenly(labels, 8).tolist() == list(range(8))
-    with pytest.raises(UsageError, match=r"class 1 has one sample alone, which cannot be split"):
+    with pytest.raises(UsageError, match=r"class 1 has only one sample, which cannot be split"):
         stratified(np.array([0, 0, 1]), 0.5, 0)
 
 
@@ -455,7 +455,7 @@ def test_numpy_files_that_are_not_right(
         ({"input": "all.npz"}, "all.npz holds several arrays"),
         ("absent.npz", "absent.npz is not there"),
         ({"input": "absent.npy"}, "absent.npy is not there"),
-        ("notes.npz", r"notes\.npz, array 'notes\.txt' is no array; allowed: .*; remedy: leave it out"),
+        ("notes.npz", r"notes\.npz, array 'notes\.txt' is not an array; allowed: .*; remedy: leave it out"),
         ("one.npz", "arrays of 1 sample cannot be split"),
     ):
         path = str(tmp_path / given) if isinstance(given, str) else {k: str(tmp_path / v) for k, v in given.items()}
@@ -543,7 +543,7 @@ def test_made_up_files_follow_their_rule(like: str) -> None:
     train, test = everything(splits.train), everything(splits.test)
     np.testing.assert_array_equal(train["label"], np.arange(60) % classes)
     np.testing.assert_array_equal(test["label"], np.arange(20) % classes)
-    assert splits.description["source"].startswith("made-up files in the format of")
+    assert splits.description["source"].startswith("synthetic files in the format of")
     assert "label = number of the sample modulo classes" in splits.description["rule"]
     # A test image is closest to training images of its own class: patterns differ by tens in most of the pixels.
     distances = ((test["input"][:, None].astype(float) - train["input"][None]) ** 2).mean((2, 3, 4))
@@ -570,11 +570,11 @@ def test_made_up_files_are_real_files() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"like": "cifar"}, UnknownName, "unknown format of made-up files 'cifar'; allowed: cifar10, .*did you mean"),
-        ({"train": 0}, UsageError, "made-up files of 0 \\+ 32 samples"),
+        ({"like": "cifar"}, UnknownName, "unknown format of synthetic files 'cifar'; allowed: cifar10, .*did you mean"),
+        ({"train": 0}, UsageError, "synthetic files of 0 \\+ 32 samples"),
         ({"train": 4}, UsageError, "of 4 training samples and 10 classes; allowed: at least 5 samples and at most 10"),
         ({"classes": 11}, UsageError, "at most 10 classes"),
-        ({"folder": "x"}, UsageError, "made-up files with folder; allowed: what the reader takes beside"),
+        ({"folder": "x"}, UsageError, "synthetic files with folder; allowed: the reader's other arguments"),
     ],
 )
 def test_bad_arguments_of_made_up(options: dict[str, Any], error: type[Deep5Error], message: str) -> None:

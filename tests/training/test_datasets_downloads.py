@@ -29,7 +29,7 @@ from deep5.training import downloads
 from deep5.training.archives import extract, inflated
 from deep5.training.datasets import cifar as cifar_module
 from deep5.training.datasets.cifar import cifar10
-from deep5.training.downloads import Remote, data_folders, download_folder, fetch, find_or_fetch, told_size
+from deep5.training.downloads import Remote, data_folders, download_folder, fetch, find_or_fetch, readable_size
 
 RNG = np.random.default_rng(10)
 MB = 1 << 20
@@ -225,12 +225,12 @@ def test_bombs(tmp_path: Path) -> None:
         extract(many, tmp_path / "out", max_bytes=MB, max_members=50)
     large = tar(tmp_path / "large", {"zeros": bytes(8 * MB)})
     assert large.stat().st_size < MB // 10
-    with pytest.raises(UsageError, match="made to fill disks"):
+    with pytest.raises(UsageError, match="an archive bomb"):
         extract(large, tmp_path / "out", max_bytes=MB)
     packed = tmp_path / "packed"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("zeros", bytes(8 * MB))
-    with pytest.raises(UsageError, match="made to fill disks"):
+    with pytest.raises(UsageError, match="an archive bomb"):
         extract(packed, tmp_path / "out", max_bytes=MB)
     lying = packed.read_bytes().replace(struct.pack("<I", 8 * MB), struct.pack("<I", 1000))
     (tmp_path / "lying").write_bytes(lying)
@@ -243,12 +243,12 @@ def test_bombs(tmp_path: Path) -> None:
         extract(tmp_path / "short", tmp_path / "out", max_bytes=MB)
     padding = tmp_path / "padding"
     padding.write_bytes(gzip.compress(bytes(64 * MB)))
-    with pytest.raises(UsageError, match="made to fill disks"):
+    with pytest.raises(UsageError, match="an archive bomb"):
         extract(padding, tmp_path / "out", max_bytes=MB, max_members=10)
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, 512 * MB
     (tmp_path / "header").write_bytes(gzip.compress(header.tobuf() + bytes(64 * MB)))
-    with pytest.raises(UsageError, match="made to fill disks"):
+    with pytest.raises(UsageError, match="an archive bomb"):
         extract(tmp_path / "header", tmp_path / "out", max_bytes=MB, max_members=10)
     assert not (tmp_path / "out").exists()
     assert not [name for name in left_over(tmp_path) if name.startswith(".")]
@@ -559,8 +559,8 @@ def test_over_https(certificate: Path, tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(sys, "stderr", errors)
         splits = cifar10(pixels="uint8")
         assert errors.getvalue() == (
-            f"cifar10: downloading {told_size(given.size_bytes)} to {download_folder() / 'cifar-10-batches-bin'}; "
-            "DEEP5_DATA would name a folder that has it\n"
+            f"cifar10: downloading {readable_size(given.size_bytes)} to {download_folder() / 'cifar-10-batches-bin'}; "
+            "set DEEP5_DATA if a folder already holds it\n"
         )
         np.testing.assert_array_equal(splits.train.batch(np.arange(5))["label"], records[1:6, 0])
         asked = len(secure.asked)

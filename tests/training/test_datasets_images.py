@@ -176,7 +176,7 @@ def test_images_without_a_range_and_images_made_to_fill_memory(monkeypatch: pyte
         encoded(Image.fromarray(np.ones((4, 4), np.int32)), "TIFF"),
         b"Pf\n2 2\n-1.0\n" + np.ones(4, "<f4").tobytes(),
     ):
-        with pytest.raises(UsageError, match=r"the image x\.tiff holds numbers of 32 bits, whose range nobody knows"):
+        with pytest.raises(UsageError, match=r"the image x\.tiff holds 32-bit numbers, whose range is unknown"):
             Decoder(size=8).decode(data, "x.tiff")
     from deep5.training.datasets import images as module
 
@@ -188,7 +188,7 @@ def test_images_without_a_range_and_images_made_to_fill_memory(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "images of size 0; allowed: a whole number from 1"),
+        ({"size": 0}, "images of size 0; allowed: an integer from 1"),
         ({"size": 2.5}, "images of size 2.5"),
         ({"size": 8, "channels": 4}, r"images of 4 channels; allowed: 3 \(RGB\) or 1 \(grey\)"),
         ({"size": 8, "fit": "pad"}, "images with fit 'pad'; allowed: 'crop', 'stretch'"),
@@ -399,7 +399,7 @@ def test_bad_arguments_of_image_folders(tree: Path, options: dict[str, Any], mes
 
 def test_folders_that_are_not_right(tmp_path: Path) -> None:
     for wrong in (None, 5):
-        with pytest.raises(UsageError, match=r"image_folder: got folder=(None|5); allowed: a path as text"):
+        with pytest.raises(UsageError, match=r"image_folder: got folder=(None|5); allowed: a path as a string"):
             image_folder(wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"image_folder: the folder .*absent is not there"):
         image_folder(str(tmp_path / "absent"))
@@ -432,22 +432,22 @@ def test_lists_of_files(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"elsewhere\.txt, line 1: got the label 4; allowed: 0 to 3"):
         file_list(str(moved), root=str(tree), classes=4)
     for wrong in ("3", 2.0, True, 0):
-        with pytest.raises(UsageError, match=r"file_list of .* classes; allowed: None or a whole number of at least 1"):
+        with pytest.raises(UsageError, match=r"file_list of .* classes; allowed: None or an integer of at least 1"):
             file_list(str(moved), root=str(tree), classes=wrong)  # type: ignore[arg-type]
     moved.write_text(f"{names[0]} --5\n{names[1]} -\n{names[2]} --5\n{names[3]} -\n")
     odd = file_list(str(moved), root=str(tree), size=4, test_share=0.5)  # not numbers: names
     assert odd.description["classes"] == {"-": 0, "--5": 1}
     for options in ({"train": 5}, {"test": b"x"}, {"root": 5}):
-        with pytest.raises(UsageError, match=rf"file_list: got {next(iter(options))}=.*; allowed: a path as text"):
+        with pytest.raises(UsageError, match=rf"file_list: got {next(iter(options))}=.*; allowed: a path as a string"):
             file_list(**{"train": str(moved), **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "names no file; allowed: a line of a path and a label"),
+        ("", "lists no file; allowed: a line of a path and a label"),
         ("x.png 0\ny.png\n", r"line 2: got \['y.png'\]; allowed: a path and a label"),
-        ("x.png -1\ny.png 0", r"line 1: got the label -1; allowed: whole numbers from 0, or names"),
+        ("x.png -1\ny.png 0", r"line 1: got the label -1; allowed: integers from 0, or names"),
         ("x.png 0\nabsent.png 0\n", r"the image .*absent\.png is not there"),
         (b"\xff\xfe", "cannot be read"),
         (None, "cannot be read"),
@@ -570,10 +570,10 @@ def test_imagenet_that_is_not_right(photographs: Path, tmp_path: Path) -> None:
     for options, message in (
         ({"size": 0}, "imagenet with train_size 0"),
         ({"size": "16"}, "imagenet with train_size '16'"),
-        ({"size": 16, "train_size": 19}, "imagenet with train_size 19; allowed: a whole number from 1 to 18"),
+        ({"size": 16, "train_size": 19}, "imagenet with train_size 19; allowed: an integer from 1 to 18"),
         ({"size": 16, "classes": 0}, "imagenet of 0 classes"),
         ({"size": 16, "stream": True}, "imagenet with stream=True, but .* holds no TFRecord files"),
-        ({"size": 16, "limit": 25}, "imagenet with limit 25; allowed: None or a whole number from 1 to 24"),
+        ({"size": 16, "limit": 25}, "imagenet with limit 25; allowed: None or an integer from 1 to 24"),
     ):
         with pytest.raises(UsageError, match=message):
             imagenet(folder=str(photographs), **options)  # type: ignore[arg-type]
@@ -584,7 +584,7 @@ def test_imagenet_that_is_not_right(photographs: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds neither the folders train and val nor TFRecord files"):
         imagenet(folder=str(tmp_path / "empty"))
     (tmp_path / "empty" / "train-00000-of-00001").write_bytes(b"")
-    with pytest.raises(UsageError, match="holds TFRecord files of one part alone"):
+    with pytest.raises(UsageError, match="holds TFRecord files of only one part"):
         imagenet(folder=str(tmp_path / "empty"))
 
 

@@ -400,7 +400,7 @@ def test_images_as_a_stream_are_those_by_index(tmp_path: Path) -> None:
         assert sample["label"] == whole["label"][index]
     assert {name: str(spec) for name, spec in stream.specs.items()} == {"input": "uint8[3, 8, 8]", "label": "int64[]"}
     for wrong in ({"window": 0}, {"workers": True}):
-        with pytest.raises(UsageError, match=r"a stream with \w+ .*; allowed: a whole number of at least 1"):
+        with pytest.raises(UsageError, match=r"a stream with \w+ .*; allowed: an integer of at least 1"):
             TFRecordStream(paths, numbers, {}, **wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a stream of no files"):
         TFRecordStream([], numbers, {})

@@ -506,7 +506,7 @@ def test_refusals_of_values(options: dict[str, Any], error: type[Exception], mes
 
 
 def test_refusals() -> None:
-    with pytest.raises(RuleError, match="LARS has a hyperparameter 'weight_decay' of its own, got another one beside"):
+    with pytest.raises(RuleError, match="LARS already has a hyperparameter 'weight_decay', got another one"):
         RuleOptimizer(d5.LARS(), weight_decay=0.1)
 
     class Fixed(d5.UpdateRule):

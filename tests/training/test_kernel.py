@@ -644,7 +644,7 @@ BAD = {
     "method": (updating(lambda s, g, p, st: (p - g.mean(), st)), "used '.mean' of an array"),
     "index": (updating(lambda s, g, p, st: (p - g[0], st)), "indexed an array"),
     "item": (updating(_item), r"assigned into an array \(rules are pure\)"),
-    "length": (updating(lambda s, g, p, st: (p - len(g), st)), "asked for the length of an array"),
+    "length": (updating(lambda s, g, p, st: (p - len(g), st)), "used the length of an array"),
     "iterates": (updating(lambda s, g, p, st: (p - max(g), st)), "iterated over an array"),
     "numpy constant": (updating(lambda s, g, p, st: (p - np.ones(3) * g, st)), "combined an array with a ndarray"),
     "string": (updating(lambda s, g, p, st: (p - "a" * g, st)), "combined an array with a str"),
@@ -710,13 +710,13 @@ BAD = {
     "counts": (rule_with(new_input=lambda s, i: setattr(s, "t", 1) or {}), "Bad.new_input assigned self.t"),
     "evaluates by an input": (
         rule_with(new_input=lambda s, i: {"t": 1.0}, eval_param=lambda s, p, st: p * s.t),
-        r"Bad.eval_param reads self.t, which new_input gives to a step alone; allowed: .*in a state of shape \(\)",
+        r"Bad.eval_param reads self.t, which new_input gives only to a step; allowed: .*in a state of shape \(\)",
     ),
     "evaluates by a sum": (
         rule_with(
             scope="model", sums=lambda s, g, p, st: {"norm": XP(p).sum(g)}, eval_param=lambda s, p, st: p * s.norm
         ),
-        "Bad.eval_param reads self.norm, which sums gives to a step alone",
+        "Bad.eval_param reads self.norm, which sums gives only to a step",
     ),
     "shaped": (updating(lambda s, g, p, st: (p - XP(p).ones((3,)), st)), r"made an array of shape \(3,\)"),
     "raises": (updating(lambda s, g, p, st: 1 / 0), "cannot be traced: ZeroDivisionError"),

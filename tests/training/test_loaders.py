@@ -66,7 +66,7 @@ def test_batches_of_a_loader_are_its_own_tensors() -> None:
     assert (source.steps(0), len(source), source.order_hash(2)) == (3, 3, None)  # type: ignore[arg-type]
     assert (source.batch_size, len(source.dataset)) == (4, 11)  # type: ignore[attr-defined]
     assert isinstance(source, d5.BatchSource)
-    with pytest.raises(UsageError, match="start at batch 4; allowed: a whole number from 0 to 3"):
+    with pytest.raises(UsageError, match="start at batch 4; allowed: an integer from 0 to 3"):
         source.batches(0, 4)
 
 
@@ -279,7 +279,7 @@ def test_tf_data_without_a_length() -> None:
 
 def test_bad_tf_data() -> None:
     with pytest.raises(
-        UsageError, match=r"from_tf_data: the data set never ends, .*; remedy: leave out repeat\(\), or take"
+        UsageError, match=r"from_tf_data: the data set is infinite, .*; remedy: omit repeat\(\), or take"
     ):
         d5.from_tf_data(tf_data().repeat().batch(4))
     for wrong in ([1, 2], lambda epoch: [1, 2]):

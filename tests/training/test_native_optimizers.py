@@ -69,7 +69,7 @@ def test_a_framework_calls_its_optimizers_as_the_others_do() -> None:
         ("adam", {"lr": float("nan")}, "AdamOptimizer: got lr=nan; allowed: a finite number"),
         ("adam", {"beta1": "0.9"}, "AdamOptimizer: got beta1='0.9'; allowed: a finite number"),
         ("momentum", {"nesterov": 1}, "MomentumOptimizer: got nesterov=1; allowed: True or False"),
-        ("averaged_sgd", {"start": 1.5}, r"AveragedSGDOptimizer: got start=1\.5; allowed: a whole number"),
+        ("averaged_sgd", {"start": 1.5}, r"AveragedSGDOptimizer: got start=1\.5; allowed: an integer"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(name: str, arguments: dict[str, Any], told: str) -> None:

@@ -107,9 +107,7 @@ def test_uneven_speed_changes_no_order() -> None:
 def test_any_source_goes_with_one_worker() -> None:
     plain = Reversed(Watched(), 9)
     assert content(d5.Prefetched(plain), 0) == content(plain, 0)
-    with pytest.raises(
-        UsageError, match=r"Prefetched: got workers=2 for a Reversed, which gives one batch after the o"
-    ):
+    with pytest.raises(UsageError, match=r"Prefetched: got workers=2 for a Reversed, which gives its batches in"):
         d5.Prefetched(plain, 2, 2)
 
 
@@ -241,7 +239,7 @@ def test_a_batch_that_never_comes_is_an_error() -> None:
     data.go.clear()
     threading.Timer(0.5, data.go.set).start()
     with pytest.raises(
-        Deep5Error, match=r"batch 0 after the start was not there within 0\.1 s; remedy: look at what the"
+        Deep5Error, match=r"batch 0 after the start was not ready within 0\.1 s; remedy: check what the"
     ):
         next(d5.Prefetched(d5.OrderedSampler(data, 2), timeout_s=0.1).batches(0))
 
@@ -285,7 +283,7 @@ def test_batches_are_let_go() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"depth": 0}, r"Prefetched: got depth=0; allowed: a whole number of at least 1"),
+        ({"depth": 0}, r"Prefetched: got depth=0; allowed: an integer of at least 1"),
         ({"workers": 1.5}, r"Prefetched: got workers=1.5; allowed"),
         (
             {"depth": 2, "workers": 3},
@@ -302,7 +300,7 @@ def test_bad_prefetching(arguments: dict[str, Any], message: str) -> None:
 def test_what_is_no_source() -> None:
     with pytest.raises(UsageError, match=r"Prefetched: got \[1, 2\]; allowed: a d5.Sampler"):
         d5.Prefetched([1, 2])  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"start at batch 21; allowed: a whole number from 0 to 20"):
+    with pytest.raises(UsageError, match=r"start at batch 21; allowed: an integer from 0 to 20"):
         d5.Prefetched(d5.OrderedSampler(Watched(), 2)).batches(0, 21)
 
 

@@ -89,7 +89,7 @@ def test_amsgrad_s_second_moment_never_falls() -> None:
 
 @pytest.mark.parametrize("start", [-1, 1.5, True, "2"])
 def test_averaging_from_a_step_that_is_none_is_refused(start: Any) -> None:
-    with pytest.raises(RuleError, match=r"AveragedSGD: got start=.*; allowed: a whole number of steps of at least 0"):
+    with pytest.raises(RuleError, match=r"AveragedSGD: got start=.*; allowed: an integer of at least 0"):
         d5.AveragedSGD(start=start)
 
 

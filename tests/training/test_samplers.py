@@ -97,12 +97,12 @@ def test_seeds_and_epochs_give_other_orders(kind: str) -> None:
 
 @pytest.mark.parametrize("start", [-1, 1.0, True, 4])
 def test_bad_starts(start: Any) -> None:
-    with pytest.raises(UsageError, match=r"start at batch .*; allowed: a whole number from 0 to 3 \(all"):
+    with pytest.raises(UsageError, match=r"start at batch .*; allowed: an integer from 0 to 3 \(all"):
         d5.OrderedSampler(numbered(6), 2).batches(0, start)
 
 
 def test_a_stream_cannot_start_below_zero() -> None:
-    with pytest.raises(UsageError, match=r"start at batch -1; allowed: a whole number from 0 on"):
+    with pytest.raises(UsageError, match=r"start at batch -1; allowed: an integer from 0 on"):
         d5.StreamSampler(Counting(3), 2).batches(0, -1)
 
 
@@ -135,10 +135,10 @@ def test_batches_grow_to_all_samples_and_no_further() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": 0}, r"GrowingBatches: got start=0; allowed: a whole number"),
+        ({"start": 0}, r"GrowingBatches: got start=0; allowed: an integer"),
         ({"start": 2, "every": 0}, r"GrowingBatches: got every=0; allowed"),
         ({"start": 2, "most": 1}, r"GrowingBatches: got most=1; allowed: at least start=2"),
-        ({"start": 2, "most": 2.5}, r"GrowingBatches: got most=2.5; allowed: a whole number"),
+        ({"start": 2, "most": 2.5}, r"GrowingBatches: got most=2.5; allowed: an integer"),
         ({"start": 2, "factor": 0.5}, r"GrowingBatches: got factor=0.5; allowed: a finite number of at least 1"),
         ({"start": 2, "factor": float("nan")}, r"GrowingBatches: got factor=nan; allowed"),
     ],
@@ -149,11 +149,11 @@ def test_bad_growth(options: dict[str, Any], message: str) -> None:
 
 
 def test_bad_functions_of_the_epoch() -> None:
-    with pytest.raises(UsageError, match=r"batch size 9; allowed: a whole number from 1 to 6 \(all samples\)"):
+    with pytest.raises(UsageError, match=r"batch size 9; allowed: an integer from 1 to 6 \(all samples\)"):
         d5.OrderedSampler(numbered(6), lambda epoch: 9)
-    with pytest.raises(UsageError, match=r"batch size 1\.5 of epoch 2; allowed: a whole number of at least 1"):
+    with pytest.raises(UsageError, match=r"batch size 1\.5 of epoch 2; allowed: an integer of at least 1"):
         d5.OrderedSampler(numbered(6), lambda epoch: 1 if epoch < 2 else 1.5).steps(2)  # type: ignore[arg-type, return-value]
-    with pytest.raises(UsageError, match=r"batch size 0; allowed: a whole number of at least 1"):
+    with pytest.raises(UsageError, match=r"batch size 0; allowed: an integer of at least 1"):
         d5.StreamSampler(Counting(3), lambda epoch: 0)
 
 
@@ -206,7 +206,7 @@ def test_lengths_come_from_arrays_functions_parts_and_the_data_set() -> None:
         ({"length": np.full(6, np.nan)}, r"length: got nan among them; allowed: one finite"),
         ({"length": -np.ones(6)}, r"length: got -1.0 among them; allowed"),
         ({"length": lambda inputs: 3}, r"length: got numbers of the shape \(\) for 6 samples; allowed: one for each"),
-        ({"length": "length", "pool": 0}, r"pool: got 0; allowed: a whole number of batches of at least 1"),
+        ({"length": "length", "pool": 0}, r"pool: got 0; allowed: an integer of at least 1"),
     ],
 )
 def test_bad_buckets(options: dict[str, Any], message: str) -> None:
@@ -255,7 +255,7 @@ def test_without_replacement_the_heavier_come_earlier() -> None:
         ({"weights": [1, 2, 3, 4, 5, np.inf]}, r"weight: got inf among them"),
         ({"weights": "no"}, r"weight: the samples have no part 'no'"),
         ({"weights": None}, r"weight: got None; allowed: one finite number"),
-        ({"weights": np.ones(6), "draws": 0}, r"draws: got 0; allowed: a whole number of at least 1$"),
+        ({"weights": np.ones(6), "draws": 0}, r"draws: got 0; allowed: an integer of at least 1$"),
         ({"weights": np.ones(6), "draws": 7, "replace": False}, r"draws: got 7; .* at most 6 \(without replacement\)"),
     ],
 )
@@ -402,7 +402,7 @@ def test_sequences_are_cast() -> None:
             lambda: SequenceDataset({"length": [np.ones(2)]}),
             r"a data set with the parts length, length; allowed: each name",
         ),
-        (lambda: SequenceDataset({"a": [np.ones(2)]}, multiple=0), r"multiple: got 0; allowed: a whole number"),
+        (lambda: SequenceDataset({"a": [np.ones(2)]}, multiple=0), r"multiple: got 0; allowed: an integer"),
         (
             lambda: SequenceDataset({"a": [np.ones(2)]}).batch(np.array([1])),
             r"batch: got the index 1 of a sample; allowed",
@@ -537,7 +537,9 @@ def test_samplers_are_batch_sources() -> None:
 def test_the_size_of_a_batch() -> None:
     assert batch_size_of({"input": np.zeros((4, 2)), "label": np.zeros(4)}) == 4
     for wrong in ({}, {"input": np.array(3.0)}, {"input": 3}):
-        with pytest.raises(UsageError, match=r"a batch of .*; allowed: named arrays whose first extent is the number"):
+        with pytest.raises(
+            UsageError, match=r"a batch of .*; allowed: named arrays whose first dimension is the number"
+        ):
             batch_size_of(wrong)
 
 

@@ -280,7 +280,7 @@ def test_a_plan_counts_steps_and_epochs_alike(plan: d5.Plan, data: st.DataObject
         (lambda: d5.Constant(math.nan), "Constant: got start=nan"),
         (lambda: d5.Cosine(True), "Cosine: got start=True"),
         (lambda: d5.Cosine(0.1, math.inf), "Cosine: got end=inf"),
-        (lambda: d5.Cosine(0.1, steps=0), "Cosine: got steps=0; allowed: a whole number of at least 1"),
+        (lambda: d5.Cosine(0.1, steps=0), "Cosine: got steps=0; allowed: an integer of at least 1"),
         (lambda: d5.Cosine(0.1, steps=1.5), "Cosine: got steps=1.5"),  # type: ignore[arg-type]
         (lambda: d5.Cosine(0.1, epochs=0), "Cosine: got epochs=0; allowed: a number above 0"),
         (lambda: d5.Cosine(0.1, epochs=1, steps=1), "Cosine: got steps=1 and epochs=1; allowed: one of them"),
@@ -561,7 +561,7 @@ def test_hyperparameters_that_are_not_there() -> None:
             r"unknown hyperparameter of Momentum 'larning_rate'; allowed: .*lr, .*momentum",
         ),
         (Settable(), "momentum", "schedule of 'momentum' at step 0: no hyperparameter 'momentum'; allowed: lr"),
-        (OwnStep(), "lr", r"schedule of 'lr': OwnStep lets nobody set its hyperparameters; allowed: .*set_hyper"),
+        (OwnStep(), "lr", r"schedule of 'lr': OwnStep does not let its hyperparameters be set; allowed: .*set_hyper"),
     ):
         run = trainer_of(line, optimizer)
         with pytest.raises(UsageError, match=message):

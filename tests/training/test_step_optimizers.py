@@ -363,7 +363,9 @@ def test_a_network_of_a_fixed_batch_is_refused_by_samples() -> None:
     build = NetworkBuilder("fixed", dtype="float64")
     x = build.input("x", (3, 2))
     loss = build.op("ReduceSum", build.op("MatMul", x, build.parameter("w", (2, 1), ones)), keepdims=0)
-    with pytest.raises(UsageError, match="no input of the network has a symbolic batch extent; remedy: unit='batch'"):
+    with pytest.raises(
+        UsageError, match="no input of the network has a symbolic batch dimension; remedy: unit='batch'"
+    ):
         bound(d5.SAG(), trained=build.network({"loss": loss}))
 
 
@@ -485,7 +487,7 @@ def test_the_rate_may_change(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"history": 0}, "got history=0; allowed: a whole number of at least 1"),
+        ({"history": 0}, "got history=0; allowed: an integer of at least 1"),
         ({"iterations": 1.5}, "got iterations=1.5"),
         ({"evaluations": True}, "got evaluations=True"),
         ({"c1": 0.95}, "got c1=0.95, c2=0.9; allowed: 0 < c1 < c2 < 1"),

@@ -214,7 +214,7 @@ def test_what_is_watched_is_there() -> None:
         trainer().train(2, [d5.EarlyStopping("top5", mode="max")])
     for event in (d5.EarlyStopping(), d5.StopAtAccuracy(90)):
         run = trainer(evaluated=False)
-        with pytest.raises(UsageError, match=r"judges evaluations, and the trainer has no validation_sampler; remedy"):
+        with pytest.raises(UsageError, match=r"uses evaluations, and the trainer has no validation_sampler; remedy"):
             run.train(1, [event])
         assert run.step == 0
 

@@ -428,13 +428,13 @@ def test_what_does_not_fit(transforms: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: d5.RandomCrop(0), r"RandomCrop: got size=0; allowed: a whole number of at least 1, or two"),
+        (lambda: d5.RandomCrop(0), r"RandomCrop: got size=0; allowed: an integer of at least 1, or two"),
         (lambda: d5.RandomCrop((3, 4, 5)), r"RandomCrop: got size=\(3, 4, 5\); allowed"),
-        (lambda: d5.RandomCrop(3, padding=-1), r"RandomCrop: got padding=-1; allowed: a whole number of at least 0"),
+        (lambda: d5.RandomCrop(3, padding=-1), r"RandomCrop: got padding=-1; allowed: an integer of at least 0"),
         (lambda: d5.CenterCrop(2.5), r"CenterCrop: got size=2.5; allowed"),
         (lambda: d5.Flip(1.5), r"Flip: got p=1.5; allowed: a number from 0 to 1"),
         (lambda: d5.Flip(float("nan")), r"Flip: got p=nan; allowed: a number from 0 to 1"),
-        (lambda: d5.Cutout(0), r"Cutout: got size=0; allowed: a whole number of at least 1"),
+        (lambda: d5.Cutout(0), r"Cutout: got size=0; allowed: an integer of at least 1"),
         (lambda: d5.Cutout(2, fill="x"), r"Cutout: got fill='x'; allowed: a number"),
         (lambda: d5.Normalise("x", 1), r"Normalise: got mean='x'; allowed: a finite number, or one for each channel"),
         (lambda: d5.Normalise(0, (1, 0)), r"Normalise: got std=\(1, 0\); allowed: numbers above 0"),

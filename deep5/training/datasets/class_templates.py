@@ -34,14 +34,14 @@ def synthetic(
     """
     if not isinstance(shape, Sequence):
         raise UsageError(
-            f"synthetic data of shape {shape!r:.60}; allowed: a sequence of whole numbers of at least 1; remedy: "
+            f"synthetic data of shape {shape!r:.60}; allowed: a sequence of integers of at least 1; remedy: "
             "shape=(4,), say"
         )
     shape = tuple(shape)
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in (train, test, classes, *shape)):
         raise UsageError(
             f"synthetic data of {train!r} + {test!r} samples, {classes!r} classes, shape {shape}; "
-            "allowed: whole numbers of at least 1"
+            "allowed: integers of at least 1"
         )
     templates = generator(data_seed, "templates").standard_normal((classes, *shape), dtype=np.float32)
 

@@ -80,7 +80,7 @@ def _encoded(name: str, values: Sequence[bytes] | Sequence[int] | Sequence[float
         return _field(_INTS, _field(1, b"".join(_varint(int(value) & 0xFFFF_FFFF_FFFF_FFFF) for value in values)))
     if values and all(isinstance(value, (float, np.floating)) for value in values):
         return _field(_FLOATS, _field(1, np.asarray(values, dtype="<f4").tobytes()))
-    raise UsageError(f"feature {name!r} of an Example: allowed: a list of bytes, of whole numbers or of floats")
+    raise UsageError(f"feature {name!r} of an Example: allowed: a list of bytes, of integers or of floats")
 
 
 def _feature(view: memoryview) -> Feature | None:
@@ -170,7 +170,7 @@ def _text(view: memoryview) -> str:
     try:
         return bytes(view).decode()
     except UnicodeDecodeError as error:
-        raise _wrong("a name that is no UTF-8") from error
+        raise _wrong("a name that is not UTF-8") from error
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -187,4 +187,4 @@ def _varint(value: int) -> bytes:
 
 
 def _wrong(what: str) -> UsageError:
-    return UsageError(f"no tf.train.Example: {what}")
+    return UsageError(f"not a tf.train.Example: {what}")

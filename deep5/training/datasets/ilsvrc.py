@@ -87,7 +87,7 @@ def imagenet(
     """
     what = "imagenet"
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
-        raise UsageError(f"imagenet of {classes!r} classes; allowed: a whole number of at least 1")
+        raise UsageError(f"imagenet of {classes!r} classes; allowed: an integer of at least 1")
     scaling = scaling_of(pixels, _MEAN, _DEVIATION, what)
     root = _root(folder)
     scaled = round(size / _SHARE) if isinstance(size, int) else 0
@@ -95,7 +95,7 @@ def imagenet(
     for name, given in (("train_size", train_size or size), ("size", size)):
         if not isinstance(given, int) or not 1 <= given <= scaled:
             raise UsageError(
-                f"imagenet with {name} {given!r}; allowed: a whole number from 1 to {scaled or 'size / 0.875'}"
+                f"imagenet with {name} {given!r}; allowed: an integer from 1 to {scaled or 'size / 0.875'}"
             )
         decoders.append(Decoder(size=given, fit="crop", share=given / scaled, turn=False))
     shards = [
@@ -105,7 +105,7 @@ def imagenet(
     if any(shards):
         if not all(shards):
             raise UsageError(
-                f"{root} holds TFRecord files of one part alone; allowed: train-00000-of-… and validation-00000-of-…"
+                f"{root} holds TFRecord files of only one part; allowed: train-00000-of-… and validation-00000-of-…"
             )
         parts, layout = _from_records(
             shards, decoders, scaling, classes, stream, window, shuffle_seed, limit, test_limit, workers

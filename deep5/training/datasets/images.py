@@ -54,9 +54,9 @@ class Decoder:
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or not 1 <= self.size <= 1 << 14:
-            raise UsageError(f"images of size {self.size!r}; allowed: a whole number from 1 to {1 << 14}")
+            raise UsageError(f"images of size {self.size!r}; allowed: an integer from 1 to {1 << 14}")
         if self.channels not in (1, 3):
-            raise UsageError(f"images of {self.channels!r} channels; allowed: 3 (RGB) or 1 (grey)")
+            raise UsageError(f"images of {self.channels!r} channels; allowed: 3 (RGB) or 1 (gray)")
         if self.fit not in _FITS:
             raise UsageError(f"images with fit {self.fit!r:.60}; allowed: {', '.join(map(repr, _FITS))}")
         if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0 < self.share <= 1:
@@ -150,8 +150,8 @@ def _plain(image: Any, mode: str, name: str, sixteen: bool) -> Any:
         image = Image.fromarray((wide >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise UsageError(
-            f"the image {name} holds numbers of 32 bits, whose range nobody knows; allowed: 8 or 16 bits a channel; "
-            "remedy: convert it, or give the numbers as NumPy files (arrays)"
+            f"the image {name} holds 32-bit numbers, whose range is unknown; allowed: 8 or 16 bits a channel; "
+            "remedy: convert it, or use NumPy files (arrays)"
         )
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
         image = image.convert("RGBA")

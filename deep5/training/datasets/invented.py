@@ -30,7 +30,7 @@ from deep5.training.downloads import download_folder
 __all__ = ["made_up"]
 
 _RULE = (
-    "label = number of the sample modulo classes; image = a pattern of its class, 4 x 4 patches of one colour each "
+    "label = number of the sample modulo classes; image = a pattern of its class, 4 x 4 patches of one color each "
     "drawn uniformly from 0 … 255, scaled up, plus normal noise of deviation 32, rounded and clipped to 0 … 255"
 )
 _NOISE = 32.0
@@ -71,22 +71,22 @@ def made_up(
         MissingDependency: Images in folders or TFRecord files require Pillow, which is not installed.
     """
     if like not in _FORMATS:
-        raise UnknownName("format of made-up files", like, _FORMATS)
+        raise UnknownName("format of synthetic files", like, _FORMATS)
     write, read, usual, most = _FORMATS[like]
     classes = usual if classes is None else classes
     if any(isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in (train, test, classes)):
         raise UsageError(
-            f"made-up files of {train!r} + {test!r} samples, {classes!r} classes; allowed: whole numbers of at least 1"
+            f"synthetic files of {train!r} + {test!r} samples, {classes!r} classes; allowed: integers of at least 1"
         )
     least = max(classes if write is _write_folder else 1, 5 if like == "cifar10" else 1)
     if classes > most or train < least or (write is _write_folder and test < 1):
         raise UsageError(
-            f"made-up files like {like} of {train} training samples and {classes} classes; allowed: at least {least} "
+            f"synthetic files like {like} of {train} training samples and {classes} classes; allowed: at least {least} "
             f"samples and at most {most} classes"
         )
     taken = {"folder", "download", "classes"} & options.keys()
     if taken:
-        raise UsageError(f"made-up files with {', '.join(sorted(taken))}; allowed: what the reader takes beside these")
+        raise UsageError(f"synthetic files with {', '.join(sorted(taken))}; allowed: the reader's other arguments")
     key = json.dumps([_VERSION, like, train, test, classes, data_seed])
     folder = download_folder() / "made_up" / f"{like}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
@@ -94,7 +94,7 @@ def made_up(
     if like.startswith("imagenet"):
         options["classes"] = classes
     splits = read(folder=str(folder), **options)
-    splits.description["source"] = f"made-up files in the format of {splits.description['source']}"
+    splits.description["source"] = f"synthetic files in the format of {splits.description['source']}"
     splits.description["rule"] = f"{_RULE}; {train} + {test} samples, {classes} classes, seed {data_seed}"
     return splits
 
@@ -113,7 +113,7 @@ def _make(folder: Path, write: Callable[[Path], None]) -> None:
             if not folder.is_dir():  # another process made it first
                 raise
     except ModuleNotFoundError as error:
-        raise missing_dependency("made-up image files", error) from error
+        raise missing_dependency("synthetic image files", error) from error
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error}); remedy: set DEEP5_CACHE") from error
     finally:

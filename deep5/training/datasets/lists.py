@@ -37,7 +37,7 @@ def file_list(
     test_limit: int | None = None,
     workers: int | None = None,
 ) -> Splits:
-    """Image files named in a text or CSV list of `path label` lines, decoded on access.
+    """Image files listed in a plain-text or CSV file of `path label` lines, decoded on access.
 
     Args:
         train: The list: one line per image, with its path and label separated by a space or, in a .csv file, a comma.
@@ -68,7 +68,7 @@ def file_list(
     decoder = Decoder(size=size, channels=channels, fit=fit)
     scaling = given_scaling(what, pixels, mean, std, channels)
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 1):
-        raise UsageError(f"{what} of {classes!r:.60} classes; allowed: None or a whole number of at least 1")
+        raise UsageError(f"{what} of {classes!r:.60} classes; allowed: None or an integer of at least 1")
     lists = [given_path(what, train, "train")]
     if test is not None:
         lists.append(given_path(what, test, "test"))
@@ -148,7 +148,7 @@ def read_list(path: Path) -> list[tuple[int, str, str]]:
             raise UsageError(f"{path}, line {number}: got {row!r:.80}; allowed: a path and a label")
         entries.append((number, cells[0], cells[1]))
     if not entries:
-        raise UsageError(f"the list {path} names no file; allowed: a line of a path and a label for each image")
+        raise UsageError(f"the list {path} lists no file; allowed: a line of a path and a label for each image")
     return entries
 
 
@@ -164,5 +164,5 @@ def _check(path: Path, entries: Sequence[tuple[int, str, str]], labels: np.ndarr
     wrong = (labels < 0) | (labels >= classes if classes is not None else False)
     if wrong.any():
         first = int(wrong.argmax())
-        allowed = f"0 to {classes - 1}" if classes is not None else "whole numbers from 0, or names"
+        allowed = f"0 to {classes - 1}" if classes is not None else "integers from 0, or names"
         raise UsageError(f"{path}, line {entries[first][0]}: got the label {entries[first][2]}; allowed: {allowed}")

@@ -80,7 +80,7 @@ def arrays(
         test=parts[1],
         split_hash=split_hash(*chosen),
         description={
-            "source": f"NumPy files {_told(train)}" + ("" if test is None else f" and {_told(test)}"),
+            "source": f"NumPy files {_shown(train)}" + ("" if test is None else f" and {_shown(test)}"),
             "samples": {"train": len(parts[0]), "test": len(parts[1])},
             "split": split,
             "hash": f"all bytes of the arrays; of one above {_WHOLE_BYTES >> 30} GiB, {_BLOCKS} blocks of its bytes",
@@ -95,7 +95,7 @@ def _part(read: Mapping[str, np.ndarray], digest: str, ids: np.ndarray) -> Array
     if "label" in chosen and chosen["label"].dtype.kind in "iu":
         label = chosen["label"]
         if label.dtype == np.uint64 and label.size and label.max() > np.iinfo(np.int64).max:
-            raise UsageError(f"the label {label.max()} is out of range; allowed: whole numbers of 64 bits with a sign")
+            raise UsageError(f"the label {label.max()} is out of range; allowed: signed 64-bit integers")
         chosen["label"] = label.astype(np.int64, copy=False)
     known = hashlib.sha256(f"{digest} ".encode() + ids.astype(np.int64).tobytes()).hexdigest()
     return ArrayDataset(chosen, content_hash=known)
@@ -156,11 +156,11 @@ def _plain(what: object, array: Any) -> np.ndarray:
     """The array in native byte order, in the order of the samples; memory-mapped if it was."""
     if not isinstance(array, np.ndarray):
         raise UsageError(
-            f"{what} is no array; allowed: members of an .npz file that numpy.savez writes; remedy: leave it out"
+            f"{what} is not an array; allowed: members of an .npz file that numpy.savez writes; remedy: leave it out"
         )
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise UsageError(
-            f"{what} holds {array.dtype}{list(array.shape)}; allowed: numbers, the first extent the samples'"
+            f"{what} holds {array.dtype}{list(array.shape)}; allowed: numbers, with the samples as the first dimension"
         )
     array = np.asarray(array)
     if not array.dtype.isnative:
@@ -171,11 +171,11 @@ def _plain(what: object, array: Any) -> np.ndarray:
 def _check_lengths(given: str | Mapping[str, str], read: Mapping[str, np.ndarray]) -> None:
     lengths = {name: len(array) for name, array in read.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        told = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
-        raise UsageError(f"{_told(given)} holds samples of {told}; allowed: as many of each, at least one")
+        found = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
+        raise UsageError(f"{_shown(given)} holds samples of {found}; allowed: as many of each, at least one")
 
 
-def _told(given: str | Mapping[str, str]) -> str:
+def _shown(given: str | Mapping[str, str]) -> str:
     return Path(given).name if isinstance(given, str) else ", ".join(Path(path).name for path in given.values())
 
 

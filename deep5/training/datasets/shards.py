@@ -109,7 +109,7 @@ def find_shards(folder: Path, prefixes: Sequence[str]) -> list[Path]:
         missing = [number for number in range(counts[0]) if (number, counts[0]) not in found]
         if len(counts) > 1 or missing:
             why = f"the shards {missing[:5]} of {counts[0]} are missing" if missing else f"of {counts} shards in all"
-            raise UsageError(f"{folder} holds {len(found)} files of {prefix}, and {why}; allowed: all of one set")
+            raise UsageError(f"{folder} holds {len(found)} files of {prefix}, but {why}; allowed: all of one set")
         return [path for _, path in sorted(found.items())]
     return []
 
@@ -200,7 +200,7 @@ class TFRecordStream(StreamDataset):
     ) -> None:
         for name, value in (("window", window), ("workers", workers)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"a stream with {name} {value!r}; allowed: a whole number of at least 1")
+                raise UsageError(f"a stream with {name} {value!r}; allowed: an integer of at least 1")
         if not paths:
             raise UsageError("a stream of no files; allowed: at least one")
         self.specs = dict(specs)

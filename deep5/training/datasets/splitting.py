@@ -32,7 +32,7 @@ def stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
         own = np.flatnonzero(labels == label)
         if len(own) < 2:
             raise UsageError(
-                f"class {label} has one sample alone, which cannot be split; allowed: two of each class at least; "
+                f"class {label} has only one sample, which cannot be split; allowed: at least two of each class; "
                 "remedy: say which samples are for the test"
             )
         own = own[generator(seed, "split", int(label)).permutation(len(own))]
@@ -72,7 +72,7 @@ def check_limit(what: str, name: str, limit: int | None, available: int) -> int 
         UsageError: `limit` is not an integer from 1 to `available`.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= available):
-        raise UsageError(f"{what} with {name} {limit!r}; allowed: None or a whole number from 1 to {available}")
+        raise UsageError(f"{what} with {name} {limit!r}; allowed: None or an integer from 1 to {available}")
     return limit
 
 

@@ -34,7 +34,7 @@ def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limi
         (CC BY 4.0), as provided by scikit-learn's `load_digits`.
     """
     if not (isinstance(size, int) and size >= 8):
-        raise UsageError(f"digits of size {size!r}; allowed: a whole number of at least 8")
+        raise UsageError(f"digits of size {size!r}; allowed: an integer of at least 8")
     if not (isinstance(test_share, (int, float)) and 0.0 < test_share < 1.0):
         raise UsageError(f"digits with test_share {test_share!r}; allowed: a number between 0 and 1")
     with (files("deep5.training.datasets") / "digits.npz").open("rb") as file:
@@ -45,7 +45,7 @@ def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limi
     train, test = stratified(labels, test_share, split_seed)
     if limit is not None:
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= len(train):
-            raise UsageError(f"digits with limit {limit!r}; allowed: None or a whole number from 1 to {len(train)}")
+            raise UsageError(f"digits with limit {limit!r}; allowed: None or an integer from 1 to {len(train)}")
         train = train[:limit]
     return Splits(
         train=ArrayDataset({"input": images[train], "label": labels[train]}),

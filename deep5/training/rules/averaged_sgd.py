@@ -38,7 +38,7 @@ class AveragedSGD(UpdateRule):
 
     def __init__(self, lr: float = 0.01, start: int = 0) -> None:
         if isinstance(start, bool) or not isinstance(start, int) or start < 0:
-            raise RuleError(f"AveragedSGD: got start={brief(start)}; allowed: a whole number of steps of at least 0")
+            raise RuleError(f"AveragedSGD: got start={brief(start)}; allowed: an integer of at least 0")
         self.lr = lr
         self.start = start
 

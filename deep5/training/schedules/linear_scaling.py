@@ -37,7 +37,7 @@ class LinearScaling(Schedule):
     def __init__(self, schedule: Schedule | float, reference: int = 256) -> None:
         if isinstance(reference, bool) or not isinstance(reference, int) or reference < 1:
             raise UsageError(
-                f"LinearScaling: got reference={brief(reference)}; allowed: a batch size, a whole number of at least 1"
+                f"LinearScaling: got reference={brief(reference)}; allowed: a batch size, an integer of at least 1"
             )
         object.__setattr__(self, "schedule", as_schedule(schedule, "LinearScaling"))
         object.__setattr__(self, "reference", reference)

@@ -67,7 +67,7 @@ def check_length(schedule: Any, *, required: bool) -> None:
     if steps is not None and epochs is not None:
         raise UsageError(f"{name}: got steps={brief(steps)} and epochs={brief(epochs)}; allowed: one of them")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise UsageError(f"{name}: got steps={brief(steps)}; allowed: a whole number of at least 1")
+        raise UsageError(f"{name}: got steps={brief(steps)}; allowed: an integer of at least 1")
     if epochs is not None and (not is_finite(epochs) or epochs <= 0):
         raise UsageError(f"{name}: got epochs={brief(epochs)}; allowed: a number above 0")
     if required and steps is None and epochs is None:

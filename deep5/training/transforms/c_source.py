@@ -20,8 +20,8 @@ void words(uint32_t *out, const int64_t *ids, int64_t count, uint32_t block, uin
         out[i] = a; out[count + i] = b; out[2 * count + i] = c; out[3 * count + i] = d;
     }
 }
-static int64_t inside(int64_t begin, int64_t extent, int64_t kept, int64_t *first) {
-    int64_t end = extent - begin < kept ? extent - begin : kept;
+static int64_t inside(int64_t begin, int64_t size, int64_t kept, int64_t *first) {
+    int64_t end = size - begin < kept ? size - begin : kept;
     *first = begin < 0 ? -begin : 0;
     return end;
 }

@@ -44,7 +44,7 @@ class RandomCrop(RandomTransform):
     def __post_init__(self) -> None:
         extents(self.size, "RandomCrop")
         if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
-            raise UsageError(f"RandomCrop: got padding={brief(self.padding)}; allowed: a whole number of at least 0")
+            raise UsageError(f"RandomCrop: got padding={brief(self.padding)}; allowed: an integer of at least 0")
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
         """Images of the window's size; see `Transform.specs`."""

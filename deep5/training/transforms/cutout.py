@@ -43,7 +43,7 @@ class Cutout(RandomTransform):
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise UsageError(f"Cutout: got size={brief(self.size)}; allowed: a whole number of at least 1")
+            raise UsageError(f"Cutout: got size={brief(self.size)}; allowed: an integer of at least 1")
         if isinstance(self.fill, bool) or not isinstance(self.fill, (int, float)):
             raise UsageError(f"Cutout: got fill={brief(self.fill)}; allowed: a number")
 

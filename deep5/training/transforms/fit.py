@@ -52,8 +52,8 @@ def fitted(
         return dataset.cast(inputs), ()
     specs = dict(dataset.specs)
     for place, transform in enumerate(transforms):
-        told = getattr(transform, "specs", None)
-        specs = dict(told(specs)) if callable(told) else _tried(dataset, transforms[: place + 1])
+        derive = getattr(transform, "specs", None)
+        specs = dict(derive(specs)) if callable(derive) else _tried(dataset, transforms[: place + 1])
     try:
         dtypes = fitted_dtypes(specs, inputs)
     except UsageError as error:
@@ -87,7 +87,7 @@ def _tried(dataset: Dataset | StreamDataset, transforms: Sequence[Callable[..., 
         if not isinstance(batch, Mapping) or not all(np.shape(array)[:1] == (1,) for array in batch.values()):
             raise UsageError(
                 f"the transform {name} made {brief(batch)} of a batch of one sample; allowed: a dict of arrays whose "
-                "first extent is the number of samples"
+                "first dimension is the number of samples"
             )
     return {name: TensorSpec(shape=np.shape(array)[1:], dtype=str(array.dtype)) for name, array in batch.items()}
 

@@ -42,11 +42,12 @@ class Normalise(Transform):
     std: float | Sequence[float]
 
     def __post_init__(self) -> None:
-        mean, std = (_numbers(name, getattr(self, name)) for name in ("mean", "std"))
+        what = type(self).__name__
+        mean, std = (_numbers(what, name, getattr(self, name)) for name in ("mean", "std"))
         if len(mean) > 1 and len(std) > 1 and len(mean) != len(std):
-            raise UsageError(f"Normalise: got {len(mean)} means and {len(std)} deviations; allowed: as many")
+            raise UsageError(f"{what}: got {len(mean)} means and {len(std)} deviations; allowed: as many")
         if min(std) <= 0:
-            raise UsageError(f"Normalise: got std={brief(self.std)}; allowed: numbers above 0")
+            raise UsageError(f"{what}: got std={brief(self.std)}; allowed: numbers above 0")
         object.__setattr__(self, "mean", mean)  # hashable, and not the caller's list
         object.__setattr__(self, "std", std)
 
@@ -54,12 +55,12 @@ class Normalise(Transform):
         """Floating-point values of the same shape; see `Transform.specs`."""
         kind = numpy_dtype(spec.dtype).kind
         if spec.dtype != "uint8" and kind != "f" and spec.dtype != "bfloat16":
-            raise UsageError(f"Normalise: samples are {spec}; allowed: uint8 or floating values")
+            raise UsageError(f"{type(self).__name__}: samples are {spec}; allowed: uint8 or floating values")
         channels = max(len(self.mean), len(self.std))  # type: ignore[arg-type]
         if not spec.shape or (channels > 1 and spec.shape[0] != channels):
             raise UsageError(
-                f"Normalise: samples are {spec}, and there are {channels} means or deviations; allowed: one for each "
-                "channel, the first extent, or one for all"
+                f"{type(self).__name__}: samples are {spec}, and there are {channels} means or deviations; "
+                "allowed: one for each channel (the first dimension), or one for all"
             )
         return TensorSpec(shape=spec.shape, dtype="float64" if spec.dtype == "float64" else "float32")
 
@@ -111,11 +112,11 @@ def _affine(
     return (1.0 / (unit * width)).astype(result), (-middle / width).astype(result)
 
 
-def _numbers(name: str, given: object) -> tuple[float, ...]:
+def _numbers(what: str, name: str, given: object) -> tuple[float, ...]:
     try:
         numbers = np.atleast_1d(np.asarray(given, dtype=np.float64))
     except (TypeError, ValueError):
         numbers = np.empty((0, 0))
     if numbers.ndim != 1 or not numbers.size or not np.isfinite(numbers).all() or isinstance(given, (bool, str)):
-        raise UsageError(f"Normalise: got {name}={brief(given)}; allowed: a finite number, or one for each channel")
+        raise UsageError(f"{what}: got {name}={brief(given)}; allowed: a finite number, or one for each channel")
     return tuple(numbers.tolist())

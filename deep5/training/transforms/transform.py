@@ -132,9 +132,7 @@ def extents(size: object, what: str, name: str = "size") -> tuple[int, int]:
     """
     pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
     if len(pair) != 2 or any(isinstance(item, bool) or not isinstance(item, int) or item < 1 for item in pair):
-        raise UsageError(
-            f"{what}: got {name}={brief(size)}; allowed: a whole number of at least 1, or two (height, width)"
-        )
+        raise UsageError(f"{what}: got {name}={brief(size)}; allowed: an integer of at least 1, or two (height, width)")
     return pair
 
 

@@ -96,7 +96,7 @@ def _read(x: Array, *, whole: bool) -> Array:
     try:
         numbers = [_number(text, whole=whole) for text in x.reshape(-1).tolist()]
     except (ValueError, OverflowError) as error:
-        raise NetworkError(f"Cast: {error}; allowed: texts of numbers, INF and NaN") from error
+        raise NetworkError(f"Cast: {error}; allowed: strings that are numbers, INF or NaN") from error
     return np.array(numbers, np.int64 if whole else np.float64).reshape(x.shape)
 
 

@@ -108,7 +108,7 @@ def pad(x: Array, pads: Any, value: Any = None, axes: Any = None, *, mode: str) 
         widths[axis] = (int(pads[position]), int(pads[position + len(over)]))
     shape = tuple(before + extent + behind for extent, (before, behind) in zip(x.shape, widths, strict=True))
     if min(shape, default=0) < 0:
-        raise ShapeError(f"Pad: got pads that leave {shape} of the shape {x.shape}; expected no extent below 0")
+        raise ShapeError(f"Pad: got pads that leave {shape} of the shape {x.shape}; expected no size below 0")
     if mode == "constant":
         fill = ("" if x.dtype.kind in "OSUT" else 0) if value is None else value
         result = np.full_like(x, fill, shape=shape)

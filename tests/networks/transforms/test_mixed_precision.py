@@ -520,7 +520,7 @@ def test_weights_are_float32s(framework: str) -> None:
 @pytest.mark.parametrize(
     ("framework", "dtype", "message"),
     [
-        ("onnxruntime", "float16", r"Gemm_1 \(Gemm\): ONNX Runtime would compute it in float32 without a word"),
+        ("onnxruntime", "float16", r"Gemm_1 \(Gemm\): ONNX Runtime would compute it in float32 without a warning"),
         (
             "onnxruntime",
             "bfloat16",
