@@ -53,7 +53,7 @@ class _Data:
         if self.needs:
             raise Unsupported(f"{name} computes no gradients by itself")
         if self.device != "cpu":
-            raise Unsupported(f"{name} by hand is written for the host; got the device {self.device}")
+            raise Unsupported(f"the hand-written code for {name} runs only on the host; got the device {self.device}")
 
 
 def convolution(framework: str, problem: Problem, **data: Any) -> Hand:
@@ -336,7 +336,7 @@ def _one_node(framework: str, problem: Problem, given: _Data) -> Hand | None:
         for name, kind, value in zip(names, kinds, given.inputs, strict=True)
     ]
     node = helper.make_node(problem.operator, names, ["y"], **problem.attributes)
-    graph = helper.make_graph([node], "by hand", specs, [helper.make_tensor_value_info("y", kinds[0], None)])
+    graph = helper.make_graph([node], "hand-written", specs, [helper.make_tensor_value_info("y", kinds[0], None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return sessions[framework](given, model.SerializeToString())
 
@@ -383,7 +383,7 @@ def _numpy(framework: str, given: _Data, run: Callable[..., Any]) -> Hand:
     from threadpoolctl import threadpool_limits
 
     if framework != "reference":
-        raise Unsupported(f"nothing is written by hand for {framework}")
+        raise Unsupported(f"there is no hand-written code for {framework}")
     given.forward_on_host("NumPy")
     threadpool_limits(given.threads, user_api="blas")
     return lambda: (run(*given.inputs),), lambda: None, list

@@ -166,7 +166,7 @@ def _of_rules() -> Cases:
     for rule, (called, optimizer, theirs, goal, step_goal) in _RULES.items():
         for shapes, count, steps in (("small", "431 thousand", 40), ("large", "11 million", 4)):
             update = Case(
-                about=f"{called} by deep5's kernel alone, against PyTorch's {theirs}, {count} parameters",
+                about=f"The update of {called} by deep5's kernel, against PyTorch's {theirs}, {count} parameters",
                 kind="update",
                 given={"rule": rule, "optimizer": optimizer, "shapes": shapes},
                 goal=goal,
@@ -187,7 +187,7 @@ def _of_rules() -> Cases:
     yield (
         "pytorch_rule",
         Case(
-            about="An update rule by deep5's kernel alone, against the fastest of PyTorch's own implementations",
+            about="The update of a rule by deep5's kernel, against the fastest of PyTorch's implementations",
             kind="native_update",
             goal="<= 1.05",
             steps=10,
@@ -200,7 +200,7 @@ def _of_rules() -> Cases:
         yield f"{engine}_rule", _step_under(about, engine=engine, mutable=True)
     for engine, theirs in (("pytorch", "two param_groups"), ("tensorflow", "Keras's AdamW"), ("jax", "Optax's mask")):
         about = f"A training step on {_ENGINES[engine][0]} under AdamW with"
-        groups = f"{about} biases in a group of their own, against {theirs}, batch 1"
+        groups = f"{about} biases in a separate group, against {theirs}, batch 1"
         yield f"{engine}_groups", _step_under(groups, engine=engine, variant="groups")
         modifier = f"{about} a `gradient_modifier`, against the same hand-written, batch 1"
         yield f"{engine}_modifier", _step_under(modifier, engine=engine, variant="modifier")

@@ -233,7 +233,7 @@ def _optimizer(rule: str | None, variant: str) -> Any:
     if variant != "groups":
         return twin.native(optax, twin.hyper)
     if rule != "adamw":
-        raise UsageError(f"groups with {rule!r:.60} of Optax; allowed: 'adamw', which has a mask of its own")
+        raise UsageError(f"groups with {rule!r:.60} of Optax; allowed: 'adamw', which takes a mask")
     named = {"b1": twin.hyper["beta1"], "b2": twin.hyper["beta2"], "eps": twin.hyper["epsilon"]}
     return optax.adamw(
         twin.hyper["lr"],

@@ -134,7 +134,7 @@ def _status(name: str) -> int:
 
 def main() -> None:
     """Print the table, or the measurement of one process."""
-    parser = argparse.ArgumentParser(description="Memory of a training, deep5's and by hand.")
+    parser = argparse.ArgumentParser(description="Memory of a training by deep5 and of a hand-written one.")
     parser.add_argument("frameworks", nargs="*", default=list(FRAMEWORKS), metavar="FRAMEWORK")
     parser.add_argument("--network", default="resnet18_small")
     parser.add_argument("--batch-size", type=int, nargs="*", default=[1, 64])
@@ -144,7 +144,7 @@ def main() -> None:
         side, framework, network, size, planted = given.process
         print(json.dumps(_process(side, framework, network, int(size), int(planted))))
         return
-    print("| framework | network, batch | deep5 | by hand | sum of parts | deep5 / by hand | deep5 / sum |")
+    print("| framework | network, batch | deep5 | hand-written | sum of parts | deep5 / hand-written | deep5 / sum |")
     print("|---|---|---|---|---|---|---|")
     for framework in given.frameworks:
         for size in given.batch_size:

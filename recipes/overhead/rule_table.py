@@ -63,7 +63,7 @@ def row(framework: str, case: dict[str, str], size: str) -> str:
     candidate, baseline, again = (times[f"{side}_time"] for side in ("candidate", "baseline", "baseline_again"))
     answer = non_inferiority(candidate, baseline, again)
     ours, theirs = (median(side) / document["measurement"]["loops"] * 1e6 for side in (candidate, baseline))
-    verdict = {True: "kept", False: "missed", None: "not judged"}[document["accepted"]]
+    verdict = {True: "kept", False: "missed", None: "not evaluated"}[document["accepted"]]
     return (
         f"| {' '.join([framework, *case.values()])} | {ours:,.0f} / {theirs:,.0f} µs | {answer.ratio:.3f} | "
         f"{answer.interval.low:.3f} … {answer.interval.high:.3f} | {answer.floor_half_width:.3f} | "

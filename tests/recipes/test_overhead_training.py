@@ -193,7 +193,7 @@ def test_every_native_twin_is_in_the_table() -> None:
 def test_a_row_of_the_table() -> None:
     row = rule_table.row("pytorch", {"rule": "sgd", "shapes": "small"}, "smoke")
     first, times, *_, verdict, end = (cell.strip() for cell in row.split("|")[1:])
-    assert (first, verdict, end) == ("pytorch sgd small", "not judged", "")
+    assert (first, verdict, end) == ("pytorch sgd small", "not evaluated", "")
     assert times.endswith("µs")
 
 
