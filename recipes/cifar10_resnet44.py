@@ -42,7 +42,7 @@ METRICS = [(d5.TestAccuracy(), 93.0)]
 SIZES = {
     "smoke": {
         "model_kwargs": {"depth": 8},
-        "dataset": "made_up",
+        "dataset": "synthetic_files",
         "dataset_kwargs": {"like": "cifar10", "train": 96, "test": 32},
         "epochs": 2,
         "batch_size": 32,

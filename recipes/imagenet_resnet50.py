@@ -67,7 +67,7 @@ METRICS = [
 SIZES = {
     "smoke": {
         "model_kwargs": {"blocks": (1, 1, 1, 1), "width": 8, "image": 32, "classes": 10},
-        "dataset": "made_up",
+        "dataset": "synthetic_files",
         "dataset_kwargs": {
             "like": "imagenet_tfrecord",
             "train": 64,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import RecipeError
-from deep5.core.former_paths import hash_module
+from deep5.core.former_paths import hash_module, hash_name
 from deep5.core.plugins import name_of
 from deep5.core.python_source import source_of
 
@@ -53,7 +53,9 @@ def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | 
     if isinstance(value, str):
         if key == "init":
             return _file_content(value, beside)
-        return _file_component(value, beside) if key in _IN_FILES and ".py:" in value else value
+        if key in _IN_FILES and ".py:" in value:
+            return _file_component(value, beside)
+        return hash_name(_REGISTRY.get(key, ""), value)
     if isinstance(value, float):
         if math.isfinite(value) or not strict:
             return float(value) if math.isfinite(value) else str(float(value))
@@ -125,8 +127,8 @@ def _component(component: Any, key: str, strict: bool) -> Any:
         raise RecipeError(f"{key!r} holds a lambda, which has no name to hash; remedy: define a function with def")
     kind = _REGISTRY.get(key)
     registered = name_of(kind, component) if kind else None
-    if registered:
-        return registered
+    if kind and registered:
+        return hash_name(kind, registered)
     owner = getattr(component, "__self__", None)
     if owner is not None and not inspect.ismodule(owner):  # a bound method includes its object
         return {"method": name, "of": canonical(owner, key, strict=strict)}

@@ -1,7 +1,7 @@
-"""Paths under which modules were first documented: still importable, and used as names in recipe hashes.
+"""Former paths of modules and names of components: they still resolve, and recipe hashes use them.
 
 `fixed_hash` writes a class as `module:name`. A module that moves keeps the name under which results were first hashed,
-so results from before and after the move stay comparable.
+so results from before and after the move stay comparable. The same holds for a registered component with a new name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ else:
     # Importing the base classes would take as long as the rest of `import deep5`.
     _Finder = object
 
-__all__ = ["HASH_MODULES", "IMPORTABLE", "hash_module", "keep_importable"]
+__all__ = ["HASH_MODULES", "IMPORTABLE", "PRESENT_NAMES", "hash_module", "hash_name", "keep_importable", "present_name"]
 
 IMPORTABLE = {
     "deep5.communicator": "deep5.core.communicator",
@@ -212,6 +212,30 @@ def hash_module(module: str) -> str:
     ('deep5.metric', 'deep5.training.trainer')
     """
     return HASH_MODULES.get(module, module)
+
+
+PRESENT_NAMES = {("datasets", "made_up"): "synthetic_files"}
+"""Kind and former name of a registered component to its present name."""
+
+_HASH_NAMES = {(kind, present): former for (kind, former), present in PRESENT_NAMES.items()}
+
+
+def present_name(kind: str, name: str) -> str:
+    """The name under which a component is registered.
+
+    >>> present_name("datasets", "made_up"), present_name("datasets", "mnist")
+    ('synthetic_files', 'mnist')
+    """
+    return PRESENT_NAMES.get((kind, name), name)
+
+
+def hash_name(kind: str, name: str) -> str:
+    """The name that `canonical` writes for a registered component.
+
+    >>> hash_name("datasets", "synthetic_files"), hash_name("datasets", "mnist")
+    ('made_up', 'mnist')
+    """
+    return _HASH_NAMES.get((kind, name), name)
 
 
 class _FormerPaths(_Finder):

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, MissingDependency, UnknownName, UsageError, brief
+from deep5.core.former_paths import present_name
 
 if TYPE_CHECKING:
     from deep5.core.framework import Framework
@@ -91,13 +92,13 @@ def load(kind: str, name: str) -> Any:
 
     Args:
         kind: A key of `KINDS`.
-        name: The registered name.
+        name: The registered name, or a former one.
 
     Raises:
         UnknownName: No component has that name.
         MissingDependency: A package that the component needs is not installed.
     """
-    points = registered(kind)
+    points, name = registered(kind), present_name(kind, name)
     if name not in points:
         raise UnknownName(KINDS[kind], name, points, remedy=f"'deep5 list {kind}' shows them")
     try:

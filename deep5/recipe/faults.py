@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deep5.core.errors import UsageError, suggestion
+from deep5.core.former_paths import present_name
 from deep5.core.plugins import KINDS, mode_fault, registered
 
 __all__ = [
@@ -216,7 +217,7 @@ def component_fault(key: str, kind: str, value: Any) -> str | None:
     if key == "optimizer" and value.startswith("native:"):
         return None  # the framework checks its own optimizers
     names = registered(kind)
-    if value in names:
+    if present_name(kind, value) in names:
         return None
     if key == "framework" and value.partition(":")[0] in names:
         return mode_fault(value)

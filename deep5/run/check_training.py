@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deep5.core.errors import RecipeError, RuleError, UsageError
+from deep5.core.former_paths import present_name
 from deep5.core.plugins import registered
 from deep5.recipe.experiment import Experiment
 from deep5.recipe.part import Part
@@ -50,7 +51,7 @@ def check_training(experiment: Experiment) -> list[str]:
 
 def _light(kind: str, name: str) -> bool:
     """Whether a component may be loaded by name to inspect its signature."""
-    point = registered(kind).get(name) if kind in _LIGHT else None
+    point = registered(kind).get(present_name(kind, name)) if kind in _LIGHT else None
     return ".py:" in name or (point is not None and point.value.startswith("deep5."))
 
 

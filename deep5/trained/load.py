@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.canonical import canonical_hash
 from deep5.core.errors import Deep5Error, MissingDependency, UsageError
+from deep5.core.former_paths import present_name
 from deep5.core.plugins import framework, load, registered
 from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
@@ -164,7 +165,7 @@ def _named(value: Any, key: str, kind: str, remedy: str) -> Any:
 
 def _check_registered(value: Any, key: str, kind: str, remedy: str) -> None:
     # A name with a colon would load a file, and a result folder is untrusted.
-    if not isinstance(value, str) or value not in registered(kind):
+    if not isinstance(value, str) or present_name(kind, value) not in registered(kind):
         raise UsageError(
             f"{key!r} of this result is {str(value)[:80]!r}, which is none of the registered {kind}; remedy: {remedy}"
         )

@@ -15,6 +15,7 @@ import deep5 as d5
 from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.errors import Deep5Error, GoalError, RecipeError, UsageError
 from deep5.core.metric import parse_goal
+from deep5.core.plugins import load, registered
 from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipe.settings import parse_setting
@@ -248,6 +249,15 @@ def test_hash_does_not_depend_on_how_the_same_is_written() -> None:
     frameworks = ("reference", type(d5.framework("reference")), d5.framework("reference"))
     assert len({Recipe.make({**FIXED, "framework": each}, rest, METRICS).fixed_hash() for each in frameworks}) == 1
     assert fixed_hash(device=d5.CPUDevice()) == fixed_hash(device="cpu")
+
+
+def test_a_former_name_of_a_component_resolves_and_gives_the_hash() -> None:
+    names = ("made_up", "synthetic_files", d5.datasets.synthetic_files)
+    written = [recipe({"dataset": each, "dataset_kwargs": {"like": "mnist"}}) for each in names]
+    assert len({each.fixed_hash() for each in written}) == 1
+    assert [each.describe()["fixed"]["dataset"] for each in written] == ["made_up"] * 3
+    assert load("datasets", "made_up") is d5.datasets.made_up is d5.datasets.synthetic_files
+    assert "made_up" not in registered("datasets")
 
 
 def test_hash_does_not_depend_on_the_mutable_part() -> None:

@@ -17,8 +17,8 @@ from deep5.core.plugins import load, registered
 from deep5.core.tensors import numpy_dtype
 from deep5.training.dataset import ArrayDataset, Dataset, check_labels, fitted, sample_ids
 from deep5.training.datasets.cifar import cifar10, cifar100
+from deep5.training.datasets.generated_files import synthetic_files
 from deep5.training.datasets.idx import fashion_mnist, mnist, read_idx
-from deep5.training.datasets.invented import made_up
 from deep5.training.datasets.numpy_files import arrays
 from deep5.training.datasets.pixels import PixelDataset, Scaling, image_arrays
 from deep5.training.datasets.splitting import evenly, stratified
@@ -538,7 +538,7 @@ def test_bad_arguments_of_a_stream() -> None:
 
 @pytest.mark.parametrize("like", ["cifar10", "cifar100", "mnist", "fashion_mnist"])
 def test_made_up_files_follow_their_rule(like: str) -> None:
-    splits = made_up(like=like, train=60, test=20, pixels="uint8")
+    splits = synthetic_files(like=like, train=60, test=20, pixels="uint8")
     classes = 100 if like == "cifar100" else 10
     train, test = everything(splits.train), everything(splits.test)
     np.testing.assert_array_equal(train["label"], np.arange(60) % classes)
@@ -548,19 +548,19 @@ def test_made_up_files_follow_their_rule(like: str) -> None:
     # A test image is closest to training images of its own class: patterns differ by tens in most of the pixels.
     distances = ((test["input"][:, None].astype(float) - train["input"][None]) ** 2).mean((2, 3, 4))
     np.testing.assert_array_equal(train["label"][distances.argmin(1)], test["label"])
-    again = made_up(like=like, train=60, test=20, pixels="uint8")
+    again = synthetic_files(like=like, train=60, test=20, pixels="uint8")
     assert again.train.content_hash() == splits.train.content_hash()
-    other = everything(made_up(like=like, train=60, test=20, data_seed=1, pixels="uint8").test)["input"].astype(float)
+    other = everything(synthetic_files(like=like, train=60, test=20, data_seed=1, pixels="uint8").test)["input"].astype(float)
     # Other patterns, not only noise: noise twice has a mean square of 2 x 32^2 = 2048, patterns 2 x 74^2 more.
     assert ((other - test["input"]) ** 2).mean() > 6000
 
 
 def test_made_up_files_are_real_files() -> None:
-    made_up(like="cifar10", train=7, test=2)
-    made_up(like="mnist", train=3, test=2)
+    synthetic_files(like="cifar10", train=7, test=2)
+    synthetic_files(like="mnist", train=3, test=2)
     from deep5.training.downloads import download_folder
 
-    made = {path.name.partition("-")[0]: path for path in (download_folder() / "made_up").iterdir()}
+    made = {path.name.partition("-")[0]: path for path in (download_folder() / "synthetic_files").iterdir()}
     assert set(made) == {"cifar10", "mnist"}  # no incomplete files beside them
     assert len(cifar10(folder=str(made["cifar10"])).train) == 7
     assert (made["cifar10"] / "data_batch_1.bin").stat().st_size == 2 * 3073
@@ -579,7 +579,7 @@ def test_made_up_files_are_real_files() -> None:
 )
 def test_bad_arguments_of_made_up(options: dict[str, Any], error: type[Deep5Error], message: str) -> None:
     with pytest.raises(error, match=message):
-        made_up(**options)
+        synthetic_files(**options)
 
 
 def test_every_data_set_is_registered_and_documented() -> None:

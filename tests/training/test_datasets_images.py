@@ -16,9 +16,9 @@ import deep5 as d5
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.training.dataset import StreamDataset
 from deep5.training.datasets.folders import class_tree, image_folder
+from deep5.training.datasets.generated_files import synthetic_files
 from deep5.training.datasets.ilsvrc import imagenet
 from deep5.training.datasets.images import Decoder
-from deep5.training.datasets.invented import made_up
 from deep5.training.datasets.lists import file_list
 from deep5.training.downloads import download_folder
 
@@ -467,8 +467,8 @@ def test_lists_that_are_not_right(tmp_path: Path, content: str | bytes | None, m
 
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
-    made_up(like="imagenet", train=24, test=8, classes=4, size=16)
-    (folder,) = (download_folder() / "made_up").iterdir()
+    synthetic_files(like="imagenet", train=24, test=8, classes=4, size=16)
+    (folder,) = (download_folder() / "synthetic_files").iterdir()
     return folder
 
 
@@ -510,7 +510,7 @@ def test_imagenet_from_folders(photographs: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_imagenet_from_records_is_imagenet_from_folders(photographs: Path) -> None:
-    records = made_up(like="imagenet_tfrecord", train=24, test=8, classes=4, size=16, pixels="uint8")
+    records = synthetic_files(like="imagenet_tfrecord", train=24, test=8, classes=4, size=16, pixels="uint8")
     folders = everything(imagenet(folder=str(photographs), size=16, pixels="uint8").train)
     found = everything(records.train)
     assert found["label"].tolist() == [index % 4 for index in range(24)]
@@ -519,7 +519,7 @@ def test_imagenet_from_records_is_imagenet_from_folders(photographs: Path) -> No
     theirs = {(int(label), pixels.tobytes()) for label, pixels in zip(folders["label"], folders["input"], strict=True)}
     assert ours == theirs
     assert len(ours) == 24
-    stream = made_up(
+    stream = synthetic_files(
         like="imagenet_tfrecord", train=24, test=8, classes=4, size=16, pixels="uint8", stream=True, window=6
     )
     assert isinstance(stream.train, StreamDataset)
@@ -530,12 +530,14 @@ def test_imagenet_from_records_is_imagenet_from_folders(photographs: Path) -> No
     assert streamed == ours
     in_order = [int(sample["label"]) for sample in stream.test.samples(1)]
     assert in_order == [index % 4 for index in range(8)]
-    assert made_up(like="imagenet_tfrecord", train=24, test=8, classes=4, size=16, limit=7).description["samples"] == {
+    assert synthetic_files(like="imagenet_tfrecord", train=24, test=8, classes=4, size=16, limit=7).description[
+        "samples"
+    ] == {
         "train": 7,
         "test": 8,
     }
     with pytest.raises(UsageError, match="imagenet with stream=True and limit=3; allowed: one of them"):
-        made_up(like="imagenet_tfrecord", train=24, test=8, classes=4, size=16, stream=True, limit=3)
+        synthetic_files(like="imagenet_tfrecord", train=24, test=8, classes=4, size=16, stream=True, limit=3)
 
 
 def test_orientations_are_left_alone_in_imagenet(photographs: Path) -> None:
@@ -552,9 +554,11 @@ def test_orientations_are_left_alone_in_imagenet(photographs: Path) -> None:
 
 
 def test_a_label_beyond_the_classes_is_named(photographs: Path) -> None:
-    splits = made_up(like="imagenet_tfrecord", train=8, test=4, classes=4, size=16)
+    splits = synthetic_files(like="imagenet_tfrecord", train=8, test=4, classes=4, size=16)
     assert len(splits.train) == 8
-    folder = next(path for path in (download_folder() / "made_up").iterdir() if path.name.startswith("imagenet_tf"))
+    folder = next(
+        path for path in (download_folder() / "synthetic_files").iterdir() if path.name.startswith("imagenet_tf")
+    )
     wrong = imagenet(folder=str(folder), size=16, classes=3)
     with pytest.raises(UsageError, match=r"train-0000\d-of-00004, record \d, holds the label 4; allowed: 1 to 3"):
         everything(wrong.train)
@@ -589,7 +593,7 @@ def test_imagenet_that_is_not_right(photographs: Path, tmp_path: Path) -> None:
 
 
 def test_made_up_folders_follow_their_rule() -> None:
-    splits = made_up(like="image_folder", train=20, test=10, classes=5, size=24, pixels="uint8")
+    splits = synthetic_files(like="image_folder", train=20, test=10, classes=5, size=24, pixels="uint8")
     train, test = everything(splits.train), everything(splits.test)
     assert np.bincount(train["label"]).tolist() == [4] * 5
     distances = ((test["input"][:, None].astype(float) - train["input"][None]) ** 2).mean((2, 3, 4))

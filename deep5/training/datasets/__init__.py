@@ -3,18 +3,22 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.former_paths import present_name
+
 if TYPE_CHECKING:
     from deep5.training.datasets.cifar import cifar10 as cifar10
     from deep5.training.datasets.cifar import cifar100 as cifar100
     from deep5.training.datasets.class_templates import synthetic as synthetic
     from deep5.training.datasets.folders import image_folder as image_folder
+    from deep5.training.datasets.generated_files import synthetic_files as synthetic_files
     from deep5.training.datasets.idx import fashion_mnist as fashion_mnist
     from deep5.training.datasets.idx import mnist as mnist
     from deep5.training.datasets.ilsvrc import imagenet as imagenet
-    from deep5.training.datasets.invented import made_up as made_up
     from deep5.training.datasets.lists import file_list as file_list
     from deep5.training.datasets.numpy_files import arrays as arrays
     from deep5.training.datasets.uci_digits import digits as digits
+
+    made_up = synthetic_files
 
 _HOME = {
     "arrays": "deep5.training.datasets.numpy_files",
@@ -25,14 +29,15 @@ _HOME = {
     "file_list": "deep5.training.datasets.lists",
     "image_folder": "deep5.training.datasets.folders",
     "imagenet": "deep5.training.datasets.ilsvrc",
-    "made_up": "deep5.training.datasets.invented",
     "mnist": "deep5.training.datasets.idx",
     "synthetic": "deep5.training.datasets.class_templates",
+    "synthetic_files": "deep5.training.datasets.generated_files",
 }
 __all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
+    name = present_name("datasets", name)
     if name not in _HOME:
         raise AttributeError(f"module 'deep5.training.datasets' has no attribute {name!r}; it has {', '.join(_HOME)}")
     return getattr(import_module(_HOME[name]), name)

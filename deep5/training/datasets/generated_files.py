@@ -27,7 +27,7 @@ from deep5.training.datasets.ilsvrc import imagenet
 from deep5.training.datasets.tfrecord import write_records
 from deep5.training.downloads import download_folder
 
-__all__ = ["made_up"]
+__all__ = ["synthetic_files"]
 
 _RULE = (
     "label = number of the sample modulo classes; image = a pattern of its class, 4 x 4 patches of one color each "
@@ -39,7 +39,7 @@ _VERSION = 1
 _PHOTO = (72, 96)  # height and width of a synthetic photograph
 
 
-def made_up(
+def synthetic_files(
     *,
     like: str = "cifar10",
     train: int = 96,
@@ -88,7 +88,7 @@ def made_up(
     if taken:
         raise UsageError(f"synthetic files with {', '.join(sorted(taken))}; allowed: the reader's other arguments")
     key = json.dumps([_VERSION, like, train, test, classes, data_seed])
-    folder = download_folder() / "made_up" / f"{like}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    folder = download_folder() / "synthetic_files" / f"{like}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
         _make(folder, lambda room: write(room, train, test, classes, data_seed))
     if like.startswith("imagenet"):
