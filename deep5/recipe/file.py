@@ -65,7 +65,7 @@ def named_in_file(text: str, beside: Path | None = None) -> Any:
     except OSError as error:
         raise RecipeError(
             f"the file {path} of the component {text!r} cannot be read ({error.strerror or error}); "
-            "allowed: FILE.py:NAME with a Python file that is there"
+            "allowed: FILE.py:NAME with an existing Python file"
         ) from error
     scope = _run(path, source, "component")
     if name not in scope:

@@ -150,8 +150,8 @@ def _made(made: Any, settings: Mapping[str, Any]) -> Operator:
         return made
     if not callable(made):
         raise UsageError(
-            f"got {brief(made)}; allowed: a class of d5.Operator, an operator, or a function that gives one or is of "
-            "arrays"
+            f"got {brief(made)}; allowed: a class of d5.Operator, an operator, or a function that returns one or "
+            "takes arrays"
         )
     taken = inspect.signature(made).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
@@ -175,7 +175,7 @@ def _made(made: Any, settings: Mapping[str, Any]) -> Operator:
         shown = ", ".join(f"{key}={value!r}" for key, value in settings.items())
         raise UsageError(f"{name}({shown}) raised {type(error).__name__}: {error}; remedy: other arguments") from error
     if not isinstance(operator, Operator):
-        raise UsageError(f"{name} gives {brief(operator)}; allowed: a d5.Operator")
+        raise UsageError(f"{name} returns {brief(operator)}; allowed: a d5.Operator")
     return operator
 
 

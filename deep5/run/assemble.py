@@ -92,7 +92,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         network, name = executor.network, executor.settings().get("framework", name)
     splits = parts["dataset"].made()
     if not isinstance(splits, Splits):
-        raise parts["dataset"].not_a(splits, "Splits (deep5.training.dataset), or a function that gives them")
+        raise parts["dataset"].not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
     train_sampler, validation, batch_size = samplers(parts, network, splits, seeds["order"], communicator)
     if executor is None:
         executor = made_executor(parts, build, network, noise)
@@ -139,9 +139,7 @@ def _native_executor(parts: Parts, network: Any, build: Callable[[Any, int], Any
     """The executor of a network that does not use ONNX operators: the recipe's own function under `executor` creates
     it."""
     if parts["executor"].value is None:
-        raise parts["model"].not_a(
-            network, "a d5.Network, or a function that gives one; else 'executor' says what runs it"
-        )
+        raise parts["model"].not_a(network, "a d5.Network, or a function that returns one; otherwise set 'executor'")
     if parts["precision"].value is not None:
         raise RecipeError(
             f"{parts['precision'].where}'precision' is for a d5.Network; remedy: set it in the function under 'model'"

@@ -61,7 +61,7 @@ def made_executor(parts: Parts, build: Callable[[Any, int], Any], network: Any, 
     executor = build(network, seed)
     if not isinstance(executor, GraphExecutor):
         key = "framework" if parts["executor"].value is None else "executor"
-        raise parts[key].not_a(executor, "what gives a d5.GraphExecutor")
+        raise parts[key].not_a(executor, "a callable that returns a d5.GraphExecutor")
     return executor
 
 

@@ -38,7 +38,7 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
 
     if not isinstance(optimizer, (UpdateRule, StepOptimizer)):
         raise parts["optimizer"].not_a(
-            optimizer, "a d5.UpdateRule, or what has bind, step, state_dict and load_state_dict"
+            optimizer, "a d5.UpdateRule, or an object with bind, step, state_dict and load_state_dict"
         )
     if isinstance(optimizer, UpdateRule):
         # A schedule changes the optimizer, and the recipe may run again.

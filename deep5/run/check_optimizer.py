@@ -164,12 +164,14 @@ def _convex(make: Made) -> OptimizerRow:
             return OptimizerRow(check=what, verdict="not evaluated", note=str(error))
         at = f" at lr={factor * rate:g}" if rate else ""
         if fell < 1:
-            return OptimizerRow(check=what, verdict="passed", note=f"|gradient|² is {fell:.2g} of what it was{at}")
+            return OptimizerRow(
+                check=what, verdict="passed", note=f"|gradient|² is {fell:.2g} of its initial value{at}"
+            )
         reported.append(f"{fell:.2g}{at}")
     return OptimizerRow(
         check=what,
         verdict="FAILED",
-        note=f"|gradient|² is {', '.join(reported)} of what it was; allowed: less than before; remedy: a step against "
+        note=f"|gradient|² is {', '.join(reported)} of its initial value; allowed: below 1; remedy: a step against "
         "the gradient",
     )
 

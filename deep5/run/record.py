@@ -317,7 +317,7 @@ def _observer(metric: Metric, where: str) -> Observer:
     if not isinstance(observer, Observer):
         got = type(observer).__name__
         raise RecipeError(
-            f"{where}the metric {metric.name!r} gave a {got} as its observer; allowed: an object of "
+            f"{where}the metric {metric.name!r} returned a {got} as its observer; allowed: an object of "
             "a class that extends deep5.core.metric.Observer"
         )
     return observer

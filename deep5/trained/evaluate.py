@@ -138,7 +138,7 @@ def _print_matrix(
             if count and true != guess
         ]
         if wrong:
-            line("most confused (true class, taken for, how often):")
+            line("most confused (true class, predicted class, count):")
         for count, true, guess in sorted(wrong, key=lambda entry: (-entry[0], entry[1:]))[:_LISTED]:
             reported = "".join(f"  {known[number]}" for number in (true, guess) if number in known)
             line(f"  {true:>5} {guess:>5} {count:>6}{reported}")

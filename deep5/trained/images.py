@@ -197,7 +197,7 @@ def _scaling(
     if preparation.endswith("divided by 255"):
         return plain, ""
     if run.described.get("dataset") in _UNIT:
-        return plain, "images have to be bright on dark, as the digits are; --invert turns them around"
+        return plain, "images have to be bright on dark, as the digits are; --invert inverts them"
     if transformed:
         return None, ""
     return plain, (

@@ -96,7 +96,7 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
     if not any((result.folder / name).is_file() for name in (NETWORK, WEIGHTS)):
         raise UsageError(
             f"{result.folder} holds no trained network: the run has the status {result.status!r} and the level "
-            f"{result.document['level']}; allowed: a training run that came to its end"
+            f"{result.document['level']}; allowed: a training run that finished"
         )
     if recipe is not None:
         given, notes = _given_recipe(result, recipe)
@@ -217,7 +217,7 @@ def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
         network = network.with_weights(folder / WEIGHTS)
     recorded = run.result.document["provenance"]["trained_weights"]
     if recorded is not None and network.weights_hash() != recorded:
-        return network, ("the weights in the folder are not those that the run wrote: their hash is another one",)
+        return network, ("the weights in the folder are not those that the run wrote: their hash differs",)
     return network, ()
 
 
@@ -296,7 +296,7 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
     dataset = recipe_parts(source)["dataset"]
     splits = dataset.made()
     if not isinstance(splits, Splits):
-        raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that gives them")
+        raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
     hashes = [splits.train.content_hash(), splits.test.content_hash()]
     recorded = run.result.document["provenance"]["data"]
     same = None if recorded is None or None in hashes else canonical_hash(hashes) == recorded

@@ -180,8 +180,8 @@ def _batch_symbol(network: Any, labels: Sequence[str]) -> str | None:
     if len(named) > 1:
         what = "labels" if labels else "inputs"
         raise Unsupported(
-            f"several micro-batches as one step: the {what} of this network lead with {', '.join(named)}, and nothing "
-            "says which of them counts the samples; allowed: one; remedy: one name for the batch dimension, the "
+            f"several micro-batches as one step: the {what} of this network lead with {', '.join(named)}, and it is "
+            "not known which of them counts the samples; allowed: one; remedy: one name for the batch dimension, the "
             "first one, or step(inputs, info) on all samples at once"
         )
     return next(iter(named or symbols), None)

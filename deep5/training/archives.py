@@ -32,7 +32,7 @@ _END = 1024
 _NAME_FAULTS = {
     **dict.fromkeys(
         (errno.EEXIST, errno.EISDIR, errno.ENOTDIR),
-        ("has the name of another one, or lies in what is a file", "each name once, files in folders"),
+        ("has the name of another member, or a file as its folder", "each name once, files in folders"),
     ),
     errno.ENAMETOOLONG: ("has a name that is too long for the folder's file system", "shorter names"),
 }
@@ -193,7 +193,7 @@ def _unzip(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
                 raise _refused(
                     archive,
                     member.filename,
-                    f"has not the {member.file_size} bytes that the archive says",
+                    f"does not have the {member.file_size} bytes that the archive states",
                     "whole files",
                 )
 

@@ -103,7 +103,7 @@ class _Suite:
             self.kernel(self.problem),
             self.eager(self.problem),
             _TOLERANCE["float64"],
-            f"{self.name} as a kernel differs from {self.name} as it stands under array_api_strict",
+            f"{self.name} as a kernel differs from {self.name} run directly under array_api_strict",
             "the methods must do the same whenever they are called: no decision by Python values that change, no "
             "values kept from call to call",
         )
@@ -114,7 +114,7 @@ class _Suite:
             self.kernel(self.problem),
             self.eager(self.problem, xp=np),
             _TOLERANCE["float64"],
-            f"{self.name} as a kernel differs from {self.name} as it stands under NumPy",
+            f"{self.name} as a kernel differs from {self.name} run directly under NumPy",
             "the methods must do the same whatever library the arrays are of: no decision by their type",
         )
 
@@ -244,7 +244,7 @@ class _Suite:
             begins = topological([self.traced.states[key]])
             if kept and not any(node.op in ("input", "load") for node in begins):
                 raise RuleError(
-                    f"the state {key!r} of {self.name} is never changed; allowed: a state that update_rule gives anew; "
+                    f"the state {key!r} of {self.name} is never changed; allowed: a state that update_rule changes; "
                     f"remedy: return its new value under {key!r}, or leave it out of init_state"
                 )
 

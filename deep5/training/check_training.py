@@ -147,8 +147,8 @@ class Workout:
                     json.dumps(value, allow_nan=True)
                 except (TypeError, ValueError):
                     raise UsageError(
-                        f"state_dict() gave {key!r} as {type(value).__name__}; allowed: NumPy arrays and what JSON "
-                        "takes, for a checkpoint holds nothing else"
+                        f"state_dict() gave {key!r} as {type(value).__name__}; allowed: NumPy arrays and JSON "
+                        "types, the only contents of a checkpoint"
                     ) from None
 
     def _check_refusals(self, optimizer: Any, state: Mapping[str, Any]) -> None:

@@ -105,7 +105,7 @@ class Expr:
         return bool(self._refuse("decided by the value of an array"))
 
     def __float__(self) -> float:
-        return float(self._refuse("made a Python number of an array or hyperparameter"))
+        return float(self._refuse("converted an array or hyperparameter to a Python number"))
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         self._refuse("called a function of NumPy")

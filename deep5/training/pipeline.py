@@ -185,6 +185,6 @@ def check_stage(name: str, value: Any, where: str = "") -> None:
     elif name == "loss_scale":
         good, allowed = number and 0 < value < math.inf, "a finite number above 0, or 'dynamic'"
     else:
-        good, allowed = number and value > 0, "a number above 0, math.inf to clip nothing"
+        good, allowed = number and value > 0, "a number above 0, or math.inf for no clipping"
     if not good:
         raise UsageError(f"{name}{where}: got {brief(value)}; allowed: {allowed}")

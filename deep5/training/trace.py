@@ -278,9 +278,7 @@ def _sums(given: Mapping[str, Any], rule: UpdateRule, name: str) -> dict[str, Ex
         )
     for key, value in given.items():
         if not (isinstance(value, Expr) and value.op == "sum"):
-            raise RuleError(
-                f"{name}.sums returned {key!r} that is no sum; allowed: xp.sum(expression), nothing around it"
-            )
+            raise RuleError(f"{name}.sums returned {key!r}, which is not a sum; allowed: xp.sum(expression) itself")
     return {key: value.args[0] for key, value in given.items()}
 
 

@@ -190,7 +190,7 @@ RULES = {
             return param - self.lr * scale * m, {"m": m}
         """,
         "kernel against the rule under NumPy",
-        "differs from Own as it stands under NumPy",
+        "differs from Own run directly under NumPy",
     ),
     "uphill": (
         "update_rule",
@@ -200,7 +200,7 @@ RULES = {
             return param + self.lr * m, {"m": m}
         """,
         "convex problem, 400 steps",
-        "of what it was; allowed: less than before",
+        "of its initial value; allowed: below 1",
     ),
     "a hyperparameter that does nothing": (
         "update_rule",
@@ -361,7 +361,7 @@ STEPS = {
             return super().step(inputs, info)
         """,
         "convex problem, 400 steps",
-        "allowed: less than before; remedy: a step against the gradient",
+        "allowed: below 1; remedy: a step against the gradient",
     ),
     "full batches alone": (
         "step",

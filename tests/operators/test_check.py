@@ -207,7 +207,7 @@ WRONG: dict[str, tuple[UpdateRule, str]] = {
     "random input": (RandomInput(), "RandomInput is not deterministic: two runs from one start differ"),
     "random update": (RandomUpdate(), "RandomUpdate is not deterministic"),
     "counts": (Counts(), "Counts is not deterministic"),
-    "order of parameters": (SecondIsOther(), "SecondIsOther as a kernel differs from SecondIsOther as it stands"),
+    "order of parameters": (SecondIsOther(), "SecondIsOther as a kernel differs from SecondIsOther run directly"),
     "scope": (
         NoScope(),
         r"NoScope\.sums returned \['square'\] but its scope is 'element'; allowed: 'tensor' or 'model'",

@@ -190,7 +190,9 @@ def test_samples_are_counted_on_the_axis_of_the_labels(framework: str, native: b
 def test_where_nothing_says_what_counts_the_samples_it_is_refused() -> None:
     _, optimizer = bound("reference", d5.SGD(), recurrent(label=False))
     parts = [{"input": np.ones((3, size, 4)), "target": np.ones((size, 3))} for size in (5, 2)]
-    with pytest.raises(Unsupported, match=r"lead with T, N, and nothing says .*; allowed: one; remedy: one name for"):
+    with pytest.raises(
+        Unsupported, match=r"lead with T, N, and it is not known .*; allowed: one; remedy: one name for"
+    ):
         optimizer.accumulated_step(parts, info(0, 7))
     optimizer.step(parts[0], info(0, 5))  # which does not need the layout
 

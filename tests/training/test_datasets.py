@@ -151,7 +151,9 @@ def test_mnist_files_that_do_not_fit_each_other(idx: tuple[Path, dict[str, np.nd
     with pytest.raises(UsageError, match=r"train-labels-idx1-ubyte\.gz, sample 5, holds the label 10; allowed: 0 to 9"):
         mnist(folder=str(folder))
     write_idx(folder / "train-labels-idx1-ubyte.gz", labels[:6] % 10)
-    with pytest.raises(UsageError, match=r"train-images-idx3-ubyte has 7 images and .* 6 labels; allowed: as many"):
+    with pytest.raises(
+        UsageError, match=r"train-images-idx3-ubyte has 7 images and .* 6 labels; allowed: equal numbers"
+    ):
         mnist(folder=str(folder))
     (folder / "train-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(UsageError, match=r"train-labels-idx1-ubyte is not there; allowed: .*idx1-ubyte\.gz.*remedy"):

@@ -115,10 +115,10 @@ def test_rights_are_those_of_new_files(tmp_path: Path) -> None:
         ({"type": tarfile.CHRTYPE}, "is a link, a device or the like"),
         ({"type": tarfile.FIFOTYPE}, "is a link, a device or the like"),
         ({"name": "good"}, "is there twice, or has no name"),
-        ({"name": "good/inside"}, "lies in what is a file"),
-        ({"name": "good/inside/more"}, "lies in what is a file"),
-        ({"name": "good", "type": tarfile.DIRTYPE}, "'good' has the name of another one"),
-        ({"name": "good/inside", "type": tarfile.DIRTYPE}, "lies in what is a file"),
+        ({"name": "good/inside"}, "a file as its folder"),
+        ({"name": "good/inside/more"}, "a file as its folder"),
+        ({"name": "good", "type": tarfile.DIRTYPE}, "'good' has the name of another member"),
+        ({"name": "good/inside", "type": tarfile.DIRTYPE}, "a file as its folder"),
         ({"name": "n" * 300}, "has a name that is too long for the folder's file system; allowed: shorter names"),
         ({"name": "n" * 300, "type": tarfile.DIRTYPE}, "has a name that is too long"),
         ({"name": "n" * 300 + "/inside"}, "has a name that is too long"),
@@ -157,8 +157,8 @@ def test_zip_files_that_are_not_safe(tmp_path: Path, name: str, attribute: int, 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("a", "a/"), "'a/' has the name of another one"),
-        (("a/b", "a"), "'a' has the name of another one"),
+        (("a", "a/"), "'a/' has the name of another member"),
+        (("a/b", "a"), "'a' has the name of another member"),
         (("n" * 300,), "has a name that is too long for the folder's file system"),
         (("n" * 300 + "/",), "has a name that is too long for the folder's file system"),
     ],
@@ -239,7 +239,7 @@ def test_bombs(tmp_path: Path) -> None:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("short", bytes(1000))
     (tmp_path / "short").write_bytes(packed.read_bytes().replace(struct.pack("<I", 1000), struct.pack("<I", 2000)))
-    with pytest.raises(UsageError, match=r"its member 'short' has not the 2000 bytes that the archive says"):
+    with pytest.raises(UsageError, match=r"its member 'short' does not have the 2000 bytes that the archive states"):
         extract(tmp_path / "short", tmp_path / "out", max_bytes=MB)
     padding = tmp_path / "padding"
     padding.write_bytes(gzip.compress(bytes(64 * MB)))

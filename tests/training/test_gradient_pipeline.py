@@ -490,7 +490,11 @@ def test_what_is_described() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"clip_norm": 0.0}, UsageError, r"clip_norm: got 0\.0; allowed: a number above 0, math\.inf to clip nothing"),
+        (
+            {"clip_norm": 0.0},
+            UsageError,
+            r"clip_norm: got 0\.0; allowed: a number above 0, or math\.inf for no clipping",
+        ),
         ({"clip_value": math.nan}, UsageError, "clip_value: got nan; allowed: a number above 0"),
         ({"weight_decay": -0.1}, UsageError, r"weight_decay: got -0\.1; allowed: a finite number of at least 0"),
         ({"loss_scale": math.inf}, UsageError, "loss_scale: got inf; allowed: a finite number above 0, or 'dynamic'"),

@@ -630,9 +630,12 @@ def _item(self: Any, grad: Any, param: Any, state: Any) -> Any:
 XP = d5.array_namespace
 BAD = {
     "decides": (updating(_decide), "decided by the value of an array, which cannot be traced; remedy: xp.where"),
-    "float": (updating(lambda s, g, p, st: (p - float(s.lr) * g, st)), "made a Python number of an array or hyper"),
+    "float": (updating(lambda s, g, p, st: (p - float(s.lr) * g, st)), "converted an array or hyperparameter to a Py"),
     "int": (updating(lambda s, g, p, st: (p - int(s.lr) * g, st)), "Bad.update_rule cannot be traced: TypeError: int"),
-    "math": (updating(lambda s, g, p, st: (p - math.sqrt(s.lr) * g, st)), "made a Python number"),
+    "math": (
+        updating(lambda s, g, p, st: (p - math.sqrt(s.lr) * g, st)),
+        "converted an array or hyperparameter to a Python number",
+    ),
     "numpy": (updating(lambda s, g, p, st: (p - np.sqrt(g), st)), "Bad.update_rule cannot be traced: TypeError"),
     "asarray": (updating(lambda s, g, p, st: (p - np.asarray(g), st)), "called a function of NumPy"),
     "unknown function": (
@@ -686,7 +689,7 @@ BAD = {
     ),
     "no sum": (
         rule_with(scope="model", sums=lambda s, g, p, st: {"n": XP(p).sqrt(XP(p).sum(g))}),
-        "returned 'n' that is no sum",
+        "returned 'n', which is not a sum",
     ),
     "sum's name": (rule_with(scope="model", sums=lambda s, g, p, st: {"lr": XP(p).sum(g)}), "'lr', which has another"),
     "scope": (rule_with(scope="layer"), "Bad.scope is 'layer'; allowed: 'element', 'tensor', 'model'"),

@@ -438,7 +438,7 @@ def test_what_does_not_fit(transforms: Any, message: str) -> None:
         (lambda: d5.Cutout(2, fill="x"), r"Cutout: got fill='x'; allowed: a number"),
         (lambda: d5.Normalise("x", 1), r"Normalise: got mean='x'; allowed: a finite number, or one for each channel"),
         (lambda: d5.Normalise(0, (1, 0)), r"Normalise: got std=\(1, 0\); allowed: numbers above 0"),
-        (lambda: d5.Normalise((1, 2), (1, 2, 3)), r"Normalise: got 2 means and 3 deviations; allowed: as many"),
+        (lambda: d5.Normalise((1, 2), (1, 2, 3)), r"Normalise: got 2 means and 3 deviations; allowed: equal numbers"),
         (lambda: d5.Normalise(np.inf, 1), r"Normalise: got mean=inf; allowed: a finite number"),
         (lambda: d5.Cast("int64"), r"Cast: got 'int64'; allowed: float16, bfloat16, float32, float64"),
         (lambda: d5.Resize(4, method="cubic"), r"Resize: got method='cubic'; allowed: bilinear, nearest"),

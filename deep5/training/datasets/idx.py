@@ -141,7 +141,7 @@ def _splits(
         images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
         if len(images) != len(labels):
             raise UsageError(
-                f"{images_file} has {len(images)} images and {labels_file} {len(labels)} labels; allowed: as many"
+                f"{images_file} has {len(images)} images and {labels_file} {len(labels)} labels; allowed: equal numbers"
             )
         if labels.max() > 9:
             wrong = int((labels > 9).argmax())

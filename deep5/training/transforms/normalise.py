@@ -45,7 +45,7 @@ class Normalise(Transform):
         what = type(self).__name__
         mean, std = (_numbers(what, name, getattr(self, name)) for name in ("mean", "std"))
         if len(mean) > 1 and len(std) > 1 and len(mean) != len(std):
-            raise UsageError(f"{what}: got {len(mean)} means and {len(std)} deviations; allowed: as many")
+            raise UsageError(f"{what}: got {len(mean)} means and {len(std)} deviations; allowed: equal numbers")
         if min(std) <= 0:
             raise UsageError(f"{what}: got std={brief(self.std)}; allowed: numbers above 0")
         object.__setattr__(self, "mean", mean)  # hashable, and not the caller's list
