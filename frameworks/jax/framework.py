@@ -56,7 +56,7 @@ class JAX(Framework):
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """JAX has no layer clock; see `Framework.layer_clock`."""
         raise Unsupported(
-            "jax compiles a pass as one function, in which layers are put together; no layer can be timed there; "
+            "jax compiles a pass as one function, which fuses layers; no layer can be timed there; "
             "remedy: 'pytorch' or 'tensorflow', which run them one by one"
         )
 

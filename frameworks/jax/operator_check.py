@@ -27,7 +27,7 @@ def check_operator(operator: Operator, device: Device | None = None) -> None:
     if isinstance(own := behind(operator), CppOperator):
         if device is not None and device.kind != "cpu":
             raise Unsupported(
-                f"{name_of(own)} is compiled, and deep5 hands CUDA kernels to no JAX; allowed: the host; remedy: "
-                "device='cpu', or d5.framework('pytorch')"
+                f"{name_of(own)} is compiled, and deep5 does not support CUDA kernels in JAX; allowed: the host; "
+                "remedy: device='cpu', or d5.framework('pytorch')"
             )
         own.text()

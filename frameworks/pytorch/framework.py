@@ -56,7 +56,7 @@ class PyTorch(Framework):
         """Time stamps between the steps of the program and of torch's backward pass; see `Framework.layer_clock`."""
         if self.mode == "compiled":
             raise Unsupported(
-                "pytorch:compiled compiles a pass as one function, in which layers are put together; no layer can be "
+                "pytorch:compiled compiles a pass as one function, which fuses layers; no layer can be "
                 "timed there; remedy: 'pytorch', which runs them one by one"
             )
         from deep5.frameworks.pytorch.layer_clock import layer_clock

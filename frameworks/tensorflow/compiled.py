@@ -149,7 +149,7 @@ class _Bound:
             _on_host(self.kernel.name, inputs)
         elif GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise Unsupported(
-                f"{self.kernel.name} is compiled already, and XLA compiles no kernel that is; remedy: tf.function "
+                f"{self.kernel.name} is already compiled, and XLA does not compile such kernels; remedy: tf.function "
                 "without jit_compile=True"
             )
         else:
@@ -267,8 +267,8 @@ def _on_host(name: str, inputs: Sequence[Any]) -> None:
     for number, value in enumerate(inputs):
         if "GPU" in value.device:
             raise Unsupported(
-                f"{name}: got input {number} on {value.device}; allowed: tensors on the host, since deep5 has no way "
-                "for CUDA kernels into tensorflow; remedy: with tf.device('/CPU:0'): tf.identity(x)"
+                f"{name}: got input {number} on {value.device}; allowed: tensors on the host, because deep5 does "
+                "not support CUDA kernels in TensorFlow; remedy: with tf.device('/CPU:0'): tf.identity(x)"
             )
 
 

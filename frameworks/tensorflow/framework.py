@@ -70,7 +70,7 @@ class TensorFlow(Framework):
         """TensorFlow's own profiler; see `Framework.layer_clock`."""
         if self.mode == "xla":
             raise Unsupported(
-                "tensorflow:xla compiles a pass as one function, in which layers are put together; no layer can be "
+                "tensorflow:xla compiles a pass as one function, which fuses layers; no layer can be "
                 "timed there; remedy: 'tensorflow', which runs them one by one"
             )
         from deep5.frameworks.tensorflow.layer_clock import TensorFlowLayerClock

@@ -16,12 +16,12 @@ def refusal(operator: Operator, *, xla: bool, on_host: bool) -> str:
         return reason
     if is_compiled(operator) and not on_host:
         return (
-            f"{name} is compiled, and deep5 has no way for CUDA kernels into tensorflow; allowed: the host; remedy: "
+            f"{name} is compiled, and deep5 does not support CUDA kernels in TensorFlow; allowed: the host; remedy: "
             "device='cpu', or d5.framework('pytorch')"
         )
     if is_compiled(operator) and xla:
         return (
-            f"{name} is compiled already, and XLA compiles no kernel that is; remedy: 'tensorflow' in place of "
+            f"{name} is already compiled, and XLA does not compile such kernels; remedy: 'tensorflow' in place of "
             "'tensorflow:xla'"
         )
     return ""

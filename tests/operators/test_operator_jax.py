@@ -167,10 +167,10 @@ def test_the_executable_alone_keeps_its_kernel() -> None:
 
 def test_compiled_operators_stay_on_the_host() -> None:
     with pytest.raises(
-        Unsupported, match="CppPow is compiled, and deep5 hands CUDA kernels to no JAX; allowed: the host"
+        Unsupported, match="CppPow is compiled, and deep5 does not support CUDA kernels in JAX; allowed: the host"
     ):
         JAX.operator_executor(CppPow(2), device="cuda")
-    with pytest.raises(Unsupported, match="CppPow is compiled, and deep5 hands CUDA kernels to no JAX"):
+    with pytest.raises(Unsupported, match="CppPow is compiled, and deep5 does not support CUDA kernels in JAX"):
         JAX.executor(powers("CppPow"), device="cuda")
 
 

@@ -29,7 +29,7 @@ ALL = (*COMPUTING, *ENGINES)
 def test_a_network_trains_as_one_of_products(backend: Backend, kind: str) -> None:
     """Batches of several sizes; only the order of float32 roundings may differ."""
     if kind not in backend.kinds:
-        with pytest.raises(Unsupported, match=r"CppPow_1 \(CppPow\): CppPow is compiled already, and XLA"):
+        with pytest.raises(Unsupported, match=r"CppPow_1 \(CppPow\): CppPow is already compiled, and XLA"):
             backend.framework.executor(powers("CppPow"))
         return
     ours, products = (backend.framework.executor(powers(op), seed=1) for op in (f"{kind}Pow", "Mul"))

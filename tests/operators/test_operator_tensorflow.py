@@ -198,7 +198,7 @@ def test_xla_compiles_what_is_python_and_refuses_what_is_compiled() -> None:
     jitted = tf.function(lambda x: BACKEND.pulled(native, [x], [tf.ones(2)])[1][0], jit_compile=True, autograph=False)
     np.testing.assert_allclose(jitted(x), [3, 12], rtol=1e-6)
     for make in (XLA.operator, XLA.operator_executor):
-        with pytest.raises(Unsupported, match="CppPow is compiled already, and XLA compiles no kernel"):
+        with pytest.raises(Unsupported, match="CppPow is already compiled, and XLA does not compile"):
             make(CppPow(2))
 
 
@@ -206,7 +206,7 @@ def test_xla_compiles_what_is_python_and_refuses_what_is_compiled() -> None:
 def test_functions_that_xla_compiles_refuse_compiled_operators_with_the_reason(wrap: Any) -> None:
     own, x = wrap(TF.operator(CppPow(2))), tf.constant([1.0, 2.0])
     jitted = tf.function(lambda x: own(x) + 1, jit_compile=True, autograph=False)
-    with pytest.raises(Unsupported, match=r"CppPow is compiled already, .*; remedy: tf\.function without jit_compile"):
+    with pytest.raises(Unsupported, match=r"CppPow is already compiled, .*; remedy: tf\.function without jit_compile"):
         jitted(x)
     np.testing.assert_array_equal(own(x), [1, 4])
 
@@ -216,10 +216,10 @@ def test_the_refusal_of_graphics_processors_names_the_operator() -> None:
     from deep5.frameworks.tensorflow.operator_check import refusal
     from deep5.frameworks.tensorflow.operators_custom import refuse_compiled
 
-    with pytest.raises(Unsupported, match=r"CppPow_1 \(CppPow\): CppPow is compiled, and deep5 has no way for CUDA"):
+    with pytest.raises(Unsupported, match=r"CppPow_1 \(CppPow\): CppPow is compiled, and deep5 does not support CUDA"):
         refuse_compiled(powers("CppPow"))
     refuse_compiled(powers("PyPow"))
-    with pytest.raises(Unsupported, match="no way for CUDA kernels into tensorflow"):
+    with pytest.raises(Unsupported, match="does not support CUDA kernels in TensorFlow"):
         route(CppPow(2), TF, device="/GPU:0")
     assert not refusal(PyPow(2), xla=True, on_host=False)
 
