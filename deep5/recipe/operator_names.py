@@ -175,7 +175,7 @@ def _made(made: Any, settings: Mapping[str, Any]) -> Operator:
         shown = ", ".join(f"{key}={value!r}" for key, value in settings.items())
         raise UsageError(f"{name}({shown}) raised {type(error).__name__}: {error}; remedy: other arguments") from error
     if not isinstance(operator, Operator):
-        raise UsageError(f"{name} returns {brief(operator)}; allowed: a d5.Operator")
+        raise UsageError(f"{name} gives {brief(operator)}; allowed: a d5.Operator")
     return operator
 
 

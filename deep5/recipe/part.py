@@ -160,7 +160,7 @@ class Part:
 
     def not_a(self, got: Any, allowed: str) -> RecipeError:
         """The error to raise if a component returns an object of the wrong type for its key."""
-        return RecipeError(f"{self.where}{self.key!r} returns a {type(got).__name__}; allowed: {allowed}")
+        return RecipeError(f"{self.where}{self.key!r} gives a {type(got).__name__}; allowed: {allowed}")
 
 
 Parts = Mapping[str, Part]

@@ -298,7 +298,7 @@ STEPS = {
             return {**super().state_dict(), "seen": {1, 2}}
         """,
         "resumed on reference, the same bits",
-        "gave 'seen' as set; allowed: NumPy arrays and what JSON takes",
+        "gave 'seen' as set; allowed: NumPy arrays and JSON types",
     ),
     "half a state taken": (
         "load_state_dict",
