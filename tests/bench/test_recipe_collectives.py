@@ -343,7 +343,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> Path:
         ('"float32"', '"float23"', "unknown element type 'float23'"),
         ('"128K"', '"0"', "segment '0' cannot be read; allowed: a whole number of bytes"),
         ('"rounds": 20', '"rounds": 0', "'rounds' is 0; allowed: an integer of at least 1"),
-        ('"ranks": 2', '"ranks": 1', "'ranks' is 1; allowed: a whole number of at least 2"),
+        ('"ranks": 2', '"ranks": 1', "'ranks' is 1; allowed: an integer of at least 2"),
         ('"mpiexec"', '"srun"', "'launcher' is 'srun'; allowed: 'mpiexec', 'torchrun', 'threads'"),
         ('"seed": 0', '"epochs": 3', "unknown key 'epochs' in MUTABLE; allowed: collective, sizes, "),
     ],

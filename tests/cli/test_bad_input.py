@@ -77,7 +77,7 @@ def called(what: str, command: tuple[str, ...], *says: str, checked: bool = True
 
 EPOCHS, BATCH, RATE = '"epochs": 1', '"batch_size": 16', '"optimizer_kwargs": {"lr": 0.1}'
 OPTIMIZER, FRAMEWORK, METRIC = '"optimizer": "sgd"', '"framework": "reference"', '("test_accuracy", None)'
-NUMBER = "allowed: a whole number of at least 1"
+NUMBER = "allowed: an integer of at least 1"
 PAIRS = r"allowed: a list of pairs \(metric, goal\)"
 
 IN_THE_RECIPE = [

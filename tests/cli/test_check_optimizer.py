@@ -424,7 +424,7 @@ def test_the_command_tells_by_its_status(tmp_path: Path) -> None:
         (("native:adamm", "--framework", "pytorch"), "unknown native optimizer of pytorch 'adamm'"),
         (("nowhere.py:Own",), "the file nowhere.py cannot be read"),
         (("adam", "--set", "lr=abc"), "Adam: got lr='abc'; allowed: a finite number"),
-        (("averaged_sgd", "--set", "start=-1"), "got start=-1; allowed: a whole number of steps"),
+        (("averaged_sgd", "--set", "start=-1"), "got start=-1; allowed: an integer of at least 0"),
     ],
 )
 def test_what_cannot_be_made_is_wrong_usage(arguments: tuple[str, ...], told: str) -> None:

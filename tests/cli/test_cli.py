@@ -173,7 +173,7 @@ def test_threads(deep5: Command, tmp_path: Path) -> None:
         (("--threads", "0"), "'--threads': '0'; allowed: a whole number of at least 1"),
         (("--threads", "two"), "'--threads': 'two'; allowed: a whole number of at least 1"),
         (("--seed", "1.5"), "'--seed': '1.5'; allowed: a whole number of at least 0"),
-        (("--set", "threads=two"), "'threads' is 'two'; allowed: a whole number of at least 1"),
+        (("--set", "threads=two"), "'threads' is 'two'; allowed: an integer of at least 1"),
         (("--set", "optimizer.lr=1"), "unknown key 'optimizer.lr'; allowed: .*; did you mean 'optimizer_kwargs.lr'?"),
         (
             ("--framework", "pytorch:fast"),

@@ -190,7 +190,7 @@ def test_images_without_a_range_and_images_made_to_fill_memory(monkeypatch: pyte
     [
         ({"size": 0}, "images of size 0; allowed: an integer from 1"),
         ({"size": 2.5}, "images of size 2.5"),
-        ({"size": 8, "channels": 4}, r"images of 4 channels; allowed: 3 \(RGB\) or 1 \(grey\)"),
+        ({"size": 8, "channels": 4}, r"images of 4 channels; allowed: 3 \(RGB\) or 1 \(gray\)"),
         ({"size": 8, "fit": "pad"}, "images with fit 'pad'; allowed: 'crop', 'stretch'"),
         ({"size": 8, "share": 0}, "images with share 0; allowed: a number above 0, at most 1"),
     ],
