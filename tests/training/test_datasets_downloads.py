@@ -211,7 +211,9 @@ def test_a_damaged_header_does_not_hide_what_follows(tmp_path: Path, pax: bool) 
         whole[: last + 512 + 3072 + 512],
     ):
         path.write_bytes(spoilt)
-        with pytest.raises(UsageError, match="archive is corrupt: it has no members, or does not end with zeros as tar"):
+        with pytest.raises(
+            UsageError, match="archive is corrupt: it has no members, or does not end with zeros as tar"
+        ):
             extract(path, tmp_path / "out", max_bytes=MB)
     path.write_bytes(whole[: last + 512 + 3072 + 1024])
     extract(path, tmp_path / "out", max_bytes=MB)

@@ -317,7 +317,7 @@ def test_labels_and_features_that_are_not_right(tmp_path: Path) -> None:
             data.batch(np.array([0, 1]))
         assert data.batch(np.array([0]))["label"].tolist() == [0]
     write_records(path, [b"\x0a\x05nope"])
-    with pytest.raises(UsageError, match=r"train-00000-of-00001, record 0,: no tf\.train\.Example: "):
+    with pytest.raises(UsageError, match=r"train-00000-of-00001, record 0,: not a tf\.train\.Example: "):
         image_records([path], ImageExample(10), decoder=Decoder(size=8), scaling=None).batch(np.array([0]))
 
 
