@@ -834,7 +834,7 @@ def test_metrics_of_operators() -> None:
         ({"shapes": "64x64"}, {}, "'shapes' is '64x64'; allowed: a shape an input"),
         ({"problems": "deepbench.conv", "shapes": ()}, {}, "are of Conv; got the operator 'MatMul'"),
         ({"problems": "deepbench.gemm", "operator": "Gemm"}, {}, "problems and shapes are both given"),
-        ({"box": ""}, {}, "'box' is ''; allowed: a text"),
+        ({"box": ""}, {}, "'box' is ''; allowed: a string"),
         ({"problems": "deepbench.gemm", "operator": "Gemm", "shapes": (), "box": "gemm-0"}, {}, "'box' is 'gemm-0'"),
         ({"attributes": [1]}, {}, "'attributes' is \\[1\\]; allowed: a dict"),
         ({}, {"frameworks": ("pytroch",)}, "unknown framework 'pytroch'; allowed: .*did you mean 'pytorch'"),

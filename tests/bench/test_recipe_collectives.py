@@ -335,7 +335,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> Path:
     [
         ('"all_reduce"', '"broadcast"', "'collective' is 'broadcast'; allowed: 'all_reduce'"),
         ('"4:64M"', '"big"', "own.py:10: sizes 'big' cannot be read; allowed: FIRST:LAST"),
-        ('"4:64M"', "4", "'sizes' is 4; allowed: a text"),
+        ('"4:64M"', "4", "'sizes' is 4; allowed: a string"),
         ('"4:64M"', '"3,4"', "3 bytes are no whole number of elements of 4 bytes"),
         ('"algorithms": None', '"algorithms": "rign"', "unknown all-reduce algorithm 'rign'; allowed: "),
         ('"algorithms": None', '"algorithms": ()', "'algorithms' is (); allowed: names such as 'ring,library'"),

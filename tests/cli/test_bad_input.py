@@ -119,7 +119,7 @@ IN_THE_RECIPE = [
     changed("metric no pair", METRIC, '"test_accuracy"', 16, "METRICS holds 'test_accuracy'", PAIRS),
     changed("metric no metric", METRIC, "(3, None)", 16, "METRICS holds 3 as a metric", "allowed: a metric's name"),
     changed(
-        "metric needs more", METRIC, '("time_to_accuracy", None)', 16, "cannot be made.*target", "remedy: give it as"
+        "metric needs more", METRIC, '("time_to_accuracy", None)', 16, "cannot be created.*target", "remedy: give it as"
     ),
     changed("metric refuses", METRIC, "(d5.TimeToAccuracy(0), 1)", 16, "target 0; allowed: a number above 0"),
     changed("metric twice", METRIC, f"{METRIC}, {METRIC}", 16, "METRICS holds TestAccuracy.* twice; allowed: once"),
@@ -129,7 +129,7 @@ IN_THE_RECIPE = [
     changed("batch size a truth", BATCH, '"batch_size": True', 11, "'batch_size' is True", NUMBER),
     changed("batch too large", BATCH, '"batch_size": 61', 11, "'batch_size' is 61; allowed: at most 60", checked=False),
     changed(
-        "seed below zero", BATCH, f'{BATCH}, "seed": -1', 11, "'seed' is -1; allowed: a whole number of at least 0"
+        "seed below zero", BATCH, f'{BATCH}, "seed": -1', 11, "'seed' is -1; allowed: an integer of at least 0"
     ),
     changed("no such device", BATCH, f'{BATCH}, "device": "tpu"', 11, "unknown device 'tpu'; allowed: cpu, cuda"),
     changed("device a number", BATCH, f'{BATCH}, "device": 1', 11, "unknown device 1; allowed: cpu, cuda"),

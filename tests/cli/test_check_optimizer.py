@@ -471,7 +471,7 @@ def test_a_rule_is_held_to_the_framework_s_own() -> None:
     other = check_optimizer("amsgrad", framework_name="pytorch")
     row = next(row for row in other.rows if row.check == "native amsgrad of pytorch")
     assert row.verdict == "not evaluated"
-    assert "corrects the bias, as deep5's does with `bias_correction=True`" in row.note
+    assert "corrects the bias, like deep5's with `bias_correction=True`" in row.note
     assert other
 
 

@@ -241,7 +241,7 @@ def test_a_training_recipe_has_ranks_too(tmp_path: Path, deep5: Command) -> None
     ("old", "new", "words", "message"),
     [
         ('"ranks": 2', '"ranks": 0', (), "'ranks' is 0; allowed: an integer of at least 1"),
-        ('"ranks": 2', '"ranks": True', (), "'ranks' is True; allowed: a whole number"),
+        ('"ranks": 2', '"ranks": True', (), "'ranks' is True; allowed: an integer"),
         ("", "", ("--set", "launcher=srun"), "'launcher' is 'srun'; allowed: 'mpiexec', 'torchrun', 'threads'"),
         ("", "", ("--set", "ranks=2", "--ranks", "3"), "--ranks and --set ranks are both given; allowed: one of them"),
         (
