@@ -128,9 +128,7 @@ IN_THE_RECIPE = [
     changed("half an epoch", EPOCHS, '"epochs": 0.5', 8, "'epochs' is 0.5", NUMBER),
     changed("batch size a truth", BATCH, '"batch_size": True', 11, "'batch_size' is True", NUMBER),
     changed("batch too large", BATCH, '"batch_size": 61', 11, "'batch_size' is 61; allowed: at most 60", checked=False),
-    changed(
-        "seed below zero", BATCH, f'{BATCH}, "seed": -1', 11, "'seed' is -1; allowed: an integer of at least 0"
-    ),
+    changed("seed below zero", BATCH, f'{BATCH}, "seed": -1', 11, "'seed' is -1; allowed: an integer of at least 0"),
     changed("no such device", BATCH, f'{BATCH}, "device": "tpu"', 11, "unknown device 'tpu'; allowed: cpu, cuda"),
     changed("device a number", BATCH, f'{BATCH}, "device": 1', 11, "unknown device 1; allowed: cpu, cuda"),
     changed("model a number", '"mlp"', "3", 4, "'model' is 3; allowed: the name of a component"),

@@ -328,7 +328,7 @@ def test_all_shards_of_one_set(tmp_path: Path) -> None:
     assert find_shards(tmp_path / "absent", ("train",)) == []
     paths[1].unlink()
     with pytest.raises(
-        UsageError, match=r"holds 2 files of train, and the shards \[1\] of 3 are missing; allowed: all"
+        UsageError, match=r"holds 2 files of train, but the shards \[1\] of 3 are missing; allowed: all"
     ):
         find_shards(tmp_path, ("train",))
     shard_files(tmp_path, (1, 1))

@@ -279,7 +279,7 @@ def test_tf_data_without_a_length() -> None:
 
 def test_bad_tf_data() -> None:
     with pytest.raises(
-        UsageError, match=r"from_tf_data: the data set is infinite, .*; remedy: omit repeat\(\), or take"
+        UsageError, match=r"from_tf_data: the data set is infinite, .*; remedy: omit repeat\(\), or add take"
     ):
         d5.from_tf_data(tf_data().repeat().batch(4))
     for wrong in ([1, 2], lambda epoch: [1, 2]):
