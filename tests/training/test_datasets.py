@@ -552,7 +552,8 @@ def test_made_up_files_follow_their_rule(like: str) -> None:
     np.testing.assert_array_equal(train["label"][distances.argmin(1)], test["label"])
     again = synthetic_files(like=like, train=60, test=20, pixels="uint8")
     assert again.train.content_hash() == splits.train.content_hash()
-    other = everything(synthetic_files(like=like, train=60, test=20, data_seed=1, pixels="uint8").test)["input"].astype(float)
+    others = synthetic_files(like=like, train=60, test=20, data_seed=1, pixels="uint8").test
+    other = everything(others)["input"].astype(float)
     # Other patterns, not only noise: noise twice has a mean square of 2 x 32^2 = 2048, patterns 2 x 74^2 more.
     assert ((other - test["input"]) ** 2).mean() > 6000
 
