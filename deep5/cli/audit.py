@@ -24,7 +24,7 @@ def audit_command(errors: Errors) -> click.Command:
     @click.command("audit")
     @click.argument("folders", metavar="FOLDER…", nargs=-1, required=True)
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-    @click.option("--quiet", is_flag=True, help="Print nothing but findings.")
+    @click.option("--quiet", is_flag=True, help="Print only findings.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def command(folders: tuple[str, ...], as_json: bool, quiet: bool, debug: bool) -> Any:
         """Check results of runs, comparisons and studies against the rules of measurement, offline.

@@ -32,10 +32,10 @@ def collective_command(errors: Errors, algorithms: Mapping[str, AllReduceFunctio
     @click.command("collective")
     @_options
     def collective(ranks: int | None, launcher: str, out: str, as_json: bool, debug: bool, **chosen: Any) -> None:
-        """Time all-reduce: deep5's own algorithms and the library's, over sizes, beside what a model says.
+        """Time all-reduce, deep5's algorithms and the library's, over sizes, and compare them with a model.
 
-        Within a job (mpiexec -n 4 deep5 bench collective) its ranks are those of the job; else they are started. A
-        result that is wrong ends the command with status 1.
+        Within a job (mpiexec -n 4 deep5 bench collective) it uses the ranks of the job; otherwise it starts them. The
+        exit status is 1 if a result is wrong.
         """
         wrong: tuple[str, ...] = ()
         rank = 0
@@ -58,7 +58,7 @@ def collective_command(errors: Errors, algorithms: Mapping[str, AllReduceFunctio
             summary = summarise_collectives(times)
             wrong = summary.wrong
             if rank == 0:
-                _tell(times, summary, by, out, show, as_json)
+                _report(times, summary, by, out, show, as_json)
         if wrong:
             if rank == 0:
                 more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
@@ -71,12 +71,12 @@ def collective_command(errors: Errors, algorithms: Mapping[str, AllReduceFunctio
 def _at_least_two(ranks: int | None) -> int:
     if ranks is not None and ranks < 2:
         raise UsageError(
-            f"--ranks {ranks}: a collective needs somebody to send to; allowed: at least 2; remedy: --ranks {_RANKS}"
+            f"--ranks {ranks}: a collective needs several ranks; allowed: at least 2; remedy: --ranks {_RANKS}"
         )
     return ranks or _RANKS
 
 
-def _tell(
+def _report(
     times: CollectiveTimes, summary: CollectiveSummary, by: str, out: str, show: Callable[[str], None], as_json: bool
 ) -> None:
     from deep5.bench.collective.ranks import LAUNCHERS, crowded, disturbed
@@ -131,20 +131,28 @@ def _plan(
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = [
-        click.option("--ranks", type=int, metavar="N", help="How many.  [default: 2, or those of the job]"),
-        click.option("--algorithms", metavar="NAMES", help="With commas between: ring, …, library; else all."),
-        click.option("--sizes", metavar="4:64M", help="Of the buffer in bytes, fourfold; or 1K,1M; or deepbench."),
-        click.option("--dtype", default="float32", show_default=True, metavar="TYPE", help="Of the elements."),
+        click.option("--ranks", type=int, metavar="N", help="Number of ranks.  [default: 2, or those of the job]"),
+        click.option(
+            "--algorithms", metavar="NAMES", help="Comma-separated: ring, …, library.  [default: all algorithms]"
+        ),
+        click.option(
+            "--sizes", metavar="4:64M", help="Buffer sizes in bytes, by factors of 4; or 1K,1M; or deepbench."
+        ),
+        click.option("--dtype", default="float32", show_default=True, metavar="TYPE", help="Element type."),
         click.option("--op", default="sum", show_default=True, metavar="OP", help="sum, max, min or prod."),
-        click.option("--segment", metavar="SIZE", help="Of the pipeline.  [default: 128K]"),
-        click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Of calls.  [default: 20; quick: 8]"),
+        click.option("--segment", metavar="SIZE", help="Segment size of the pipeline.  [default: 128K]"),
+        click.option(
+            "--rounds", type=click.IntRange(min=1), metavar="N", help="Rounds of calls.  [default: 20; quick: 8]"
+        ),
         click.option(
             "--launcher", default="mpiexec", show_default=True, metavar="NAME", help="mpiexec, torchrun or threads."
         ),
-        click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Of numbers and order."),
-        click.option("--quick", is_flag=True, help="Fewer rounds, sizes up to 1M."),
-        click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the folder goes."),
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else."),
+        click.option(
+            "--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Seed of the data and the order."
+        ),
+        click.option("--quick", is_flag=True, help="Fewer rounds and sizes up to 1M."),
+        click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the result folder."),
+        click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON."),
         click.option("--debug", is_flag=True, help="On an error, show the traceback."),
     ]
     for option in reversed(options):

@@ -62,7 +62,7 @@ def ready_recipe(
 
     given = tuple(dict(parse_setting(text) for text in attributes).items())
     if len(given) < len(attributes):
-        raise UsageError("--set names an attribute twice; allowed: once")
+        raise UsageError("--set gives an attribute twice; allowed: once")
     name = re.sub(r"[^A-Za-z0-9_]", "_", operator.rpartition(":")[2])
     fixed: dict[str, Any] = {
         "operator": operator,
@@ -146,32 +146,42 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("name"),
         click.option("--problems", metavar="SET", help="deepbench.conv, deepbench.gemm or deepbench.rnn."),
         click.option("--use", "uses", metavar="USE", multiple=True, help="training, inference_server, …"),
-        click.option("--frameworks", metavar="NAMES", help="With commas between; else all that are installed."),
-        click.option("--shape", "shapes", metavar="64x64", multiple=True, help="Of an input; once for each."),
-        click.option("--set", "attributes", metavar="KEY=VALUE", multiple=True, help="An attribute; repeatable."),
+        click.option("--frameworks", metavar="NAMES", help="Comma-separated.  [default: all installed]"),
+        click.option(
+            "--shape", "shapes", metavar="64x64", multiple=True, help="Shape of an input; one option per input."
+        ),
+        click.option(
+            "--set", "attributes", metavar="KEY=VALUE", multiple=True, help="An attribute of the operator; repeatable."
+        ),
         click.option(
             "--dtype",
             "dtypes",
             metavar="TYPE",
             multiple=True,
-            help="Element type of the inputs, or of each in turn.  [default: float32]",
+            help="Element type of all inputs, or one option per input.  [default: float32]",
         ),
-        click.option("--range", "bounds", metavar="LOW HIGH", nargs=2, type=float, help="Draw inputs between these."),
-        click.option("--backward", is_flag=True, help="Time gradients too."),
+        click.option(
+            "--range", "bounds", metavar="LOW HIGH", nargs=2, type=float, help="Range from which inputs are drawn."
+        ),
+        click.option("--backward", is_flag=True, help="Also time gradients."),
         click.option(
             "--quick/--rigorous",
             "quick",
             default=True,
-            help="In this process, or in eight fresh ones: ten seconds a size and framework, and eight starts of each.",
+            help="Measure in this process (about 10 s per size and framework), or in eight fresh processes.",
         ),
-        click.option("--threads", type=number, default=1, show_default=True, metavar="N", help="Within an operator."),
-        click.option("--cold", is_flag=True, help="Time calls with cold caches too."),
-        click.option("--limit", "limit_gflop", type=float, metavar="GFLOP", help="Leave out what is more work."),
-        click.option("--take", type=number, metavar="N", help="Take so many of the problems, evenly spread."),
+        click.option(
+            "--threads", type=number, default=1, show_default=True, metavar="N", help="Threads within an operator."
+        ),
+        click.option("--cold", is_flag=True, help="Also time calls with cold caches."),
+        click.option("--limit", "limit_gflop", type=float, metavar="GFLOP", help="Skip problems with more work."),
+        click.option("--take", type=number, metavar="N", help="Use only N of the problems, evenly spread."),
         click.option("--device", default="cpu", show_default=True, metavar="D", help="cpu, cuda or cuda:N."),
-        click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Of numbers and order."),
-        click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the folder goes."),
-        click.option("--json", "as_json", is_flag=True, help="Print the times as JSON, and nothing else."),
+        click.option(
+            "--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Seed of the data and the order."
+        ),
+        click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the result folder."),
+        click.option("--json", "as_json", is_flag=True, help="Print only the times, as JSON."),
         click.option("--debug", is_flag=True, help="On an error, show the traceback."),
     ]
     for option in reversed(options):

@@ -22,7 +22,7 @@ def calibrate_command(errors: Errors) -> click.Command:
     @click.option(
         "--clear",
         is_flag=True,
-        help="Forget what was measured of this machine (with N threads, if given), and measure nothing.",
+        help="Delete the calibration of this machine (only that with N threads, if given) and measure nothing.",
     )
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def command(threads: int | None, as_json: bool, clear: bool, debug: bool) -> None:

@@ -133,7 +133,7 @@ def _unfinished(text: str, error: UsageError) -> UsageError | None:
         return None
     missing = re.findall(r"\w+", found[1])
     none = (
-        '; an operator without gradients, of whole numbers say, writes `raise NotImplementedError("no gradient")` in it'
+        '; in an operator without gradients, such as one of integers, it is `raise NotImplementedError("no gradient")`'
     )
     return UsageError(
         f"{text} has no {' and no '.join(missing)}; allowed: a class with specs, forward and backward; remedy: write "
@@ -144,13 +144,13 @@ def _unfinished(text: str, error: UsageError) -> UsageError | None:
 def _drawn_text(operator: Operator, inputs: Sequence[np.ndarray]) -> str:
     """Description of the inputs of an operator, and how to change them."""
     names, _, _ = _taken(operator)
-    told = [
+    shown = [
         f"{names[number] if number < len(names) else f'input {number}'} {spec}"
         for number, spec in enumerate(specs(inputs))
     ]
-    whole = "; whole numbers, such as indices, by --dtype int64" if all(floating(inputs)) else ""
+    whole = "; integers, such as indices, by --dtype int64" if all(floating(inputs)) else ""
     count = f"its inputs are {', '.join(names)}; " if isinstance(operator, ONNXOperator) else ""
-    return f"{count}the inputs were {', '.join(told)} (others by --shape and --dtype, each given once an input{whole})"
+    return f"{count}the inputs were {', '.join(shown)} (change them by --shape and --dtype, one per input{whole})"
 
 
 def _taken(operator: Operator) -> tuple[list[str], int, bool]:
@@ -233,7 +233,7 @@ def _drawn(
         raise ShapeError(f"{name}{error}; {_drawn_text(operator, inputs)}") from error
     except NetworkError as error:
         raise NetworkError(f"{error}; {_drawn_text(operator, inputs)}") from error
-    except Exception:  # noqa: S110  # what is wrong with `specs` itself the checks tell
+    except Exception:  # noqa: S110  # the checks report faults of `specs`
         pass
     return inputs
 
@@ -258,8 +258,8 @@ def _check_room(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> Non
     )
     free = psutil.virtual_memory().available
     if needed > free:
-        told = ", ".join("x".join(map(str, shape)) or "scalar" for shape in dict.fromkeys(shapes))
+        shown = ", ".join("x".join(map(str, shape)) or "scalar" for shape in dict.fromkeys(shapes))
         raise UsageError(
-            f"inputs of the shape {told} need {needed / 2**30:.3g} GiB to be drawn, and {free / 2**30:.3g} GiB of "
-            "memory are free; allowed: what fits; remedy: smaller ones by --shape"
+            f"drawing inputs of the shape {shown} takes {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB of memory "
+            "are free; allowed: inputs that fit; remedy: smaller ones by --shape"
         )

@@ -22,10 +22,10 @@ def optimizer_command(errors: Errors) -> click.Command:
     @click.option(
         "--set", "settings", metavar="NAME=VALUE", multiple=True, help="An argument of the class; repeat for more."
     )
-    @click.option("--framework", "framework_name", metavar="NAME", help="Train on this framework; else on all.")
-    @click.option("--seed", type=click.IntRange(min=0), metavar="N", default=0, help="Seed of what it is checked on.")
+    @click.option("--framework", "framework_name", metavar="NAME", help="Train on this framework.  [default: all]")
+    @click.option("--seed", type=click.IntRange(min=0), metavar="N", default=0, help="Seed of the problems.")
     @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-    @click.option("--quiet", is_flag=True, help="Print nothing where all is right, else what is not.")
+    @click.option("--quiet", is_flag=True, help="Print only failed checks.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def command(optimizer: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
         """Check an optimizer: its contract, every framework, exact resume, groups, a convex problem.

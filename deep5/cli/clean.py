@@ -25,7 +25,7 @@ __all__ = ["KINDS", "Found", "clean_command", "cleaned", "found_in_cache", "foun
 
 KINDS = {
     "compiled": "compiled code",
-    "listings": "what was read of results",
+    "listings": "the index of results",
     "data": "downloaded data sets, and indices of TFRecord files",
     "checkpoints": "checkpoints",
 }
@@ -95,7 +95,7 @@ def found_in_results(folder: str | Path, keep: int = 1) -> list[Found]:
     from deep5.results.store import result_folders
 
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
-        raise UsageError(f"keep {keep!r:.60}; allowed: a whole number of at least 0")
+        raise UsageError(f"keep {keep!r:.60}; allowed: an integer of at least 0")
     folder = Path(folder)
     runs = [folder] if (folder / RESULT).is_file() else result_folders(folder)
     if not runs:
@@ -108,7 +108,7 @@ def _checkpoints(run: Path, keep: int) -> list[Found]:
     if not _is_folder(folder) or run.is_symlink():
         return []
     steps = _parts_by_step(folder)
-    busy = "" if _free(run) else "a run still writes there"
+    busy = "" if _free(run) else "a run still writes to it"
     # Ranks resume from a checkpoint that all of them have written.
     ranks = _ranks(run)
     usable = [step for step, parts in steps.items() if 0 in parts and len(parts) >= ranks]
@@ -118,11 +118,11 @@ def _checkpoints(run: Path, keep: int) -> list[Found]:
     found = []
     for step, parts in steps.items():
         stays = oldest is not None and step >= oldest and 0 in parts
-        why = busy or ((last if step in usable else "it is behind the last whole one") if stays else "")
+        why = busy or ((last if step in usable else "it is newer than the last complete one") if stays else "")
         for path in parts.values():
             found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=why))
     for path in _files(folder, re.compile(re.escape(_BEST))):
-        why = busy or ("it is of the best evaluation" if keep else "")
+        why = busy or ("it is the checkpoint of the best evaluation" if keep else "")
         found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=why))
     for path in _files(folder, _TORN):
         found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=busy))
@@ -176,7 +176,7 @@ def cleaned(found: list[Found]) -> list[Found]:
             continue  # a run has started to write there since the listing
         except OSError as error:
             raise OutputError(
-                f"{entry.path} cannot be deleted ({error.strerror or error}); allowed: what this user may delete"
+                f"{entry.path} cannot be deleted ({error.strerror or error}); allowed: a file that this user may delete"
             ) from error
         gone.append(entry)
     for folder in {entry.path.parent for entry in gone if entry.kind == "checkpoints"}:
@@ -258,14 +258,14 @@ def _young(path: Path) -> str:
     try:
         newest = max((inside.lstat().st_mtime for inside in (path, *path.iterdir())), default=0.0)
     except OSError:
-        return "it is being written"
+        return "another process writes it"
     return "a download may still write there" if time.time() - newest < _TORN_AFTER_S else ""
 
 
-def _told(size_bytes: int) -> str:
+def _readable(size_bytes: int) -> str:
     """A size in a readable form.
 
-    >>> _told(3 << 10), _told(5 << 20), _told(3 << 30)
+    >>> _readable(3 << 10), _readable(5 << 20), _readable(3 << 30)
     ('3 KiB', '5.0 MiB', '3.0 GiB')
     """
     for unit, divisor in (("GiB", 1 << 30), ("MiB", 1 << 20)):
@@ -282,19 +282,23 @@ def clean_command(errors: Errors) -> click.Command:
     """
 
     @click.command("clean")
-    @click.option("--data", is_flag=True, help="Delete downloaded data sets instead; they are downloaded again.")
     @click.option(
-        "--checkpoints", metavar="DIR", help="Delete old checkpoints in a result folder, or a folder of them."
+        "--data", is_flag=True, help="Delete downloaded data sets instead; the next use downloads them again."
+    )
+    @click.option(
+        "--checkpoints",
+        metavar="DIR",
+        help="Delete old checkpoints in a result folder, or in a folder of result folders.",
     )
     @click.option(
         "--keep",
         type=click.IntRange(min=0),
         default=None,
         metavar="K",
-        help="Checkpoints a run that stay.  [default: 1]",
+        help="Checkpoints to keep per run.  [default: 1]",
     )
-    @click.option("--all", "everything", is_flag=True, help="Delete all that is in the cache, data sets too.")
-    @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+    @click.option("--all", "everything", is_flag=True, help="Delete everything in the cache, including data sets.")
+    @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def clean(
@@ -306,10 +310,10 @@ def clean_command(errors: Errors) -> click.Command:
         as_json: bool,
         debug: bool,
     ) -> None:
-        """Delete what deep5's cache holds of compiled code, and of what it read of results; both are made again.
+        """Delete compiled code and the index of results from deep5's cache; deep5 makes both again when needed.
 
-        The cache is the folder that DEEP5_CACHE names, else deep5 in the user's cache folder (~/.cache). Nothing is
-        deleted that deep5 did not write, nor anything behind a link; a folder of DEEP5_DATA is never looked at.
+        The cache is the folder that DEEP5_CACHE names, else deep5 in the user's cache folder (~/.cache). The command
+        deletes only files that deep5 wrote, follows no link, and never touches a folder of DEEP5_DATA.
         """
         with errors(debug, as_json) as show:
             if keep is not None and checkpoints is None:
@@ -343,9 +347,9 @@ def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path
     for place, kinds in ((cache_folder(), wanted), (results, {"checkpoints"})):
         if place is not None and kinds:
             own = [entry for entry in gone if entry.kind in kinds]
-            lines.append(f"{word} {_told(sum(entry.size_bytes for entry in own))} in {place}")
+            lines.append(f"{word} {_readable(sum(entry.size_bytes for entry in own))} in {place}")
             if dry_run:
-                lines += [f"  {entry.path}  {_told(entry.size_bytes)}" for entry in own]
+                lines += [f"  {entry.path}  {_readable(entry.size_bytes)}" for entry in own]
     for kind, name in KINDS.items():
         own = [entry for entry in left if entry.kind == kind]
         if own:
@@ -356,8 +360,8 @@ def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path
                 "checkpoints": f" --checkpoints {results} --keep 0",
             }
             why = "; ".join(dict.fromkeys(entry.kept for entry in own if entry.kept))
-            told = why or f"deep5 clean{options[kind]} deletes them"
-            lines.append(f"kept {_told(sum(entry.size_bytes for entry in own))} of {name}: {told}")
+            reported = why or f"deep5 clean{options[kind]} deletes them"
+            lines.append(f"kept {_readable(sum(entry.size_bytes for entry in own))} of {name}: {reported}")
     return lines
 
 

@@ -22,24 +22,48 @@ def compare_command(errors: Errors) -> click.Command:
 
     @click.command("compare")
     @click.argument("recipe")
-    @click.option("--frameworks", metavar="NAMES", help="Frameworks, with commas between; a mode follows a colon.")
-    @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part, and the values it takes; repeat.")
-    @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part of all candidates.")
-    @click.option("--quick", is_flag=True, help="One process a candidate (default).")
-    @click.option("--rigorous", is_flag=True, help="Eight to thirty processes a candidate.")
-    @click.option("--of", "kind", metavar="KIND", help="training (default) or inference; operators of their recipes.")
+    @click.option("--frameworks", metavar="NAMES", help="Frameworks, comma-separated; a colon precedes a mode.")
+    @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part and its values; repeatable.")
+    @click.option(
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Set a mutable part of all candidates; repeatable.",
+    )
+    @click.option("--quick", is_flag=True, help="One process per candidate (default).")
+    @click.option("--rigorous", is_flag=True, help="Eight to thirty processes per candidate.")
+    @click.option(
+        "--of", "kind", metavar="KIND", help="training (default) or inference; operators for recipes of operators."
+    )
     @click.option("--size", metavar="NAME", help="A size of the recipe, such as smoke; default: full.")
-    @click.option("--baseline", metavar="CANDIDATE", help="Whom the others are held against; default: the first.")
+    @click.option(
+        "--baseline", metavar="CANDIDATE", help="The candidate to compare the others with; default: the first."
+    )
     @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
-    @click.option("--processes", "most", type=click.IntRange(min=1), metavar="N", help="At most so many a candidate.")
-    @click.option("--steps", type=click.IntRange(min=2), metavar="N", help="Steps of the proof; default: 100.")
-    @click.option("--time-limit", "time_limit_s", type=float, metavar="S", help="Of one process; default: 600.")
-    @click.option("--memory-limit", metavar="SIZE", help="Of one process, such as 4GiB; default: 90 % of what is free.")
-    @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of the order of processes; default: drawn.")
-    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the folder goes.")
-    @click.option("--resume", metavar="FOLDER", help="Go on in the folder of a comparison that was ended, as it was.")
+    @click.option(
+        "--processes", "most", type=click.IntRange(min=1), metavar="N", help="Maximum of processes per candidate."
+    )
+    @click.option("--steps", type=click.IntRange(min=2), metavar="N", help="Training steps of the proof; default: 100.")
+    @click.option(
+        "--time-limit",
+        "time_limit_s",
+        type=float,
+        metavar="S",
+        help="Time limit of one process in seconds; default: 600.",
+    )
+    @click.option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="Memory limit of one process, such as 4GiB; default: 90 % of free memory.",
+    )
+    @click.option(
+        "--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the order of processes; default: random."
+    )
+    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the result folder.")
+    @click.option("--resume", metavar="FOLDER", help="Resume in the folder of an interrupted comparison.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-    @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+    @click.option("--quiet", is_flag=True, help="Print only errors.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def command(
         recipe: str,
@@ -55,10 +79,10 @@ def compare_command(errors: Errors) -> click.Command:
         debug: bool,
         **options: Any,
     ) -> None:
-        """Compare candidates on RECIPE: prove that they compute the same, time them in turn, and judge.
+        """Compare candidates on RECIPE: prove that they compute the same, time them in turn, and give verdicts.
 
-        Each candidate runs in fresh processes of its own, one at a time. One that fails, or computes something else,
-        is reported as such and not timed; the others go on.
+        Each candidate runs in fresh processes, one at a time. A candidate that fails, or computes something else, is
+        reported as such and not timed; the others continue.
         """
         with errors(debug, as_json) as show:
             if quick and rigorous:

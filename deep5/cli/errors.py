@@ -14,7 +14,7 @@ import click
 from deep5.core.errors import Deep5Error
 from deep5.core.terminal import plain
 
-__all__ = ["discard", "errors", "fail", "told"]
+__all__ = ["discard", "errors", "fail", "reported"]
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
             import traceback
 
             traceback.print_exception(error)
-        fail(*told(error), as_json)
+        fail(*reported(error), as_json)
 
 
 def _load_numpy() -> None:
@@ -48,7 +48,7 @@ def _load_numpy() -> None:
         import numpy  # noqa: F401
 
 
-def told(error: BaseException) -> tuple[str, int]:
+def reported(error: BaseException) -> tuple[str, int]:
     """Message and exit status of an error."""
     if isinstance(error, Deep5Error):
         return str(error), error.exit_status

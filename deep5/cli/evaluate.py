@@ -23,22 +23,22 @@ def evaluate_command(errors: Errors) -> click.Command:
     @click.command("evaluate")
     @click.argument("result", metavar="RESULT")
     @click.option(
-        "--split", type=click.Choice(["test", "train"]), default="test", show_default=True, help="Which part."
+        "--split", type=click.Choice(["test", "train"]), default="test", show_default=True, help="Part of the data set."
     )
     @click.option("--data", metavar="NAME", help="Another data set: a registered name, or FILE.py:NAME.")
     @click.option(
-        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of that data set; may be repeated."
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of that data set; repeatable."
     )
     @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
     @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where its data set is code of its own.")
+    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, if the data set is defined in it.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def evaluate(result: str, settings: tuple[str, ...], as_json: bool, debug: bool, **chosen: Any) -> None:
         """Evaluate the trained network of RESULT, a result folder, on its test set.
 
-        Beside it stands what the run had recorded. Nothing in the folder is executed: the data set is made again from
-        its registered name.
+        The output also shows the values that the run recorded. Nothing in the folder is executed: the data set is made
+        again from its registered name.
         """
         with errors(debug, as_json) as show:
             from deep5.recipe.settings import parse_setting

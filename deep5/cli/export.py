@@ -73,7 +73,7 @@ def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exporte
     out = Path(out)
     single = not out.is_dir() and out.suffix in (_ENDINGS[form], ".log")
     if not single and out.suffix in (*_ENDINGS.values(), ".log") and not out.is_dir():
-        raise UsageError(f"{out} does not end as {form} does; allowed: a name in {_ENDINGS[form]}, or a folder")
+        raise UsageError(f"{out} does not have the ending of {form}; allowed: a name in {_ENDINGS[form]}, or a folder")
     found, left_out = sources(folders)
     if kind_of((out.parent if single else out).resolve()) is not None:
         raise UsageError(f"{out} lies in a result folder, which holds what its run wrote; allowed: another place")
@@ -83,8 +83,8 @@ def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exporte
     parts = _parts(found, make, left_out, missing)
     if single and (size := sum(map(_samples_bytes, found))) > _SAMPLES_BYTES:
         raise UsageError(
-            f"{size} bytes of samples do not fit into {out}; allowed: {_SAMPLES_BYTES}; remedy: -o DIR, for a file a "
-            "result"
+            f"{size} bytes of samples do not fit into {out}; allowed: {_SAMPLES_BYTES}; remedy: -o DIR, for one "
+            "file per result"
         )
     paths = _one_file(parts, join, out) if single else _a_file_each(parts, join, out, _ENDINGS[form])
     if not paths:
@@ -113,7 +113,9 @@ def _whole(make: Callable[[Source], Any]) -> _Make:
 
 def _one_log(parts: Sequence[str]) -> bytes:
     if len(parts) != 1:
-        raise UsageError(f"{len(parts)} logs do not fit into one file; allowed: one; remedy: -o DIR, for a file a run")
+        raise UsageError(
+            f"{len(parts)} logs do not fit into one file; allowed: one; remedy: -o DIR, for one file per run"
+        )
     return parts[0].encode()
 
 
@@ -176,7 +178,7 @@ def _written(path: Path, content: bytes) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise OutputError(
-            f"cannot write {path}: {error.strerror or error}; allowed: a place that can be written; remedy: another -o"
+            f"cannot write {path}: {error.strerror or error}; allowed: a writable path; remedy: another -o"
         ) from error
 
 
@@ -189,23 +191,29 @@ def export_command(errors: Errors) -> click.Command:
 
     @click.command("export")
     @click.argument("folders", metavar="FOLDER…", nargs=-1, required=True)
-    @click.option("--format", "form", type=click.Choice(list(_ENDINGS)), required=True, help="What to write.")
-    @click.option("-o", "--out", metavar="FILE|DIR", required=True, help="A file by its ending, else a folder.")
-    @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+    @click.option("--format", "form", type=click.Choice(list(_ENDINGS)), required=True, help="Output format.")
+    @click.option(
+        "-o",
+        "--out",
+        metavar="FILE|DIR",
+        required=True,
+        help="A file if it has the ending of the format, else a folder.",
+    )
+    @click.option("--quiet", is_flag=True, help="Print only errors.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def command(folders: tuple[str, ...], form: str, out: str, quiet: bool, debug: bool) -> None:
         """Write the results in FOLDER… in the format of another program.
 
         mllog: the events of training, for MLPerf's tools. pytest-benchmark: times of operators, of code and of
-        comparisons, for pytest-benchmark compare. parquet and csv: every raw sample with what it is of. What does not
-        fit is left out and told, as is what failed before it had a sample; the exit status is 1 then.
+        comparisons, for pytest-benchmark compare. parquet and csv: every raw sample with its origin. Results that do
+        not fit the format, or failed before their first sample, are left out and reported; the exit status is then 1.
         """
         with errors(debug, False) as show:
             done = export(folders, form, out)
             if not quiet:
                 show("\n".join(map(plain, done.paths)))
-        for told in done.left_out:
-            click.echo(f"deep5: not exported: {plain(told)}", err=True)
+        for reported in done.left_out:
+            click.echo(f"deep5: not exported: {plain(reported)}", err=True)
         sys.exit(int(bool(done.left_out)))
 
     return command

@@ -59,7 +59,7 @@ def _installed(component: Any) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             return {"about": f"not installed; remedy: {install_command(package)}", "installed": False}
     about = _first_sentence(inspect.getdoc(component))
-    return {"about": f"{about} [{', '.join(versions) or 'always there'}]", "installed": True}
+    return {"about": f"{about} [{', '.join(versions) or 'always available'}]", "installed": True}
 
 
 def _recipes(point: EntryPoint) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from deep5.cli.errors import errors, fail, told
+from deep5.cli.errors import errors, fail, reported
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
 
 __all__ = ["main"]
@@ -102,8 +102,8 @@ def check() -> None:
 
 @check.command("recipe")
 @recipe_options
-@click.option("--json", "as_json", is_flag=True, help="Print what the recipe holds as JSON.")
-@click.option("--quiet", is_flag=True, help="Print nothing where the recipe is valid.")
+@click.option("--json", "as_json", is_flag=True, help="Print the recipe as JSON.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
 @debug_option
 def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
     """Validate RECIPE without running it."""
@@ -117,7 +117,7 @@ def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None
             show(json.dumps({"recipe": recipe.name, **about, **recipe.describe(), "notes": notes}, indent=2))
         elif not quiet:
             for metric, goal in recipe.metrics:
-                show(f"{metric.name}: " + (f"{goal} {metric.unit}" if goal else "reported, not judged"))
+                show(f"{metric.name}: " + (f"{goal} {metric.unit}" if goal else "reported, no goal"))
             for note in notes:
                 show(note)
             show(f"{recipe.name} is a valid recipe (fixed part {recipe.fixed_hash()[:12]}, size {recipe.size})")
@@ -125,30 +125,34 @@ def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None
 
 @check.command("operator")
 @click.argument("operator", metavar="NAME|FILE:CLASS")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="An argument of the class; repeatable.")
 @click.option(
-    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="An argument of the class; repeat for more."
+    "--shape",
+    "shapes",
+    metavar="3x4",
+    multiple=True,
+    help="Shape of all inputs, or one option per input; scalar: rank 0.",
 )
 @click.option(
-    "--shape", "shapes", metavar="3x4", multiple=True, help="Shape of the inputs, or of each in turn; scalar: no axes."
+    "--dtype", "dtypes", metavar="TYPE", multiple=True, help="Element type of all inputs, or one option per input."
 )
-@click.option(
-    "--dtype", "dtypes", metavar="TYPE", multiple=True, help="Element type of the inputs, or of each in turn."
-)
-@click.option("--range", "bounds", metavar="LOW HIGH", nargs=2, type=float, help="Draw inputs between these.")
+@click.option("--range", "bounds", metavar="LOW HIGH", nargs=2, type=float, help="Range from which inputs are drawn.")
 @click.option("--seed", type=whole_number(0), metavar="N", default=0, help="Seed of the inputs.")
 @click.option("--framework", metavar="NAME", help="Run the operator on this framework.")
-@click.option("--against", metavar="NAME|FILE:FUNCTION", help="What is right: a framework, or a function in float64.")
-@click.option("--strict/--no-strict", default=True, help="Whether it has to run under array_api_strict.")
-@click.option("--time-limit", "time_limit_s", type=float, metavar="S", default=20.0, help="Seconds a call may take.")
-@click.option("--out", metavar="DIR", help="Where pictures of differences go.")
+@click.option("--against", metavar="NAME|FILE:FUNCTION", help="The reference: a framework, or a function in float64.")
+@click.option("--strict/--no-strict", default=True, help="Whether the operator must run under array_api_strict.")
+@click.option(
+    "--time-limit", "time_limit_s", type=float, metavar="S", default=20.0, help="Time limit of a call in seconds."
+)
+@click.option("--out", metavar="DIR", help="Folder for pictures of differences.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--quiet", is_flag=True, help="Print nothing where all is right, else what is not.")
+@click.option("--quiet", is_flag=True, help="Print only failed checks.")
 @debug_option
 def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
     """Check an operator: values, gradients, memory, element types, layouts, empty inputs, NaN.
 
-    FILE:CLASS is a Python file and a class in it, or an operator that is made there; NAME is one of ONNX's operators,
-    or a registered one. It runs in a process of its own first. Where no value could be judged, it is not accepted.
+    FILE:CLASS is a Python file and a class in it, or an operator object in it; NAME is an ONNX operator or a registered
+    one. The operator first runs in a separate process. It is not accepted if no value could be checked.
     """
     with errors(debug, as_json) as show:
         from deep5.cli.check_operator import check_operator as checked
@@ -252,5 +256,5 @@ def main() -> None:
     except click.ClickException as error:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(error.ctx.get_usage(), err=True)
-        fail(*told(error), as_json)
+        fail(*reported(error), as_json)
     sys.exit(status if isinstance(status, int) else 0)

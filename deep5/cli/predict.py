@@ -29,17 +29,17 @@ def predict_command(errors: Errors) -> click.Command:
     @click.argument("result", metavar="RESULT")
     @click.argument("files", metavar="FILE…", nargs=-1, required=True)
     @click.option(
-        "--top", type=click.IntRange(min=1), default=1, show_default=True, metavar="K", help="Classes a sample."
+        "--top", type=click.IntRange(min=1), default=1, show_default=True, metavar="K", help="Classes per sample."
     )
     @click.option("--out", metavar="FILE", help="Write a .csv or .json instead of printing.")
-    @click.option("--size", type=click.IntRange(min=1), metavar="N", help="Bring images to N x N pixels.")
-    @click.option("--mean", metavar="M,…", help="Taken off pixels in [0, 1]; a number a channel.")
-    @click.option("--std", metavar="D,…", help="Pixels less the mean are divided by it.")
-    @click.option("--fit", type=click.Choice(["crop", "stretch"]), help="How an image that is no square becomes one.")
-    @click.option("--invert", is_flag=True, help="Images are dark on bright where the data set is bright on dark.")
+    @click.option("--size", type=click.IntRange(min=1), metavar="N", help="Resize images to N x N pixels.")
+    @click.option("--mean", metavar="M,…", help="Subtracted from pixels in [0, 1]; one number per channel.")
+    @click.option("--std", metavar="D,…", help="Divides pixels minus the mean; one number per channel.")
+    @click.option("--fit", type=click.Choice(["crop", "stretch"]), help="How to make an image square.")
+    @click.option("--invert", is_flag=True, help="Invert images: dark on bright, while the data set is bright on dark.")
     @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
     @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where it holds code of its own.")
+    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, if it contains code.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def predict(
@@ -96,9 +96,7 @@ def _written(path: Path, predictions: Sequence[Prediction]) -> None:
     try:
         write_atomically(path, text)
     except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}; allowed: a file that can be written"
-        ) from error
+        raise OutputError(f"cannot write {path}: {error.strerror or error}; allowed: a writable file") from error
 
 
 def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
@@ -109,5 +107,5 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
     except ValueError:
         found = ()
     if not found or not all(map(math.isfinite, found)):
-        raise UsageError(f"{option} {text!r}; allowed: a number a channel with commas between, such as 0.5,0.5,0.5")
+        raise UsageError(f"{option} {text!r}; allowed: one number per channel, comma-separated, such as 0.5,0.5,0.5")
     return found

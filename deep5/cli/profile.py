@@ -32,7 +32,9 @@ def profile_command(errors: Errors) -> click.Command:
     @click.option(
         "--by", type=click.Choice(["seconds", "epochs", "steps"]), default="seconds", show_default=True, help="Count."
     )
-    @click.option("--limit", type=float, default=4.0, show_default=True, metavar="R", help="Largest ratio that counts.")
+    @click.option(
+        "--limit", type=float, default=4.0, show_default=True, metavar="R", help="Largest ratio of the profile."
+    )
     @click.option("--log", is_flag=True, help="A logarithmic axis; the score is the area on the linear one.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
@@ -51,7 +53,7 @@ def profile_command(errors: Errors) -> click.Command:
             from deep5.results.study.folder import load_study_folder
 
             if out is not None and kind_of(out) not in (None, PROFILE_KIND):
-                raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder of the profile's own")
+                raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder without other results")
             record = profile_studies([load_study_folder(folder) for folder in folders], by, limit)
             missing = None if out is None else _write(record, Path(out), log=log)
             if as_json:
@@ -90,7 +92,5 @@ def _write(record: ProfileRecord, out: Path, *, log: bool) -> str | None:
         for name, data in content.items():
             write_atomically(out / name, data)
     except OSError as error:
-        raise OutputError(
-            f"cannot write into {out}: {error.strerror or error}; allowed: a folder that can be written"
-        ) from error
+        raise OutputError(f"cannot write into {out}: {error.strerror or error}; allowed: a writable folder") from error
     return missing

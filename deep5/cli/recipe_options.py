@@ -24,7 +24,7 @@ def whole_number(least: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if number < least:
-            raise click.BadParameter(f"{value!r}; allowed: a whole number of at least {least}")
+            raise click.BadParameter(f"{value!r}; allowed: an integer of at least {least}")
         return number
 
     return read
@@ -35,9 +35,7 @@ def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.argument("recipe"),
         click.option("--framework", metavar="NAME", help="Run on this framework."),
-        click.option(
-            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; may be repeated."
-        ),
+        click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; repeatable."),
         click.option("--seed", type=whole_number(0), metavar="N", help="Seed of weights, order and noise."),
         click.option("--device", metavar="D", help="cpu, cuda or cuda:N."),
         click.option("--threads", type=whole_number(1), metavar="N", help="Threads within an operator."),

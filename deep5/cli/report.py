@@ -39,8 +39,8 @@ def report_command(errors: Errors) -> click.Command:
     def command(folders: tuple[str, ...], out: str | None, kind: str, debug: bool) -> None:
         """Show the comparisons, runs and studies in FOLDER… on one page, which works offline; or draw their figures.
 
-        A folder that holds such folders stands for all of them. One that cannot be read is told, on the page too, and
-        the exit status is 1.
+        A folder that holds such folders stands for all of them. A folder that cannot be read is reported on stderr and
+        on the page, and the exit status is 1.
         """
         with errors(debug, False) as show:
             status = _report(folders, out, kind, show)
@@ -56,7 +56,7 @@ def _report(folders: tuple[str, ...], out: str | None, kind: str, show: Any) -> 
     if kind not in ("html", *FORMATS):
         raise UsageError(f"--format {kind!r}; allowed: html, {', '.join(FORMATS)}; remedy: one of these")
     if not folders:
-        raise UsageError("no folder is given; allowed: folders that deep5 wrote; remedy: deep5 report results")
+        raise UsageError("no folder given; allowed: folders that deep5 wrote; remedy: deep5 report results")
     path = Path(out or (_PAGE if kind == "html" else _FIGURES))
     if kind == "html" and path.suffix.lower() not in _PAGES:
         raise UsageError(f"--out {str(path)!r}; allowed: a file that ends in {' or '.join(_PAGES)}; remedy: -o {_PAGE}")
@@ -77,8 +77,8 @@ def _report(folders: tuple[str, ...], out: str | None, kind: str, show: Any) -> 
         _write(path, files)
         for name in files:
             show(plain(path / name))
-    for told in lost:
-        click.echo(f"deep5: not in the report: {plain(told)}", err=True)
+    for reported in lost:
+        click.echo(f"deep5: not in the report: {plain(reported)}", err=True)
     return int(bool(lost))
 
 
@@ -91,5 +91,5 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
             write_atomically(folder / name, content)
     except OSError as error:
         raise OutputError(
-            f"cannot write into {folder}: {error.strerror or error}; allowed: one that can be written; remedy: --out"
+            f"cannot write into {folder}: {error.strerror or error}; allowed: a writable folder; remedy: --out"
         ) from error

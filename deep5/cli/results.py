@@ -26,22 +26,27 @@ def results_command(errors: Errors) -> click.Command:
     @click.command("results")
     @click.argument("root", default="results")
     @click.option(
-        "--where", metavar="KEY=VALUE", multiple=True, help="Only where a column has this value; repeat; * fits all."
+        "--where",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Only rows with this value in a column; * matches any characters; repeatable.",
     )
     @click.option("--recipe", metavar="NAME", help="Short for --where recipe=NAME.")
     @click.option("--framework", metavar="NAME", help="Short for --where framework=NAME.")
     @click.option("--status", metavar="S", help="Short for --where status=S.")
-    @click.option("--sort", metavar="KEY", help="By this column, the largest last.  [default: started]")
+    @click.option("--sort", metavar="KEY", help="Sort by this column, the largest last.  [default: started]")
     @click.option(
         "--last",
         type=click.IntRange(min=0),
         metavar="N",
-        help=f"The last N only; 0: all.  [default: {_LAST}; files: all]",
+        help=f"Only the last N; 0: all.  [default: {_LAST}; with --json or --csv: all]",
     )
-    @click.option("--columns", metavar="A,B", help="These columns, such as run_id,metric.test_accuracy,set.batch_size.")
+    @click.option(
+        "--columns", metavar="A,B", help="Columns to print, such as run_id,metric.test_accuracy,set.batch_size."
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--csv", "as_csv", is_flag=True, help="Print as CSV.")
-    @click.option("--rebuild", is_flag=True, help="Do without what was kept, and read every folder again.")
+    @click.option("--rebuild", is_flag=True, help="Ignore the cached index and read every folder again.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def command(
         root: str,
@@ -57,10 +62,10 @@ def results_command(errors: Errors) -> click.Command:
     ) -> None:
         """List runs, comparisons and studies under ROOT (results), up to eight folders deep, the newest last.
 
-        What was read is kept in deep5's cache, which 'deep5 clean' empties; nothing is written to ROOT. Columns are
-        those of d5.results.load(ROOT), which gives the same as a DataFrame of pandas; metrics have their unit above
-        them. In CSV, a text that a spreadsheet would compute has an apostrophe before it. What was left out is told
-        on standard error. The exit status is 0, whatever became of the results.
+        An index of the results is kept in deep5's cache, which 'deep5 clean' empties; nothing is written to ROOT. The
+        columns are those of d5.results.load(ROOT), which returns the same table as a pandas DataFrame; metrics have
+        their unit in the header. In CSV, an apostrophe precedes strings that a spreadsheet would evaluate. Folders that
+        are left out are reported on stderr. The exit status is 0, even if runs failed.
         """
         with errors(debug, as_json) as show:
             from deep5.results.choosing import check_column, chosen, columns_of, ordered, rows_with_units, unmatched
@@ -75,10 +80,10 @@ def results_command(errors: Errors) -> click.Command:
             # Without results, columns of metrics and settings are unknown. Sort before filtering: the columns of all
             # results are valid, not only those of the requested ones.
             known = (*columns_of(rows), "result", "outcome")
-            asked = _asked(where, named, known)
-            found = chosen(ordered(rows, sort), asked) if rows else []
-            for told in unmatched(rows, asked):
-                click.echo(f"deep5: note: {told}", err=True)
+            requested = _requested(where, named, known)
+            found = chosen(ordered(rows, sort), requested) if rows else []
+            for reported in unmatched(rows, requested):
+                click.echo(f"deep5: note: {reported}", err=True)
             names = _columns(columns, known)
             for name in names if rows else ():
                 check_column(name, known)
@@ -95,8 +100,8 @@ def results_command(errors: Errors) -> click.Command:
     return command
 
 
-def _asked(where: Sequence[str], named: Mapping[str, str | None], known: Sequence[str]) -> dict[str, str]:
-    asked = {key: value for key, value in named.items() if value is not None}
+def _requested(where: Sequence[str], named: Mapping[str, str | None], known: Sequence[str]) -> dict[str, str]:
+    requested = {key: value for key, value in named.items() if value is not None}
     for text in where:
         key, sign, value = text.partition("=")
         # A candidate's name may contain the sign: use the longest key that is a column.
@@ -107,10 +112,10 @@ def _asked(where: Sequence[str], named: Mapping[str, str | None], known: Sequenc
                 break
         if not sign or not key.strip():
             raise UsageError(f"--where {text!r:.80}; allowed: KEY=VALUE, such as recipe=digits_lenet or set.seed=0")
-        if key.strip() in asked:
-            raise UsageError(f"{key.strip()!r:.80} is asked for twice; allowed: once")
-        asked[key.strip()] = value.strip()
-    return asked
+        if key.strip() in requested:
+            raise UsageError(f"{key.strip()!r:.80} is given twice; allowed: once")
+        requested[key.strip()] = value.strip()
+    return requested
 
 
 def _columns(text: str | None, known: Sequence[str]) -> list[str]:

@@ -21,8 +21,8 @@ __all__ = ["run_command"]
 
 @click.command("run")
 @recipe_options
-@click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the result folder goes.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, to standard output.")
+@click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the result folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON, to stdout.")
 @click.option("--quiet", is_flag=True, help="No progress bar, no warnings and no table.")
 @click.option("--resume", metavar="FOLDER", help="Resume in the result folder of an interrupted run.")
 @click.option(
@@ -35,7 +35,7 @@ __all__ = ["run_command"]
     "--ranks",
     type=whole_number(1),
     metavar="N",
-    help="Train with N processes that share every batch; in place of the recipe's number.",
+    help="Train with N processes that share every batch, instead of the recipe's number.",
 )
 @click.option(
     "--launcher",
@@ -60,7 +60,7 @@ def run_command(
     An interrupted run resumes by the same command and --resume FOLDER, bit-identically.
 
     With --ranks, or under mpiexec, torchrun or srun, several processes train together, by the recipe's scheme;
-    where the recipe itself asks for ranks, they are started without it.
+    if the recipe itself sets a number of ranks, deep5 starts them without this option.
     """
     out_stream = sys.stdout  # with --json, the recipe's own output is redirected
     with errors(debug, as_json) as show:
@@ -73,7 +73,7 @@ def run_command(
         how: dict[str, Any] = {"out": out, "quiet": quiet}
         if every is not None:
             how["checkpointer"] = _checkpointer(every)
-        if any(asked is not None for asked in (ranks, launcher, recipe.ranks, launched())):
+        if any(requested is not None for requested in (ranks, launcher, recipe.ranks, launched())):
             from deep5.run.ranks import run_with_ranks
 
             result, status = run_with_ranks(
@@ -116,7 +116,8 @@ def _checkpointer(every: str) -> Checkpointer | None:
         return Checkpointer(every_steps=int(every))
     except (ValueError, UsageError):
         raise UsageError(
-            f"--checkpoint-every {every!r}; allowed: a whole number of steps such as 500, seconds such as 60s, or never"
+            f"--checkpoint-every {every!r}; allowed: an integer number of steps such as 500, seconds such as 60s, or "
+            "never"
         ) from None
 
 

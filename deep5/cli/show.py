@@ -46,15 +46,15 @@ def show_command(errors: Errors) -> click.Group:
     @show.command("network")
     @click.argument("network", metavar="NAME|FILE")
     @click.option(
-        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of the network; may be repeated."
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of the network; repeatable."
     )
-    @click.option("--batch", type=int, metavar="N", help="Samples a pass, the first extent of inputs; default: 1.")
+    @click.option("--batch", type=int, metavar="N", help="Batch size, the first dimension of inputs; default: 1.")
     @click.option(
-        "--extent", "extents", metavar="NAME=N", multiple=True, help="Another symbolic extent; may be repeated."
+        "--extent", "extents", metavar="NAME=N", multiple=True, help="Value of another symbolic dimension; repeatable."
     )
     @click.option("--time", "framework", metavar="FRAMEWORK", help="Also measure the layers on this framework.")
-    @click.option("--batches", metavar="N,…", help=f"Batch sizes that --time measures; default: {_BATCHES}.")
-    @click.option("--threads", type=int, metavar="N", help="Threads within an operator that --time measures with.")
+    @click.option("--batches", metavar="N,…", help=f"Batch sizes for --time; default: {_BATCHES}.")
+    @click.option("--threads", type=int, metavar="N", help="Threads within an operator for --time.")
     @click.option("-o", "--out", metavar="DIR", help="Write network.json and pictures of graph and shares there.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
@@ -72,11 +72,11 @@ def show_command(errors: Errors) -> click.Group:
     ) -> None:
         """Show the layers of a network: shapes, parameters, operations, memory, without running it.
 
-        NAME is a registered network ('deep5 list networks') or FILE.py:NAME, as in a recipe; FILE ends in .onnx. With
-        --out, also the graph and the shares of layers and of their operators are drawn; with --time, every layer is
-        measured, forward and backward, at several batch sizes.
+        NAME is a registered network ('deep5 list networks') or FILE.py:NAME, as in a recipe; FILE ends in .onnx. --out
+        also draws the graph and the shares of layers and of their operators; --time measures every layer, forward and
+        backward, at several batch sizes.
         """
-        with errors(debug, as_json) as tell:
+        with errors(debug, as_json) as report:
             sizes = _batch_sizes(framework, batches, threads)
             if out is not None:
                 _check_folder(out)
@@ -84,13 +84,13 @@ def show_command(errors: Errors) -> click.Group:
             record = _record(network, made, arguments, batch, _pairs("--extent", extents), framework, sizes, threads)
             missing = [] if out is None else _write(made, record, Path(out))
             if as_json:
-                tell(json.dumps(record.document(), indent=2, allow_nan=False))
+                report(json.dumps(record.document(), indent=2, allow_nan=False))
                 for reason in missing:
                     click.echo(f"deep5: {plain(reason)}", err=True)
             else:
-                tell(_printed(record))
+                report(_printed(record))
                 if out is not None:
-                    tell(plain("\n".join([out, *missing])))
+                    report(plain("\n".join([out, *missing])))
 
     return show
 
@@ -102,15 +102,14 @@ def _batch_sizes(framework: str | None, text: str | None, threads: int | None) -
                 raise UsageError(f"{option} is given and --time is not; allowed: both; remedy: --time pytorch, say")
         return []
     if threads is not None and threads < 1:
-        raise UsageError(f"--threads {threads}; allowed: a whole number of at least 1")
+        raise UsageError(f"--threads {threads}; allowed: an integer of at least 1")
     try:
         found = [int(part) for part in (text or _BATCHES).split(",")]
     except ValueError:
         found = []
     if not found or min(found) < 1 or len(set(found)) < len(found):
         raise UsageError(
-            f"--batches {text!r}; allowed: whole numbers of at least 1, each once, with commas between, such as "
-            f"{_BATCHES}"
+            f"--batches {text!r}; allowed: distinct, comma-separated integers of at least 1, such as {_BATCHES}"
         )
     return found
 
@@ -121,7 +120,7 @@ def _check_folder(out: str) -> None:
     if not out.strip():
         raise UsageError(f"--out {out!r}; allowed: the name of a folder; remedy: --out pictures, say, or --out .")
     if kind_of(out) not in (None, NETWORK_KIND):
-        raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder of the network's own")
+        raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder without other results")
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
@@ -196,7 +195,7 @@ def _called(text: str, make: Any, arguments: Mapping[str, Any]) -> Any:
         raise UsageError(f"{text}: {error}") from error
     except Exception as error:
         raise UsageError(
-            f"{text} raised {type(error).__name__} while it was made: {error}; allowed: arguments that it takes"
+            f"{text} raised {type(error).__name__} when it was constructed: {error}; allowed: arguments that it takes"
         ) from error
 
 
@@ -264,7 +263,5 @@ def _write(made: Network, record: NetworkRecord, out: Path) -> list[str]:
         for name, data in content.items():
             write_atomically(out / name, data)
     except OSError as error:
-        raise OutputError(
-            f"cannot write into {out}: {error.strerror or error}; allowed: a folder that can be written"
-        ) from error
+        raise OutputError(f"cannot write into {out}: {error.strerror or error}; allowed: a writable folder") from error
     return missing

@@ -58,27 +58,38 @@ def study_command(errors: Errors) -> click.Command:
 
     @click.command("study")
     @click.argument("recipe")
-    @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part, and the values it takes; repeat.")
-    @click.option("--target", metavar="M=X", help="accuracy=97 or loss=0.3; default: what the recipe's metrics state.")
+    @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part and its values; repeatable.")
+    @click.option(
+        "--target", metavar="M=X", help="accuracy=97 or loss=0.3; default: the target in the recipe's metrics."
+    )
     @click.option("--size", metavar="NAME", default=FULL, help="A size of the recipe, such as smoke.")
     @click.option(
         "--seeds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Seeds 0 to N-1."
     )
-    @click.option("--only", metavar="NAMES", help="These candidates, with commas between.")
+    @click.option("--only", metavar="NAMES", help="Only these candidates, comma-separated.")
     @click.option("--framework", metavar="NAME", help="Run on this framework.")
     @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
-    @click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run every candidate by N ranks.")
+    @click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run every candidate with N ranks.")
     @click.option(
         "--launcher",
         type=click.Choice(["mpiexec", "torchrun", "threads"]),
-        help="What starts ranks; default: what the recipe says, or mpiexec.",
+        help="What starts ranks; default: the recipe's launcher, or mpiexec.",
     )
-    @click.option("--time-limit", type=float, default=3600.0, show_default=True, metavar="S", help="Of one run.")
-    @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of what is free.")
-    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the study's folder goes.")
-    @click.option("--resume", metavar="FOLDER", help="Go on in the folder of a study that was ended.")
+    @click.option(
+        "--time-limit",
+        type=float,
+        default=3600.0,
+        show_default=True,
+        metavar="S",
+        help="Time limit of one run in seconds.",
+    )
+    @click.option(
+        "--memory-limit", metavar="SIZE", help="Memory limit of one run, such as 4GiB; default: 90 % of free memory."
+    )
+    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the study's folder.")
+    @click.option("--resume", metavar="FOLDER", help="Resume in the folder of an interrupted study.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-    @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+    @click.option("--quiet", is_flag=True, help="Print only errors.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def study(
         recipe: str,
@@ -98,12 +109,12 @@ def study_command(errors: Errors) -> click.Command:
     ) -> None:
         """Run RECIPE with each of the settings in its STUDY and several seeds, and draw them side by side.
 
-        Without a STUDY in the file, --vary says what is compared: optimizers, frameworks, or both. Each run has a
-        fresh process of its own, or one for each rank that it asks for. The pictures are accuracy against epoch and
-        loss against time, a band over the seeds around each mean; where candidates differ in their number of ranks,
-        speed-up and efficiency, too. A run that fails, crashes, diverges or is ended at a limit never reaches the
-        target, and the others go on: the exit status is 3 only where no run at all came to its end. 'deep5 profile'
-        compares candidates over several studies. A study that was ended goes on by the same command with --resume.
+        Without a STUDY in the file, --vary says what to compare: optimizers, frameworks, or both. Each run has a fresh
+        process, or one per rank. The pictures show accuracy against epoch and loss against time, with a band over the
+        seeds around each mean, and speed-up and efficiency where candidates differ in their number of ranks. A run that
+        fails, crashes, diverges or exceeds a limit never reaches the target, and the others continue: the exit status
+        is 3 only if no run finished. 'deep5 profile' compares candidates over several studies. The same command with
+        --resume resumes an interrupted study.
         """
         with errors(debug, as_json) as show:
             from deep5.cli.compare import parse_bytes
@@ -136,6 +147,6 @@ def study_command(errors: Errors) -> click.Command:
                 show(text.get().rstrip("\n"))
             if none:
                 first = next(reason for failed in done.failures.values() for reason in failed)
-                raise RunFailed(f"no run of {done.folder} came to its end; the first: {first}")
+                raise RunFailed(f"no run of {done.folder} finished; the first failure: {first}")
 
     return study

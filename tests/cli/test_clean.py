@@ -173,7 +173,7 @@ def test_how_many_stay(tmp_path: Path) -> None:
     assert stay == ["step-0000000040.safetensors", "step-0000000003.safetensors"]
     assert len(cleaned(found_in_results(folder, keep=2))) == 2
     for keep in (-1, True, 1.5):
-        with pytest.raises(UsageError, match="allowed: a whole number of at least 0"):
+        with pytest.raises(UsageError, match="allowed: an integer of at least 0"):
             found_in_results(folder, keep=keep)  # type: ignore[arg-type]
 
 
@@ -209,7 +209,7 @@ def test_a_checkpoint_that_a_rank_has_no_part_of_does_not_stand_for_a_whole_one(
     folder = of_ranks(tmp_path / "a", 2, s1=(0, 1), s2=(0, 1), s3=(0,), s4=(1,))
     assert {entry.path.name: entry.kept for entry in found_in_results(folder)} == {
         name_of(4, 1): "",
-        name_of(3): "it is behind the last whole one",
+        name_of(3): "it is newer than the last complete one",
         name_of(2): "it is the last one",
         name_of(2, 1): "it is the last one",
         name_of(1): "",
@@ -230,7 +230,7 @@ def test_a_run_that_still_writes_is_left_alone(tmp_path: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        assert {entry.kept for entry in found_in_results(folder, keep=0)} == {"a run still writes there"}
+        assert {entry.kept for entry in found_in_results(folder, keep=0)} == {"a run still writes to it"}
         assert cleaned(before) == []  # the run began after the search
     finally:
         os.close(handle)
@@ -247,7 +247,7 @@ def test_the_lock_is_that_of_a_result_folder(tmp_path: Path) -> None:
     path = d5.run_recipe(fixed, mutable, [], out=tmp_path, quiet=True).folder
     put(path / "checkpoints" / "step-0000000001.safetensors")
     folder = ResultFolder.open(path)
-    assert [entry.kept for entry in found_in_results(path, keep=0)] == ["a run still writes there"]
+    assert [entry.kept for entry in found_in_results(path, keep=0)] == ["a run still writes to it"]
     folder.close()
     assert [entry.kept for entry in found_in_results(path, keep=0)] == [""]
 

@@ -170,9 +170,9 @@ def test_threads(deep5: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--threads", "0"), "'--threads': '0'; allowed: a whole number of at least 1"),
-        (("--threads", "two"), "'--threads': 'two'; allowed: a whole number of at least 1"),
-        (("--seed", "1.5"), "'--seed': '1.5'; allowed: a whole number of at least 0"),
+        (("--threads", "0"), "'--threads': '0'; allowed: an integer of at least 1"),
+        (("--threads", "two"), "'--threads': 'two'; allowed: an integer of at least 1"),
+        (("--seed", "1.5"), "'--seed': '1.5'; allowed: an integer of at least 0"),
         (("--set", "threads=two"), "'threads' is 'two'; allowed: an integer of at least 1"),
         (("--set", "optimizer.lr=1"), "unknown key 'optimizer.lr'; allowed: .*; did you mean 'optimizer_kwargs.lr'?"),
         (
@@ -648,7 +648,7 @@ def test_check_tells_the_goals_as_they_were_understood(deep5: Command, tmp_path:
     write(tmp_path, goal="0.8")
     assert deep5("check", "own.py").out.splitlines()[:2] == [
         "test_accuracy: >= 0.8 %",
-        "training_loss: reported, not judged",
+        "training_loss: reported, no goal",
     ]
 
 

@@ -183,9 +183,8 @@ def test_inputs_that_are_not_taken_are_told_with_the_way_to_others(deep5: Comman
     answer = deep5("check", "operator", "own.py:Whole")
     assert answer.status == 3
     assert "Whole: got float32[3, 4]; allowed: int64; the inputs were x float32[3, 4], rows float32[3, 4]" in answer.err
-    assert (
-        "(others by --shape and --dtype, each given once an input; whole numbers, such as indices, by --dtype int64)"
-        in (answer.err)
+    assert "(change them by --shape and --dtype, one per input; integers, such as indices, by --dtype int64)" in (
+        answer.err
     )
     # Also for an operator that does not run at all.
     answer = deep5("check", "operator", "own.py:Exits", "--set", "how=x[np.ones(3)]")
@@ -224,7 +223,7 @@ def test_the_command_takes_operators_of_onnx(deep5: Command) -> None:
     assert deep5(*given) == (0, "", "")
     answer = deep5("check", "operator", "Conv")
     assert answer.status == 3
-    assert "the inputs were X float32[3, 4], W float32[3, 4] (others by --shape" in answer.err
+    assert "the inputs were X float32[3, 4], W float32[3, 4] (change them by --shape" in answer.err
 
 
 def test_the_command_outlives_a_crash(deep5: Command, tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def test_wrong_usage(folders: list[Path], deep5: Command, tmp_path: Path) -> Non
         ((), "Missing argument"),
         (("nowhere",), "nowhere holds no study.json; allowed: a folder that 'deep5 study' wrote"),
         ((str(folders[0]), str(folders[0])), "are of one recipe"),
-        ((*map(str, folders), "-o", str(folders[0])), "holds a study; allowed: a folder of the profile's own"),
+        ((*map(str, folders), "-o", str(folders[0])), "holds a study; allowed: a folder without other results"),
         ((str(folders[0]), "--by", "joules"), "'joules' is not one of 'seconds', 'epochs', 'steps'"),
         ((str(folders[0]), "--limit", "1"), "the limit of a profile is 1.0"),
         ((str(folders[0]), "--limit", "nan"), "the limit of a profile is nan"),

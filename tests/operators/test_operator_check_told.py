@@ -291,11 +291,17 @@ def file(tmp_path: Path) -> Path:
         (("own.py:Square", "--range", "-1.5e308", "1.5e308"), "difference infinite"),
         (("own.py:Square", "--range", "-1e300", "1e300"), "for inputs of float32; allowed: from -3.40282e+38 to"),
         (("own.py:Square", "--range", "-1", "1", "--dtype", "uint8"), "for inputs of uint8; allowed: from 0 to 255"),
-        (("own.py:Square", "--shape", "100000x1000000"), "of the shape 100000x1000000 need 1.12e+03 GiB to be drawn"),
-        (("own.py:Square", "--shape", "9" * 23), "GiB of memory are free; allowed: what fits; remedy: smaller ones"),
+        (("own.py:Square", "--shape", "100000x1000000"), "inputs of the shape 100000x1000000 takes 1.12e+03 GiB"),
+        (
+            ("own.py:Square", "--shape", "9" * 23),
+            "GiB of memory are free; allowed: inputs that fit; remedy: smaller ones",
+        ),
         (("own.py:Square", "--framework", ""), "got '' as a framework"),
         (("own.py:NoBackward",), "NoBackward has no backward; allowed: a class with specs, forward and backward"),
-        (("own.py:NoBackward",), 'writes `raise NotImplementedError("no gradient")` in it'),
+        (
+            ("own.py:NoBackward",),
+            'an operator without gradients, such as one of integers, it is `raise NotImplementedError("no gradient")`',
+        ),
         (("own.py:Nothing",), "has no backward and no forward and no specs"),
     ],
 )

@@ -361,9 +361,9 @@ def test_types_side_by_side_in_python(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["MatMul"], "its inputs are A, B; the inputs were A float32[3, 4], B float32[3, 4] (others by --shape"),
+        (["MatMul"], "its inputs are A, B; the inputs were A float32[3, 4], B float32[3, 4] (change them by --shape"),
         (["Conv"], "its inputs are X, W, B (optional); the inputs were X float32[3, 4], W float32[3, 4]"),
-        (["Gather"], "whole numbers, such as indices, by --dtype int64"),
+        (["Gather"], "integers, such as indices, by --dtype int64"),
         (["MatMul", *["--shape", "3x4"] * 3], "got 3 times --shape; allowed: once, or once an input, 2 times (A, B)"),
     ],
 )

@@ -781,7 +781,7 @@ def test_the_folder_that_one_is_in_has_its_name(folder: Path, deep5: Command, mo
 def test_the_command_tells_what_is_wrong(folder: Path, deep5: Command, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments, what in (
-        ([], "no folder is given"),
+        ([], "no folder given"),
         (["nowhere"], "is no folder"),
         (["empty"], "holds none of"),
         ([str(folder), "-o", "result.json"], r"allowed: a file that ends in \.html"),

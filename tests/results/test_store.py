@@ -876,7 +876,7 @@ def test_values_that_are_no_json_numbers_stay_readable(tmp_path: Path, deep5: Co
     [
         (("--where", "recipe"), "--where 'recipe'; allowed: KEY=VALUE"),
         (("--where", "nothing=1"), "unknown column 'nothing'"),
-        (("--where", "recipe=a", "--recipe", "b"), "'recipe' is asked for twice"),
+        (("--where", "recipe=a", "--recipe", "b"), "'recipe' is given twice"),
         (("--sort", "metric.nothing"), "unknown column 'metric.nothing'"),
         (("--columns", "run_id,nothing"), "unknown column 'nothing'"),
         (("--last", "-1"), "Invalid value for '--last'"),

@@ -238,7 +238,7 @@ def test_a_rank_that_is_held_up_shows_in_the_load(recipe: Path, tmp_path: Path) 
 
 def test_wrong_use_is_told_in_a_line(recipe: Path, deep5: Command) -> None:
     for words, told in (
-        (("--ranks", "0"), "a whole number of at least 1"),
+        (("--ranks", "0"), "an integer of at least 1"),
         (("--launcher", "mpiexec"), "--launcher mpiexec without --ranks"),
         (("--ranks", "60", "--launcher", "threads"), "60 ranks"),
         (("--ranks", "2", "--launcher", "threads", "--set", "scheme=all_reduse"), "did you mean 'all_reduce'"),

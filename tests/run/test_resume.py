@@ -620,7 +620,8 @@ def test_how_often_that_is_no_number(every: str, deep5: Command) -> None:
     answer = deep5("run", "digits_lenet", "--size", "smoke", "--checkpoint-every", every)
     assert answer.status == 2
     assert (
-        f"--checkpoint-every {every!r}; allowed: a whole number of steps such as 500, seconds such as 60s" in answer.err
+        f"--checkpoint-every {every!r}; allowed: an integer number of steps such as 500, seconds such as 60s"
+        in answer.err
     )
 
 

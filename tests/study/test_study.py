@@ -820,11 +820,11 @@ def test_a_run_that_fails_is_infinite(file: Path, tmp_path: Path) -> None:
 def test_a_study_of_which_no_run_came_to_its_end_says_so(file: Path, deep5: Command) -> None:
     file.write_text(TARGET)
     words = " ".join(deep5("study", "--help").out.split())
-    assert "the exit status is 3 only where no run at all came to its end" in words
+    assert "the exit status is 3 only if no run finished" in words
     for options in (("--seeds", "1", "--json"), ("--seeds", "2")):
         answer = deep5("study", str(file), "--vary", "optimizer=native:adam", *options)
         assert answer.status == 3
-        assert "came to its end; the first: seed 0: unknown native optimizer" in answer.err
+        assert "finished; the first failure: seed 0: unknown native optimizer" in answer.err
         if "--json" in options:
             assert json.loads(answer.out)["exit_status"] == 3  # one document
     # The same failure of several runs is reported once.

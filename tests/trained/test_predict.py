@@ -429,7 +429,7 @@ def test_the_command(
     assert json.loads((tmp_path / "p.json").read_text()) == document["predictions"]
     for arguments, told in (
         (["--out", "p.txt"], "--out p.txt; allowed: a file that ends in .csv or .json"),
-        (["--mean", "a,b"], "--mean 'a,b'; allowed: a number a channel"),
+        (["--mean", "a,b"], "--mean 'a,b'; allowed: one number per channel"),
         (["--framework", "torhc"], "did you mean"),
         (["--out", "nowhere/p.csv"], "cannot write nowhere/p.csv"),
     ):
