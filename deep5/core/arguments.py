@@ -45,8 +45,8 @@ def bounded_threads(set_threads: Callable[[Any, int], None]) -> Callable[[Any, i
         most = most_threads()
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= most:
             raise UsageError(
-                f"got {threads!r:.60} threads; allowed: a whole number of at least 1 and, here, at most {most}; "
-                f"remedy: one a processor, {os.cpu_count() or 1}"
+                f"got {threads!r:.60} threads; allowed: an integer from 1 to {most}; "
+                f"remedy: one per processor, {os.cpu_count() or 1}"
             )
         set_threads(self, threads)
         THREADS[0] = threads

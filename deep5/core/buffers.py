@@ -29,7 +29,7 @@ def check_buffer(buffer: Any, *, op: object = "sum") -> None:
         )
     if not buffer.dtype.isnative:
         raise UsageError(
-            f"got a buffer of {buffer.dtype.str}; allowed: numbers in this machine's order of bytes; remedy: "
+            f"got a buffer of {buffer.dtype.str}; allowed: numbers in this machine's byte order; remedy: "
             "array.astype(array.dtype.newbyteorder('='))"
         )
 

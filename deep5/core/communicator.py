@@ -169,7 +169,7 @@ class Communicator(Protocol):
 
         Args:
             buffer: This rank's buffer.
-            out: Has as many elements as (len(neighbours), *buffer.shape).
+            out: Has as many elements as `(len(neighbours), *buffer.shape)`.
             neighbours: Distinct other ranks, each of which lists this rank in the same call. The calls of all other
                 ranks do not matter.
             timeout_s: Timeout of the wait.

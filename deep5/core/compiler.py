@@ -199,14 +199,14 @@ def _cached(folder: Path, key: str, what: str) -> Path | None:
     for checksum in sorted(folder.glob(f"{stem}-*.sha256")):
         library = checksum.with_suffix(".so")
         try:
-            told = checksum.read_text()
+            recorded = checksum.read_text()
             found = hashlib.sha256(library.read_bytes()).hexdigest()
         except OSError:
             continue
-        if told != found:
+        if recorded != found:
             raise Deep5Error(
-                f"{what} in {library} was changed since it was compiled: got a file of SHA-256 {found:.12}…, expected "
-                f"{told:.12}…; it is not loaded; remedy: deep5 clean"
+                f"{what} in {library} has changed since it was compiled: got a file of SHA-256 {found:.12}…, expected "
+                f"{recorded:.12}…; it is not loaded; remedy: deep5 clean"
             )
         return library
     return None
@@ -244,7 +244,7 @@ def _compile(call: list[str], source: str, language: Language, what: str, cache:
     except OSError as error:
         raise Deep5Error(
             f"the kernel cache {cache} cannot be written ({error.strerror}); remedy: set DEEP5_CACHE to a "
-            "folder that can"
+            "writable folder"
         ) from error
     return library
 
@@ -266,10 +266,10 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
     except OSError as error:
         raise Deep5Error(
             f"the compiler {command} cannot be started ({error.strerror}); remedy: set {language.variable} to one that "
-            "can"
+            "works"
         ) from error
     if done.returncode:
-        output = (done.stderr or done.stdout).strip() or f"(not a word; it ended with the status {done.returncode})"
+        output = (done.stderr or done.stdout).strip() or f"(no output; exit status {done.returncode})"
         raise CompilerRefusal(f"{command} refused {what}:\n{output}", output)
 
 

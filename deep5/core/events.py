@@ -12,7 +12,7 @@ from deep5.core.tensors import Arrays
 
 __all__ = ["HOOKS", "NO_CLASSES", "Event", "Listeners", "StepInfo", "StopTraining", "check_info"]
 
-NO_CLASSES = "the labels are no classes, which are whole numbers of the shape of the logits without their last axis"
+NO_CLASSES = "the labels are not classes, which are integers in the shape of the logits without their last axis"
 """The reason why an evaluation has no accuracy."""
 
 
@@ -58,7 +58,7 @@ def check_info(info: StepInfo) -> StepInfo:
         value = getattr(info, name)
         if not is_whole(value) or (least is not None and value < least):
             raise UsageError(
-                f"info: got {name}={brief(value)}; allowed: a whole number{'' if least is None else ' of at least 0'}; "
+                f"info: got {name}={brief(value)}; allowed: an integer{'' if least is None else ' of at least 0'}; "
                 f"remedy: deep5.StepInfo(step=…, batch_size=…), steps counted from 0"
             )
     return info
@@ -86,7 +86,7 @@ class Event:
             if name.startswith(("before_", "after_")) and not hasattr(super(cls, cls), name):
                 hooks = [hook for hook in dir(Event) if hook.startswith(("before_", "after_"))]
                 raise UsageError(
-                    f"{cls.__qualname__}.{name} is no hook; allowed: {', '.join(hooks)}{suggestion(name, hooks)}"
+                    f"{cls.__qualname__}.{name} is not a hook; allowed: {', '.join(hooks)}{suggestion(name, hooks)}"
                 )
 
     every_rank = True

@@ -95,7 +95,7 @@ class Framework(ABC):
         Raises:
             Unsupported: The framework cannot run it, with the reason; a device that does not exist.
         """
-        raise Unsupported(f"the back-end {self.name} runs no operators outside of a network")
+        raise Unsupported(f"the back-end {self.name} runs operators only within a network")
 
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """Make a network executable with instrumentation that times its layers; see `deep5.networks.layer_times`.
@@ -103,7 +103,7 @@ class Framework(ABC):
         Raises:
             Unsupported: The time of a layer cannot be measured here, with the reason.
         """
-        raise Unsupported(f"{self.name} does not tell how long a layer takes")
+        raise Unsupported(f"{self.name} does not measure the time of a layer")
 
     def optimizer(self, name: str) -> Callable[..., StepOptimizer]:
         """The framework's own optimizer under one of deep5's names (`native:NAME` in a recipe).

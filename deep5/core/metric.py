@@ -173,7 +173,7 @@ def parse_goal(metric: Metric, goal: float | str | None) -> Goal | None:
     if goal is None:
         return None
     where = f"goal {goal!r} of metric '{metric.name}'"
-    allowed = "allowed: a number, a string such as '>= 97' or '< 60 s', or None (report, do not judge)"
+    allowed = "allowed: a number, a string such as '>= 97' or '< 60 s', or None (no goal)"
     relation: Any = ">=" if metric.direction == "higher" else "<="
     if isinstance(goal, str):
         match = _GOAL.fullmatch(goal)

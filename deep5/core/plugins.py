@@ -110,7 +110,7 @@ def load(kind: str, name: str) -> Any:
             raise missing_dependency(what, error) from error
         raise UsageError(
             f"{what} is registered as {points[name].value!r}, which cannot be loaded "
-            f"({type(error).__name__}: {error}); remedy: install the package that brings it again"
+            f"({type(error).__name__}: {error}); remedy: reinstall its package"
         ) from error
 
 
@@ -133,14 +133,14 @@ def missing_dependency(what: str, error: ModuleNotFoundError) -> MissingDependen
     """The error for a package that is not installed, with the command that installs it."""
     package = (error.name or "the missing package").partition(".")[0]
     if package in _EXTRAS:
-        told = f"the package {package!r}, which is not installed; remedy: {install_command(package)}"
+        missing = f"the package {package!r}, which is not installed; remedy: {install_command(package)}"
     else:
         # It may also be a typo: do not suggest installing a package that only has a similar name.
-        told = (
-            f"the module {package!r}, which is not there; remedy: look at the spelling, put {package}.py beside what "
-            "imports it, or install the package that has it"
+        missing = (
+            f"the module {package!r}, which is not found; remedy: check the spelling, put {package}.py beside the file "
+            "that imports it, or install its package"
         )
-    return MissingDependency(f"{what} needs {told}")
+    return MissingDependency(f"{what} needs {missing}")
 
 
 def name_of(kind: str, component: Any) -> str | None:

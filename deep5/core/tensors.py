@@ -61,7 +61,9 @@ class TensorSpec:
     def __post_init__(self) -> None:
         # Dimensions and dtype are checked where they are used: there the message can name the input.
         if not isinstance(self.shape, (tuple, list)):
-            raise ShapeError(f"got the shape {self.shape!r}; allowed: a tuple of extents; remedy: shape=('N', 3), say")
+            raise ShapeError(
+                f"got the shape {self.shape!r}; allowed: a tuple of dimensions; remedy: shape=('N', 3), say"
+            )
 
     @property
     def size(self) -> int:
@@ -71,12 +73,12 @@ class TensorSpec:
             ShapeError: A dimension is symbolic or negative.
         """
         total = 1
-        for extent in self.shape:
-            if not isinstance(extent, int):
-                raise ShapeError(f"the size of {self} is not known: extent {extent!r} is symbolic; allowed: integers")
-            if extent < 0:
-                raise ShapeError(f"the size of {self} is not known: got the extent {extent}; allowed: at least 0")
-            total *= extent
+        for dimension in self.shape:
+            if not isinstance(dimension, int):
+                raise ShapeError(f"{self} has no known size: dimension {dimension!r} is symbolic; allowed: integers")
+            if dimension < 0:
+                raise ShapeError(f"{self} has no known size: got the dimension {dimension}; allowed: at least 0")
+            total *= dimension
         return total
 
     def mismatch(self, shape: tuple[int, ...], dtype: str) -> str | None:

@@ -29,10 +29,10 @@ def plain(text: object) -> str:
     >>> plain("a\x1b[31mb\u202e")
     'a\\x1b[31mb\\u202e'
     """
-    told = str(text)
-    if told.isprintable():
-        return told
-    return "".join(sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in told)
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in shown)
 
 
 def styled_where_fit(console: Console) -> Console:

@@ -66,14 +66,14 @@ class Calibration:
         return max(floor_of(times, rounds) for times in self.processes.values())
 
     @classmethod
-    def of_document(cls, told: Mapping[str, Any]) -> Calibration:
+    def of_document(cls, reported: Mapping[str, Any]) -> Calibration:
         """The calibration stored with a comparison, in the format of `document`."""
         return cls(
-            machine=str(told["machine"]),
-            threads=int(told["threads"]),
-            processes={name: tuple(map(float, values)) for name, values in told["processes"].items()},
-            when=str(told.get("when", "")),
-            others_share=told.get("others_share"),
+            machine=str(reported["machine"]),
+            threads=int(reported["threads"]),
+            processes={name: tuple(map(float, values)) for name, values in reported["processes"].items()},
+            when=str(reported.get("when", "")),
+            others_share=reported.get("others_share"),
         )
 
     def document(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def clear_calibrations(threads: int | None = None) -> None:
         for found in path.parent.glob(path.name):
             found.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError(f"cannot remove {error.filename}: {error.strerror}; remedy: remove it by hand") from error
+        raise OutputError(f"cannot remove {error.filename}: {error.strerror}; remedy: remove it yourself") from error
 
 
 def calibration_of_this_machine(threads: int) -> Calibration | None:
@@ -166,7 +166,7 @@ def said_of(made: Calibration, before: Calibration | None) -> list[str]:
     if made.others_share is not None:
         said.append(f"other programs took {made.others_share:.1%} of the processors meanwhile")
         if made.others_share >= CROWDED:
-            said.append("warning: under such a load the noise floor is too wide; remedy: a quiet machine, and again")
+            said.append("warning: under such a load the noise floor is too wide; remedy: repeat on a quiet machine")
     if before is not None:
         floors = " -> ".join(f"{own.floor(1) - 1:.1%}" for own in (before, made))
         said.append(f"replaces the calibration of {before.when}: noise of one process each {floors}")
@@ -214,12 +214,12 @@ def measure_once(threads: int, pinned: Sequence[int]) -> dict[str, Any]:
     return {"seconds": found, "before": before, "after": machine_state()}
 
 
-def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Calibration:
+def calibrate(threads: int, report: Callable[[int], object] | None = None) -> Calibration:
     """Run the same code in 32 fresh processes, one after another, and store the times; takes less than a minute.
 
     Args:
         threads: Threads within an operator.
-        tell: Called with the number of finished processes.
+        report: Called with the number of finished processes.
 
     Raises:
         RunFailed: A process failed.
@@ -244,16 +244,16 @@ def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Cali
                 env=environment(threads),
             )
         except subprocess.TimeoutExpired as error:
-            raise RunFailed(f"a process of the calibration did not end within {_TIMEOUT_S:g} s") from error
+            raise RunFailed(f"a process of the calibration did not finish within {_TIMEOUT_S:g} s") from error
         if done.returncode:
             last = " | ".join(done.stderr.strip().splitlines()[-2:])
-            raise RunFailed(f"a process of the calibration ended with the status {done.returncode}: {last}")
-        told = json.loads(done.stdout)
-        spans.append((told["before"], told["after"]))
-        for name, seconds in told["seconds"].items():
+            raise RunFailed(f"a process of the calibration exited with status {done.returncode}: {last}")
+        reported = json.loads(done.stdout)
+        spans.append((reported["before"], reported["after"]))
+        for name, seconds in reported["seconds"].items():
             found.setdefault(name, []).append(seconds)
-        if tell is not None:
-            tell(number + 1)
+        if report is not None:
+            report(number + 1)
     machine = machine_id()
     made = Calibration(
         machine=machine,
@@ -267,5 +267,5 @@ def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Cali
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(made.document(), indent=2) + "\n")
     except OSError as error:
-        raise OutputError(f"cannot keep the calibration in {path}: {error.strerror or error}") from error
+        raise OutputError(f"cannot write the calibration to {path}: {error.strerror or error}") from error
     return made

@@ -221,7 +221,7 @@ def _accelerators() -> tuple[list[dict[str, Any]], str | None]:
     for line in answer.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_ACCELERATOR_FIELDS):
-            return [], f"nvidia-smi answered {line!r}; expected {len(_ACCELERATOR_FIELDS)} cells"
+            return [], f"nvidia-smi printed {line!r}; expected {len(_ACCELERATOR_FIELDS)} cells"
         devices.append(
             {
                 key: _number(cell) if key in _ACCELERATOR_NUMBERS else cell
@@ -262,7 +262,7 @@ def _run(command: list[str], timeout_s: float = 10) -> tuple[str | None, str | N
             command, capture_output=True, timeout=timeout_s, env=settings, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
-        return None, f"{name} gave no answer in {timeout_s:g} s"
+        return None, f"{name} did not answer within {timeout_s:g} s"
     except OSError as error:
         return None, f"{name} could not be started: {error}"
     if done.returncode != 0:

@@ -255,8 +255,8 @@ def _signs(work: Work, read: Callable[[Any], Sequence[Any]]) -> str | None:
         call_s = perf_counter() - begin
         at_once_s, before = _timed_copy(read, outputs)
         if not waits:
-            if (told := still_busy()) is not None:
-                return told
+            if (reported := still_busy()) is not None:
+                return reported
         else:
             sleep(5e-3)
         if call_s < _LONG_S:  # data that a library caches after a read must not look like a wait
@@ -293,7 +293,7 @@ def still_busy() -> str | None:
     sleep(_PAUSE_S / 2)
     busy = (process_time() - busy) / (_PAUSE_S / 2)
     if busy > _BUSY:
-        return f"its threads keep {busy:.2g} processors busy after the executor said that it had finished"
+        return f"its threads keep {busy:.2g} processors busy after the executor reported that it had finished"
     return None
 
 
@@ -327,7 +327,7 @@ def self_test(busy_s: float = 5e-3) -> None:
     if seen_s < busy_s:
         raise Deep5Error(
             f"self-test of the timer: an asynchronous call of {busy_s * 1e3:g} ms was measured as "
-            f"{seen_s * 1e3:.3g} ms; its work went untimed"
+            f"{seen_s * 1e3:.3g} ms; its work was not timed"
         )
 
 

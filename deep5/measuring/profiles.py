@@ -66,7 +66,7 @@ def performance_profiles(times: Mapping[str, Mapping[str, float]], limit: float 
         raise UsageError(f"the limit of a profile is {brief(limit)}; allowed: a number above 1, such as {LIMIT:g}")
     names = list(next(iter(times.values()), {}))
     if not names:
-        raise UsageError("a profile of nothing; allowed: at least one workload with at least one submission")
+        raise UsageError("a profile without times; allowed: at least one workload with at least one submission")
     ratios: dict[str, dict[str, float]] = {name: {} for name in names}
     for workload, own in times.items():
         if set(own) != set(names):

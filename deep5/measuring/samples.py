@@ -215,7 +215,7 @@ def _rank(count: int, confidence: float) -> int:
         while 2 * 0.5**needed > 2 * tail:
             needed += 1
         raise TooFewSamples(
-            f"{count} samples; an interval of the median at confidence {confidence:g} needs at least {needed}: "
-            "measure more rounds"
+            f"{count} samples; an interval of the median at confidence {confidence:g} needs at least {needed}; "
+            "remedy: measure more rounds"
         )
     return rank

@@ -107,7 +107,7 @@ def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -
 
     ratios = np.log(paired_ratios(candidate, baseline))
     if not ratios.size:
-        raise UsageError("a verdict on no rounds; allowed: at least one")
+        raise UsageError("a verdict without rounds; allowed: at least one")
     if not floor >= 1:
         raise UsageError(f"noise floor {floor!r}; allowed: a ratio of at least 1")
     middle = float(np.median(ratios))
@@ -189,7 +189,7 @@ def ratio_of_medians(candidate: Sequence[float], baseline: Sequence[float]) -> t
 
 def _check_count(count: int) -> None:
     if count < LOOKS[0]:
-        raise TooFewSamples(f"{count} rounds; an interval of a ratio needs at least {LOOKS[0]}: measure more rounds")
+        raise TooFewSamples(f"{count} rounds; an interval of a ratio needs at least {LOOKS[0]}; remedy: measure more")
 
 
 def _percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> Interval:

@@ -162,7 +162,7 @@ IN_THE_RECIPE = [
         "FIXED =",
         "import sklearm\nFIXED =",
         3,
-        "'sklearm'.*remedy: look at the spelling, put sklearm.py beside",
+        "'sklearm'.*remedy: check the spelling, put sklearm.py beside",
     ),
     changed("misspelt d5 name", "FIXED =", "d5.Trainr\nFIXED =", 3, "no attribute 'Trainr'", "did you mean 'Trainer'"),
     changed("lambda in FIXED", '"mlp"', "lambda: 1", 4, "'model' holds a lambda", "remedy: define a function"),

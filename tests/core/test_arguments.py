@@ -123,7 +123,7 @@ INFOS: list[Any] = [
 @pytest.mark.parametrize("info", INFOS, ids=repr)
 def test_an_info_of_what_is_no_step_is_refused(executor: Any, info: d5.StepInfo) -> None:
     """Adam divides by 1 - beta ** (step + 1): at step -1 that is 0, and every parameter is lost."""
-    refuse_everywhere(executor, info, r"^info: got (step|epoch|batch_size|seed)=.*; allowed: a whole number")
+    refuse_everywhere(executor, info, r"^info: got (step|epoch|batch_size|seed)=.*; allowed: an integer")
 
 
 def test_an_info_is_of_any_whole_numbers() -> None:
@@ -175,7 +175,7 @@ def test_what_is_no_network_is_refused(framework: str, what: str) -> None:
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_number_of_threads_that_would_end_the_process_is_refused(framework: str, threads: Any) -> None:
-    message = rf"threads; allowed: a whole number of at least 1 and, here, at most {most_threads()}; remedy: one a proc"
+    message = rf"threads; allowed: an integer from 1 to {most_threads()}; remedy: one per proc"
     with pytest.raises(UsageError, match=message):
         d5.framework(framework).set_threads(threads)
 

@@ -87,12 +87,12 @@ def test_tensor_spec() -> None:
     assert spec.mismatch((7, 3), "float32") == "got dtype float32, expected float64"
     for shape in ((7, 4), (3,), (7, 3, 1)):
         assert spec.mismatch(shape, "float64") == f"got shape {shape}, expected float64[N, 3]"
-    with pytest.raises(ShapeError, match=r"float64\[N, 3\] is not known: extent 'N' is symbolic"):
+    with pytest.raises(ShapeError, match=r"float64\[N, 3\] has no known size: dimension 'N' is symbolic"):
         _ = spec.size
-    with pytest.raises(ShapeError, match=r"float32\[-1\] is not known: got the extent -1; allowed: at least 0"):
+    with pytest.raises(ShapeError, match=r"float32\[-1\] has no known size: got the dimension -1; allowed: at least 0"):
         _ = TensorSpec(shape=(-1,)).size
     for given in (5, "N", None):
-        with pytest.raises(ShapeError, match=r"got the shape .*; allowed: a tuple of extents; remedy: shape="):
+        with pytest.raises(ShapeError, match=r"got the shape .*; allowed: a tuple of dimensions; remedy: shape="):
             TensorSpec(shape=given)  # type: ignore[arg-type]
 
 
@@ -267,7 +267,7 @@ def test_buffers_that_cannot_be_exchanged() -> None:
 
 @pytest.mark.parametrize(("hook", "meant"), [("after_evaluate", "after_evaluation"), ("before_steps", "before_step")])
 def test_a_hook_that_nobody_would_call_is_refused(hook: str, meant: str) -> None:
-    with pytest.raises(UsageError, match=rf"Late.{hook} is no hook; allowed: .*did you mean '{meant}'"):
+    with pytest.raises(UsageError, match=rf"Late.{hook} is not a hook; allowed: .*did you mean '{meant}'"):
         type("Late", (Event,), {hook: lambda self, trainer: None})
 
 

@@ -260,7 +260,7 @@ def test_numbers_in_another_order_of_bytes_are_refused() -> None:
     def work(communicator: ThreadCommunicator) -> None:
         communicator.all_reduce(np.ones(3, ">f8"))
 
-    with pytest.raises(UsageError, match="got a buffer of >f8; allowed: numbers in this machine's order of bytes"):
+    with pytest.raises(UsageError, match="got a buffer of >f8; allowed: numbers in this machine's byte order"):
         run_in_threads(2, work)
 
 

@@ -213,7 +213,7 @@ def test_no_nvidia_smi_is_no_error(tmp_path, monkeypatch) -> None:
 def test_a_command_that_hangs_is_given_up(tmp_path) -> None:
     fake(tmp_path, "hang", "exec sleep 30")
     # 0.3 s: long enough to start a shell, short enough not to slow the suite down.
-    assert environment._run([str(tmp_path / "hang")], timeout_s=0.3) == (None, "hang gave no answer in 0.3 s")
+    assert environment._run([str(tmp_path / "hang")], timeout_s=0.3) == (None, "hang did not answer within 0.3 s")
 
 
 def git(folder: Path, *words: str) -> None:

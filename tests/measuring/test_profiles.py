@@ -61,8 +61,8 @@ def test_a_single_workload_and_a_single_submission() -> None:
 
 def test_times_that_are_none() -> None:
     for times, told in (
-        ({}, "a profile of nothing; allowed: at least one workload"),
-        ({"w": {}}, "a profile of nothing"),
+        ({}, "a profile without times; allowed: at least one workload"),
+        ({"w": {}}, "a profile without times"),
         ({"w": {"a": math.nan}}, "'a' took nan on 'w'; allowed: a number above zero"),
         ({"w": {"a": 0.0}}, "'a' took 0.0 on 'w'"),
         ({"w": {"a": -1.0}}, "allowed: a number above zero, or infinity"),

@@ -23,7 +23,7 @@ def test_the_ends_are_the_tabulated_order_statistics(count: int, rank: int) -> N
 
 def test_six_samples_are_the_fewest() -> None:
     assert median_interval([1, 2, 3, 4, 5, 6]).half_width == 2.5
-    with pytest.raises(TooFewSamples, match=r"^5 samples; .* needs at least 6: measure more rounds"):
+    with pytest.raises(TooFewSamples, match=r"^5 samples; .* needs at least 6; remedy: measure more rounds"):
         median_interval([1, 2, 3, 4, 5])
     # Five would suffice for 90 % (1 - 2 * 0.5**5 = 0.94), but below six there is no interval at any confidence.
     with pytest.raises(TooFewSamples, match="at least 6"):

@@ -224,7 +224,7 @@ def test_a_back_end_without_a_clock_says_so() -> None:
         layer_clock = Framework.layer_clock
 
     (found,) = layer_times(mlp(features=4, hidden=3, classes=2), Plain(), [2], repetitions=1)
-    assert found.unavailable == "reference does not tell how long a layer takes"
+    assert found.unavailable == "reference does not measure the time of a layer"
     assert found.whole_step_s
 
 

@@ -124,7 +124,7 @@ def test_a_name_imports_its_own_family_only(install: Callable[..., Path]) -> Non
     ("module", "says"),
     [
         ("OURS = {}", "the recipes 'mlp' are registered as 'third_party_recipes.mlp:OURS', a dict; allowed: a Recipe"),
-        ("import nothing_of_that_name", "recipe 'mlp' needs the module 'nothing_of_that_name', which is not there"),
+        ("import nothing_of_that_name", "recipe 'mlp' needs the module 'nothing_of_that_name', which is not found"),
         ("", "recipe 'mlp' is registered as 'third_party_recipes.mlp:OURS', which cannot be loaded"),
     ],
 )

@@ -581,9 +581,9 @@ def test_where_labels_are_no_classes_there_is_no_accuracy_and_that_is_told(tmp_p
     (tmp_path / "pieces.py").write_text(PIECES + changed)
     result = execute(load_recipe(tmp_path / "pieces.py"), out=tmp_path)
     assert {verdict.value for verdict in result.verdicts} == {None}
-    assert all("the labels are no classes" in (verdict.missing or "") for verdict in result.verdicts)
+    assert all("the labels are not classes" in (verdict.missing or "") for verdict in result.verdicts)
     (tmp_path / "stops.py").write_text(PIECES + changed + 'FIXED["events"] = (d5.StopAtAccuracy(90),)\n')
-    with pytest.raises(RunFailed, match=r"StopAtAccuracy: there is no accuracy: the labels are no classes"):
+    with pytest.raises(RunFailed, match=r"StopAtAccuracy: there is no accuracy: the labels are not classes"):
         execute(load_recipe(tmp_path / "stops.py"), out=tmp_path)
 
 

@@ -349,7 +349,7 @@ class EngineSuite:
             assert executor.settings()["threads"] == threads
         assert d5.framework(self.name).threads == 1  # of the process, not of the object  # type: ignore[attr-defined]
         for wrong in (0, True, 1.0):
-            with pytest.raises(UsageError, match="threads; allowed: a whole number of at least 1"):
+            with pytest.raises(UsageError, match="threads; allowed: an integer from 1 to"):
                 framework.set_threads(wrong)
 
     def test_settings_are_told(self) -> None:

@@ -275,7 +275,7 @@ def test_where_there_is_no_accuracy_there_is_no_best(tmp_path: Path) -> None:
             del scores["accuracy"]
 
     with pytest.raises(
-        d5.UsageError, match=r"Checkpointer\(best='accuracy'\): there is none: the labels are no classes"
+        d5.UsageError, match=r"Checkpointer\(best='accuracy'\): there is none: the labels are not classes"
     ):
         trainer().train(1, [Without(), Checkpointer(tmp_path, best="accuracy")])
 
