@@ -89,7 +89,7 @@ def _check_apart(plan: Plan, recipe: Recipe, candidate: Candidate) -> float:
                 memory_limit_bytes=plan.memory_limit_bytes,
             )
     except OSError as error:
-        raise OutputError(f"the comparison cannot begin: {error}") from error
+        raise OutputError(f"the comparison cannot start: {error}") from error
     # A crash or hang is not a usage error: the proof reports it, and the other candidates continue.
     if outcome.answer is not None and outcome.reason is not None:
         raise RecipeError(outcome.reason)
@@ -103,6 +103,6 @@ def _check_file(recipe: Recipe, name: str) -> None:
         raise
     except Exception as error:  # a user's class may raise anything
         raise RecipeError(
-            f"the framework {name} raised {type(error).__name__} while it was made: {error}; allowed: a "
+            f"the framework {name} raised {type(error).__name__} when it was constructed: {error}; allowed: a "
             "d5.Framework or its class"
         ) from error

@@ -101,9 +101,9 @@ def settings_of(candidate: Candidate, kind: str) -> dict[str, Any]:
 def content_hash(recipe: Recipe) -> str:
     """Hash of everything that a candidate consists of, including the content of named files, except the number of
     threads."""
-    told = recipe.describe()
-    mutable = {key: value for key, value in told["mutable"].items() if key != "threads"}
-    return canonical_hash([told["fixed"], mutable, recipe.source_hash()])
+    reported = recipe.describe()
+    mutable = {key: value for key, value in reported["mutable"].items() if key != "threads"}
+    return canonical_hash([reported["fixed"], mutable, recipe.source_hash()])
 
 
 def check_plain(settings: Any, what: str) -> None:
@@ -118,13 +118,13 @@ def check_plain(settings: Any, what: str) -> None:
     """
     try:
         json.dumps(settings, allow_nan=False)
-        fault = "a key is no text" if _has_other_key(settings) else None
+        fault = "a key is not a string" if _has_other_key(settings) else None
     except (TypeError, ValueError) as error:
         fault = str(error)
     if fault is not None:
         raise RecipeError(
-            f"{what} cannot be handed to another process ({fault}); allowed: numbers, texts, lists and dicts of them "
-            "by texts; remedy: FILE.py:NAME for an object"
+            f"{what} cannot be passed to another process ({fault}); allowed: numbers, strings, and lists and dicts of "
+            "them with string keys; remedy: FILE.py:NAME for an object"
         )
 
 

@@ -41,15 +41,15 @@ def main(arguments: Sequence[str]) -> None:
 
     from deep5.core.errors import Deep5Error
 
-    tell = (folder / "doing.txt").write_text
-    tell("the imports")
+    report = (folder / "doing.txt").write_text
+    report("the imports")
     try:
-        answer, arrays = _job(request, tell, begin)
+        answer, arrays = _job(request, report, begin)
     except Deep5Error as error:
         answer, arrays = {"reason": str(error)}, {}
     except Exception as error:  # any error of a framework or of user code is the candidate's answer
         answer, arrays = {"reason": f"it raised {type(error).__name__}: {' '.join(str(error).split())[:500]}"}, {}
-    tell("the end")
+    report("the end")
     if arrays:
         _write_arrays(folder / ARRAYS, arrays)
     (folder / "answer.json").write_text(json.dumps({**answer, "memory_bytes": _largest_memory()}))
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _job(
-    request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The result in JSON types, and arrays by name."""
     from deep5.compare import inference, operators, training, whole_run
@@ -70,9 +70,7 @@ def _job(
 
     recipe = recipe_of(request)
     if content_hash(recipe) != request["content"]:
-        raise RecipeError(
-            f"{recipe.name}, or a file that it names, is not what it was at the beginning; remedy: begin again"
-        )
+        raise RecipeError(f"{recipe.name}, or a file that it names, has changed since the start; remedy: start again")
     if request["job"] == "check":
         check_candidate(recipe, request["kind"], request["framework"])
         return {}, {}
@@ -80,7 +78,7 @@ def _job(
         "training": training, "inference": inference, "operators": operators, "study": whole_run,
     }  # fmt: skip
     job: Job = kinds[request["kind"]].JOBS[request["job"]]
-    return job(recipe, request, tell, begin)
+    return job(recipe, request, report, begin)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -80,12 +80,14 @@ def run_comparison(
         options = options_left(load_comparison(resume), options, load_recipe(recipe).name)
     plan, recipes = make_plan(recipe, **options)
     checked_s = check_able(plan, recipes)
-    comparison = _Comparison(plan, recipes, Path(out), None if resume is None else Path(resume), tell or _untold, begin)
+    comparison = _Comparison(
+        plan, recipes, Path(out), None if resume is None else Path(resume), tell or _unreported, begin
+    )
     comparison.processes_s += checked_s
     return comparison.run()
 
 
-def _untold(line: str) -> None:
+def _unreported(line: str) -> None:
     """Discard progress lines."""
 
 
@@ -112,14 +114,16 @@ class _Comparison:
             return self._finish()
         except KeyboardInterrupt:
             self._end("aborted", "interrupted by the user")
-            told = f"interrupted; what the comparison left is in {self.folder.path}"
-            raise KeyboardInterrupt(f"{told}; to go on, add --resume {self.folder.path} to the command") from None
+            left = f"interrupted; partial results are in {self.folder.path}"
+            raise KeyboardInterrupt(f"{left}; to resume, add --resume {self.folder.path} to the command") from None
         except Deep5Error as error:
             self._end("failed", str(error))
-            raise RunFailed(f"{error}; what the comparison left is in {self.folder.path}") from error
+            raise RunFailed(f"{error}; partial results are in {self.folder.path}") from error
         except OSError as error:
             self._end("failed", str(error))
-            raise OutputError(f"the comparison cannot go on: {error}; what it left is in {self.folder.path}") from error
+            raise OutputError(
+                f"the comparison cannot continue: {error}; partial results are in {self.folder.path}"
+            ) from error
         except BaseException as error:
             self._end("failed", f"{type(error).__name__}: {error}")
             raise
@@ -133,7 +137,7 @@ class _Comparison:
             return
         found = calibration_of_this_machine(self.plan.threads)
         if found is None:
-            self.tell("this machine's noise floor is not known, or older than a day: it is measured, in about a minute")
+            self.tell("this machine has no noise floor, or one older than a day: measuring it, in about a minute")
             begin, before = perf_counter(), kept_calibration(self.plan.threads)
             found = calibrate(self.plan.threads)
             for line in said_of(found, before):
@@ -182,7 +186,7 @@ class _Comparison:
                 shutil.rmtree(own)  # a trajectory's arrays are large, and later ones do not need them
             shutil.rmtree(folder)
         if lost := self.folder.lost():
-            raise RunFailed(f"the comparison has rounds of what was not proved again: {'; '.join(lost)}")
+            raise RunFailed(f"the comparison has rounds of candidates that were not proved again: {'; '.join(lost)}")
         self.folder.judge(self._floors(), self.folder.rounds)
         self.folder.write()
         return able
@@ -196,8 +200,8 @@ class _Comparison:
         try:
             rows, left_out = self._rows(candidate, answer, outcome.answer, reference, folder)
         except Exception as error:  # a candidate may write anything, such as arrays of other shapes or an invalid file
-            told = f"its results are not those of this network ({type(error).__name__}: {error})"
-            self.folder.fail(candidate.label, "different", " ".join(told.split())[:500])
+            why = f"its results are not those of this network ({type(error).__name__}: {error})"
+            self.folder.fail(candidate.label, "different", " ".join(why.split())[:500])
             return False
         self.folder.prove(candidate.label, rows, left_out, outcome.answer["provenance"])
         if changed := self.folder.changed(candidate.label):
@@ -207,14 +211,14 @@ class _Comparison:
         wrong = next((row for row in rows if not row.passed), None)
         reason: str | None
         if self.plan.kind == "operators":
-            reason = None if parts else "none of its results is the reference's"
+            reason = None if parts else "none of its results equals the reference's"
         elif wrong is not None:
             reason = f"{wrong.what} is off by {wrong.relative:.2g}; allowed: {wrong.allowed:.2g} (part {wrong.part})"
         else:
             missing = {"training": {"b", "c"}, "inference": {"b"}}[self.plan.kind] - parts
             reason = f"nothing of part {', '.join(sorted(missing))} could be compared" if missing else None
             if self.plan.kind == "training" and reason is None and not any(map(is_of_an_update, rows)):
-                reason = "no update of its optimizer could be compared, nor what follows from one"
+                reason = "no update of its optimizer, and no result of one, could be compared"
         if reason is None:
             return True
         if left_out and (wrong is None or self.plan.kind == "operators"):

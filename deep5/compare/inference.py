@@ -37,12 +37,12 @@ _FEWEST, _PATIENCE = 20, 4
 
 
 def _outputs(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float, name: str | None
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float, name: str | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outputs on the first batches, in float64 and float32, of the recipe's framework or of another one by name."""
     from deep5.networks.transforms.precision import with_precision
 
-    tell("the assembly")
+    report("the assembly")
     if name is not None:
         recipe = of_reference(recipe)
     parts = assembled(recipe)
@@ -51,7 +51,7 @@ def _outputs(
     found: dict[str, Any] = {}
     left_out = []
     for dtype in ("float64", "float32") if name is None else ("float64",):
-        tell(f"the outputs in {dtype}")
+        report(f"the outputs in {dtype}")
         of = with_precision(network, dtype)
         try:
             executor = make(of)
@@ -71,34 +71,34 @@ def _outputs(
 
 
 def _reference(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    return _outputs(recipe, request, tell, begin, "reference")
+    return _outputs(recipe, request, report, begin, "reference")
 
 
 def _prove(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    return _outputs(recipe, request, tell, begin, None)
+    return _outputs(recipe, request, report, begin, None)
 
 
 def _time(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     from deep5.measuring import loops as timing
 
     before = machine_state()
     timing.self_test()
-    tell("the assembly")
+    report("the assembly")
     parts = assembled(recipe)
     executor = parts.executor
     inputs = first_batches(parts, 1)[0][1]
     size = len(next(iter(inputs.values())))
     work = timing.Work(call=executor.inference, arguments=(inputs,), synchronize=executor.synchronize)
     set_up_s = perf_counter() - begin
-    tell("the first call")
+    report("the first call")
     first_call_s = timing.time_loop(work, 1)
-    tell("the timed calls")
+    report("the timed calls")
     origin, budget_s = perf_counter(), _BUDGET_S[request["mode"]]
     samples: list[tuple[float, float, int]] = []
     found = steady_part([])
@@ -118,7 +118,7 @@ def _time(
     found = steady_part([seconds for _, seconds, _ in samples])
     outputs = executor.inference(inputs)
     finite = all(np.isfinite(np.asarray(to_numpy(value), np.float64)).all() for value in outputs.values())
-    tell("the peaks")
+    report("the peaks")
     return {
         "workloads": [
             {

@@ -30,7 +30,7 @@ def workload_name(key: Mapping[str, str]) -> str:
 
 
 def _results(
-    plan: Plan, request: Mapping[str, Any], tell: Callable[[str], object], *, double: bool
+    plan: Plan, request: Mapping[str, Any], report: Callable[[str], object], *, double: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outputs and gradients of the first call of every workload, by workload and position."""
     engine = framework(plan.frameworks[0])
@@ -42,7 +42,7 @@ def _results(
     reasons = {workload_name(entry): entry["reason"] for entry in left_out}
     for work in works:
         name = workload_name(work.key)
-        tell(f"the results of {name}")
+        report(f"the results of {name}")
         inputs, grads = random_values(work, plan.seed, plan.bounds)
         own = work
         if double:
@@ -80,17 +80,17 @@ def _doubled(work: Workload, inputs: Any, grads: Any) -> tuple[Workload, Any, An
 
 
 def _reference(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     plan = replace(_plan(recipe, request), frameworks=("reference",), device="cpu")
-    answer, arrays = _results(plan, request, tell, double=True)
+    answer, arrays = _results(plan, request, report, double=True)
     return {**answer, "provenance": _provenance(recipe)}, arrays
 
 
 def _prove(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    answer, arrays = _results(_plan(recipe, request), request, tell, double=False)
+    answer, arrays = _results(_plan(recipe, request), request, report, double=False)
     return {
         **answer,
         "provenance": _provenance(recipe),
@@ -109,16 +109,16 @@ def _provenance(recipe: Recipe) -> dict[str, Any]:
 
 
 def _time(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     before = machine_state()
     plan = _plan(recipe, request)
-    raw = measure_series(plan, request.get("round", 0), tell)
+    raw = measure_series(plan, request.get("round", 0), report)
     name = plan.frameworks[0]
     if not raw["series"]:
         reasons = [entry["reason"] for entry in raw["left_out"]]
-        raise Deep5Error(f"it runs none of the workloads; the first reason: {reasons[0] if reasons else 'none'}")
-    tell("the peaks")
+        raise Deep5Error(f"it ran no workload; the first reason: {reasons[0] if reasons else 'none'}")
+    report("the peaks")
     return {
         "workloads": [
             {

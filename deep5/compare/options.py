@@ -42,8 +42,8 @@ def _are_variations(value: Any) -> bool:
     return _are_settings(value) and all(map(_is_list, value.values()))
 
 
-_COUNT = _is_count, "a whole number, at least 0"
-_TEXT = _is_text, "a text"
+_COUNT = _is_count, "an integer of at least 0"
+_TEXT = _is_text, "a string"
 _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "frameworks": (_are_names, "a list of names, such as ['pytorch', 'jax']"),
     "vary": (_are_variations, "a dict of lists, such as {'optimizer': ['adam', 'momentum']}"),
@@ -82,7 +82,7 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     for name, value in options.items():
         if name not in _TAKES:
-            remedy = f"remedy: {_IN_PYTHON[name]}, as it is called in Python" if name in _IN_PYTHON else ""
+            remedy = f"remedy: {_IN_PYTHON[name]}, its name in Python" if name in _IN_PYTHON else ""
             raise UnknownName("option of a comparison", name, (*_TAKES, "out", "resume", "tell"), remedy=remedy)
         fits, allowed = _TAKES[name]
         if value is not None and not fits(value):

@@ -44,7 +44,7 @@ _WITHOUT_EFFECT = {
 }  # fmt: skip
 
 
-def kind_of(workload: Workload, asked: str | None) -> str:
+def kind_of(workload: Workload, requested: str | None) -> str:
     """The subject of a recipe's comparison.
 
     Raises:
@@ -53,12 +53,12 @@ def kind_of(workload: Workload, asked: str | None) -> str:
     name, allowed = workload.experiment.name, workload.compared
     if not allowed:
         raise UsageError(
-            f"{name} times {workload.compares} already; allowed: a recipe that trains a network, or one of operators; "
+            f"{name} itself times {workload.compares}; allowed: a recipe that trains a network, or one of operators; "
             "remedy: deep5 run"
         )
-    kind = asked or allowed[0]
+    kind = requested or allowed[0]
     if kind not in allowed:
-        raise UsageError(f"got {kind!r} as what is compared of {name}; allowed: {', '.join(allowed)}")
+        raise UsageError(f"got {kind!r} as the subject of a comparison of {name}; allowed: {', '.join(allowed)}")
     return kind
 
 
@@ -75,10 +75,10 @@ def candidates_of(
     made = []
     for values in itertools.product(*variations.values()):
         varied = dict(zip(variations, values, strict=True))
-        told = ", ".join(f"{key}={value}" for key, value in varied.items())
+        reported = ", ".join(f"{key}={value}" for key, value in varied.items())
         for name in frameworks:
-            parts = [name] if len(frameworks) > 1 or not told else []
-            label = ", ".join([*parts, *([told] if told else [])])
+            parts = [name] if len(frameworks) > 1 or not reported else []
+            label = ", ".join([*parts, *([reported] if reported else [])])
             made.append(Candidate(label=label, framework=name, settings={**settings, **varied}))
     return made
 
@@ -151,9 +151,9 @@ def make_plan(
         )
     labels = [candidate.label for candidate in made]
     if len(set(labels)) < len(labels) or not all(label.isprintable() for label in labels):
-        raise UsageError(f"candidates called {labels!r:.200}; allowed: printable names, each once")
+        raise UsageError(f"candidates named {labels!r:.200}; allowed: distinct, printable names")
     if baseline is not None and baseline not in labels:
-        raise UsageError(f"the baseline {baseline!r} is no candidate; allowed: {'; '.join(labels)}")
+        raise UsageError(f"the baseline {baseline!r} is not a candidate; allowed: {'; '.join(labels)}")
     recipes, contents = {}, {}
     for candidate in made:
         recipes[candidate.label] = loaded.with_settings(settings_of(candidate, kind))
@@ -169,13 +169,13 @@ def make_plan(
         raise UsageError(
             f"--threads {threads}, but {loaded.name} fixes threads={fixed}; allowed: that, or no --threads"
         )
-    asked = threads or recipes[labels[0]].value("threads") or default_threads("") or 1
-    here = len(processors(asked))
-    if asked > here:
-        raise UsageError(f"{asked} threads; allowed: at most {here}, the processors of this process")
+    requested = threads or recipes[labels[0]].value("threads") or default_threads("") or 1
+    here = len(processors(requested))
+    if requested > here:
+        raise UsageError(f"{requested} threads; allowed: at most {here}, the processors of this process")
     if rigorous and most is not None and most not in LOOKS:
         allowed = ", ".join(map(str, LOOKS))
-        raise UsageError(f"--processes {most} with --rigorous; allowed: {allowed}, after which a comparison is judged")
+        raise UsageError(f"--processes {most} with --rigorous; allowed: {allowed}, after which verdicts are computed")
     if not rigorous and most not in (None, 1):
         raise UsageError(f"--processes {most} without --rigorous; allowed: one; remedy: --rigorous")
     memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
@@ -186,7 +186,7 @@ def make_plan(
         mode=MODES[rigorous],
         candidates=tuple(made),
         baseline=baseline or labels[0],
-        threads=asked,
+        threads=requested,
         seed=secrets.randbits(31) if seed is None else seed,
         steps=steps,
         most=most or (LOOKS[-1] if rigorous else 1),
@@ -200,9 +200,9 @@ def _check_effect(kind: str, key: str) -> None:
     """Reject a setting without effect: two candidates with the same code would appear as different ones."""
     name = base(key.partition(".")[0])
     if name in _OWN:
-        raise UsageError(f"--set or --vary has {key!r}; allowed: {_OWN[name]}, which says it")
+        raise UsageError(f"--set or --vary has {key!r}; allowed: {_OWN[name]}, which sets it")
     if name in _WITHOUT_EFFECT[kind]:
-        raise UsageError(f"--set or --vary has {key!r}, which nothing depends on that is timed of {kind}")
+        raise UsageError(f"--set or --vary has {key!r}, which does not affect a comparison of {kind}")
 
 
 def _check_provable(candidate: Candidate, recipe: Recipe, kind: str) -> None:
@@ -218,7 +218,7 @@ def _check_provable(candidate: Candidate, recipe: Recipe, kind: str) -> None:
         if odd:
             raise UsageError(
                 f"{candidate.label} has {key}={recipe.value(key)!r:.60}; allowed: float32, no accumulation, and "
-                "batches of one size, for which the proof stands"
+                "batches of one size, which the proof covers"
             )
 
 
@@ -231,4 +231,4 @@ def _check_names(frameworks: Sequence[str]) -> None:
         if ":" in name and (fault := mode_fault(name)) is not None:
             raise UsageError(fault)
     if len(set(frameworks)) < len(frameworks):
-        raise UsageError(f"--frameworks {','.join(frameworks)} names one twice; allowed: each once")
+        raise UsageError(f"--frameworks {','.join(frameworks)} names a framework twice; allowed: each once")

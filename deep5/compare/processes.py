@@ -96,9 +96,9 @@ def run_process(
         pinned: Number of processors for the process and its children; None: as many as threads.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    asked, answer, doing = (folder / name for name in ("request.json", "answer.json", "doing.txt"))
+    requested, answer, doing = (folder / name for name in ("request.json", "answer.json", "doing.txt"))
     more = {"folder": str(folder), "processors": processors(pinned or threads), "parent": os.getpid()}
-    asked.write_text(json.dumps({**request, **more}))
+    requested.write_text(json.dumps({**request, **more}))
     begin = perf_counter()
     reason, memory = None, 0
     with tempfile.TemporaryFile() as said:
@@ -125,14 +125,14 @@ def run_process(
                 if memory > memory_limit_bytes:
                     reason = (
                         # Rounded up and down, so that the message shows the used memory above the limit.
-                        f"it took {math.ceil(memory / 2**20)} MiB of memory in {_doing(doing)}; allowed: "
+                        f"it used {math.ceil(memory / 2**20)} MiB of memory in {_doing(doing)}; allowed: "
                         f"{memory_limit_bytes >> 20} MiB; remedy: --memory-limit, or a smaller size"
                     )
                 elif os.fstat(said.fileno()).st_size > _MOST_SAID:
                     reason = f"it printed more than {_MOST_SAID >> 20} MiB in {_doing(doing)}"
                 elif perf_counter() - begin > time_limit_s:
                     reason = (
-                        f"it did not end within {time_limit_s:g} s, in {_doing(doing)}; remedy: --time-limit, or "
+                        f"it did not finish within {time_limit_s:g} s, in {_doing(doing)}; remedy: --time-limit, or "
                         "a smaller size"
                     )
                 if reason is not None:
@@ -211,16 +211,16 @@ def _fault(status: int, answer: Path, doing: Path, said: Any) -> str | None:
     size = said.seek(0, os.SEEK_END)
     said.seek(max(0, size - _TOLD_BYTES))
     lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
-    told = _brief(lines)
+    reported = _brief(lines)
     if status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-        why = "; the system does so where memory runs out" if name == "SIGKILL" else ""
-        return f"it was ended by {name} in {_doing(doing)}{why}{told}"
+        why = "; the system does so when memory runs out" if name == "SIGKILL" else ""
+        return f"it was killed by {name} in {_doing(doing)}{why}{reported}"
     if status or not answer.exists():
-        return f"it ended with the status {status} in {_doing(doing)}, without an answer{told}"
+        return f"it exited with status {status} in {_doing(doing)}, without an answer{reported}"
     return None
 
 
 def _brief(lines: Sequence[str]) -> str:
     last = " | ".join(line.strip()[:200] for line in lines[-_TOLD_LINES:])
-    return f"; it said: {last}" if last else ""
+    return f"; its last output: {last}" if last else ""

@@ -43,7 +43,7 @@ class ProofRow:
         """Whether the difference is within the allowed one; a NaN is not."""
         return self.relative <= self.allowed
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """The row in JSON types."""
         return {**asdict(self), "passed": self.passed}
 

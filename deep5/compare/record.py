@@ -83,7 +83,7 @@ class ComparisonRecord:
             "measurement": {
                 "clock": _CLOCK,
                 "scope": scope,
-                "order": "round after round, every candidate once a round in a fresh process, in a new random order",
+                "order": "round by round: each candidate once per round in a fresh process, in a new random order",
                 "most_processes": plan.most,
                 "processors": processors(plan.threads),
                 "time_limit_s": plan.time_limit_s,
@@ -154,10 +154,10 @@ class ComparisonRecord:
         self.path = left.folder.absolute()
         self.document = {**document, "reasons": ["the comparison has not finished"], "status": "aborted"}
         self.document["resumed"] = [*document["resumed"], _now()]
-        if any((told["software"].get("commit") or {}).get("dirty") for told in (document, now)):
+        if any((reported["software"].get("commit") or {}).get("dirty") for reported in (document, now)):
             self.warn(
-                "the comparison went on, and deep5's own source has changes that no commit holds: whether all rounds "
-                "ran the same is not known; remedy: a commit, and a new comparison"
+                "the comparison was resumed, and deep5's source has uncommitted changes: whether all rounds ran the "
+                "same code is not known; remedy: commit them, and start a new comparison"
             )
         self.document["equivalence"], self.document["proof"] = [], {"steps": None, "smooth": None}
         for row in self.document["candidates"]:
@@ -179,10 +179,10 @@ class ComparisonRecord:
 
         Includes the processes of a calibration if the comparison made one and recorded it.
         """
-        rows, told = self.document["processes"], self.document["resources"]
+        rows, reported = self.document["processes"], self.document["resources"]
         lived = sum(row["wall_s"] for row in rows)
         end = max((row["begin_s"] + row["wall_s"] for row in rows), default=0.0)
-        return end, lived if told is None else max(lived, told["processes_s"])
+        return end, lived if reported is None else max(lived, reported["processes_s"])
 
     def is_whole(self, number: int, labels: Sequence[str]) -> bool:
         """Whether candidates have already run in a round, one after another and without an interruption."""
@@ -225,7 +225,7 @@ class ComparisonRecord:
         self, label: str, rows: Sequence[ProofRow], left_out: Sequence[str], provenance: Mapping[str, Any]
     ) -> None:
         """Record a candidate's proof: its rows, the parts left out, and hashes of its inputs."""
-        self.document["equivalence"] += [row.told() for row in rows]
+        self.document["equivalence"] += [row.reported() for row in rows]
         own = self._candidate(label)
         own["left_out"] += list(left_out)
         own["proved_on"] = dict(provenance)
@@ -273,17 +273,17 @@ class ComparisonRecord:
                     filter(None, (row["peaks"][key], value)), default=None
                 )  # the worst row, counting an error as the worst
         row["memory_bytes"] = max(row["memory_bytes"] or 0, self.document["processes"][process]["memory_bytes"])
-        self.warn(*(f"{label}: {told}" for told in answer["warnings"]))
+        self.warn(*(f"{label}: {reported}" for reported in answer["warnings"]))
         for name, reason in answer.get("left_out", {}).items():
-            if (told := f"{name}: {reason}") not in row["left_out"]:
-                row["left_out"].append(told)
+            if (reported := f"{name}: {reason}") not in row["left_out"]:
+                row["left_out"].append(reported)
         proved = {(row["workload"], row["candidate"]) for row in self.document["equivalence"]}
         for own in answer["workloads"]:
             key = own["workload"], label
             if self._plan.kind == "operators" and key not in proved:
-                told = f"{own['workload']}: nothing of it could be compared with the reference"
-                if told not in row["left_out"]:
-                    row["left_out"].append(told)
+                reported = f"{own['workload']}: nothing of it could be compared with the reference"
+                if reported not in row["left_out"]:
+                    row["left_out"].append(reported)
                 continue
             about = {name: own.get(name) for name in ("workload", "flops", "bytes")}
             if about not in self.document["workloads"]:
@@ -295,10 +295,10 @@ class ComparisonRecord:
                 phase = "warm-up" if index < own["warm_up"] else "steady"
                 self._samples.append(RoundSample(*place, phase, index, seconds, calls, at))
 
-    def warn(self, *told: str) -> None:
+    def warn(self, *reported: str) -> None:
         """Add warnings on the uncertainty of the numbers, each once."""
         warnings = self.document["warnings"]
-        warnings += [sentence for sentence in dict.fromkeys(told) if sentence not in warnings]
+        warnings += [sentence for sentence in dict.fromkeys(reported) if sentence not in warnings]
 
     def judge(self, floors: Mapping[int, float], rounds: int) -> None:
         """Compute medians and verdicts from the samples of the first `rounds` rounds."""
@@ -376,5 +376,5 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"cannot write {path}: {error.strerror or error}; allowed: a folder that can be written; remedy: --out"
+            f"cannot write {path}: {error.strerror or error}; allowed: a writable folder; remedy: --out"
         ) from error

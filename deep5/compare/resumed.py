@@ -32,10 +32,10 @@ def options_left(left: ComparisonResult, given: Mapping[str, Any], recipe: str) 
     if (name := document["recipe"]["name"]) != recipe:
         # Checked before its kind, size, and candidates, which belong to that recipe.
         raise UsageError(
-            f"the comparison in {left.folder} is of {name}; got {recipe}; remedy: the recipe that it is of, or a new "
-            "comparison, without --resume"
+            f"the comparison in {left.folder} is of {name}; got {recipe}; remedy: that recipe, or a new comparison, "
+            "without --resume"
         )
-    told = document["measurement"]
+    reported = document["measurement"]
     options = {
         "size": document["recipe"]["size"],
         "kind": document["kind"],
@@ -43,10 +43,10 @@ def options_left(left: ComparisonResult, given: Mapping[str, Any], recipe: str) 
         "baseline": document["baseline"],
         "threads": document["threads"],
         "seed": document["seed"],
-        "steps": told["proof_steps"],
-        "most": told["most_processes"],
-        "time_limit_s": told["time_limit_s"],
-        "memory_limit_bytes": told["memory_limit_bytes"],
+        "steps": reported["proof_steps"],
+        "most": reported["most_processes"],
+        "time_limit_s": reported["time_limit_s"],
+        "memory_limit_bytes": reported["memory_limit_bytes"],
     }
     if not any(given.get(name) for name in _WHO):
         options["candidates"] = [_candidate(left, row) for row in left.candidates]
@@ -60,7 +60,7 @@ def _candidate(left: ComparisonResult, row: Mapping[str, Any]) -> Candidate:
     for text in made.texts:
         if any(mark in text for mark in "./\\"):
             raise UsageError(
-                f"the comparison in {left.folder} names {text!r:.200}, which may be a file, and none is read because a "
-                "folder names it; remedy: the whole command again, with its --frameworks, --vary and --set"
+                f"the comparison in {left.folder} names {text!r:.200}, which may be a file; deep5 reads no file that a "
+                "result folder names; remedy: repeat the whole command with its --frameworks, --vary and --set"
             )
     return made

@@ -36,19 +36,19 @@ def refuse_another(left: ComparisonResult, now: Mapping[str, Any]) -> None:
             then = {**then, **{name: now[key][name] for name in _LIMITS}}
         if then != now[key]:
             raise UsageError(
-                f"the comparison in {left.folder} has another {key!r} than this one; allowed: the same command, on "
+                f"the comparison in {left.folder} has a different {key!r}; allowed: the same command, on "
                 "the same machine and versions; remedy: a new one, without --resume"
             )
     known = document["calibration"]
     if known is not None and known["machine"] != machine_id():
         raise UsageError(
-            f"the comparison in {left.folder} was begun on another machine, or with other processors, whose "
-            "noise floor it has; remedy: there, or a new one, without --resume"
+            f"the comparison in {left.folder} was started on another machine, or with other processors, and has "
+            "their noise floor; remedy: resume it there, or start a new one, without --resume"
         )
-    ids = [str((told["software"].get("commit") or {}).get("id")) for told in (document, now)]
+    ids = [str((reported["software"].get("commit") or {}).get("id")) for reported in (document, now)]
     if ids[0] != ids[1]:
         raise UsageError(
-            f"the comparison in {left.folder} was begun by deep5's commit {ids[0]:.12}, and this is {ids[1]:.12}; "
+            f"the comparison in {left.folder} was started by deep5's commit {ids[0]:.12}, and this is {ids[1]:.12}; "
             "allowed: the same; remedy: a new one, without --resume"
         )
     mine, theirs = (

@@ -40,7 +40,7 @@ def framework_of(recipe: Recipe) -> Framework:
 
     _, known, _ = executor_factory(recipe_parts(recipe))
     if known is None:
-        raise UsageError(f"the recipe {recipe.name} has an executor of its own; allowed: a framework")
+        raise UsageError(f"the recipe {recipe.name} has its own executor; allowed: a framework")
     return known
 
 
@@ -142,20 +142,20 @@ def fault_of(plan: Plan, recipe: Recipe, proved_on: Mapping[str, Any] | None, an
     found, error = answer["settings"], answer["peaks"]["product_error"]
     for key, value in (proved_on or {}).items():
         if key in answer["provenance"] and answer["provenance"][key] != value:
-            return f"its {key} is not what it was when the candidate was proved"
+            return f"its {key} changed after the proof of the candidate"
     declared = plan.kind != "operators" and bool(recipe.value("tf32"))
     # Recipes of operators have no such key.
-    remedy = "" if plan.kind == "operators" else "; remedy: tf32=True in the recipe, which lets all candidates round so"
+    remedy = "" if plan.kind == "operators" else "; remedy: tf32=True in the recipe, which allows it for all candidates"
     if plan.kind != "operators" and found.get("dtype") not in (None, "float32"):
-        return f"it computes in {found['dtype']}; asked for: float32"
-    for what, asked, got in (
+        return f"it computes in {found['dtype']}; requested: float32"
+    for what, requested, got in (
         ("threads", plan.threads, found.get("threads")),
         ("processors", processors(plan.threads), found.get("affinity")),
     ):
-        if got is not None and got != asked:
-            return f"it has {got} as {what}; asked for: {asked}"
+        if got is not None and got != requested:
+            return f"it has {got} as {what}; requested: {requested}"
     if found.get("tf32") is True and not declared:
-        return f"it rounds float32 to TF32, as it says itself; asked for: float32{remedy}"
+        return f"it reports that it rounds float32 to TF32; requested: float32{remedy}"
     if error is not None and not error <= _EXACT and not declared:
         return f"its matrix products in float32 are off by {error:.1g}; allowed: {_EXACT:g}{remedy}"
     return None

@@ -32,7 +32,7 @@ def load_study(
     """
     recipe = load_recipe(name_or_path)
     if recipe.path is None:
-        raise RecipeError(f"the recipe {name_or_path} has no file; allowed: one that has")
+        raise RecipeError(f"the recipe {name_or_path} has no file; allowed: a recipe in a file")
     at_size = recipe.at_size(size)
     if not workload_of(Experiment.of(at_size)).studied:
         raise UsageError(f"{recipe.name} trains nothing; allowed: a recipe that trains a network; remedy: deep5 run")
@@ -41,14 +41,14 @@ def load_study(
     if varied is not None:
         if study is not None:
             raise UsageError(
-                f"--vary, and {recipe.path} has a STUDY; allowed: one of them; remedy: leave --vary out (--only NAMES "
-                "takes some of the STUDY), or take the STUDY out of a copy of the recipe"
+                f"--vary, and {recipe.path} has a STUDY; allowed: one of them; remedy: omit --vary (--only NAMES "
+                "selects candidates of the STUDY), or remove the STUDY from a copy of the recipe"
             )
         study = varied
     if study is None:
         raise RecipeError(
             f"{recipe.path}: STUDY is None; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}; remedy: "
-            "one in the file, or --vary optimizer=adam,momentum"
+            "add one to the file, or --vary optimizer=adam,momentum"
         )
     if not isinstance(study, Mapping) or not study or not all(isinstance(own, Mapping) for own in study.values()):
         raise RecipeError(
@@ -56,19 +56,19 @@ def load_study(
         )
     for name, own in study.items():
         if not isinstance(name, str) or not name:
-            raise RecipeError(f"{recipe.path}: STUDY names the candidate {name!r}; allowed: a text")
+            raise RecipeError(f"{recipe.path}: STUDY names the candidate {name!r}; allowed: a nonempty string")
         if "seed" in own:
             raise UsageError(f"the candidate {name!r} sets 'seed'; allowed: --seeds, which every candidate has")
         at_size.with_settings(own)  # rejects settings of other than mutable parts, before anything runs
     return at_size, {name: dict(own) for name, own in study.items()}
 
 
-def target_of(recipe: Recipe, asked: Target | None = None) -> tuple[Target | None, list[str]]:
+def target_of(recipe: Recipe, requested: Target | None = None) -> tuple[Target | None, list[str]]:
     """The target of a study, and notes on it.
 
     Args:
         recipe: Its TimeToAccuracy or EpochsToAccuracy states the target.
-        asked: A target to use instead.
+        requested: A target to use instead.
 
     Raises:
         UsageError: A target that no metric of the recipe can evaluate.
@@ -80,24 +80,24 @@ def target_of(recipe: Recipe, asked: Target | None = None) -> tuple[Target | Non
         if metric.name in ("time_to_accuracy", "epochs_to_accuracy")
     ]
     goals = {goal for _, goal in stated}
-    if asked is None:
+    if requested is None:
         if len(goals) > 1:
-            told = ", ".join(f"{goal:g} %" for goal in sorted(goals))
-            return None, [f"METRICS state several targets ({told}), so no time to target was judged: --target says one"]
+            shown = ", ".join(f"{goal:g} %" for goal in sorted(goals))
+            return None, [f"METRICS state several targets ({shown}), so the study has none; remedy: --target"]
         return (Target(metric="test_accuracy", goal=goals.pop()) if goals else None), []
-    if asked.metric == "test_accuracy":
-        judged = "test_accuracy" in names or "epochs_to_accuracy" in names
-        judged = judged or ("time_to_accuracy", asked.goal) in stated
+    if requested.metric == "test_accuracy":
+        measured = "test_accuracy" in names or "epochs_to_accuracy" in names
+        measured = measured or ("time_to_accuracy", requested.goal) in stated
     else:
-        judged = asked.metric in names
-    if not judged:
-        remedy = "d5.TestAccuracy()" if asked.metric == "test_accuracy" else "d5.TestLoss()"
+        measured = requested.metric in names
+    if not measured:
+        remedy = "d5.TestAccuracy()" if requested.metric == "test_accuracy" else "d5.TestLoss()"
         raise UsageError(
-            f"the target is a {asked}, and {recipe.name} has the metrics {', '.join(sorted(names)) or 'none'}; "
+            f"the target is a {requested}, and {recipe.name} has the metrics {', '.join(sorted(names)) or 'none'}; "
             f"allowed: a metric that is measured; remedy: ({remedy}, None) in METRICS"
         )
-    own = asked.metric == "test_accuracy" and goals == {asked.goal}
-    return (Target(metric=asked.metric, goal=asked.goal) if own else asked), []
+    own = requested.metric == "test_accuracy" and goals == {requested.goal}
+    return (Target(metric=requested.metric, goal=requested.goal) if own else requested), []
 
 
 def chosen(settings: Mapping[str, Mapping[str, Any]], only: str | None) -> dict[str, Mapping[str, Any]]:

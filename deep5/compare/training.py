@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["JOBS", "SCOPE", "assembled", "first_batches", "hash_of", "in_types_of", "is_smooth"]
 
 SCOPE = (
-    "whole steps of the trainer, the batches taken from the sampler among them, divided by the samples they held and "
-    "multiplied by the batch size; every reading behind a synchronize; no evaluation, checkpoint or progress bar"
+    "whole steps of the trainer, including the batches taken from the sampler, divided by their number of samples and "
+    "multiplied by the batch size; every reading follows a synchronize; no evaluation, checkpoint or progress bar"
 )
 
 _RESTARTS = 11
@@ -38,18 +38,18 @@ _BUDGET_S = {"quick": 3.0, "rigorous": 1.5}
 
 
 def _reference(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The float64 trajectory of the reference, and states along it."""
     from deep5.networks.transforms.precision import with_precision
     from deep5.training.replay import Waypoints
 
-    tell("the assembly")
+    report("the assembly")
     recipe = of_reference(recipe)
     parts = assembled(recipe)
     double = with_precision(parts.executor.network, "float64")
     batches = first_batches(parts, request["steps"])
-    tell("the reference's trajectory in float64")
+    report("the reference's trajectory in float64")
     executor = executors_of(recipe, parts)(double)
     make = _maker(recipe, parts.framework)
     feeds = in_types_of(double, batches)
@@ -63,7 +63,7 @@ def _reference(
 
 
 def _prove(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """This candidate's part of the proof."""
     from safetensors.numpy import load_file
@@ -72,13 +72,13 @@ def _prove(
     from deep5.training.replay import Waypoints
     from deep5.training.trajectory import play
 
-    tell("the assembly")
+    report("the assembly")
     parts = assembled(recipe)
     network = parts.executor.network
     double = with_precision(network, "float64")
     batches = first_batches(parts, request["steps"])
     waypoints = Waypoints.of_arrays(load_file(request["waypoints"]))
-    tell("the proof's trajectories")
+    report("the proof's trajectories")
     feeds = {"float64": (double, in_types_of(double, batches)), "float32": (network, batches)}
     make = _maker(recipe, parts.framework)
     played = play(executors_of(recipe, parts), make, feeds, waypoints, _schedules(recipe, parts))
@@ -91,7 +91,7 @@ def _prove(
 
 
 def _time(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """First call, warm-up and steady state of the trainer's steps."""
     from deep5.core.tensors import to_numpy
@@ -101,13 +101,13 @@ def _time(
 
     before = machine_state()
     timing.self_test()
-    tell("the assembly")
+    report("the assembly")
     parts = assembled(recipe)
     trainer = Trainer(parts.executor, parts.optimizer, parts.train_sampler, seed=parts.seeds["noise"])
     timed_read(parts.executor)  # a framework's first copy to the host is not part of the training
     clock = StepClock(parts.batch_size, _BUDGET_S[request["mode"]])
     set_up_s = perf_counter() - begin
-    tell("the training that is timed")
+    report("the training that is timed")
     # A schedule is part of the step; events that save, draw, or stop are not.
     own = [event for event in parts.events if isinstance(event, Scheduled)]
     with timing.collector_spared():
@@ -120,7 +120,7 @@ def _time(
             break
     fault = fault or unfinished(parts.executor, clock)
     loss = float(np.asarray(to_numpy(clock.outputs["loss"]), np.float64).reshape(-1)[0])
-    tell("the peaks")
+    report("the peaks")
     return {
         "workloads": [
             {

@@ -21,14 +21,14 @@ _RANK = (
 
 
 def _run(
-    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+    recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The name of the result folder, which holds the measurements; and the share of processors that others used.
 
     A recipe that requests ranks is run by ranks on the processors that this process is pinned to.
     """
     before = machine_state()
-    tell("the run")
+    report("the run")
     if recipe.ranks is None:
         from deep5.run.execute import execute
 

@@ -61,9 +61,7 @@ class TensorSpec:
     def __post_init__(self) -> None:
         # Dimensions and dtype are checked where they are used: there the message can name the input.
         if not isinstance(self.shape, (tuple, list)):
-            raise ShapeError(
-                f"got the shape {self.shape!r}; allowed: a tuple of dimensions; remedy: shape=('N', 3), say"
-            )
+            raise ShapeError(f"got the shape {self.shape!r}; allowed: a tuple of dimensions, such as shape=('N', 3)")
 
     @property
     def size(self) -> int:

@@ -409,8 +409,8 @@ def test_what_is_undecided_says_why(changes: dict[str, Any], told: str) -> None:
 
 FAULTS = {
     "Aborts": ("failed", "ended by SIGABRT in the proof's trajectories"),
-    "Leaves": ("failed", "ended with the status 0 in the proof's trajectories, without an answer"),
-    "Hangs": ("failed", "did not end within 25 s, in the proof's trajectories; remedy: --time-limit"),
+    "Leaves": ("failed", "exited with status 0 in the proof's trajectories, without an answer"),
+    "Hangs": ("failed", "did not finish within 25 s, in the proof's trajectories; remedy: --time-limit"),
     "Hoards": ("failed", "MiB of memory in the proof's trajectories; allowed: 1024 MiB; remedy: --memory-limit"),
     "Babbles": ("different", "off by nan"),
     "Floods": ("failed", "it printed more than 64 MiB in the proof's trajectories"),
@@ -551,7 +551,7 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
     ("options", "match"),
     [
         ({"frameworks": ["reference"]}, "one candidate, reference; allowed: at least two"),
-        ({"frameworks": ["reference", "reference"]}, "names one twice"),
+        ({"frameworks": ["reference", "reference"]}, "names a framework twice"),
         ({"frameworks": ["reference", "nothing"]}, "nothing"),
         ({"frameworks": ["pytorhc"]}, "unknown framework 'pytorhc'; .*did you mean 'pytorch'"),
         ({"frameworks": ["pytorch:compield"]}, "unknown mode of the framework 'pytorch' 'compield'"),
@@ -560,23 +560,26 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
         ({"vary": "optimizer=adam"}, "got vary='optimizer=adam'; allowed: a dict of lists, such as "),
         ({"vary": {"optimizer": "adam"}}, "allowed: a dict of lists"),
         ({"settings": "batch_size=8"}, "allowed: a dict by keys of the recipe"),
-        ({"of": "inference"}, "unknown option of a comparison 'of'; allowed: baseline, .*; remedy: kind, as it is"),
-        ({"quiet": True}, "unknown option of a comparison 'quiet'; .*; remedy: tell, as it is called in Python"),
+        (
+            {"of": "inference"},
+            "unknown option of a comparison 'of'; allowed: baseline, .*; remedy: kind, its name in Python",
+        ),
+        ({"quiet": True}, "unknown option of a comparison 'quiet'; .*; remedy: tell, its name in Python"),
         ({"thread": 1}, "did you mean 'threads'"),
-        ({"threads": "2"}, "got threads='2'; allowed: a whole number"),
-        ({"seed": -1}, "got seed=-1; allowed: a whole number, at least 0"),
+        ({"threads": "2"}, "got threads='2'; allowed: an integer"),
+        ({"seed": -1}, "got seed=-1; allowed: an integer of at least 0"),
         ({"rigorous": "yes"}, "allowed: True or False"),
         ({"time_limit_s": "9"}, "allowed: a number of seconds"),
-        ({"frameworks": ["reference", "jax"], "baseline": "pytorch"}, "is no candidate; allowed: reference; jax"),
+        ({"frameworks": ["reference", "jax"], "baseline": "pytorch"}, "is not a candidate; allowed: reference; jax"),
         ({"frameworks": ["reference", "jax"], "kind": "operators"}, "allowed: training, inference"),
         ({"frameworks": ["reference", "jax"], "settings": {"epochs": 3}}, "'epochs' is fixed"),
-        ({"frameworks": ["reference", "jax"], "settings": {"events": []}}, "'events', which nothing depends on"),
-        ({"frameworks": ["reference"], "vary": {"scheme": ["gossip"]}}, "'scheme', which nothing depends on"),
+        ({"frameworks": ["reference", "jax"], "settings": {"events": []}}, "'events', which does not affect"),
+        ({"frameworks": ["reference"], "vary": {"scheme": ["gossip"]}}, "'scheme', which does not affect"),
         ({"frameworks": ["reference", "jax"], "settings": {"dataset": "mnist"}}, "'dataset' is fixed"),
         ({"frameworks": ["reference"], "vary": {"threads": [1, 2]}}, "allowed: --threads"),
         ({"frameworks": ["reference"], "vary": {"batch_size": []}}, "has no value"),
-        ({"frameworks": ["reference", "jax"], "settings": {"accumulate": 2}}, "for which the proof stands"),
-        ({"frameworks": ["reference", "jax"], "settings": {"precision": "bfloat16"}}, "for which the proof stands"),
+        ({"frameworks": ["reference", "jax"], "settings": {"accumulate": 2}}, "which the proof covers"),
+        ({"frameworks": ["reference", "jax"], "settings": {"precision": "bfloat16"}}, "which the proof covers"),
         ({"frameworks": ["reference", "jax"], "steps": 0}, "at least 2"),
         ({"frameworks": ["reference", "jax"], "time_limit_s": float("inf")}, "and finite"),
         ({"frameworks": ["reference", "jax"], "settings": {"framework": "jax"}}, "allowed: --frameworks"),
@@ -629,11 +632,11 @@ def test_a_candidates_own_file_is_not_run_in_the_process_of_the_comparison(
     found = run_comparison("digits_lenet", frameworks=frameworks, size="smoke", steps=2, out=tmp_path / "out")
     assert os.environ["XLA_FLAGS"] == ""
     assert [row["status"] for row in found.candidates] == ["timed", "timed", "failed"]
-    assert "it was ended by SIGABRT" in found.candidates[2]["reason"]
+    assert "it was killed by SIGABRT" in found.candidates[2]["reason"]
 
 
 def test_a_key_that_json_would_change_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"cannot be handed to another process \(a key is no text\)"):
+    with pytest.raises(RecipeError, match=r"cannot be passed to another process \(a key is not a string\)"):
         run_comparison(
             "digits_lenet", frameworks=["reference", "jax"], settings={"optimizer_kwargs": {"m": {0: 1}}}, out=tmp_path
         )
@@ -729,7 +732,7 @@ def test_a_comparison_goes_on_with_one_deep5_alone(quick: Any, tmp_path: Path) -
     folder = _cut(shutil.copytree(quick.folder, tmp_path / "left"), 4)
     document = json.loads((folder / "comparison.json").read_text())
     _interrupted(folder, {"software": {**document["software"], "commit": {"id": "0" * 40, "dirty": False}}})
-    with pytest.raises(UsageError, match=r"begun by deep5's commit 000000000000, and this is .*; allowed: the same"):
+    with pytest.raises(UsageError, match=r"started by deep5's commit 000000000000, and this is .*; allowed: the same"):
         run_comparison("digits_lenet", resume=folder)
 
 
@@ -749,7 +752,9 @@ def test_what_the_proof_behind_an_interruption_does_not_hold_for_is_not_lost(
     """A proof that fails for lack of time loses nothing: the measurements are there when the comparison resumes."""
     folder = shutil.copytree(quick.folder, tmp_path / "left")
     _interrupted(folder, {})
-    with pytest.raises(RunFailed, match="rounds of what was not proved again: reference: of the reference, in float64"):
+    with pytest.raises(
+        RunFailed, match="rounds of candidates that were not proved again: reference: of the reference, in float64"
+    ):
         run_comparison("digits_lenet", resume=folder, time_limit_s=0.2)
     document = json.loads((folder / "comparison.json").read_text())
     assert (document["status"], document["verdicts"]) == ("failed", [])
@@ -782,7 +787,9 @@ def test_what_the_proof_behind_an_interruption_does_not_hold_for_is_not_lost(
 def test_a_comparison_goes_on_where_its_noise_floor_holds(quick: Any, tmp_path: Path) -> None:
     folder = _cut(shutil.copytree(quick.folder, tmp_path / "left"), 4)
     _interrupted(folder, {"calibration": {**quick.document["calibration"], "machine": "another"}})
-    with pytest.raises(UsageError, match="begun on another machine, or with other processors, whose noise floor"):
+    with pytest.raises(
+        UsageError, match="started on another machine, or with other processors, and has their noise floor"
+    ):
         run_comparison("digits_lenet", resume=folder)
 
 
@@ -797,7 +804,7 @@ def test_a_candidates_file_that_changes_meanwhile_is_not_run(tmp_path: Path) -> 
             file.write_text(RULE.replace("0.01", "0.02"))
 
     options: dict[str, Any] = {"frameworks": ["reference"], "size": "smoke", "steps": 2, "tell": tell}
-    with pytest.raises(RunFailed, match="or a file that it names, is not what it was at the beginning"):
+    with pytest.raises(RunFailed, match="or a file that it names, has changed since the start"):
         run_comparison("digits_lenet", vary={"optimizer": ["sgd", f"{file}:Mine"]}, out=tmp_path / "out", **options)
 
 
@@ -855,7 +862,7 @@ def test_no_file_is_run_because_a_folder_names_it(place: str, quick: Any, tmp_pa
     folder = shutil.copytree(quick.folder, tmp_path / "left")
     rows = [{**row, place: {"optimizer": [named]} if place == "settings" else named} for row in quick.candidates]
     _interrupted(folder, {"candidates": rows})
-    with pytest.raises(UsageError, match=r"which may be a file, .*; remedy: the whole command again"):
+    with pytest.raises(UsageError, match=r"which may be a file, .*; remedy: repeat the whole command"):
         run_comparison("digits_lenet", resume=folder)
     assert not (tmp_path / "ran").exists()
 
@@ -1013,7 +1020,7 @@ def test_an_optimizer_of_which_no_update_can_be_compared_is_not_timed(tmp_path: 
     told = {row["label"]: (row["status"], row["reason"]) for row in found.candidates}
     status, reason = told["onnxruntime"]
     assert status == "failed"
-    assert reason.startswith("no update of its optimizer could be compared, nor what follows from one: in float64: ")
+    assert reason.startswith("no update of its optimizer, and no result of one, could be compared: in float64: ")
     assert told["reference"] == told["jax"] == ("timed", None)
     assert not any(sample.candidate == "onnxruntime" for sample in found.samples())
 
@@ -1027,7 +1034,7 @@ def test_an_optimizer_that_ends_its_process_ends_no_other(deep5: Command, tmp_pa
     document = json.loads(answer.out)
     found = document["candidates"]
     assert [row["status"] for row in found] == ["timed", "timed", "failed"]
-    assert "it ended with the status 7 in the reference's trajectory in float64" in found[2]["reason"]
+    assert "it exited with status 7 in the reference's trajectory in float64" in found[2]["reason"]
     # The process that checked whether the file can be run is not counted as work of deep5 itself.
     assert document["resources"]["processes_s"] > sum(row["wall_s"] for row in document["processes"]) + 0.1
 
@@ -1040,6 +1047,4 @@ def test_an_optimizer_of_a_recipe_in_a_file_ends_its_process_alone(deep5: Comman
     frameworks = ["--frameworks", "reference,onnxruntime"]
     answer = deep5("compare", "mine.py", *frameworks, "--size", "smoke", "--steps", "2")
     assert answer.status == 3, answer.err
-    assert (
-        "there is nothing to compare: reference: of the reference, in float64: it ended with the status 7" in answer.err
-    )
+    assert "there is nothing to compare: reference: of the reference, in float64: it exited with status 7" in answer.err

@@ -151,11 +151,11 @@ def test_a_result_of_another_element_type_is_different_and_tf32_undeclared_fails
     assert [reference["status"], same["status"]] == ["timed", "timed"]
     assert half["status"] == "different"
     assert half["reason"] == (
-        "none of its results is the reference's: Floor: its result 0 is float16; allowed: float32"
+        "none of its results equals the reference's: Floor: its result 0 is float16; allowed: float32"
     )
     assert (loose["status"], loose["observed"]["tf32"]) == ("failed", True)
     # Recipes of operators have no key to declare it: there is no remedy.
-    assert loose["reason"] == "it rounds float32 to TF32, as it says itself; asked for: float32"
+    assert loose["reason"] == "it reports that it rounds float32 to TF32; requested: float32"
 
 
 @pytest.mark.slow
@@ -164,8 +164,8 @@ def test_tf32_that_training_does_not_declare_fails_with_a_remedy(registered: Non
     found = compared("digits_lenet", "reference,same,loose", tmp_path, *options)
     assert [row["status"] for row in found.candidates] == ["timed", "timed", "failed"]
     assert found.candidates[2]["reason"] == (
-        "it rounds float32 to TF32, as it says itself; asked for: float32; remedy: tf32=True in the recipe, which lets "
-        "all candidates round so"
+        "it reports that it rounds float32 to TF32; requested: float32; remedy: tf32=True in the recipe, which allows "
+        "it for all candidates"
     )
 
 

@@ -92,7 +92,7 @@ def test_tensor_spec() -> None:
     with pytest.raises(ShapeError, match=r"float32\[-1\] has no known size: got the dimension -1; allowed: at least 0"):
         _ = TensorSpec(shape=(-1,)).size
     for given in (5, "N", None):
-        with pytest.raises(ShapeError, match=r"got the shape .*; allowed: a tuple of dimensions; remedy: shape="):
+        with pytest.raises(ShapeError, match=r"got the shape .*; allowed: a tuple of dimensions, such as shape="):
             TensorSpec(shape=given)  # type: ignore[arg-type]
 
 

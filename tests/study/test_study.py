@@ -263,13 +263,13 @@ def test_each_run_has_a_process_of_its_own_and_what_befalls_one_befalls_no_other
     assert {tuple(rest) for _, _, *rest in made} == {(os.getpid(), 1, 1)}  # pinned to as many as it has threads
     assert [len(own) for own in study.runs.values()] == [1, 0, 0]
     (crash,), (raised,) = study.failures["crash"], study.failures["raise"]
-    assert crash.startswith("seed 0: it was ended by SIGABRT in the run")
+    assert crash.startswith("seed 0: it was killed by SIGABRT in the run")
     assert raised.startswith("seed 0: the run failed: ")
     assert "ValueError: broken" in raised
     assert [own[0].seconds for own in study.reached.values()] == [pytest.approx(1, abs=1), math.inf, math.inf]
     document = json.loads((study.folder / "study.json").read_text())
     assert document["finished"] is True
-    assert document["candidates"]["crash"]["time_to_target"]["reasons"]["0"].startswith("failed: it was ended by ")
+    assert document["candidates"]["crash"]["time_to_target"]["reasons"]["0"].startswith("failed: it was killed by ")
     assert (study.folder / "accuracy.svg").is_file()
 
 
@@ -281,8 +281,8 @@ def test_a_run_that_hangs_or_grows_is_ended_at_a_limit(file: Path, tmp_path: Pat
     candidates = json.loads(answer.out)["candidates"]
     assert len(candidates["calm"]["runs"]) == 1
     (hang,), (grow,) = candidates["hang"]["failures"], candidates["grow"]["failures"]
-    assert hang.startswith("seed 0: it did not end within 9 s, in the run; remedy: --time-limit")
-    took = re.match(r"seed 0: it took (\d+) MiB of memory in the run; allowed: 667 MiB; remedy: --memory-limit", grow)
+    assert hang.startswith("seed 0: it did not finish within 9 s, in the run; remedy: --time-limit")
+    took = re.match(r"seed 0: it used (\d+) MiB of memory in the run; allowed: 667 MiB; remedy: --memory-limit", grow)
     assert took is not None, grow
     assert int(took[1]) > 667
     for _, process, *_ in seen(tmp_path):
@@ -646,7 +646,7 @@ def test_a_file_that_changes_meanwhile_is_not_run(file: Path, tmp_path: Path) ->
 
     study = run_study(file, only="small", seeds=(0,), out=tmp_path / "out", tell=tell)
     ((told,),) = study.failures.values()
-    assert told == "seed 0: both, or a file that it names, is not what it was at the beginning; remedy: begin again"
+    assert told == "seed 0: both, or a file that it names, has changed since the start; remedy: start again"
 
 
 def test_metrics_of_one_name_are_not_mixed(file: Path, tmp_path: Path) -> None:
@@ -681,7 +681,7 @@ def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:
         ("", "STUDY is None; allowed: a dict such as"),
         ("STUDY = {}", "STUDY is {}; allowed"),
         ("STUDY = {'a': 1}", "allowed: a dict such as"),
-        ("STUDY = {'': {}}", "names the candidate ''; allowed: a text"),
+        ("STUDY = {'': {}}", "names the candidate ''; allowed: a nonempty string"),
     ):
         file.write_text(RECIPE.partition("STUDY")[0] + text + "\n")
         with pytest.raises(RecipeError, match=told):
@@ -694,10 +694,10 @@ def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="allowed: at least one each, once"):
             run_study(file, seeds=seeds, out=tmp_path)
     file.write_text(TARGET)
-    with pytest.raises(RecipeError, match=r"cannot be handed to another process .*remedy: FILE.py:NAME for an object"):
+    with pytest.raises(RecipeError, match=r"cannot be passed to another process .*remedy: FILE.py:NAME for an object"):
         run_study(file, {"one": {"optimizer": object}}, out=tmp_path)
     # As a string, which it becomes in JSON, it is another key.
-    with pytest.raises(RecipeError, match=r"cannot be handed to another process \(a key is no text\)"):
+    with pytest.raises(RecipeError, match=r"cannot be passed to another process \(a key is not a string\)"):
         run_study(file, {"one": {"optimizer_kwargs": {"groups": [{0: 1.0}]}}}, out=tmp_path)
     with pytest.raises(UsageError, match=r"999 threads; allowed: at most \d+, the processors of this process"):
         run_study(file, {"one": {"threads": 999}}, out=tmp_path)
@@ -874,7 +874,7 @@ def test_what_varies() -> None:
 
 def test_wrong_usage(file: Path, deep5: Command) -> None:
     for arguments, told in (
-        (("--vary", "optimizer=sgd,adam"), "has a STUDY; allowed: one of them; remedy: leave --vary out"),
+        (("--vary", "optimizer=sgd,adam"), "has a STUDY; allowed: one of them; remedy: omit --vary"),
         (("--target", "accuracy=200"), "allowed: accuracy=97 (above 0, up to 100 %)"),
         (("--target", "f1=3"), "cannot read the target 'f1=3'"),
         (("--target", "loss=3"), "allowed: a metric that is measured; remedy: (d5.TestLoss(), None) in METRICS"),
@@ -914,7 +914,7 @@ def test_targets(file: Path) -> None:
     recipe, _ = load_study(file, varied={"one": {}})
     target, notes = target_of(recipe)
     assert target is None
-    assert notes[0].startswith("METRICS state several targets (1 %, 2 %), so no time to target was judged")
+    assert notes[0].startswith("METRICS state several targets (1 %, 2 %), so the study has none")
     file.write_text(TARGET.partition("METRICS")[0] + "METRICS = [(d5.TimeToAccuracy(9), None)]\n")
     recipe, _ = load_study(file, varied={"one": {}})
     assert target_of(recipe)[0] == Target(metric="test_accuracy", goal=9.0)

@@ -148,7 +148,7 @@ def test_ranks_that_hang_are_ended_at_the_limit_and_leave_nothing(
     study = run_study(file, only="hanging", seeds=(0,), out=tmp_path / "out", time_limit_s=20.0)
     assert time.monotonic() - begin < 60
     (told,) = study.failures["hanging"]
-    assert told.startswith("seed 0: it did not end within 20 s, in the run; remedy: --time-limit")
+    assert told.startswith("seed 0: it did not finish within 20 s, in the run; remedy: --time-limit")
     found = seen(tmp_path, "hanging", 2)
     assert len(found) == 2
     assert not any(_lives(about[2]) for about in found)
