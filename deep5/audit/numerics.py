@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,24 +79,25 @@ def check_numerics(
         )
 
 
-def check_threads(ledger: Ledger, who: str, asked: Any, found: Any, warnings: Sequence[str]) -> None:
+def check_threads(ledger: Ledger, who: str, requested: Any, found: Any, warnings: Sequence[str]) -> None:
     """Rule 3: the threads as read back are those requested, or the result reports the difference.
 
     Args:
         ledger: Receives the findings.
         who: Name used in findings.
-        asked: Number, or None for the framework's default.
+        requested: Number, or None for the framework's default.
         found: Number, or None if the framework does not report it.
         warnings: Warnings of a run; a comparison has none that excuse it, because such a candidate fails.
     """
-    if asked is None or found is None:
+    if requested is None or found is None:
         ledger.skip(f"threads of {who}: they were not asked for, or the framework does not say them")
         return
-    # "asked for" is in results of earlier versions.
-    own = tuple(f"the run {verb} {asked} threads and " for verb in ("requested", "asked for"))
-    said = any(
-        told.startswith(_NOT_DEFAULT) or (told.startswith(own) and f" has {found};" in told) for told in warnings
-    )
+    # Results of older versions say "asked for".
+    numbers = (re.escape(str(number)) for number in (requested, found))
+    own = re.compile(r"the run (?:asked for|requested) {} threads\b.* has {};".format(*numbers))
+    said = any(warning.startswith(_NOT_DEFAULT) or own.match(warning) for warning in warnings)
     ledger.hold(
-        3, asked == found or said, f"{who} has {found} threads; allowed: the {asked} asked for, or a warning of its own"
+        3,
+        requested == found or said,
+        f"{who} has {found} threads; allowed: the {requested} asked for, or a warning of its own",
     )

@@ -207,7 +207,9 @@ def _by_hand(plan: Plan) -> Callable[..., tuple[Callable[..., Any], Callable[[],
         try:
             made = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
-            raise UsageError(f"'bare' names {text!r}, which is not there ({error}); allowed: FILE.py:NAME") from error
+            raise UsageError(
+                f"'bare' names {text!r}, which cannot be imported ({error}); allowed: FILE.py:NAME"
+            ) from error
     if not callable(made):
         raise UsageError(f"'bare' gives a {type(made).__name__}; allowed: a function of framework and problem")
     return made  # type: ignore[no-any-return]

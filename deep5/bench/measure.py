@@ -31,7 +31,7 @@ __all__ = ["SCOPE", "main", "measure", "measure_here", "measure_series"]
 
 SCOPE = (
     "whole calls with inputs in the framework's memory, each finished by synchronize before the next begins; a "
-    "direction with gradients holds the forward pass too; the loop's own time is stated, not subtracted"
+    "direction with gradients includes the forward pass; the loop's own time is stated, not subtracted"
 )
 
 # Processors beyond the number of threads that a candidate may keep busy, for the interpreter's own work.
@@ -64,8 +64,8 @@ def measure(plan: Plan) -> list[dict[str, Any]]:
     else:
         found = [measure_here(plan)]
     if not any(raw["series"] for raw in found):
-        reasons = [entry["reason"] for raw in found for entry in raw["left_out"]] or ["there is nothing to run"]
-        raise RunFailed(f"not one candidate could be timed; the first reason: {reasons[0]}")
+        reasons = [entry["reason"] for raw in found for entry in raw["left_out"]] or ["no workload"]
+        raise RunFailed(f"no candidate could be timed; the first reason: {reasons[0]}")
     return found
 
 
@@ -88,8 +88,8 @@ def _in_fresh_process(plan: Plan, number: int) -> dict[str, Any]:
             )
         except subprocess.TimeoutExpired:
             raise RunFailed(
-                f"{_name(plan)} did not end within {_TIMEOUT_S} s in {_read(doing)} (it ran in a child process, which "
-                "was ended); remedy: look for a loop without an end, or run fewer sizes"
+                f"{_name(plan)} did not finish within {_TIMEOUT_S} s in {_read(doing)} (its child process was "
+                "killed); remedy: look for an endless loop, or run fewer sizes"
             ) from None
         # An operator's output is for its author; that of frameworks at startup is not.
         sys.stdout.write(done.stdout)
@@ -111,17 +111,17 @@ def _read(doing: Path) -> str:
     return doing.read_text() if doing.exists() else "the start"
 
 
-def _untold(doing: str) -> None:
+def _unreported(doing: str) -> None:
     """Discard progress messages."""
 
 
-def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _untold) -> dict[str, Any]:
+def measure_here(plan: Plan, process: int = 0, report: Callable[[str], object] = _unreported) -> dict[str, Any]:
     """Measure a plan in this process, and the machine's peaks before and after.
 
     Args:
         plan: The plan.
         process: Its number, for the record and the order.
-        tell: Called before each step that may crash, with words that follow "in".
+        report: Called before each step that may crash, with words that follow "in".
 
     Returns:
         The result of `measure_series`; `roofline`, and `peaks_flop_s` before and after.
@@ -133,8 +133,8 @@ def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _
     raw, works, ready = _started(plan, process)
     names = [candidate.framework for candidate in ready if not candidate.bare]
     before = peaks(plan, names)
-    _time(plan, raw, works, ready, tell, begin)
-    tell("the measurement of peaks")
+    _time(plan, raw, works, ready, report, begin)
+    report("the measurement of peaks")
     after = peaks(plan, names)
     roofline = before.merged(after)
     raw["roofline"] = {**asdict(roofline), "seen": dict(roofline.seen)}
@@ -142,13 +142,13 @@ def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _
     return raw
 
 
-def measure_series(plan: Plan, process: int = 0, tell: Callable[[str], object] = _untold) -> dict[str, Any]:
+def measure_series(plan: Plan, process: int = 0, report: Callable[[str], object] = _unreported) -> dict[str, Any]:
     """Measure a plan in this process, without peaks, which load frameworks that the plan does not name.
 
     Args:
         plan: The plan.
         process: Its number, for the record and the order.
-        tell: As for `measure_here`.
+        report: As for `measure_here`.
 
     Returns:
         `series`, each with its raw times; `left_out`, each with its reason; `settings` by framework; `warnings`;
@@ -159,7 +159,7 @@ def measure_series(plan: Plan, process: int = 0, tell: Callable[[str], object] =
     """
     begin = perf_counter()
     raw, works, ready = _started(plan, process)
-    _time(plan, raw, works, ready, tell, begin)
+    _time(plan, raw, works, ready, report, begin)
     return raw
 
 
@@ -192,7 +192,7 @@ def _time(
     raw: dict[str, Any],
     works: Sequence[Workload],
     ready: Sequence[Candidate],
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
     begin: float,
 ) -> None:
     """Add the times, settings, and warnings of the ready candidates to the document."""
@@ -201,8 +201,8 @@ def _time(
     with timing.collector_spared():
         for work in works:
             inputs, grads = random_values(work, plan.seed, plan.bounds)
-            made = _prepared(plan, work, ready, inputs, grads, raw, order, begin, tell)
-            tell(f"the timed calls of {work.direction.name}")
+            made = _prepared(plan, work, ready, inputs, grads, raw, order, begin, report)
+            report(f"the timed calls of {work.direction.name}")
             sample(plan, made, order, begin)
             if evictor is not None:
                 sample_cold(plan, made, evictor, order, begin)
@@ -210,7 +210,7 @@ def _time(
                 name = series.candidate.framework
                 if not series.candidate.bare and name not in raw["settings"]:  # hand-written code does not report them
                     raw["settings"][name] = series.prepared.settings()
-                raw["series"].append(series.told())
+                raw["series"].append(series.reported())
     if evictor is not None:
         evictor.close()
     raw["warnings"] += _thread_warnings(plan, raw["settings"], raw["series"])
@@ -222,13 +222,13 @@ def _start(plan: Plan, candidate: Candidate, raw: dict[str, Any]) -> str | None:
         engine = framework(candidate.framework)
     except MissingDependency as error:
         return str(error)
-    asked: dict[str, Callable[[], None]] = {
-        "the same bits again and no TF32": lambda: set_numerics(engine, plan),
+    requested: dict[str, Callable[[], None]] = {
+        "bit-identical results and without TF32": lambda: set_numerics(engine, plan),
         f"{plan.threads} threads": lambda: engine.set_threads(plan.threads),
     }
-    for what, ask in asked.items():
+    for what, request in requested.items():
         try:
-            ask()
+            request()
         except UsageError as error:
             if not candidate.bare:
                 raw["warnings"].append(
@@ -247,7 +247,7 @@ def _prepared(
     raw: dict[str, Any],
     order: Any,
     begin: float,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> list[Series]:
     """All candidates that run this workload correctly, after first call, check of results, calibration, and warm-up.
 
@@ -258,7 +258,7 @@ def _prepared(
 
     for which in order.permutation(len(ready)):
         candidate = ready[which]
-        tell(f"the first call of {work.direction.name} on {candidate.label}")
+        report(f"the first call of {work.direction.name} on {candidate.label}")
         try:
             series = Series(work=work, candidate=candidate, prepared=prepare(candidate, plan, work, inputs, grads))
             results = Results(label=candidate.label, bare=candidate.bare, arrays=call_first(series))
@@ -275,7 +275,7 @@ def _prepared(
     standard = standard_of(work, [tried[candidate][1] for candidate in in_order])
     for candidate in in_order:
         series, results = tried[candidate]
-        tell(f"the warm-up of {work.direction.name} on {candidate.label}")
+        report(f"the warm-up of {work.direction.name} on {candidate.label}")
         try:
             reason = standard if isinstance(standard, str) else difference(work, results, standard)
             reason = reason or warm_up(series, begin, plan)
@@ -291,9 +291,9 @@ def _prepared(
 
 def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Sequence[dict[str, Any]]) -> list[str]:
     """Candidates whose threads differ from the requested ones, by their report and by the processors they keep busy."""
-    asked = f"the run asked for {plan.threads} threads and"
+    requested = f"the run requested {plan.threads} threads and"
     said = [
-        f"{asked} {name} has {own['threads']}"
+        f"{requested} {name} has {own['threads']}"
         for name, own in settings.items()
         if own.get("threads") not in (None, plan.threads)
     ]
@@ -302,7 +302,7 @@ def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Seq
         busy[series["candidate"]] = max(series["processors"] or 0.0, busy.get(series["candidate"], 0.0))
     most = plan.threads + _BESIDE
     return said + [
-        f"{asked} {label} keeps {value:.2g} processors busy" for label, value in busy.items() if value > most
+        f"{requested} {label} keeps {value:.2g} processors busy" for label, value in busy.items() if value > most
     ]
 
 
@@ -310,12 +310,12 @@ def main(arguments: Sequence[str]) -> None:
     """Entry point of a fresh process: read the plan, measure, and write the result."""
     die_with_parent()
     wanted, got, doing, number = arguments
-    plan, tell = Plan.from_json(Path(wanted).read_text()), Path(doing).write_text
+    plan, report = Plan.from_json(Path(wanted).read_text()), Path(doing).write_text
     try:
-        raw = measure_here(plan, int(number), tell)
+        raw = measure_here(plan, int(number), report)
     except UsageError as error:
         raw = {"refused": str(error)}
     except Deep5Error as error:
         raw = {"failed": str(error)}
-    tell("the end")
+    report("the end")
     Path(got).write_text(json.dumps(raw, default=str))

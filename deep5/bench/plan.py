@@ -175,8 +175,7 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
             numpy_dtype(dtype)
         except TypeError as error:
             raise UsageError(
-                f"got the element type {dtype!r}; allowed: NumPy's name of one, such as 'float32', 'float16' or "
-                "'bfloat16'"
+                f"got the element type {dtype!r}; allowed: a NumPy name, such as 'float32', 'float16' or 'bfloat16'"
             ) from error
         if plan.bounds is not None:
             check_bounds(plan.bounds)
@@ -187,7 +186,7 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
         if len(plan.dtypes) > 1:
             raise UsageError(
                 f"the element types {', '.join(plan.dtypes)} are given with the problems {plan.problems!r}; allowed: "
-                "one, of every tensor"
+                "one for all tensors"
             )
         made = problem_set(plan.problems, plan.uses, plan.peak_dtype)
         operators = sorted({problem.operator for problem in made})
@@ -196,15 +195,15 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
         if plan.operator not in operators:
             raise UsageError(
                 f"the problems {plan.problems!r} are of {', '.join(operators)}; got the operator {plan.operator!r}; "
-                "remedy: one of these, or FILE.py:CLASS for an operator of your own on these sizes"
+                "remedy: one of these, or FILE.py:CLASS for your own operator on these sizes"
             )
         return tuple(problem for problem in made if problem.operator == plan.operator)
     if plan.operator is None:
         raise UsageError("neither an operator nor problems are given; allowed: 'operator', 'problems', or both")
     if not plan.shapes:
         raise UsageError(
-            f"the inputs of {plan.operator} are not known; remedy: --shape 64x64 for each of them, or --problems "
-            "deepbench.conv, say"
+            f"the inputs of {plan.operator} are not known; remedy: --shape 64x64 for each of them, or a set such as "
+            "--problems deepbench.conv"
         )
     dtypes = each_input("--dtype", plan.dtypes, len(plan.shapes))
     inputs = tuple(TensorSpec(shape=shape, dtype=dtype) for shape, dtype in zip(plan.shapes, dtypes, strict=True))
@@ -228,7 +227,7 @@ def remarks(plan: Plan, works: Sequence[Workload], left_out: Sequence[Mapping[st
     if plan.backward and without:
         uses = sorted({problem.use for problem in without if problem.use})
         said.append(
-            f"gradients are asked for, and {len(without)} of {len(problems)} problems have a forward pass alone"
+            f"gradients are requested, and {len(without)} of {len(problems)} problems have only a forward pass"
             + (f" (use {', '.join(uses)})" if uses else "")
         )
     halves = [entry for entry in left_out if entry["direction"] != FORWARD and "take=" not in entry["reason"]]
@@ -236,13 +235,13 @@ def remarks(plan: Plan, works: Sequence[Workload], left_out: Sequence[Mapping[st
     if halves:
         first = halves[0]
         said.append(
-            f"of problems whose forward pass is run, {len(halves)} directions with gradients are left out, such as "
+            f"{len(halves)} directions with gradients of problems whose forward pass runs are left out, such as "
             f"{first['problem']}, {first['direction']}: {first['reason']}"
         )
     if plan.bare and any(problem.operator in RECURRENT for problem in problems.values()):
         said.append(
-            "recurrent layers: deep5 runs cells of its own on most frameworks, and bare is the layer that the "
-            "framework has; their ratio compares implementations, and is not what deep5 costs"
+            "recurrent layers: deep5 runs its own cells on most frameworks, and bare is the framework's layer; their "
+            "ratio compares implementations and is not the overhead of deep5"
         )
     return said
 

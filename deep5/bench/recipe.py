@@ -103,7 +103,7 @@ def check_operators(parts: Parts) -> list[str]:
     except Deep5Error as error:
         raise RecipeError(f"{parts['operator'].where}{error}") from error
     if not works:
-        raise RecipeError(f"{parts['limit_gflop'].where}nothing is left to run; {_least(plan, left_out)}")
+        raise RecipeError(f"{parts['limit_gflop'].where}no problem is left to run; {_least(plan, left_out)}")
     _check_box(parts["box"], plan)
     notes.append(f"{len(works)} of {len(works) + len(left_out)} problems and directions would be run")
     return notes + remarks(plan, works, left_out)

@@ -43,4 +43,4 @@ def unsure(times: OperatorTimes) -> list[str]:
     number = sum(bool(row["warnings"]) for row in times.rows)
     if not number:
         return []
-    return [f"{number} of {len(times.rows)} numbers may be unstable; {OPERATORS} says which, why, and what to do"]
+    return [f"{number} of {len(times.rows)} numbers may be unstable; {OPERATORS} lists them with reasons and remedies"]

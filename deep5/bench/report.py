@@ -32,11 +32,11 @@ def seconds(value: float | None) -> str:
     return "-"
 
 
-def operator_table(told: Mapping[str, Any], console: Console) -> None:
+def operator_table(reported: Mapping[str, Any], console: Console) -> None:
     """Print the content of operators.json.
 
     Args:
-        told: Its content.
+        reported: Its content.
         console: The console to print to.
     """
     from rich import box
@@ -44,7 +44,7 @@ def operator_table(told: Mapping[str, Any], console: Console) -> None:
     from rich.text import Text
 
     wide = console.width >= _WIDE
-    cold = any(row["cold"] for row in told["rows"])
+    cold = any(row["cold"] for row in reported["rows"])
     names = ["median", "interval", *(["cold"] if cold else []), "GFLOP/s", "GB/s", "of peak"]
     names += ["first call", "memory"] if wide else []
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
@@ -52,7 +52,7 @@ def operator_table(told: Mapping[str, Any], console: Console) -> None:
     for name in names:
         table.add_column(name, overflow="fold", justify="right")
     before = ""
-    for row in told["rows"]:
+    for row in reported["rows"]:
         size = f"{row['title']}, {row['direction']}"
         if size != before:
             table.add_section()
@@ -73,51 +73,54 @@ def operator_table(told: Mapping[str, Any], console: Console) -> None:
         table.add_row(*map(Text, cells))
     console.print(table)
     lines = [
-        *_legend(told, wide),
-        *(f"{label}: {counts['measured']} of {counts['of']} measured" for label, counts in told["coverage"].items()),
+        *_legend(reported, wide),
+        *(
+            f"{label}: {counts['measured']} of {counts['of']} measured"
+            for label, counts in reported["coverage"].items()
+        ),
     ]
-    reasons = Counter((entry["candidate"], entry["reason"]) for entry in told["left_out"])
+    reasons = Counter((entry["candidate"], entry["reason"]) for entry in reported["left_out"])
     together: dict[tuple[str, int], list[str]] = {}
     for (candidate, reason), count in _grouped(reasons):
         together.setdefault((reason, count), []).append(candidate)
     for (reason, count), labels in list(together.items())[:_REASONS]:
-        whose = "every candidate" if 1 < len(labels) == len(told["coverage"]) else ", ".join(labels)
+        whose = "every candidate" if 1 < len(labels) == len(reported["coverage"]) else ", ".join(labels)
         lines.append(f"left out, {count} of {whose}{_short(reason)}")
     if len(together) > _REASONS:
         lines.append(f"… and {len(together) - _REASONS} more reasons; operators.json holds all of them")
-    unsure = Counter(("", text) for row in told["rows"] for text in row["warnings"])
-    lines += [f"! {count} of {len(told['rows'])}{text}" for (_, text), count in _grouped(unsure)]
-    lines += [f"warning: {text}" for text in told["warnings"]]
+    unsure = Counter(("", text) for row in reported["rows"] for text in row["warnings"])
+    lines += [f"! {count} of {len(reported['rows'])}{text}" for (_, text), count in _grouped(unsure)]
+    lines += [f"warning: {text}" for text in reported["warnings"]]
     for line in lines:
         console.print(Text(line))
 
 
-def _legend(told: Mapping[str, Any], wide: bool) -> list[str]:
+def _legend(reported: Mapping[str, Any], wide: bool) -> list[str]:
     """The meaning of columns, marks, and empty cells."""
-    rows, peak = told["rows"], told["roofline"]
+    rows, peak = reported["rows"], reported["roofline"]
     product_of, copy_of = (_fastest(peak["seen"], which) for which in (0, 1))
     copy = f"{peak['byte_s'] / 1e9:.4g} GB/s (copy, {copy_of})"
     if peak["flop_s"] is None:
-        lines = [f"of peak: - without a matrix product in {peak['dtype']} to hold it to; {copy} were measured"]
+        lines = [f"of peak: - without a matrix product in {peak['dtype']} to compare with; {copy} were measured"]
     else:
         lines = [
             f"of peak: of the roofline of {peak['flop_s'] / 1e9:.4g} GFLOP/s (product in {peak['dtype']}, "
-            f"{product_of}) and {copy}, the best measured here with threads={peak['threads']}; above it is what "
-            "caches served, or what beats that product"
+            f"{product_of}) and {copy}, the best measured here with threads={peak['threads']}; caches, or a "
+            "faster kernel than that product, can exceed it"
         ]
     if any(row["direction"] != FORWARD for row in rows):
         lines.append("backward: the forward pass and the gradients, in time and in operations")
     if any(row["gflop_s"] is None for row in rows):
-        lines.append("GFLOP/s: - without a formula for the operations; an operator of your own has a method flops")
+        lines.append("GFLOP/s: - without a formula for the operations; your own operator can define a method flops")
     if any(row["gbyte_s"] is None for row in rows):
-        lines.append("GB/s: - without specs, which say what comes out: a NativeOperator takes them as specs=")
+        lines.append("GB/s: - without specs of the outputs: a NativeOperator takes them as specs=")
     if wide and any(row["memory_bytes"] is not None for row in rows):
         lines.append(
-            "memory: by how much the first call raised what this process holds, code that it compiled too; what was "
-            "held already and used again does not show"
+            "memory: growth of this process's memory in the first call, including compiled code; memory that was "
+            "allocated before and reused is not included"
         )
     if any(row["warnings"] for row in rows):
-        lines.append("!: the number may be unstable, for the reasons below; - as interval: too few samples for one")
+        lines.append("!: the number may be unstable, for the reasons below; - as interval: too few samples")
     return lines
 
 
@@ -128,7 +131,7 @@ def _fastest(seen: Mapping[str, Sequence[float | None]], which: int) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LETTERS else f"{text[:_LETTERS].rstrip()} … (operators.json has the rest)"
+    return text if len(text) <= _LETTERS else f"{text[:_LETTERS].rstrip()} … (the rest is in operators.json)"
 
 
 def _grouped(reasons: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
@@ -140,8 +143,8 @@ def _grouped(reasons: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], i
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for (candidate, reason), count in reasons.items():
         found.setdefault((candidate, re.sub(r"[-+]?\d[\d.e+-]*", "", reason)), []).append((reason, count))
-    told = [
+    reported = [
         ((candidate, f"{', such as' * (len(alike) > 1)}: {alike[0][0]}"), sum(count for _, count in alike))
         for (candidate, _), alike in found.items()
     ]
-    return sorted(told, key=lambda item: -item[1])
+    return sorted(reported, key=lambda item: -item[1])

@@ -45,7 +45,7 @@ class Series:
     cold: list[tuple[float, float]] = field(default_factory=list)
     processors: list[float] = field(default_factory=list)  # processors kept busy while a sample was taken
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """The series in JSON types."""
         return {
             **self.work.key,
@@ -91,7 +91,7 @@ def warm_up(series: Series, begin: float, plan: Plan) -> str | None:
     series.warm_ups.append((perf_counter() - begin, each))
     budget = _BUDGET_S[plan.mode]
     if each > budget:
-        return f"one call takes {each:.2g} s; allowed: {budget:g} s a size"
+        return f"one call takes {each:.2g} s; allowed: {budget:g} s per size"
     if each < _LONG_S:
         series.calls, tried = timing.calibrate(loop)
         times, series.settled = timing.warm_up(loop, series.calls, _WARM_UP_S)

@@ -108,8 +108,8 @@ def _not_alike(times: OperatorTimes) -> list[str]:
     for ours, bare in times.pairs():
         ratios.setdefault(ours["framework"], []).append(ours["median_s"] / bare["median_s"])
     return [
-        f"{name} takes {median(found):.2f} times as long through deep5 as by hand (median of {len(found)}): another "
-        "implementation is compared, and the ratio is not what deep5 costs"
+        f"{name} takes {median(found):.2f} times as long through deep5 as in hand-written code (median of "
+        f"{len(found)}): the implementations differ, and the ratio is not the overhead of deep5"
         for name, found in ratios.items()
         if _surely_below(found, _ALIKE)
     ]
@@ -129,15 +129,15 @@ def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:
     if not seen or max(seen) <= (1 + _STEADY) * min(seen):
         return []
     return [
-        f"the peak was seen at {min(seen) / 1e9:.3g} and at {max(seen) / 1e9:.3g} GFLOP/s: the machine has other "
-        "work, or is throttled; shares are of the best one; remedy: a quiet machine"
+        f"the measured peak varies from {min(seen) / 1e9:.3g} to {max(seen) / 1e9:.3g} GFLOP/s: the machine has other "
+        "work, or is throttled; shares are of the best; remedy: a quiet machine"
     ]
 
 
-def roofline_of(told: Mapping[str, Any]) -> Roofline:
+def roofline_of(reported: Mapping[str, Any]) -> Roofline:
     """The peaks as read from the document."""
-    seen = {name: (rates[0], rates[1]) for name, rates in told["seen"].items()}
-    return Roofline(**{**told, "seen": seen})
+    seen = {name: (rates[0], rates[1]) for name, rates in reported["seen"].items()}
+    return Roofline(**{**reported, "seen": seen})
 
 
 def _row(
@@ -219,7 +219,7 @@ def _warnings(
         said.append(f"the times had not settled when the warm-up ended; {remedy}")
     drifts = [_drift([value for _, value in series["samples"]]) for _, series in group]
     if len(group) == 1 and abs(drifts[0]) > _DRIFT:
-        said.append(f"the times drift: the second half takes {drifts[0]:+.0%} against the first; {remedy}")
+        said.append(f"the times drift: the second half takes {drifts[0]:+.0%} relative to the first; {remedy}")
     if overhead_s > _OVERHEAD * middle:
         said.append(f"the loop itself takes {overhead_s / middle:.0%} of a call ({overhead_s * 1e9:.0f} ns)")
     if len(group) < processes:

@@ -358,7 +358,7 @@ def test_without_a_product_there_is_no_share_and_the_table_says_so() -> None:
     assert row["gflop_s"] == pytest.approx(2)
     assert row["share_of_peak"] is None
     assert row["share_of_roofline"] is None
-    assert "of peak: - without a matrix product in int64 to hold it to" in table(times)
+    assert "of peak: - without a matrix product in int64 to compare with" in table(times)
 
 
 def test_a_peak_of_a_slow_product_is_not_waited_for() -> None:
@@ -378,7 +378,7 @@ def test_of_two_measurements_of_peaks_each_librarys_better_one_is_taken() -> Non
 def test_peaks_are_measured_before_and_after_and_what_moved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Roofline(flop_s=5e10, byte_s=1e10, threads=1, dtype="float32", seen={"numpy": (5e10, 1e10)})
     fast = Roofline(flop_s=2e11, byte_s=1e10, threads=1, dtype="float32", seen={"numpy": (2e11, 1e10)})
-    for order, wanted in (((slow, fast), "the peak was seen at 50 and at 200 GFLOP/s"), ((fast, fast), "")):
+    for order, wanted in (((slow, fast), "the measured peak varies from 50 to 200 GFLOP/s"), ((fast, fast), "")):
         left = list(order)
         monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names, left=left: left.pop(0))
         times = summarise(measure(plan()))
@@ -552,8 +552,8 @@ def test_an_accelerators_numerics_that_cannot_be_set_any_more_are_said(monkeypat
     monkeypatch.setattr(type(framework(ENGINE)), "_set_numerics", refuse)
     (warning,) = measure_here(plan(device="cuda:0"))["warnings"]
     assert warning == (
-        f"{ENGINE} does not run with the same bits again and no TF32: it has started; remedy: --rigorous, which starts "
-        "fresh processes"
+        f"{ENGINE} does not run with bit-identical results and without TF32: it has started; remedy: --rigorous, "
+        "which starts fresh processes"
     )
     assert measure_here(plan())["series"]  # the host has no such setting
 
@@ -570,7 +570,7 @@ def test_threads_are_read_back_and_another_number_is_said(monkeypatch: pytest.Mo
     assert raw["warnings"] == []
     monkeypatch.setattr("deep5.frameworks.pytorch.framework.PyTorch.set_threads", lambda self, threads: None)
     (raw,) = measure(plan(threads=2))
-    assert raw["warnings"] == ["the run asked for 2 threads and pytorch has 1"]
+    assert raw["warnings"] == ["the run requested 2 threads and pytorch has 1"]
 
     def refuse(self: Any, threads: int) -> None:
         raise UsageError("it has started")
@@ -597,7 +597,7 @@ def test_processors_beyond_the_threads_are_told_of_code_by_hand_too() -> None:
     found = [{"candidate": "a", "processors": 1.02}, {"candidate": "a (bare)", "processors": None}]
     assert _thread_warnings(plan(), {}, found) == []
     found += [{"candidate": "a (bare)", "processors": 1.94}, {"candidate": "a (bare)", "processors": 1.5}]
-    assert _thread_warnings(plan(), {}, found) == ["the run asked for 1 threads and a (bare) keeps 1.9 processors busy"]
+    assert _thread_warnings(plan(), {}, found) == ["the run requested 1 threads and a (bare) keeps 1.9 processors busy"]
     assert _thread_warnings(plan(threads=2), {}, found) == []
 
 
@@ -605,7 +605,7 @@ def test_who_keeps_more_processors_busy_than_it_was_given_is_told(monkeypatch: p
     """Compares the processor's clock with the wall clock: here one that runs three times as fast."""
     monkeypatch.setattr("deep5.bench.series.process_time", lambda: 3 * perf_counter())
     (said,) = measure_here(plan())["warnings"]
-    assert re.fullmatch(r"the run asked for 1 threads and pytorch keeps \d+\.?\d* processors busy", said)
+    assert re.fullmatch(r"the run requested 1 threads and pytorch keeps \d+\.?\d* processors busy", said)
 
 
 def test_first_calls_come_in_another_order_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -626,7 +626,7 @@ def test_first_calls_come_in_another_order_each_process(monkeypatch: pytest.Monk
 def test_gradients_that_a_problem_has_not_are_told() -> None:
     products = Plan(problems="deepbench.gemm", backward=True, limit_gflop=0.01, take=2, frameworks=("reference",))
     assert remarks(products, *workloads(products)) == [
-        "gradients are asked for, and 2 of 2 problems have a forward pass alone (use inference_server, training)"
+        "gradients are requested, and 2 of 2 problems have only a forward pass (use inference_server, training)"
     ]
     assert measure(replace(products, rounds=1))[0]["warnings"] == remarks(products, *workloads(products))
     without = replace(products, backward=False)
@@ -634,10 +634,10 @@ def test_gradients_that_a_problem_has_not_are_told() -> None:
     trained = Plan(problems="deepbench.conv", uses=("training",), backward=True, take=2)
     assert remarks(trained, *workloads(trained)) == []
     whole = plan(operator="Add", shapes=((2,), (2,)), dtype="int64", backward=True)
-    alone = ["gradients are asked for, and 1 of 1 problems have a forward pass alone"]
+    alone = ["gradients are requested, and 1 of 1 problems have only a forward pass"]
     assert remarks(whole, *workloads(whole)) == alone
     made = recipe({"problems": "deepbench.gemm", "operator": None, "shapes": (), "backward": True}, {"take": 2})
-    assert any("have a forward pass alone" in note for note in check_operators(recipe_parts(made)))
+    assert any("have only a forward pass" in note for note in check_operators(recipe_parts(made)))
 
 
 def test_gradients_beyond_the_limit_are_told() -> None:
@@ -646,7 +646,10 @@ def test_gradients_beyond_the_limit_are_told() -> None:
     works, left_out = workloads(limited)
     assert [work.direction.name for work in works] == ["forward"]
     (said,) = remarks(limited, works, left_out)
-    assert "1 directions with gradients are left out, such as MatMul, backward: its work is 0.000184 GFLOP" in said
+    assert (
+        "1 directions with gradients of problems whose forward pass runs are left out, such as MatMul, backward: its "
+        "work is 0.000184 GFLOP" in said
+    )
     within = replace(limited, limit_gflop=1e-3)
     assert remarks(within, *workloads(within)) == []
 
@@ -654,7 +657,7 @@ def test_gradients_beyond_the_limit_are_told() -> None:
 def test_recurrent_layers_by_hand_are_told_to_be_another_implementation(bare: Callable[[str], str]) -> None:
     layers = Plan(problems="deepbench.rnn", take=1, bare=bare("product"))
     (said,) = remarks(layers, *workloads(layers))
-    assert "their ratio compares implementations, and is not what deep5 costs" in said
+    assert "their ratio compares implementations and is not the overhead of deep5" in said
     products = replace(layers, problems="deepbench.gemm")
     assert remarks(products, *workloads(products)) == []
 
@@ -671,7 +674,9 @@ def test_what_is_faster_than_by_hand_is_another_implementation() -> None:
         return summarise([{**found, "series": sizes}]).warnings
 
     (said,) = warnings(0.5e-3, 1e-3)
-    assert said.startswith("a takes 0.50 times as long through deep5 as by hand (median of 6): another implementation")
+    assert said.startswith(
+        "a takes 0.50 times as long through deep5 as in hand-written code (median of 6): the implementations differ"
+    )
     assert warnings(0.95e-3, 1e-3) == ()
     assert warnings(1.5e-3, 1e-3) == ()
 
@@ -688,7 +693,7 @@ def test_what_a_framework_has_not_is_listed(bare: Callable[[str], str]) -> None:
 
 @pytest.mark.slow
 def test_nothing_measured_is_a_failure(bare: Callable[[str], str]) -> None:
-    with pytest.raises(RunFailed, match=r"not one candidate could be timed; the first reason: .*no such kernel"):
+    with pytest.raises(RunFailed, match=r"no candidate could be timed; the first reason: .*no such kernel"):
         measure(Plan(operator=bare("refused"), shapes=((2, 2),), frameworks=(ENGINE,)))
 
 
@@ -748,7 +753,7 @@ def test_drift_an_unsettled_start_and_a_short_call_are_said() -> None:
     drifting = [1e-6] * 10 + [1.2e-6] * 10
     (row,) = summarise([raw(0, drifting, settled=False)]).rows
     said = " ".join(row["warnings"])
-    assert "the times drift: the second half takes +20% against the first; remedy: --rigorous" in said
+    assert "the times drift: the second half takes +20% relative to the first; remedy: --rigorous" in said
     assert "had not settled" in said
     assert "the loop itself takes 9% of a call (100 ns)" in said
     (row,) = summarise([raw(0, [1e-3] * 20)]).rows
@@ -1021,16 +1026,21 @@ def table(times: OperatorTimes, width: int = 130) -> str:
 def test_marks_and_empty_places_are_explained() -> None:
     plain = table(summarise([raw(0, [1e-3] * 7)]))
     assert "product in float32" in plain
-    for text in ("!: the number may be unstable", "GFLOP/s: -", "memory: by how much the first call", "backward: the"):
+    for text in (
+        "!: the number may be unstable",
+        "GFLOP/s: -",
+        "memory: growth of this process's memory",
+        "backward: the",
+    ):
         assert text not in plain, "nothing of the kind is in the table"
     odd = {"flops": None, "direction": "backward by data", "memory_bytes": 3 << 20}
     told = table(summarise([raw(0, [1e-3] * 5, **odd)]))
     assert " 3.0 MiB" in told
     assert "1 ms! - - 1 -" in told
-    assert "!: the number may be unstable, for the reasons below; - as interval: too few samples for one" in told
+    assert "!: the number may be unstable, for the reasons below; - as interval: too few samples" in told
     assert "! 1 of 1: 5 samples allow no interval; remedy: --rigorous" in told
     assert "GFLOP/s: - without a formula for the operations" in told
-    assert "memory: by how much the first call raised what this process holds, code that it compiled too" in told
+    assert "memory: growth of this process's memory in the first call, including compiled code" in told
     assert "backward: the forward pass and the gradients, in time and in operations" in told
 
 
@@ -1041,7 +1051,7 @@ def test_reasons_that_are_alike_or_long_are_told_in_short() -> None:
     found["left_out"] = [*work, {**series, "problem": "r", "reason": "x" * 1000}]
     told = table(summarise([found]))
     assert "left out, 2 of a, such as: its work is 2.5 GFLOP (limit_gflop=1)" in told
-    assert re.search("left out, 1 of a: x+ … \\(operators.json has the rest\\)", told.replace("x x", "xx"))
+    assert re.search("left out, 1 of a: x+ … \\(the rest is in operators.json\\)", told.replace("x x", "xx"))
     assert told.count("x") < 300
     other = {**series, "candidate": "b"}
     found["left_out"] = [{**entry, "problem": "q", "reason": "too large"} for entry in (series, other)]

@@ -384,7 +384,7 @@ def test_sizes_that_cannot_be_read_are_refused(text: str) -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UsageError, match="'6': 6 bytes are no whole number of elements of 4 bytes"):
+    with pytest.raises(UsageError, match="'6': 6 bytes are not a multiple of an element's 4 bytes"):
         parse_sizes("6", 4)
     with pytest.raises(UsageError, match="allowed: each size once"):
         parse_sizes("8,8", 4)
@@ -419,7 +419,7 @@ def test_the_command_prints_a_table_and_writes_a_folder(deep5: Command) -> None:
     assert told["wrong"] == []
     picture = (folder / "collective.svg").read_text()
     assert all(
-        what in picture for what in ("<svg", "time a call", "algorithm bandwidth (GB/s)", "bus bandwidth (GB/s)")
+        what in picture for what in ("<svg", "time per call", "algorithm bandwidth (GB/s)", "bus bandwidth (GB/s)")
     )
 
 
@@ -445,7 +445,7 @@ def test_a_wrong_algorithm_ends_the_command_with_status_1(tmp_path: Path) -> Non
     ("arguments", "told"),
     [
         (("--algorithms", "rign"), "unknown all-reduce algorithm 'rign'; allowed: .*; did you mean 'ring'"),
-        (("--algorithms", ","), "allowed: names with commas between, each once"),
+        (("--algorithms", ","), "allowed: comma-separated names, each once"),
         (("--sizes", "big"), "--sizes 'big' cannot be read"),
         (("--ranks", "1"), "--ranks 1: .*allowed: at least 2; remedy: --ranks 2"),
         (("--dtype", "float23"), "unknown element type 'float23'.*did you mean 'float32'"),

@@ -26,7 +26,7 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
     """
     alt = altair()
     if not summary.rows:
-        raise UsageError("there are no times to draw; allowed: at least one")
+        raise UsageError("no times to draw; allowed: at least one")
     names = list(dict.fromkeys(row.algorithm for row in summary.rows))
     color = by_name(alt.Color, "algorithm:N", line_styles(names)[0], title=None)
     values: list[dict[str, Any]] = [
@@ -44,9 +44,9 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
     ]
     data = alt.Chart(alt.Data(values=values))
     modelled = alt.Chart(alt.Data(values=[value for value in values if value["model"]]))
-    x = logarithmic(alt, alt.X, "bytes:Q", [value["bytes"] for value in values], "size of the buffer", "B")
+    x = logarithmic(alt, alt.X, "bytes:Q", [value["bytes"] for value in values], "buffer size", "B")
     ends = [value[key] for value in values for key in ("low", "high", "model") if value[key]]
-    y = logarithmic(alt, alt.Y, "s:Q", ends, "time a call", "s", _HEIGHT)
+    y = logarithmic(alt, alt.Y, "s:Q", ends, "time per call", "s", _HEIGHT)
     times = alt.layer(
         data.mark_rule(opacity=0.5, strokeWidth=1).encode(x=x, y=same_axis(y, "low:Q"), y2="high:Q", color=color),
         modelled.mark_line(strokeDash=[4, 3], strokeWidth=1).encode(x=x, y=same_axis(y, "model:Q"), color=color),
@@ -54,7 +54,7 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
     ).properties(
         width=WIDTH,
         height=_HEIGHT,
-        title=f"{summary.ranks} ranks; line: median of the slowest rank, with its interval; dashed: model",
+        title=f"{summary.ranks} ranks; line: median of the slowest rank with its interval; dashed: model",
     )
     rates = []
     for name in ("algorithm bandwidth", "bus bandwidth"):

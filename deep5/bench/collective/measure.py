@@ -123,7 +123,7 @@ def measure_collectives(
         CommunicationError: A call did not finish in time, or a rank is lost.
     """
     if communicator.size < 2:
-        raise UsageError("a collective on 1 rank, which has nobody to send to; allowed: at least 2; remedy: --ranks 2")
+        raise UsageError("a collective on 1 rank; allowed: at least 2 ranks; remedy: --ranks 2")
     functions: dict[str, AllReduceFunction] = {}
     for name in plan.algorithms:
         if name != LIBRARY and name not in algorithms:

@@ -70,7 +70,7 @@ class CollectivePlan:
             raise UnknownName("reduction", self.op, get_args(Reduction))
         if self.rounds < 1 or self.warm_up < 0:
             raise UsageError(
-                f"got {self.rounds!r} rounds after {self.warm_up!r} of warm-up; allowed: at least 1, and 0"
+                f"got {self.rounds!r} rounds and {self.warm_up!r} warm-up rounds; allowed: at least 1, and at least 0"
             )
         itemsize = np.dtype(self.dtype).itemsize
         bad = [size for size in self.sizes_bytes if size < 1 or size % itemsize]
@@ -113,7 +113,7 @@ def parse_algorithms(text: str | None, known: Iterable[str] = ALGORITHMS) -> tup
         if name not in allowed:
             raise UnknownName("all-reduce algorithm", name, allowed)
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"--algorithms {text!r}; allowed: names with commas between, each once: {', '.join(allowed)}")
+        raise UsageError(f"--algorithms {text!r}; allowed: comma-separated names, each once: {', '.join(allowed)}")
     return tuple(names)
 
 
@@ -140,7 +140,7 @@ def parse_sizes(text: str | None, itemsize: int, *, most: str = "64M") -> tuple[
     sizes = _range(text) if ":" in text else [_bytes(part, text) for part in text.split(",")]
     wrong = [size for size in sizes if size % itemsize]
     if wrong:
-        raise UsageError(f"--sizes {text!r}: {wrong[0]} bytes are no whole number of elements of {itemsize} bytes")
+        raise UsageError(f"--sizes {text!r}: {wrong[0]} bytes are not a multiple of an element's {itemsize} bytes")
     if len(set(sizes)) < len(sizes):
         raise UsageError(f"--sizes {brief(text)}; allowed: each size once")
     return tuple(sizes)
@@ -158,7 +158,7 @@ def parse_segment(text: str | None) -> int:
         return _bytes(text, text)
     except UsageError as error:
         raise UsageError(
-            f"--segment {brief(text)} cannot be read; allowed: a whole number of bytes above 0, with K, M or G behind"
+            f"--segment {brief(text)} cannot be read; allowed: bytes above 0, such as 64K; suffixes: K, M, G"
         ) from error
 
 
@@ -185,6 +185,7 @@ def _bytes(part: str, whole: str) -> int:
 
 def _unreadable(text: str) -> UsageError:
     return UsageError(
-        f"--sizes {brief(text)} cannot be read; allowed: FIRST:LAST or FIRST:LAST:FACTOR, the factor at least 2, sizes "
-        f"with commas between, in bytes with K, M or G behind, or {', '.join(SIZE_SETS)}{suggestion(text, SIZE_SETS)}"
+        f"--sizes {brief(text)} cannot be read; allowed: FIRST:LAST or FIRST:LAST:FACTOR with a factor of at least 2, "
+        f"comma-separated sizes such as 1K,1M (suffixes: K, M, G), or {', '.join(SIZE_SETS)}"
+        f"{suggestion(text, SIZE_SETS)}"
     )

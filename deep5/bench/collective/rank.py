@@ -31,7 +31,9 @@ def main(plan_file: str, out_file: str) -> int:
     try:
         rank = launched()
         if rank is None:
-            raise UsageError("this process is the only one; allowed: a rank of several; remedy: deep5 bench collective")
+            raise UsageError(
+                "this process is the only rank; allowed: one of several ranks; remedy: deep5 bench collective"
+            )
         communicator = join(rank)
         times = measure_collectives(communicator, CollectivePlan.from_json(Path(plan_file).read_text("utf-8")))
         if communicator.rank == 0:

@@ -43,7 +43,7 @@ def crowded(ranks: int) -> list[str]:
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if ranks <= processors:
         return []
-    return [f"{ranks} ranks share {processors} processors, and the model gives each its own: it says too little"]
+    return [f"{ranks} ranks share {processors} processors, and the model assumes one for each: it predicts too little"]
 
 
 def disturbed(times: CollectiveTimes) -> list[str]:
@@ -108,7 +108,7 @@ def start(
     if launcher == "threads":
         return _in_threads(plan, ranks, algorithms)
     if algorithms is not ALGORITHMS:
-        raise UsageError(f"algorithms of your own with --launcher {launcher}; allowed: threads")
+        raise UsageError(f"user-defined algorithms with --launcher {launcher}; allowed: threads")
     return _in_processes(plan, ranks, launcher)
 
 
@@ -132,7 +132,7 @@ def _in_processes(plan: CollectivePlan, ranks: int, launcher: str) -> Collective
         if ended.status == 130:
             raise KeyboardInterrupt(ended.error or "interrupted")
         if ended.status == UsageError.exit_status:
-            raise UsageError(ended.error or "a rank could not do what it was given")
+            raise UsageError(ended.error or "a rank rejected its arguments")
         if ended.status:
-            raise CommunicationError(ended.error or f"a rank ended with the status {ended.status}")
+            raise CommunicationError(ended.error or f"a rank exited with status {ended.status}")
         return CollectiveTimes.from_json(made.read_text("utf-8"))

@@ -44,7 +44,7 @@ def collective_plan(value: Callable[[str], Any], where: Callable[[str], str] = l
 
     chosen = read("dtype", dtype)
     itemsize = np.dtype(chosen).itemsize
-    asked = {
+    requested = {
         "sizes_bytes": read("sizes", lambda text: parse_sizes(text, itemsize)),
         "algorithms": read("algorithms", algorithms),
         "segment_bytes": read("segment", parse_segment),
@@ -53,7 +53,7 @@ def collective_plan(value: Callable[[str], Any], where: Callable[[str], str] = l
         "seed": value("seed"),
     }
     # Only the operation can still be invalid.
-    plan: CollectivePlan = read("op", lambda op: CollectivePlan(op=op, **asked))
+    plan: CollectivePlan = read("op", lambda op: CollectivePlan(op=op, **requested))
     return plan
 
 

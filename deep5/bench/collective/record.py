@@ -38,7 +38,7 @@ def collective_document(times: CollectiveTimes, summary: CollectiveSummary, laun
     """
     from deep5.measuring.environment import describe_software, describe_system
 
-    told = asdict(summary)
+    reported = asdict(summary)
     found = encode(
         {
             "version": _VERSION,
@@ -46,11 +46,11 @@ def collective_document(times: CollectiveTimes, summary: CollectiveSummary, laun
             "ranks": times.ranks,
             "launcher": launcher,
             "others_share": times.others_share,
-            "clock": "time.perf_counter_ns on every rank, around the call, behind a barrier; the slowest rank's",
-            "order": "all algorithms in a new random order every two rounds, turned in the second; size after size",
-            "machine": told["machine"],
+            "clock": "time.perf_counter_ns on every rank, around the call, after a barrier; the slowest rank's",
+            "order": "all algorithms in a new random order every two rounds, reversed in the second; size by size",
+            "machine": reported["machine"],
             "optimal_segment_bytes": {str(size): best for size, best in summary.optimal_segment_bytes.items()},
-            "rows": list(told["rows"]),
+            "rows": list(reported["rows"]),
             "measured": [_looked_at(each) for each in times.measured],
             "wrong": list(summary.wrong),
             "system": describe_system(),
@@ -119,8 +119,8 @@ def _writing(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"cannot write results to {out}: {error.strerror or error}; allowed: a folder that can be written; choose "
-            "another with --out"
+            f"cannot write results to {out}: {error.strerror or error}; allowed: a writable folder; remedy: another "
+            "--out"
         ) from error
 
 

@@ -82,12 +82,12 @@ def collective_table(summary: CollectiveSummary, console: Console, warnings: Seq
     console.print(table)
     machine = summary.machine
     lines = [
-        f"{summary.ranks} ranks; time: of the slowest rank, behind a barrier; algbw: size / time; "
+        f"{summary.ranks} ranks; time: of the slowest rank, after a barrier; algbw: size / time; "
         "busbw: algbw * 2(n - 1)/n",
-        f"model: L = {seconds(machine.latency_s)} a message, 1/G = {_rate(machine.gap_s_byte)}, 1/γ = "
+        f"model: L = {seconds(machine.latency_s)} per message, 1/G = {_rate(machine.gap_s_byte)}, 1/γ = "
         f"{_rate(machine.reduction_s_byte)}, from messages and additions measured here; ratio: measured / model",
         *(
-            ["sent: by the rank that sends most, as its communicator counts; of the library, what it was handed"]
+            ["sent: bytes sent by the rank that sends most, as counted by its communicator; for the library, its input"]
             * (len(names) > 6)
         ),
         *(f"warning: {sentence}" for sentence in warnings),
@@ -112,4 +112,4 @@ def _cells(row: CollectiveRow) -> list[str]:
 
 
 def _rate(seconds_byte: float) -> str:
-    return rate_text(1e-9 / seconds_byte) if seconds_byte else "too fast to tell"
+    return rate_text(1e-9 / seconds_byte) if seconds_byte else "too fast to measure"
