@@ -37,7 +37,8 @@ _TIMED = ("s", "ms", "us", "ns", "samples/s", "J")
 # Dates are in whole seconds, and the machine is examined between them and the clock: a share of a long run.
 _DATES_S, _DATES_SHARE = 5.0, 0.1
 # The warning of a run that was resumed with other threads or another framework.
-_WENT_ON = re.compile(r"went on with (?:an)?other ")
+# Results of older versions say "went on".
+_RESUMED = re.compile(r"(?:went on|was resumed) with (?:an)?other ")
 
 
 def audit_run(root: Path, ledger: Ledger) -> Result | None:
@@ -163,7 +164,7 @@ def _check_resumed(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """A run that was resumed in another environment reports it."""
     own = document["provenance"]["environment"]
     for entry in document["resumed"]:
-        said = any(_WENT_ON.search(told) for told in document["warnings"])
+        said = any(_RESUMED.search(told) for told in document["warnings"])
         ledger.hold(
             14,
             entry["environment"] == own or said,

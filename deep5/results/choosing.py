@@ -95,9 +95,9 @@ def unmatched(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> li
         known = [text for text, _ in seen.most_common(_LOOKED_AT)]
         more = f" and {len(seen) - _LISTED} more" if len(seen) > _LISTED else ""
         there = (
-            f"there are: {', '.join(sorted(known[:_LISTED]))}{more}{suggestion(str(wanted)[:_LETTERS], known)}"
+            f"available: {', '.join(sorted(known[:_LISTED]))}{more}{suggestion(str(wanted)[:_LETTERS], known)}"
             if seen
-            else "none has any"
+            else "no result has any"
         )
         said.append(f"no result has {printable(name)} {printable(wanted)[:_LETTERS]!r}; {there}")
     return said

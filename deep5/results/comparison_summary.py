@@ -330,21 +330,19 @@ def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> l
             )
         if count := unsettled.get((workload, candidate)):
             said.append(
-                f"{name}: {count} of {len(rounds)} processes reached no steady state; the second half of their samples "
-                "counts; remedy: a quiet machine, or a larger batch"
+                f"{name}: {count} of {len(rounds)} processes reached no steady state; only the second half of their "
+                "samples counts; remedy: a quiet machine, or a larger batch"
             )
         drifts = [drift(times) for times in rounds.values()]
         if len([value for value in drifts if abs(value) > _DRIFT]) > len(drifts) / 2:
             said.append(
-                f"{name}: the times drift by {median(drifts):+.0%} within a process; remedy: a quiet machine, or look "
-                "whether it is throttled"
+                f"{name}: the times drift by {median(drifts):+.0%} within a process; remedy: a quiet machine, or check "
+                "for throttling"
             )
         count = sum(far_out(times) for times in rounds.values())
         total = sum(map(len, rounds.values()))
         if count > _OUTLIERS * total:
-            said.append(
-                f"{name}: {count} of {total} samples lie far out; they count as they are; remedy: a quiet machine"
-            )
+            said.append(f"{name}: {count} of {total} samples lie far out and are included; remedy: a quiet machine")
         if len(middles) > 1 and max(middles) > (1 + 2 * _WIDE) * min(middles):
             spread = max(middles) / min(middles)
             said.append(f"{name}: processes differ by up to {spread - 1:.0%}; remedy: a quiet machine")
@@ -369,8 +367,8 @@ def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
             if document["threads"] > 1:
                 remedy += ", or --threads 1"
             said.append(
-                f"this machine is noisy: identical code may differ {far} with {each} each, and no smaller difference "
-                f"gets a verdict; remedy: {remedy}"
+                f"this machine is noisy: identical code may differ {far} with {each} per candidate, and no smaller "
+                f"difference gets a verdict; remedy: {remedy}"
             )
         if (document["calibration"].get("others_share") or 0.0) >= CROWDED:
             said.append(

@@ -46,7 +46,7 @@ def sentence(row: dict[str, Any]) -> str:
     words = "; ".join(_missing(row))
     why = f": {words}" if words else ""
     if row["smallest"] is not None:
-        return f"no difference shown{why} (one of {_excess(row['smallest'])} would have been)"
+        return f"no difference shown{why} (the smallest provable: {_excess(row['smallest'])})"
     if row["floor"] is not None and not words:
         return f"no difference shown (below {_excess(row['floor'])} it may be noise)"
     return f"no difference shown{why}"
@@ -57,14 +57,14 @@ def _missing(row: dict[str, Any]) -> list[str]:
     rounds, said = row["rounds"], []
     if row["p"] is None:
         if rounds > 1:
-            return [f"{rounds} rounds, and a claim takes {LOOKS[0]}"]
-        return ["no noise floor holds for it; the warnings say why"] if row["floor"] is None else []
+            return [f"{rounds} rounds, and a verdict needs {LOOKS[0]}"]
+        return ["it has no valid noise floor; see the warnings"] if row["floor"] is None else []
     if row["p"] > largest_p(rounds):
         said.append(f"p is {row['p']:.2g}, not {largest_p(rounds):.2g}")
     if None not in (row["low"], row["high"]) and row["low"] <= 1 <= row["high"]:
         said.append("the interval holds 1")
     if row["floor"] is None:
-        said.append(f"no noise floor is known of {rounds} rounds")
+        said.append(f"the noise floor of {rounds} rounds is not known")
     elif max(row["ratio"], 1 / row["ratio"]) <= row["floor"]:
         said.append(f"the ratio is within the noise floor, {_excess(row['floor'])}")
     return said
@@ -95,10 +95,10 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
         if (count := len(row["left_out"]) - _SHOWN) > 0:
             console.print(_text(f"{row['label']}: left out: {count} more, listed in {COMPARISON}"), overflow="fold")
     if (count := len(document["verdicts"])) > 1:
-        words = f"{count} verdicts, each by itself: of identical candidates at most 1 % would be called different"
+        words = f"{count} separate verdicts: at most 1 % of identical candidates would be called different"
         console.print(_text(words))
     if document["mode"] == "quick":
-        console.print(_text("quick: one process a candidate; --rigorous measures eight to thirty"))
+        console.print(_text("quick: one process per candidate; --rigorous measures eight to thirty"))
     for warning in document["warnings"]:
         console.print(_text(f"warning: {warning}"), overflow="fold")
     resources = document["resources"]
@@ -160,7 +160,7 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
                 ratio += f" ({verdict['low']:.3g} to {verdict['high']:.3g})"
         said = sentence(verdict) if verdict is not None else "baseline" if baseline else "-"
         if settings[row["candidate"]] != settings[result.document["baseline"]]:
-            said += "; it has other settings, and a proof of its own"
+            said += "; it has other settings and a separate proof"
         judged.append([name, duration(row["median_s"]), ratio, said])
         interval = "-" if row["low_s"] is None else f"{duration(row['low_s'])} to {duration(row['high_s'])}"
         shown = [
@@ -173,8 +173,10 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
         phases.append([name, *shown])
     _table(console, ["candidate", "median", "ratio", "verdict"], judged)
     if keys := _differing(result.document):
-        words = f"Candidates of another {' or '.join(keys)} have other settings, and were proved against a reference of"
-        console.print(_text(f"{words} their own: whether they compute the same is not known; a ratio is of time alone"))
+        words = (
+            f"Candidates with another {' or '.join(keys)} have other settings and a separate reference in the proof:"
+        )
+        console.print(_text(f"{words} whether they compute the same is not known; a ratio is only of time"))
     quick = result.document["mode"] == "quick"
     within = "95 % interval in its process" if quick else "95 % interval"
     _table(console, ["candidate", within, "set-up", "first call", "warm-up", "processes"], phases)
@@ -209,7 +211,7 @@ def _proof(document: dict[str, Any], console: Console) -> None:
     ]
     steps = document["proof"]["steps"]
     over = "" if steps is None else f" over {steps} {'batches' if document['kind'] == 'inference' else 'steps'}"
-    _table(console, ["candidate", f"proof{over}: the worst of each part", "error", "ULPs", "allowed", ""], rows)
+    _table(console, ["candidate", f"proof{over}: the worst row of each part", "error", "ULPs", "allowed", ""], rows)
 
 
 def _share(row: dict[str, Any]) -> float:

@@ -38,13 +38,13 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
     """
     name = left["run_id"]
     if left["status"] == "success":
-        raise CheckpointError(f"the run {name} is finished; allowed: one that was ended before its time")
+        raise CheckpointError(f"the run {name} is finished; allowed: an interrupted run")
     check_recipe(name, left["recipe"], now["recipe"], defaults)
     for key in _SAME:
         if left["provenance"][key] != now["provenance"][key]:
             raise CheckpointError(
-                f"the run {name} began with other content under {key!r}: its hash was {left['provenance'][key]}, it is "
-                f"{now['provenance'][key]}; remedy: the same data and initial weights as then"
+                f"the run {name} started with other content under {key!r}: its hash was {left['provenance'][key]}, now "
+                f"it is {now['provenance'][key]}; remedy: the original data and initial weights"
             )
     if left["seeds"] != now["seeds"]:
         raise CheckpointError(f"the run {name} has the seeds {left['seeds']}, got {now['seeds']}; remedy: --seed")
@@ -66,8 +66,8 @@ def check_name(name: str, folder: Path) -> None:
     """
     if name != folder.name:
         raise CheckpointError(
-            f"the folder {folder} is of the run {name!r} and has another name, as a copy has; allowed: the name of "
-            f"its run; remedy: give the folder its name back, {name}"
+            f"the folder {folder} of the run {name!r} was renamed or copied; allowed: the name of its run; remedy: "
+            f"rename it to {name}"
         )
 
 
@@ -89,7 +89,7 @@ def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], def
         raise CheckpointError(
             f"the run {name} has the size {left['size']!r}, got {now['size']!r}; remedy: --size {left['size']}"
         )
-    for part, remedy in (("fixed", "the recipe as it was then"), ("mutable", "the same --set as then")):
+    for part, remedy in (("fixed", "the original recipe"), ("mutable", "the original --set")):
         for key in sorted({*left[part], *now[part]} - _TOLD):
             was, got = (document[part].get(key, defaults.get(key)) for document in (left, now))
             if was != got:
@@ -101,10 +101,10 @@ def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], def
     if left["metrics"] != now["metrics"]:
         raise CheckpointError(
             f"the run {name} has other metrics or goals, {_brief(left['metrics'])}, got {_brief(now['metrics'])}; "
-            "remedy: the METRICS as they were then"
+            "remedy: the original METRICS"
         )
     if left["hash"] != now["hash"]:
-        raise CheckpointError(f"the fixed part of {name} has another hash; remedy: the recipe as it was then")
+        raise CheckpointError(f"the fixed part of {name} has another hash; remedy: the original recipe")
 
 
 def _brief(value: Any) -> str:
@@ -127,7 +127,7 @@ def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         ("another recipe file", left["provenance"]["recipe_source"], now["provenance"]["recipe_source"]),
     ]
     return [
-        f"the run went on with {what}: {_brief(was)} before, {_brief(got)} now; the same bits are not promised"
+        f"the run was resumed with {what}: {_brief(was)} before, {_brief(got)} now; it may not be bit-identical"
         for what, was, got in pairs
         if was != got
     ]

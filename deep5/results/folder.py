@@ -27,13 +27,13 @@ from deep5.results.validation import check_document, encode
 __all__ = ["ResultFolder", "locked"]
 
 _REMEDY = {
-    errno.EACCES: "give yourself write permission there, or choose another folder with --out",
-    errno.EPERM: "give yourself write permission there, or choose another folder with --out",
-    errno.EROFS: "the file system is read-only: choose another folder with --out",
-    errno.ENOSPC: "the disk is full: free some space, or choose another folder with --out",
-    errno.EDQUOT: "your quota is used up: free some space, or choose another folder with --out",
-    errno.ENOTDIR: "a part of the path is a file: remove it, or choose another folder with --out",
-    errno.EEXIST: "a part of the path is a file: remove it, or choose another folder with --out",
+    errno.EACCES: "remedy: grant yourself write permission, or choose another folder with --out",
+    errno.EPERM: "remedy: grant yourself write permission, or choose another folder with --out",
+    errno.EROFS: "the file system is read-only; remedy: choose another folder with --out",
+    errno.ENOSPC: "the disk is full; remedy: free some space, or choose another folder with --out",
+    errno.EDQUOT: "your quota is used up; remedy: free some space, or choose another folder with --out",
+    errno.ENOTDIR: "a part of the path is a file; remedy: remove it, or choose another folder with --out",
+    errno.EEXIST: "a part of the path is a file; remedy: remove it, or choose another folder with --out",
 }
 
 _CHUNK_BYTES = 1 << 16
@@ -212,7 +212,7 @@ def locked(path: Path) -> int:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             os.close(handle)
             raise UsageError(
-                f"a run still writes to {path}; allowed: one at a time; remedy: wait for it, or end it first"
+                f"a run still writes to {path}; allowed: one run at a time; remedy: wait for it, or stop it"
             ) from error
         # A file system without locks: concurrent use cannot be detected.
     return handle
@@ -243,7 +243,7 @@ def _plain(path: Path, flags: int, mode: str) -> IO[bytes]:
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no plain file")
+        raise OSError(errno.EINVAL, "it is not a plain file")
     return os.fdopen(handle, mode, buffering=0)
 
 
@@ -252,7 +252,5 @@ def _writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = _REMEDY.get(error.errno or 0, "choose another folder with --out")
-        raise OutputError(
-            f"{what}: {error.strerror or error}; allowed: a folder that can be written; {remedy}"
-        ) from error
+        remedy = _REMEDY.get(error.errno or 0, "remedy: choose another folder with --out")
+        raise OutputError(f"{what}: {error.strerror or error}; allowed: a writable folder; {remedy}") from error

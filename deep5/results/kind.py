@@ -64,7 +64,7 @@ def kind_of(folder: str | Path) -> str | None:
     if len(there) > 1:
         names = " and ".join(FILES[kind] for kind in there)
         raise UsageError(
-            f"{str(folder)!r:.200} holds {names}; allowed: one of them, as deep5 writes it; remedy: put each into a "
-            "folder of its own"
+            f"{str(folder)!r:.200} holds {names}; allowed: one of them, as deep5 writes it; remedy: move each into a "
+            "separate folder"
         )
     return there[0] if there else None

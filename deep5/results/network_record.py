@@ -117,8 +117,7 @@ class NetworkRecord:
             names = ", ".join(f"{plain(name)} ({counted(count, 'node')})" for name, count in found.unknown.items())
             console.print(
                 Text(
-                    f"No formula is known for {names}: what that costs is in no sum, and sums are the least that there "
-                    "can be.",
+                    f"No formula is known for {names}: sums exclude their cost and are lower bounds.",
                     style="bold",
                 )
             )
@@ -214,7 +213,7 @@ def _totals(found: NetworkAnalysis) -> list[tuple[str, str]]:
         ("FLOPs, work W", f"{least}{found.flops:,}"),
         ("depth D", f"{least}{found.depth:,}"),
         ("average parallelism W/D", "-" if parallel is None else f"{rates}{parallel:,.0f}"),
-        ("arithmetic intensity", "-" if intensity is None else f"{rates}{intensity:.3g} FLOPs a byte"),
+        ("arithmetic intensity", "-" if intensity is None else f"{rates}{intensity:.3g} FLOPs per byte"),
         ("activation memory", bytes_of["activation_bytes"]),
         ("peak training memory", f"{bytes_of['peak_training_bytes']}, without an optimizer's state and workspaces"),
     ]

@@ -16,7 +16,9 @@ __all__ = ["html_of", "render"]
 @singledispatch
 def html_of(value: object) -> str:
     """A value as HTML, without script, style or charts; `html_of.register` decorates a renderer of another type."""
-    raise TypeError(f"a notebook shows no {type(value).__name__}; remedy: register what draws it with html_of.register")
+    raise TypeError(
+        f"a notebook cannot show a {type(value).__name__}; remedy: register a function with html_of.register"
+    )
 
 
 def render(value: object) -> str:

@@ -51,7 +51,7 @@ class ProfileRecord:
         return {
             "by": self.by,
             "limit": self.limit,
-            "statistic": "median over the seeds; a run that failed, diverged or did not get there is infinite",
+            "statistic": "median over the seeds; a run that failed, diverged or missed the target is infinite",
             "division": "open" if self.open else "closed",
             "open": list(self.open),
             "workloads": {
@@ -123,7 +123,7 @@ def profile_studies(studies: Sequence[StudyFolder], by: str = "seconds", limit: 
             or seconds within a study are from several machines.
     """
     if by not in MEASURES:
-        raise UsageError(f"got {by!r} as what is counted; allowed: {', '.join(MEASURES)}")
+        raise UsageError(f"got by={by!r}; allowed: {', '.join(MEASURES)}")
     if not studies:
         raise UsageError("no study; allowed: at least one folder of 'deep5 study'")
     for place, study in enumerate(studies):
@@ -175,9 +175,9 @@ def _open(studies: Sequence[StudyFolder], shared: Sequence[str], by: str) -> lis
     found = []
     for study in studies:
         if study.size != _FULL:
-            found.append(f"{study.recipe} ran at its size {study.size!r}, and not in full")
+            found.append(f"{study.recipe} ran at size {study.size!r}, not full")
         elif study.division != "closed":
-            changed = "has runs that changed what the recipe fixes" if study.runs else "has no run that came to its end"
+            changed = "has runs that changed the recipe's fixed part" if study.runs else "has no finished run"
             found.append(f"{study.recipe} {changed}")
         if study.target.origin != "recipe":
             found.append(f"the target of {study.recipe}, a {study.target}, is not the recipe's own")
@@ -213,21 +213,19 @@ def _notes(studies: Sequence[StudyFolder], times: Mapping[str, Mapping[str, floa
     notes = []
     for study in studies:
         if not any(map(math.isfinite, times[study.recipe].values())):
-            notes.append(
-                f"no candidate reached the target of {study.recipe}: it counts for nobody, and lowers each score"
-            )
+            notes.append(f"no candidate reached the target of {study.recipe}: it lowers the score of every candidate")
         seeds = len(next(iter(study.reached.values())))
         if seeds < 5:
             notes.append(f"{study.recipe} has {seeds} seed{'s' * (seeds != 1)}: another seed may change the order")
     if len(studies) == 1:
-        notes.append("one workload says little of others: a profile is for several")
+        notes.append("one workload says little about others: a profile needs several")
     if by == "seconds":
-        notes.append("seconds are those of the machine and of the frameworks that ran; epochs and steps are not")
+        notes.append("seconds depend on the machine and the frameworks; epochs and steps do not")
         shared = [study.recipe for study in studies if not study.process_per_run]
         if shared:
             notes.append(
-                f"the runs of {', '.join(shared)} shared one process, as an older deep5 had it: what is loaded or "
-                "compiled once is on the clock of the first; remedy: run the study again"
+                f"the runs of {', '.join(shared)} shared one process, as in an older deep5: what is loaded or "
+                "compiled once counts for the first run; remedy: run the study again"
             )
     return notes
 

@@ -99,8 +99,8 @@ def read_ranks(folder: str | Path) -> tuple[RankRow, ...]:
     rows = [_row(entry) for entry in document] if isinstance(document, list) else [None]
     if not rows or None in rows or [row.rank for row in rows if row is not None] != list(range(len(rows))):
         raise UsageError(
-            f"{told_path(path)} is not as deep5 writes it; allowed: an entry a rank, in their order, of what it was "
-            "and sent; remedy: restore it from a copy"
+            f"{told_path(path)} is not as deep5 writes it; allowed: one entry per rank, in their "
+            "order; remedy: restore it from a copy"
         )
     return tuple(row for row in rows if row is not None)
 

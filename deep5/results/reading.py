@@ -73,11 +73,10 @@ def opened(path: str | Path, *, root: str | Path | None = None, most_bytes: int 
     try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
-            raise UsageError(f"{told_path(path)} is no plain file; allowed: one that deep5 wrote")
+            raise UsageError(f"{told_path(path)} is not a plain file; allowed: one that deep5 wrote")
         if about.st_size > most_bytes:
             raise UsageError(
-                f"{told_path(path)} has {about.st_size} bytes; allowed: at most {most_bytes}; remedy: leave its "
-                "folder out"
+                f"{told_path(path)} has {about.st_size} bytes; allowed: at most {most_bytes}; remedy: omit its folder"
             )
         file = os.fdopen(handle, "rb")
     except BaseException:
@@ -115,12 +114,12 @@ def _refusal(path: Path, root: Path, error: OSError | ValueError) -> UsageError:
     link = None if isinstance(error, ValueError) else next((own for own in below if own.is_symlink()), None)
     if link is not None:
         return UsageError(
-            f"{told_path(link)} is a link; allowed: what is in the folder itself; remedy: put a copy in its place"
+            f"{told_path(link)} is a link; allowed: files in the folder itself; remedy: replace it by a copy"
         )
     if isinstance(error, FileNotFoundError):
-        return NotThere(f"{told_path(path)} is not there; allowed: a file that deep5 wrote; remedy: check the path")
+        return NotThere(f"{told_path(path)} does not exist; allowed: a file that deep5 wrote; remedy: check the path")
     if isinstance(error, OSError) and error.errno == errno.ENXIO:  # a socket
-        return UsageError(f"{told_path(path)} is no plain file; allowed: one that deep5 wrote")
+        return UsageError(f"{told_path(path)} is not a plain file; allowed: one that deep5 wrote")
     why = (isinstance(error, OSError) and error.strerror) or error
     return UsageError(f"cannot read {told_path(path)}: {why}; allowed: a file that this user may read")
 
@@ -143,7 +142,7 @@ def read_text(path: str | Path, *, root: str | Path | None = None, most_bytes: i
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{told_path(path)} is no text in UTF-8 ({error}); remedy: restore it from a copy") from error
+        raise UsageError(f"{told_path(path)} is not UTF-8 text ({error}); remedy: restore it from a copy") from error
 
 
 def read_json(path: str | Path, *, root: str | Path | None = None, most_bytes: int = DOCUMENT_BYTES) -> Any:
@@ -157,7 +156,7 @@ def read_json(path: str | Path, *, root: str | Path | None = None, most_bytes: i
         return parsed(content)
     except ValueError as error:
         raise UsageError(
-            f"{told_path(path)} is truncated or no JSON ({error}); remedy: restore it from a copy"
+            f"{told_path(path)} is truncated or not JSON ({error}); remedy: restore it from a copy"
         ) from error
 
 
@@ -200,7 +199,7 @@ def parsed(content: bytes) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -245,8 +244,8 @@ def read_rows(
                 lines.begun = 0
                 if number >= most_rows:
                     raise UsageError(
-                        f"{told_path(path)} has more than {most_rows} rows; allowed: at most as many; remedy: leave "
-                        "its folder out"
+                        f"{told_path(path)} has more than {most_rows} rows; allowed: at most as many; remedy: omit "
+                        "its folder"
                     )
                 yield rows.line_num, row
         except (OSError, UnicodeDecodeError, csv.Error) as error:

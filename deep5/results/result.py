@@ -56,9 +56,9 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """One of `passed`, `FAILED`, `reported` (no goal) and `not judged` (a goal, and a run that did not finish)."""
+        """One of `passed`, `FAILED`, `reported` (no goal) and `not checked` (a goal, and a run that did not finish)."""
         if self.passed is None:
-            return "reported" if self.goal is None else "not judged"
+            return "reported" if self.goal is None else "not checked"
         return "passed" if self.passed else "FAILED"
 
 
@@ -177,7 +177,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Result:
         document = read_json(file, root=root)
     except NotThere as error:
         raise UsageError(
-            f"{path} is no result folder: it holds no {RESULT}; allowed: a folder that a run wrote"
+            f"{path} is not a result folder: it holds no {RESULT}; allowed: a folder that a run wrote"
         ) from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA_VERSION:

@@ -87,7 +87,7 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
         looked += 1
         if looked > _MOST:
             notes.append(
-                f"{told_path(root)} has more than {_MOST} folders; the rest is left out; remedy: list a part of it"
+                f"{told_path(root)} has more than {_MOST} folders; the rest is left out; remedy: list a subfolder"
             )
             break
         own = _result(path, folder or ".", study)
@@ -98,7 +98,7 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
             study = folder or "."
         if deep == depth:
             if depth == _DEEPEST:
-                notes.append(f"{told_path(folder)} is {_DEEPEST} folders deep; what is below is left out")
+                notes.append(f"{told_path(folder)} is {_DEEPEST} folders deep; deeper folders are left out")
             continue
         waiting += [
             (inside, f"{folder}/{name}" if folder else name, deep + 1, study)

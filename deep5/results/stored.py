@@ -136,7 +136,7 @@ class Stored:
             raise ValueError("not a stored result")
         for name in _FLAT:
             if not isinstance(found[name], (str, int, float, type(None))):
-                raise ValueError(f"{name} is of a wrong type")
+                raise ValueError(f"{name} has the wrong type")
         metrics = {label: (float(value), str(unit)) for label, (value, unit) in found["metrics"].items()}
         verdicts = {
             label: (str(word), float(ratio), _number(low), _number(high))
@@ -202,7 +202,7 @@ def _run(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
     own = document["framework"] or {}
     frameworks = document["recipe"]["mutable"].get("frameworks")
     missed = [verdict.label for verdict in verdicts if verdict.passed is False]
-    word = {True: "accepted", False: "not accepted", None: "not judged"}[result.accepted]
+    word = {True: "accepted", False: "not accepted", None: "not checked"}[result.accepted]
     return {
         **_common(document),
         "level": document["level"],

@@ -80,7 +80,7 @@ class Target:
             "goal": self.goal,
             "unit": unit,
             "origin": self.origin,
-            "judged": "at the evaluations that the recipe makes, on its test samples",
+            "judged": "at the recipe's evaluations, on its test samples",
         }
 
 
@@ -139,7 +139,7 @@ def time_to_target(result: Result, target: Target) -> Reached:
         UsageError: The run has no evaluations of this metric, or a damaged sample.
     """
     if result.status != "success":
-        return Reached.never(f"{result.status}: {'; '.join(result.reasons) or 'no reason is stated'}")
+        return Reached.never(f"{result.status}: {'; '.join(result.reasons) or 'no reason given'}")
     samples = result.samples()
     row = _first(result, samples, target)
     why = diverged(result, samples)
@@ -199,7 +199,7 @@ def _first(result: Result, samples: Mapping[str, Sequence[SampleRow]], target: T
     value = math.inf if row["value"] is None else float(row["value"])
     if not own_samples and row["value"] is not None and math.isfinite(value):
         raise UsageError(
-            f"{result.folder} states {row['name']} {value:g} and has no samples of it; allowed: a whole result folder; "
+            f"{result.folder} states {row['name']} {value:g} and has no samples of it; allowed: a complete folder; "
             "remedy: restore it from a copy"
         )
     if row["name"] == "time_to_accuracy":

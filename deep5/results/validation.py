@@ -64,15 +64,15 @@ def encode(value: Any, where: str = "document") -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise UsageError(f"{where} has the key {key!r} of type {type(key).__name__}; allowed: text")
+                raise UsageError(f"{where} has the key {key!r} of type {type(key).__name__}; allowed: strings")
         return {key: encode(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [encode(item, f"{where}[{index}]") for index, item in enumerate(value)]
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         return encode(value.item(), where)
     raise UsageError(
-        f"{where} is of type {type(value).__name__}; allowed: mappings, lists, text, numbers, booleans, None: "
-        "write large things with write_file"
+        f"{where} is of type {type(value).__name__}; allowed: mappings, lists, strings, numbers, booleans, None; "
+        "remedy: write large data with write_file"
     )
 
 
@@ -91,9 +91,9 @@ def _fault(value: Any, rule: Mapping[str, Any], root: Mapping[str, Any], where: 
         return f"{place} is {value!r}; allowed: {', '.join(map(repr, allowed))}"
     if isinstance(value, str):
         if len(value) < rule.get("minLength", 0):
-            return f"{place} is empty; allowed: text"
+            return f"{place} is empty; allowed: a nonempty string"
         if "pattern" in rule and re.search(rule["pattern"], value) is None:
-            return f"{place} is {value!r}; allowed: text that matches {rule['pattern']}"
+            return f"{place} is {value!r}; allowed: a string that matches {rule['pattern']}"
     elif isinstance(value, dict):
         return _object_fault(value, rule, root, where) or _combined_fault(value, rule, root, where)
     elif isinstance(value, list):

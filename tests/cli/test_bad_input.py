@@ -331,7 +331,7 @@ def test_operator_that_the_framework_lacks(deep5: Command, tmp_path: Path) -> No
 def test_out_folder_below_a_file(out: str, deep5: Command, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(RECIPE)
     (tmp_path / "file").write_text("kept")
-    case = Case("", ("cannot write results to .*file.*; allowed: a folder that can be written; .*--out",))
+    case = Case("", ("cannot write results to .*file.*; allowed: a writable folder; .*--out",))
     check(case, deep5("run", "own.py", "--out", out), tmp_path)
     assert (tmp_path / "file").read_text() == "kept"
 
@@ -343,7 +343,9 @@ def test_out_folder_without_permission(deep5: Command, tmp_path: Path, monkeypat
         raise PermissionError(13, "Permission denied")  # simulated: the superuser may write everywhere
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    case = Case("", ("cannot write results to .*results: Permission denied; allowed: .*; give yourself write",))
+    case = Case(
+        "", ("cannot write results to .*results: Permission denied; allowed: .*; remedy: grant yourself write",)
+    )
     check(case, deep5("run", "own.py"), tmp_path)
 
 

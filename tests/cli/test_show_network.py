@@ -100,7 +100,7 @@ def test_the_table_has_the_numbers_of_the_analysis(deep5: Command, tmp_path: Pat
     assert totals["FLOPs, work W"] == f"{found.flops:,}"
     assert totals["depth D"] == f"{found.depth}"
     assert totals["average parallelism W/D"] == f"{found.flops / found.depth:,.0f}"
-    assert totals["arithmetic intensity"] == f"{found.intensity:.3g} FLOPs a byte"
+    assert totals["arithmetic intensity"] == f"{found.intensity:.3g} FLOPs per byte"
     assert totals["activation memory"] == f"{found.activation_bytes / 1024:.3g} KiB"
     assert totals["peak training memory"].startswith(f"{found.peak_training_bytes / 1024:.3g} KiB, without")
 
@@ -169,7 +169,7 @@ def test_an_operator_without_formula_is_told_and_not_counted_as_zero(deep5: Comm
     assert answer.status == 0
     assert cells(answer.out, "Einsum_1") == ["Einsum_1", "Einsum", "1×4", "unknown", "16", "B", "unknown"]
     for told in (
-        "No formula is known for Einsum (1 node): what that costs is in no sum",
+        "No formula is known for Einsum (1 node): sums exclude their cost",
         f"at least {analyse(network, batch=1).flops:,}",
         "≥ ",
         "of what is known ",
@@ -559,7 +559,7 @@ def test_times_that_are_not_available_are_told() -> None:
     out = printed([times(8, parts=False)])
     assert "Not available at batch 8: own has <no> times of layers" in out
     assert cells(out, "8") == ["8", "-", "26.4", "ms", "-", "-", "84", "ms", "-"]
-    with pytest.raises(UsageError, match="there are no times to draw"):
+    with pytest.raises(UsageError, match="no times to draw"):
         measured_chart([])
 
 
@@ -586,7 +586,7 @@ def test_layers_are_measured(deep5: Command, tmp_path: Path) -> None:
         assert own["forward_s"] == pytest.approx(sum(layer["forward_s"] or 0 for layer in own["layers"]))
         assert own["whole_step_s"] > 0
     text = (tmp_path / "here" / "times.svg").read_text()
-    for word in ("mlp on reference: measured time of its layers", "Gemm", "time a sample (ms)"):
+    for word in ("mlp on reference: measured time of its layers", "Gemm", "time per sample (ms)"):
         assert word in text
     assert (tmp_path / "here" / "times.png").read_bytes().startswith(b"\x89PNG")
 

@@ -342,7 +342,7 @@ def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
     )
     assert [row["word"] for row in found.verdicts] == ["no difference shown"]
     assert found.verdicts[0]["floor"] is None  # a quiet machine's floor does not apply here
-    told = "no difference shown: no noise floor holds for it; the warnings say why"
+    told = "no difference shown: it has no valid noise floor; see the warnings"
     assert sentence(found.verdicts[0]) == told
 
 
@@ -370,7 +370,7 @@ def test_what_the_terminal_shows(quick: Any) -> None:
     lacks = "Conv_1 (Conv): ONNX Runtime has no kernel for Conv in float64; allowed: float32"
     said = f"onnxruntime: part (a) left out: in float64: onnxruntime cannot run this network: {lacks} … "
     assert f"{said}(3 lines more in comparison.json)" in told
-    assert f"proof over {STEPS} steps: the worst of each part" in told
+    assert f"proof over {STEPS} steps: the worst row of each part" in told
     assert "other settings" not in told
     spent = re.search(r"took ([\d.]+) s: proof ([\d.]+) s, timing ([\d.]+) s, deep5 itself ([\d.]+) s\n", told)
     assert spent is not None
@@ -391,14 +391,17 @@ def test_a_calibration_under_load_is_warned_of(quick: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({}, ": p is 0.016, not 0.0078 (one of 5.0% would have been)"),
-        ({"p": 0.001, "low": 0.9}, ": the interval holds 1 (one of 5.0% would have been)"),
-        ({"p": 0.001, "floor": 1.3}, ": the ratio is within the noise floor, 30.0% (one of 5.0% would have been)"),
-        ({"ratio": 0.9, "p": 0.001, "floor": 3.0}, ": the ratio is within the noise floor, 3 times (one of 5.0%"),
+        ({}, ": p is 0.016, not 0.0078 (the smallest provable: 5.0%)"),
+        ({"p": 0.001, "low": 0.9}, ": the interval holds 1 (the smallest provable: 5.0%)"),
+        ({"p": 0.001, "floor": 1.3}, ": the ratio is within the noise floor, 30.0% (the smallest provable: 5.0%)"),
+        (
+            {"ratio": 0.9, "p": 0.001, "floor": 3.0},
+            ": the ratio is within the noise floor, 3 times (the smallest provable: 5.0%",
+        ),
         ({"low": 0.9, "floor": 1.3}, ": p is 0.016, not 0.0078; the interval holds 1; the ratio is within the noise f"),
-        ({"p": 0.001, "rounds": 16}, ": p is 0.001, not 0.0003 (one of 5.0% would have been)"),
-        ({"p": 0.001, "floor": None, "smallest": None}, ": no noise floor is known of 8 rounds"),
-        ({"rounds": 3, "p": None, "low": None, "high": None, "smallest": None}, ": 3 rounds, and a claim takes 8"),
+        ({"p": 0.001, "rounds": 16}, ": p is 0.001, not 0.0003 (the smallest provable: 5.0%)"),
+        ({"p": 0.001, "floor": None, "smallest": None}, ": the noise floor of 8 rounds is not known"),
+        ({"rounds": 3, "p": None, "low": None, "high": None, "smallest": None}, ": 3 rounds, and a verdict needs 8"),
         ({"rounds": 1, "p": None, "low": None, "high": None, "smallest": None}, " (below 2.0% it may be noise)"),
     ],
 )
@@ -499,8 +502,11 @@ def test_candidates_differ_in_any_mutable_part(tmp_path: Path) -> None:
     # Each has its own reference: they do not compute the same, and no claim says so.
     assert sum(row["job"] == "reference" for row in found.document["processes"]) == 4
     told = shown(found)
-    assert told.count("; it has other settings, and a proof of its own") == 3
-    assert "Candidates of another optimizer or batch_size have other settings, and were proved against a ref" in told
+    assert told.count("; it has other settings and a separate proof") == 3
+    assert (
+        "Candidates with another optimizer or batch_size have other settings and a separate reference in the proof"
+        in told
+    )
     rates = {row["candidate"]: row["samples_per_s"] * row["median_s"] for row in found.results}
     assert {name: round(size) for name, size in rates.items()} == dict(zip(labels, (16, 32, 16, 32), strict=True))
 

@@ -249,7 +249,7 @@ def test_studies_side_by_side() -> None:
     assert profile_studies([gone]).notes[0] == f"gone, b: 1 of 1 infinite: failed: {'x' * 192}…"
     # A ratio has no unit.
     assert profile_studies([one, two], "steps").profiles == record.profiles
-    with pytest.raises(UsageError, match="got 'joules' as what is counted; allowed: seconds, epochs, steps"):
+    with pytest.raises(UsageError, match="got by='joules'; allowed: seconds, epochs, steps"):
         profile_studies([one, two], "joules")
 
 
@@ -266,9 +266,9 @@ def test_what_does_not_compare_is_refused_or_called_open() -> None:
     with pytest.raises(UsageError, match="no study; allowed"):
         profile_studies([])
     for other, told in (
-        (study("two", times, size="smoke", division="open"), "two ran at its size 'smoke', and not in full"),
-        (study("two", times, division="open"), "two has runs that changed what the recipe fixes"),
-        (study("two", times, division="open", runs=0), "two has no run that came to its end"),
+        (study("two", times, size="smoke", division="open"), "two ran at size 'smoke', not full"),
+        (study("two", times, division="open"), "two has runs that changed the recipe's fixed part"),
+        (study("two", times, division="open", runs=0), "two has no finished run"),
         (
             study("two", times, target=parse_target("accuracy=50")),
             "the target of two, a test accuracy of at least 50 %",
@@ -414,7 +414,7 @@ def test_an_older_study_is_read(folders: list[Path], tmp_path: Path) -> None:
         older(document)
         document["notes"] = ["the study was interrupted"]
 
-    with pytest.raises(UsageError, match="is not finished; allowed: one that has every run; remedy: a new one"):
+    with pytest.raises(UsageError, match="is not finished; allowed: a study with all its runs; remedy: a new one"):
         load_study_folder(broken(folders[0], tmp_path / "interrupted", interrupted))
 
 
@@ -426,7 +426,7 @@ def test_a_declared_seed_without_a_run_is_infinite(folders: list[Path], tmp_path
 
     read = load_study_folder(broken(folders[0], tmp_path / "dropped", dropped))
     assert read.reached["calm"][1] == Reached.never("failed: the machine went down")
-    assert read.reached["wild"][0] == Reached.never("there is no run of this seed")
+    assert read.reached["wild"][0] == Reached.never("no run of this seed")
 
 
 def test_a_seed_of_many_digits_is_kept_whole(folders: list[Path], tmp_path: Path) -> None:
@@ -490,20 +490,20 @@ def test_folders_that_lie(folders: list[Path], tmp_path: Path) -> None:
             ("", "within the study's own folder"),
             (".", "within the study's own folder"),
             ("runs/../../..", "within the study's own folder"),
-            ("runs/a\0b", "which is no path"),
-            ("runs/none", "is no result folder"),
-            (3, "allowed: a list of texts"),
+            ("runs/a\0b", "which is not a path"),
+            ("runs/none", "is not a result folder"),
+            (3, "allowed: a list of strings"),
         )
     ]
     cases += [
         (at("candidates", "calm", "runs", value=[inside[0], inside[0]]), "two runs of 'calm' have the seed 0"),
-        (at("candidates", "calm", "runs", value="runs"), "allowed: a list of texts"),
-        (at("candidates", "calm", "failures", value={}), "failures of 'calm' is {}; allowed: a list of texts"),
+        (at("candidates", "calm", "runs", value="runs"), "allowed: a list of strings"),
+        (at("candidates", "calm", "failures", value={}), "failures of 'calm' is {}; allowed: a list of strings"),
         (at("candidates", "calm", value=[]), "the candidate 'calm' is .*; allowed: an object"),
         (at("candidates", value={}), "has no candidates"),
-        (at("candidates", "\x1b[31m", value={}), "has the name .*allowed: letters that can be printed"),
+        (at("candidates", "\x1b[31m", value={}), "has the name .*allowed: printable characters"),
         (at("candidates", value=None), "candidates is None; allowed: an object"),
-        (at("finished", value=False), "is not finished; allowed: one that has every run"),
+        (at("finished", value=False), "is not finished; allowed: a study with all its runs"),
         (at("seeds", value=[0]), "the seeds are .0., and there are runs of .0, 1.; allowed: each declared once"),
         (at("seeds", value=[0, 0, 1]), "allowed: each declared once"),
         (at("seeds", value=[]), "allowed: each declared once"),
@@ -527,7 +527,7 @@ def test_folders_that_lie(folders: list[Path], tmp_path: Path) -> None:
         ),
         (
             at("target", value={"metric": "test_loss", "goal": 10**400}),
-            "holds a number that is too large .*; allowed: those of a float",
+            "holds a number that is too large .*; allowed: the range of a float",
         ),
     ]
     for number, (change, told) in enumerate(cases):
@@ -536,14 +536,14 @@ def test_folders_that_lie(folders: list[Path], tmp_path: Path) -> None:
     damaged = broken(first, tmp_path / "damaged", lambda document: None)
     for text in ('{"a": NaN}', "[" * 100_000, "{", "\udc80"):
         (damaged / "study.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-        with pytest.raises(UsageError, match="is truncated or no JSON"):
+        with pytest.raises(UsageError, match="is truncated or not JSON"):
             load_study_folder(damaged)
     (damaged / "study.json").write_text("[]")
     with pytest.raises(UsageError, match="allowed: an object"):
         load_study_folder(damaged)
     (damaged / "study.json").unlink()
     (damaged / "study.json").mkdir()
-    with pytest.raises(UsageError, match="is no plain file"):
+    with pytest.raises(UsageError, match="is not a plain file"):
         load_study_folder(damaged)
 
 
@@ -556,11 +556,11 @@ def test_a_link_out_of_the_folder_is_not_followed(folders: list[Path], tmp_path:
     (one / inside / "samples.csv").unlink()
     (one / inside / "samples.csv").symlink_to(folders[0] / inside / "samples.csv")
     for folder in (whole, one):
-        with pytest.raises(UsageError, match="is a link; allowed: what is in the folder itself"):
+        with pytest.raises(UsageError, match="is a link; allowed: files in the folder itself"):
             load_study_folder(folder)
     gone = broken(folders[0], tmp_path / "gone", lambda document: None)
     (gone / inside / "samples.csv").unlink()
-    with pytest.raises(UsageError, match="and has no samples of it; allowed: a whole result folder"):
+    with pytest.raises(UsageError, match="and has no samples of it; allowed: a complete folder"):
         load_study_folder(gone)
 
 
@@ -576,5 +576,5 @@ def test_the_widths_and_colours_tell_lines_apart() -> None:
     assert len(set(widths)) == 14
     looks = zip(*(layers[0]["encoding"][key]["scale"]["range"] for key in ("color", "strokeDash")), strict=True)
     assert len({(colour, tuple(dash)) for colour, dash in looks}) == 14
-    with pytest.raises(UsageError, match="there are no profiles to draw"):
+    with pytest.raises(UsageError, match="no profiles to draw"):
         profile_chart({})

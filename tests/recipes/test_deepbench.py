@@ -187,7 +187,7 @@ def test_a_smoke_run_draws_every_candidate(name: str, tmp_path: Path, quick_peak
         assert set(names) >= set(WAYS.values())
     # The value of each mark is its label, with the renderer's twelve digits.
     boxes = re.findall(
-        r'aria-label="framework: (\w+);[^"]*; way: ([\w ]+);[^"]*Median of time a call: ([\d.e-]+);', box
+        r'aria-label="framework: (\w+);[^"]*; way: ([\w ]+);[^"]*Median of time per call: ([\d.e-]+);', box
     )
     medians = {(framework, way): float(value) for framework, way, value in boxes}
     assert medians == {
@@ -197,7 +197,7 @@ def test_a_smoke_run_draws_every_candidate(name: str, tmp_path: Path, quick_peak
     }
     assert len(medians) == len(wanted)
     # So few sizes appear as points: one per size and candidate.
-    points = re.findall(r'aria-label="left: [^"]*; time a call: ([\d.e-]+); way: ([\w ]+)"', violin)
+    points = re.findall(r'aria-label="left: [^"]*; time per call: ([\d.e-]+); way: ([\w ]+)"', violin)
     assert sorted((way, float(value)) for value, way in points) == [
         (way, pytest.approx(value, rel=1e-6))
         for way, value in sorted((WAYS[row["bare"]], row["median_s"]) for row in told["rows"])

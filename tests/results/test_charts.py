@@ -84,7 +84,7 @@ def test_pictures_are_drawn_with_the_marks_that_belong_there(folder: Path) -> No
     told = {name: pictures[name].decode() for name in ("violin.svg", "box.svg")}
     assert all(f">{tick}<" in told["violin.svg"] for tick in ("1ms", "10ms", "100ms")), "decades are named"
     assert re.search(r">\d+ms<", told["box.svg"])
-    assert "forward: 2 of 2 sizes, those that all ran" in told["violin.svg"]
+    assert "forward: 2 of 2 sizes, those that all candidates ran" in told["violin.svg"]
     assert "backward: N=1" in told["box.svg"]
     assert "quartiles of 20 samples" in told["box.svg"]
     assert all("demo.set, Some Processor, 2 threads" in text for text in told.values())
@@ -114,7 +114,7 @@ def test_boxes_hold_every_raw_sample(folder: Path) -> None:
     wanted = [sample.value for row in rows if row["problem"] == "p-1" for sample in samples[row["series"][0]]]
     assert sorted(entry["s"] for entry in values) == sorted(wanted)
     assert len(wanted) == 60
-    with pytest.raises(UsageError, match="the problem 'p-9' is not among those measured"):
+    with pytest.raises(UsageError, match="the problem 'p-9' was not measured"):
         box_chart(rows, samples, "p-9")
 
 
@@ -200,7 +200,7 @@ def test_violins_hold_the_sizes_that_every_candidate_ran_and_say_how_many(folder
     assert common_sizes(fewer)["forward"] == {"p-2"}
     left_out = [{"problem": "p-3", "direction": "forward"}]
     forward = violin_chart(fewer, samples, left_out).to_dict()["vconcat"][0]
-    assert forward["title"] == "forward: 1 of 3 sizes, those that all ran; line: median"
+    assert forward["title"] == "forward: 1 of 3 sizes, those that all candidates ran; line: median"
     points = forward["layer"][1]["data"]["values"]
     # p-1 takes a hundredth of the time: no point is from it.
     assert min(entry["s"] for entry in points) > 0.03

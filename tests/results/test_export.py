@@ -286,7 +286,7 @@ def test_a_sample_that_is_no_time_is_refused(value: float, code: Path, tmp_path:
     shutil.copytree(code, tmp_path / "a")
     row = SampleRow(metric="candidate_time", index=0, value=value, unit="s")
     (tmp_path / "a" / "samples.csv").write_text(samples_text([row]))
-    with pytest.raises(UsageError, match="is no time; allowed: seconds"):
+    with pytest.raises(UsageError, match="is not a time; allowed: seconds"):
         export([tmp_path / "a"], "pytest-benchmark", tmp_path / "out.json")
 
 
@@ -297,7 +297,7 @@ def test_operators_without_their_samples_are_refused(operators: Path, tmp_path: 
         export([tmp_path / "a"], "pytest-benchmark", tmp_path / "out.json")
     (tmp_path / "a" / "operators.json").unlink()
     os.mkfifo(tmp_path / "a" / "operators.json")
-    with pytest.raises(UsageError, match=r"operators\.json is no plain file"):
+    with pytest.raises(UsageError, match=r"operators\.json is not a plain file"):
         export([tmp_path / "a"], "pytest-benchmark", tmp_path / "out.json")
 
 
@@ -383,7 +383,7 @@ def test_a_process_that_failed_ends_as_aborted(comparison: Path, tmp_path: Path)
         (
             ':::MLLOG {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": "a", "value": NaN, '
             '"metadata": {}}',
-            "NaN is no JSON",
+            "NaN is not JSON",
         ),
         ("nothing", "holds no line of MLPerf logging"),
     ],
@@ -603,7 +603,7 @@ def test_a_candidate_that_failed_before_its_first_sample_is_told(form: str, tmp_
 
 def test_runs_of_a_study_that_left_nothing_are_told(tmp_path: Path, deep5: Command) -> None:
     folder = cases.study(tmp_path)
-    said = f"deep5: not exported: {folder} has 1 run that failed and left nothing; its study.json says why\n"
+    said = f"deep5: not exported: {folder} has 1 run that failed without results; its study.json says why\n"
     for folders in ([folder], [folder, folder / "runs"], [tmp_path, folder]):
         answer = deep5("export", *map(str, folders), "--format", "csv", "-o", "out")
         assert (answer.status, answer.err, len(answer.out.split())) == (1, said, 4)

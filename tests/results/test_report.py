@@ -195,17 +195,17 @@ def test_how_it_was_measured_is_told(tmp_path: Path) -> None:
     page = report_page(collect([folder]))
     told = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))
     assert (told["seed"], told["order"]) == ("17", "round after round")
-    assert told["judged after"] == "8, 16, 24, 30 rounds; intervals at 95 %"
+    assert told["verdicts after"] == "8, 16, 24, 30 rounds; intervals at 95 %"
     quick = report_page(collect([cases.comparison(tmp_path / "quick", rounds=1)]))
-    assert "<dt>judged after</dt><dd>one round; intervals at 95 %</dd>" in quick
+    assert "<dt>verdicts after</dt><dd>one round; intervals at 95 %</dd>" in quick
     assert told["proof"] == "over 100 steps of training; every network is smooth"
     rows = {row["candidate"]: row for row in load_comparison(folder).verdicts}
     assert (rows["jax"]["per"], rows["reference"]["per"]) == ("sample", "call")
     assert rows["jax"]["ratio"] == pytest.approx(0.75, rel=0.02)  # 1.5 times the time, and twice the batch
-    assert page.count("a sample: their batches differ in size") == 1
+    assert page.count("per sample: their batches differ in size") == 1
     drawing = ratio_chart(load_comparison(folder))
     assert drawing is not None
-    assert "time a call or a sample / that of pytorch" in json.dumps(themed(drawing.chart))
+    assert "time per call or sample / that of pytorch" in json.dumps(themed(drawing.chart))
 
 
 def test_settings_that_differ_are_marked_and_stand_first(page: str) -> None:
@@ -243,7 +243,7 @@ def test_runs_of_different_fixed_parts_are_never_side_by_side(tmp_path: Path) ->
     assert "demo: 2 runs" in page
     assert "demo: 1 run<" in page
     assert "not comparable" in page
-    assert "open division: its fixed part, or what it is judged by, was changed" in page
+    assert "open division: its fixed part or its goals were changed" in page
     cases.run(tmp_path, "small", **SMALL)
     assert "open division: run at size smoke, not full" in report_page(collect([tmp_path]))
 
@@ -362,10 +362,10 @@ def spoiled(folder: Path, change: Any) -> None:
         ("huge", "too large"),
         ("link", "is a link"),
         ("samples", "is a link"),
-        ("folder", "is no plain file"),
-        ("pipe", "is no plain file"),
-        ("pipe of samples", "is no plain file"),
-        ("endless", "is no plain file|is a link"),
+        ("folder", "is not a plain file"),
+        ("pipe", "is not a plain file"),
+        ("pipe of samples", "is not a plain file"),
+        ("endless", "is not a plain file|is a link"),
         ("two", "holds result.json and comparison.json"),
     ],
 )
@@ -734,7 +734,7 @@ def test_a_notebook_shows_a_table_without_a_script(folder: Path) -> None:
     run = load(next(folder.glob("demo-2*")))
     for shown, words in (
         (load_comparison(folder / "demo-compare"), "slower"),
-        (run, "finished, not judged"),
+        (run, "finished, not checked"),
         (made_study({"adam": [run]}, {"adam": ["seed 1: it diverged"]}), "study of 1 candidate<"),
     ):
         html = shown._repr_html_()
@@ -782,7 +782,7 @@ def test_the_command_tells_what_is_wrong(folder: Path, deep5: Command, tmp_path:
     (tmp_path / "empty").mkdir()
     for arguments, what in (
         ([], "no folder given"),
-        (["nowhere"], "is no folder"),
+        (["nowhere"], "is not a folder"),
         (["empty"], "holds none of"),
         ([str(folder), "-o", "result.json"], r"allowed: a file that ends in \.html"),
         ([str(folder), "--format", "gif"], "allowed: html, svg, pdf, png"),
@@ -794,7 +794,7 @@ def test_the_command_tells_what_is_wrong(folder: Path, deep5: Command, tmp_path:
     answer = deep5("report", str(folder / "quick-compare"), "nowhere")
     assert answer.status == 1
     assert "not in the report: nowhere" in answer.err
-    assert "nowhere is no folder" in (tmp_path / "report.html").read_text("utf-8")
+    assert "nowhere is not a folder" in (tmp_path / "report.html").read_text("utf-8")
     (tmp_path / "file").write_text("")
     assert deep5("report", str(folder), "-o", "file/page.html").status == 2
 

@@ -105,10 +105,10 @@ def test_a_result_offers_what_each_rank_was_and_its_samples(both: Path) -> None:
         ('{"rank": 0}', "ranks.json is not as deep5 writes it"),
         ("[1, 2]", "ranks.json is not as deep5 writes it"),
         ("[{}]", "ranks.json is not as deep5 writes it"),
-        ("swapped", "ranks.json is not as deep5 writes it; allowed: an entry a rank, in their order"),
+        ("swapped", "ranks.json is not as deep5 writes it; allowed: one entry per rank, in their order"),
         ("negative", "ranks.json is not as deep5 writes it"),
         ("alone", "has 1 ranks in its ranks.json; allowed: 2, as its result.json says"),
-        ("[", "ranks.json is truncated or no JSON"),
+        ("[", "ranks.json is truncated or not JSON"),
     ],
 )
 def test_a_file_of_ranks_that_is_none_is_refused(text: str, message: str, two: Path) -> None:
@@ -182,14 +182,12 @@ def test_odd_values_of_another_rank_are_the_same_after_an_export(two: Path, tmp_
 def test_ranks_whose_samples_are_gone_are_told(two: Path, tmp_path: Path) -> None:
     (two / "samples-rank-1.csv").unlink()
     done = export([two], "csv", tmp_path / "out.csv")
-    assert done.left_out == [f"rank 1 of {two}, of which there are no samples; rank 0 is exported"]
+    assert done.left_out == [f"rank 1 of {two} without samples; rank 0 is exported"]
     assert set(pd.read_csv(tmp_path / "out.csv")["rank"]) == {0}
     shutil.copy(two / "samples.csv", two / "samples-rank-4.csv")
     changed(two, ranks=1_000_000)
     (told,) = export([two], "csv", tmp_path / "out.csv").left_out
-    assert told == (
-        f"ranks 1, 2, 3, 5, 6 and 999993 more of {two}, of which there are no samples; the other 2 ranks are exported"
-    )
+    assert told == (f"ranks 1, 2, 3, 5, 6 and 999993 more of {two} without samples; the other 2 ranks are exported")
 
 
 def test_what_fits_into_memory_counts_the_samples_of_all_ranks(
@@ -258,7 +256,7 @@ def test_the_report_of_one_process_says_nothing_of_ranks(both: Path) -> None:
 def test_the_report_of_a_run_that_ended_says_why_there_are_no_ranks(two: Path) -> None:
     (two / "ranks.json").unlink()
     page = report_page(collect([two]))
-    assert "2 ranks; the run ended before they put together what each of them did." in page
+    assert "2 ranks; the run ended before they combined their records." in page
     (two / "ranks.json").write_text("[]")
     page = report_page(collect([two]))
     assert "the ranks cannot be shown" in page

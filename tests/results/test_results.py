@@ -387,7 +387,7 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
 def test_a_folder_below_a_file_is_refused(tmp_path: Path, inner: str) -> None:
     # Permission bits do not stop root; a file in place of a folder stops every user.
     (tmp_path / "file").write_text("x")
-    with pytest.raises(OutputError, match=r"cannot write results to .*file.*allowed: .* is a file: remove it"):
+    with pytest.raises(OutputError, match=r"cannot write results to .*file.*allowed: .* is a file; remedy: remove it"):
         ResultFolder.create(tmp_path / inner, "digits", blank())
     assert [path.name for path in tmp_path.rglob("*")] == ["file"]
 
@@ -425,7 +425,7 @@ def test_every_truncation_of_a_result_is_refused(tmp_path: Path) -> None:
     content = file.read_bytes().rstrip()
     for length in [0, *range(1, len(content), 97), len(content) - 1]:
         file.write_bytes(content[:length])
-        with pytest.raises(Deep5Error, match="is truncated or no JSON"):
+        with pytest.raises(Deep5Error, match="is truncated or not JSON"):
             load(folder.path)
 
 
@@ -436,9 +436,9 @@ def test_every_truncation_of_a_result_is_refused(tmp_path: Path) -> None:
         (b'{"name": "x"}', "not written by deep5"),
         (b'{"schema_version": "2"}', "schema version '2'; this deep5 reads '3'; read it with the deep5 that wrote it"),
         (b'{"schema_version": "3"}', "the document lacks run_id, recipe"),
-        (b'{"schema_version": NaN}', "NaN is no JSON"),
-        (b"\xff\xfe", "is truncated or no JSON"),
-        (b"[" * 100_000, "is truncated or no JSON"),
+        (b'{"schema_version": NaN}', "NaN is not JSON"),
+        (b"\xff\xfe", "is truncated or not JSON"),
+        (b"[" * 100_000, "is truncated or not JSON"),
     ],
 )
 def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -448,7 +448,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, message: str)
 
 
 def test_what_is_no_result_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"is no result folder: it holds no result\.json"):
+    with pytest.raises(UsageError, match=r"is not a result folder: it holds no result\.json"):
         load(tmp_path)
     with pytest.raises(UsageError, match=r"cannot list .*nowhere"):
         result_folders(tmp_path / "nowhere")
@@ -646,7 +646,7 @@ def test_the_table_shows_every_verdict(tmp_path: Path) -> None:
     assert ["time_to_accuracy", "inf s", "<= 60", "FAILED"] in cells
     assert ["time_to_accuracy", "1.25 s", "reported"] in cells
     assert ["1 … 1.5"] in cells
-    assert ["time_to_accuracy", "no value", "<= 60", "not judged"] in cells
+    assert ["time_to_accuracy", "no value", "<= 60", "not checked"] in cells
     assert "not accepted (closed; success)" in lines
     assert "  reason: time [to] accuracy" in lines
     assert "  warning: drift" in lines
@@ -682,7 +682,7 @@ def test_metrics_of_one_name_are_told_apart_by_their_parameters(tmp_path: Path) 
 def test_the_overall_line_follows_accepted(tmp_path: Path) -> None:
     folder = ResultFolder.create(tmp_path, "digits", blank())
     assert "accepted (closed; success)" in printed(folder, full(run_id=folder.run_id))
-    assert "not judged (closed; aborted)" in printed(folder, {**blank(), "run_id": folder.run_id})
+    assert "not checked (closed; aborted)" in printed(folder, {**blank(), "run_id": folder.run_id})
 
 
 class Long(Metric):

@@ -39,9 +39,9 @@ def _large(path: Path) -> None:
 @pytest.mark.parametrize(
     ("put", "message"),
     [
-        (os.mkfifo, "is no plain file"),
-        (os.mkdir, "is no plain file"),
-        (_socket, "is no plain file"),
+        (os.mkfifo, "is not a plain file"),
+        (os.mkdir, "is not a plain file"),
+        (_socket, "is not a plain file"),
         (lambda path: path.symlink_to("/dev/zero"), "is a link"),
         (lambda path: path.symlink_to("nowhere"), "is a link"),
         (lambda path: path.symlink_to(path), "is a link"),
@@ -64,7 +64,7 @@ def test_what_is_no_plain_file_of_bounded_size_is_refused_at_once(
 
 
 def test_what_is_not_there_is_told_from_what_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(NotThere, match=r"a\.json is not there; .*remedy: check the path"):
+    with pytest.raises(NotThere, match=r"a\.json does not exist; .*remedy: check the path"):
         read_bytes(tmp_path / "a.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot read .*: Not a directory") as caught:
@@ -79,7 +79,7 @@ def test_no_link_below_the_root_is_followed_and_those_above_are(tmp_path: Path) 
     (tmp_path / "elsewhere" / "run" / "a.json").write_text("{}")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "inner").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"root/inner is a link; allowed: .*; remedy: put a copy"):
+    with pytest.raises(UsageError, match=r"root/inner is a link; allowed: .*; remedy: replace it by a copy"):
         read_bytes(tmp_path / "root" / "inner" / "run" / "a.json", root=tmp_path / "root")
     assert read_bytes(tmp_path / "root" / "inner" / "run" / "a.json", root=tmp_path / "root" / "inner") == b"{}"
     for outside in ("../elsewhere/run/a.json", "inner/../../elsewhere/run/a.json"):
@@ -99,16 +99,16 @@ def test_messages_cannot_steer_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "truncated or no JSON"),
-        (b'{"a": NaN}', "NaN is no JSON"),
-        (b"[-Infinity]", "-Infinity is no JSON"),
+        (b"", "truncated or not JSON"),
+        (b'{"a": NaN}', "NaN is not JSON"),
+        (b"[-Infinity]", "-Infinity is not JSON"),
         (b"[1e999]", "1e999 is too large"),
         (b"[" * 100_000, "nests deeper than 100"),
         (b"[" * 150 + b"]" * 150, "nests deeper than 100"),
         (b"[" + b"[]," * 1_000_001 + b"0]", "more than 2000000 values"),
-        (b"1" * 5000, "truncated or no JSON"),
-        ('{"a": 1}'.encode("utf-16"), "truncated or no JSON"),
-        (b'"\xff"', "truncated or no JSON"),
+        (b"1" * 5000, "truncated or not JSON"),
+        ('{"a": 1}'.encode("utf-16"), "truncated or not JSON"),
+        (b'"\xff"', "truncated or not JSON"),
     ],
 )
 def test_what_is_no_bounded_json_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_json_is_read_as_it_stands(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no JSON object"):
         read_object(tmp_path / "a.json")
     (tmp_path / "a.txt").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="is no text in UTF-8"):
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
         read_text(tmp_path / "a.txt")
 
 
@@ -164,19 +164,19 @@ def test_a_pipe_in_the_place_of_a_runs_file_is_not_waited_for(name: str, tmp_pat
     assert result.samples() == {}
     (folder.path / name).unlink(missing_ok=True)
     os.mkfifo(folder.path / name)
-    with pytest.raises(UsageError, match=f"{name} is no plain file"):
+    with pytest.raises(UsageError, match=f"{name} is not a plain file"):
         result.samples() if name == "samples.csv" else load(folder.path)
 
 
 def test_a_pipe_in_the_place_of_a_studys_or_comparisons_document_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "study.json")
-    with pytest.raises(UsageError, match=r"study\.json is no plain file"):
+    with pytest.raises(UsageError, match=r"study\.json is not a plain file"):
         load_study_folder(tmp_path)
     os.mkfifo(tmp_path / "comparison.json")
-    with pytest.raises(UsageError, match=r"comparison\.json is no plain file"):
+    with pytest.raises(UsageError, match=r"comparison\.json is not a plain file"):
         load_comparison(tmp_path)
     os.mkfifo(tmp_path / "events.mllog")
-    with pytest.raises(UsageError, match=r"events\.mllog is no plain file"):
+    with pytest.raises(UsageError, match=r"events\.mllog is not a plain file"):
         read_mllog(tmp_path / "events.mllog")
 
 

@@ -186,7 +186,7 @@ def test_folders_that_go_too_deep_are_left_out_with_a_note(tmp_path: Path) -> No
     put(tmp_path.joinpath(*"abcdefghi"), document("beyond"), settled=False)
     listing = list_results(tmp_path)
     assert [own.run_id for own in listing.results] == ["there"]
-    assert listing.notes == ("a/b/c/d/e/f/g/h is 8 folders deep; what is below is left out",)
+    assert listing.notes == ("a/b/c/d/e/f/g/h is 8 folders deep; deeper folders are left out",)
 
 
 def test_a_root_with_too_many_folders_is_cut_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,19 +437,19 @@ def test_eight_that_write_and_two_that_list_at_once_lose_nothing(tmp_path: Path)
 def hostile(folder: Path) -> dict[str, str]:
     """Folders that are not deep5's, with the message for each, by name."""
     made = {
-        "empty": (b"", "truncated or no JSON"),
-        "torn": (json.dumps(document()).encode()[:-40], "truncated or no JSON"),
+        "empty": (b"", "truncated or not JSON"),
+        "torn": (json.dumps(document()).encode()[:-40], "truncated or not JSON"),
         "list": (b"[1, 2]", "holds no JSON object"),
         "other": (b"{}", "schema version None; this deep5 reads"),
-        "deep": (b"[" * 100_000, "truncated or no JSON"),
-        "nan": (json.dumps(document()).replace("97.5", "NaN").encode(), "NaN is no JSON"),
+        "deep": (b"[" * 100_000, "truncated or not JSON"),
+        "nan": (json.dumps(document()).replace("97.5", "NaN").encode(), "NaN is not JSON"),
         "huge": (json.dumps(document()).replace("97.5", "1" + "0" * 400).encode(), "is not as deep5 writes it"),
         "infinite": (
             json.dumps(document()).replace("97.5", "1e999").encode(),
             "1e999 is too large; allowed: a finite number",
         ),
-        "digits": (json.dumps(document()).replace("97.5", "1" * 5000).encode(), "truncated or no JSON"),
-        "binary": (b"\xff\xfe\x00", "truncated or no JSON"),
+        "digits": (json.dumps(document()).replace("97.5", "1" * 5000).encode(), "truncated or not JSON"),
+        "binary": (b"\xff\xfe\x00", "truncated or not JSON"),
         "typed": (json.dumps(document(recipe="x")).encode(), "recipe is of type str"),
     }
     for name, (content, _) in made.items():
@@ -467,9 +467,9 @@ def hostile(folder: Path) -> dict[str, str]:
     (folder / "study").mkdir()
     (folder / "study" / STUDY).write_text('{"candidates": {"a": 3}}')
     said |= {
-        "pipe": "result.json is no plain file",
+        "pipe": "result.json is not a plain file",
         "link": "result.json is a link",
-        "folder": "result.json is no plain file",
+        "folder": "result.json is not a plain file",
         "large": "result.json has 1073741824 bytes; allowed: at most",
         "study": "study.json is not as deep5 writes it",
     }
@@ -621,7 +621,7 @@ def test_samples_are_joined_in_long_form_to_the_same_bits(root: Path) -> None:
     assert frame["epoch"].isna().all()
     (root / "b" / "samples.csv").unlink()
     os.mkfifo(root / "b" / "samples.csv")
-    with pytest.raises(UsageError, match=r"samples\.csv is no plain file"):
+    with pytest.raises(UsageError, match=r"samples\.csv is not a plain file"):
         d5.results.load(root, samples=True)
 
 
@@ -735,8 +735,8 @@ def test_a_value_that_no_result_has_is_told_with_those_there_are(root: Path, dee
     assert (answer.out, answer.err) == ("0 of 6 results\n", "")
     answer = deep5("results", str(root), "--where", "seconds=1", "--where", "accepted=yes", "--recipe", "di*")
     assert answer.err.splitlines() == [
-        "deep5: note: no result has seconds '1'; there are: 60.0",
-        "deep5: note: no result has accepted 'yes'; none has any",
+        "deep5: note: no result has seconds '1'; available: 60.0",
+        "deep5: note: no result has accepted 'yes'; no result has any",
     ]
 
 
@@ -851,7 +851,7 @@ def test_what_was_left_out_is_told_on_standard_error(tmp_path: Path, deep5: Comm
     put(tmp_path.joinpath("results", *"abcdefghi"), document("beyond"), settled=False)
     for arguments in ((), ("--json",), ("--csv",)):
         answer = deep5("results", *arguments)
-        assert "is 8 folders deep; what is below is left out" in answer.err
+        assert "is 8 folders deep; deeper folders are left out" in answer.err
         assert "folders deep" not in answer.out
         assert answer.status == 0
 

@@ -293,13 +293,13 @@ def test_another_recipe_is_refused(ended: Path, deep5: Command) -> None:
     Path("own.py").write_text(SHORT.replace('"epochs": 4', '"epochs": 5'))
     answer = deep5("run", "own.py", "--quiet", "--resume", str(ended))
     assert answer.status == 2
-    assert "has 'epochs': 4, got 5; remedy: the recipe as it was then" in answer.err
+    assert "has 'epochs': 4, got 5; remedy: the original recipe" in answer.err
     Path("other.py").write_text(SHORT)
     answer = deep5("run", "other.py", "--quiet", "--resume", str(ended))
     assert "is of the recipe 'own'; got 'other'" in answer.err
     answer = deep5("run", "digits_lenet", "--size", "smoke", "--quiet", "--resume", "nowhere")
     assert answer.status == 2
-    assert "nowhere is no result folder" in answer.err
+    assert "nowhere is not a result folder" in answer.err
 
 
 def test_other_data_are_refused(ended: Path, deep5: Command) -> None:
@@ -308,7 +308,7 @@ def test_other_data_are_refused(ended: Path, deep5: Command) -> None:
     (ended / "result.json").write_text(json.dumps(document))
     answer = deep5("run", "own.py", "--quiet", "--resume", str(ended))
     assert answer.status == 2
-    assert "began with other content under 'data': its hash was 000" in answer.err
+    assert "started with other content under 'data': its hash was 000" in answer.err
 
 
 def test_other_threads_versions_and_files_are_said(ended: Path, deep5: Command) -> None:
@@ -321,8 +321,8 @@ def test_other_threads_versions_and_files_are_said(ended: Path, deep5: Command) 
     assert answer.status == 0
     told = json.loads(answer.out)["warnings"]
     for what in ("other threads: 64 before", 'another numpy: "1.0" before', "another recipe file: "):
-        (sentence,) = [warning for warning in told if f"the run went on with {what}" in warning]
-        assert "the same bits are not promised" in sentence
+        (sentence,) = [warning for warning in told if f"the run was resumed with {what}" in warning]
+        assert "it may not be bit-identical" in sentence
 
 
 def test_a_truncated_checkpoint_is_passed_over_and_said(ended: Path, deep5: Command) -> None:
@@ -365,7 +365,7 @@ def test_other_metrics_are_refused(metrics: str, ended: Path, deep5: Command) ->
     answer = deep5("run", "own.py", "--quiet", "--resume", str(ended))
     assert answer.status == 2
     assert "has other metrics or goals" in answer.err
-    assert "remedy: the METRICS as they were then" in answer.err
+    assert "remedy: the original METRICS" in answer.err
 
 
 def test_what_was_warned_of_is_in_the_result_of_a_run_that_goes_on(deep5: Command) -> None:
@@ -571,8 +571,8 @@ def test_a_copy_by_another_name_is_refused_until_it_has_the_name(ended: Path, de
         before = (copied / "result.json").read_bytes()
         answer = deep5(*words, str(copied))
         assert answer.status == 2
-        assert f"{copied} is of the run '{ended.name}' and has another name, as a copy has; allowed: " in answer.err
-        assert f"remedy: give the folder its name back, {ended.name}" in answer.err
+        assert f"{copied} of the run '{ended.name}' was renamed or copied; allowed: " in answer.err
+        assert f"remedy: rename it to {ended.name}" in answer.err
         assert (copied / "result.json").read_bytes() == before
     again = copied.rename(copied.with_name(ended.name))
     assert deep5(*words, str(again)).status == 0
@@ -584,7 +584,7 @@ def test_two_runs_in_one_folder_are_refused(ended: Path, deep5: Command) -> None
     held = ResultFolder.open(ended)
     answer = deep5("run", "own.py", "--quiet", "--resume", str(ended))
     assert answer.status == 2
-    assert f"a run still writes to {ended.absolute()}; allowed: one at a time" in answer.err
+    assert f"a run still writes to {ended.absolute()}; allowed: one run at a time" in answer.err
     held.close()
     assert deep5("run", "own.py", "--quiet", "--resume", str(ended)).status == 0
 

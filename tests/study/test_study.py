@@ -103,7 +103,7 @@ def test_points_by_hand() -> None:
 def test_a_loss_that_is_not_finite_is_no_point() -> None:
     runs: Any = {"a": [result([1, 2], [[1.0], [math.nan]], 1.0), result([1, 2], [[3.0], [5.0]], 1.0)]}
     assert [(point.value, point.seeds) for point in loss_points(runs)] == [(2.0, 2), (5.0, 1)]
-    with pytest.raises(UsageError, match="somewhere has no samples of training_loss; remedy: name it in METRICS"):
+    with pytest.raises(UsageError, match="somewhere has no samples of training_loss; remedy: add it to METRICS"):
         loss_points({"a": [SimpleNamespace(folder="somewhere", samples=dict, verdicts=())]})  # type: ignore[list-item]
 
 
@@ -142,7 +142,7 @@ def test_many_candidates_are_told_apart() -> None:
     layer = json.loads(accuracy_chart(points).to_json())["layer"][0]["encoding"]
     colours, dashes = layer["color"]["scale"]["range"], layer["strokeDash"]["scale"]["range"]
     assert len({(colour, tuple(dash)) for colour, dash in zip(colours, dashes, strict=True)}) == 15
-    with pytest.raises(UsageError, match="there are no points to draw"):
+    with pytest.raises(UsageError, match="no points to draw"):
         accuracy_chart([])
     with pytest.raises(UsageError, match="no training loss above zero"):
         loss_chart([Point("a", 1, 0.0, 0.0, 0.0, 1.0, 1)])
@@ -376,13 +376,13 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
         changed.setenv("OMP_DYNAMIC", "TRUE")
         other = deep5(*words, "--resume", str(folder))
         assert other.status == 2
-        assert "was of other hardware or software than there are now; allowed: the same files, machine" in other.err
+        assert "was started with other hardware or software; allowed: the same files, machine" in other.err
     source = file.read_text()
     for changed_source in (source + "# more\n", source.replace('"epochs": 2', '"epochs": 3')):
         file.write_text(changed_source)
         other = deep5(*words, "--resume", str(folder))
         assert other.status == 2
-        assert "was of other recipe files, or files named in them, than there are now" in other.err
+        assert "was started with other recipe files, or files named in them; allowed" in other.err
     file.write_text(source)
     answer = alone(*words, "--resume", str(folder / "study.json"), "--json")
     assert answer.returncode == 0, answer.stderr
@@ -394,7 +394,7 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     )
     assert (document["time_limit_s"], document["memory_limit_bytes"]) == (3600.0, None)
     commit = document["provenance"]["commit"]
-    assert (f"{DIRTY}went on" in document["notes"]) == (commit is not None and commit["dirty"] is True)
+    assert (f"{DIRTY}was resumed" in document["notes"]) == (commit is not None and commit["dirty"] is True)
     assert [len(document["candidates"][name]["runs"]) for name in ("calm", "fatal")] == [2, 2]
     # Finished runs were not repeated; the interrupted one was.
     assert len(answer.stderr.splitlines()) == 6 - (len(before) - 1)
@@ -404,7 +404,7 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     assert any("was broken off and began again" in told for told in report.skipped)
     again = deep5(*words, "--resume", str(folder))
     assert again.status == 2
-    assert "is finished, or of an older deep5; allowed: one that was ended before its time" in again.err
+    assert "is finished, or of an older deep5; allowed: an interrupted study" in again.err
 
 
 def test_a_disk_that_takes_nothing_ends_a_study_in_one_line(
@@ -511,7 +511,7 @@ def test_what_was_left_is_checked_before_it_counts(ended: tuple[Path, Path], tmp
             (in_run(lambda d: d["seeds"].update(run=5)), r"and there are runs of \[5\]; allowed: each declared once"),
             (
                 in_run(lambda d: d.update(status="failed", reasons=["broken"], accepted=None)),
-                "as a run that came to its end, and its status is failed; allowed: success; the file is damaged",
+                "as a finished run, and its status is failed; allowed: success; the file is damaged",
             ),
             (in_run(lambda d: d["recipe"].update(hash="0" * 64)), "holds runs whose hash differs"),
             (in_run(lambda d: d["recipe"].update(size="smoke")), "holds runs whose size differs"),
@@ -519,14 +519,14 @@ def test_what_was_left_is_checked_before_it_counts(ended: tuple[Path, Path], tmp
                 in_study(lambda d: (d.update(hash="0" * 64), of_first(d)["runs"].clear())),
                 "hash is '0000.*; allowed: '.*', the recipe's; the file is damaged",
             ),
-            (linked, "runs is no folder; allowed: the one that the study's runs are in; it is damaged"),
-            (lambda copy: shutil.rmtree(copy / "runs"), "runs is no folder; allowed"),
+            (linked, "runs is not a folder; allowed: the folder of the study's runs; the study is damaged"),
+            (lambda copy: shutil.rmtree(copy / "runs"), "runs is not a folder; allowed"),
             (in_study(lambda d: d.update(resumed=1)), "resumed is 1; allowed: a list of times; the file is damaged"),
             (in_study(lambda d: d.update(resumed=["now"])), r"resumed is \['now'\]; allowed: a list of times"),
             (in_study(lambda d: d["provenance"].update(commit=3)), "provenance.commit is 3; allowed: an object"),
             (
                 in_study(lambda d: d["provenance"].update(commit=commit)),
-                "was of deep5's commit '0000.*; allowed: the same",
+                "was started by deep5's commit '0000.*; allowed: the same",
             ),
         )
     ):
@@ -574,7 +574,7 @@ def test_nobody_goes_on_where_another_writes(ended: tuple[Path, Path], tmp_path:
     lock = locked(copy)
     try:
         for path in (copy, copy / "study.json"):
-            with pytest.raises(UsageError, match=r"a run still writes to .*copy; allowed: one at a time"):
+            with pytest.raises(UsageError, match=r"a run still writes to .*copy; allowed: one run at a time"):
                 run_study(file, seeds=(0, 1), resume=path)
     finally:
         os.close(lock)
@@ -588,8 +588,8 @@ def test_a_commit_says_nothing_of_source_with_changes(tmp_path: Path) -> None:
         (None, None, []),
         (False, False, []),
         (True, False, [f"{DIRTY}began"]),
-        (False, True, [f"{DIRTY}went on"]),
-        (True, True, [f"{DIRTY}went on"]),
+        (False, True, [f"{DIRTY}was resumed"]),
+        (True, True, [f"{DIRTY}was resumed"]),
     ):
         began, goes_on = (
             {"provenance": {"commit": None if dirty is None else {"id": "a", "dirty": dirty}}} for dirty in (then, now)
@@ -832,7 +832,7 @@ def test_a_study_of_which_no_run_came_to_its_end_says_so(file: Path, deep5: Comm
     assert told.count("unknown native optimizer") == 1
     assert "optimizer=native:adam, 2 seeds: unknown native optimizer of reference 'adam'; allowed: none note: " in told
     assert told.count("note: ") == 1
-    assert "note: nothing was drawn: no run came to its end" in told
+    assert "note: nothing was drawn: no run finished" in told
 
 
 def test_a_reason_is_told_once_though_each_run_names_its_own_folder() -> None:

@@ -339,7 +339,7 @@ def test_seeds_are_pairs_and_six_of_them_have_an_interval() -> None:
     scaling = only(scaling_of(runs))
     assert (scaling.rows[1].interval, scaling.rows[1].seeds) == (None, (1, 2, 3, 4, 5))
     assert scaling.rows[1].ends == (pytest.approx(0.8), pytest.approx(0.95))
-    assert scaling.notes() == ["fewer than six seeds: the least and the largest value stand in place of an interval"]
+    assert scaling.notes() == ["fewer than six seeds: the smallest and largest values are shown instead of an interval"]
     assert scaling_cells(scaling)[1][1][5] == "85.0 (80.0 … 95.0)"
 
 
@@ -347,7 +347,7 @@ def test_ranks_that_share_processors_claim_nothing() -> None:
     runs = {str(ranks): [result(ranks, 1000.0, processors=2)] for ranks in (1, 2, 4, 8)}
     scaling = only(scaling_of(runs))
     assert [row.shared for row in scaling.rows] == [False, False, True, True]
-    assert scaling.notes()[0] == "4, 8: ranks shared 2 processors, so that efficiency is no claim about the scheme"
+    assert scaling.notes()[0] == "4, 8: ranks shared 2 processors, so their efficiency says nothing about the scheme"
     assert scaling.document()["notes"] == scaling.notes()
     assert json.loads(json.dumps(scaling.document(), allow_nan=False)) == scaling.document()
 
@@ -362,7 +362,7 @@ def test_the_picture_has_what_is_ideal_and_what_is_shared() -> None:
     assert "ranks shared 2 processors" in " ".join(spec["title"]["subtitle"])
     drawn = [point["efficiency"] for point in spec["vconcat"][1]["layer"][1]["data"]["values"]]
     assert drawn == pytest.approx([100, 100 / math.sqrt(2), 50])
-    with pytest.raises(UsageError, match="there is no scaling to draw"):
+    with pytest.raises(UsageError, match="no scaling to draw"):
         scaling_chart([])
 
 
@@ -410,8 +410,8 @@ def test_the_picture_of_a_trade_names_who_did_not_get_there() -> None:
     spec = json.loads(tradeoff_chart(points, "communication_volume", "a title", target).to_json())
     drawn = [[value["candidate"] for value in panel["data"]["values"]] for panel in spec["vconcat"]]
     assert drawn == [["none", "small"], ["none"]]
-    assert "did not get to a test accuracy of at least 90 %: small" in " ".join(spec["title"]["subtitle"])
-    with pytest.raises(UsageError, match="there are no points to draw"):
+    assert "did not reach a test accuracy of at least 90 %: small" in " ".join(spec["title"]["subtitle"])
+    with pytest.raises(UsageError, match="no points to draw"):
         tradeoff_chart([], "staleness", "", None)
 
 

@@ -284,7 +284,7 @@ def test_what_a_run_had_set_and_nobody_can_make_is_refused(tmp_path: Path) -> No
 
 
 def test_results_that_cannot_be_evaluated(copy: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"is no result folder: it holds no result\.json"):
+    with pytest.raises(UsageError, match=r"is not a result folder: it holds no result\.json"):
         evaluate_result(tmp_path)
     with pytest.raises(UsageError, match="split 'all'; allowed: 'test', 'train'"):
         evaluate_result(copy, split="all")

@@ -27,7 +27,7 @@ _REST_OF_TIMES = "#e8e8e8"
 _BAR, _PANEL, _TIMES_WIDTH, _TIMES_HEIGHT = 20, 210, 300, 280
 _NAME = 34
 _PASSES = ("forward", "backward", "step: forward and backward")
-_A_SAMPLE = "time a sample (ms)"
+_A_SAMPLE = "time per sample (ms)"
 
 
 def network_charts(record: NetworkRecord) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def type_chart(found: NetworkAnalysis) -> Any:
     alt = altair()
     sums = by_type(found)
     if not sums:
-        raise UsageError(f"the network {plain(found.name)!r} has no layer to draw; allowed: at least one")
+        raise UsageError(f"the network {plain(found.name)!r} has no layers to draw; allowed: at least one layer")
     shares = {quantity: _shares({name: own[quantity] for name, own in sums.items()}) for quantity in QUANTITIES}
 
     def weight(name: str) -> float:
@@ -90,7 +90,7 @@ def layer_chart(found: NetworkAnalysis) -> Any:
     """
     alt = altair()
     if not found.layers:
-        raise UsageError(f"the network {plain(found.name)!r} has no layer to draw; allowed: at least one")
+        raise UsageError(f"the network {plain(found.name)!r} has no layers to draw; allowed: at least one layer")
     counts: dict[str, dict[int, int | None]] = {
         "parameters": {place: layer.parameters for place, layer in enumerate(found.layers)},
         "flops": {
@@ -128,7 +128,7 @@ def measured_chart(measured: Sequence[LayerTimes]) -> Any:
     """
     alt = altair()
     if not measured:
-        raise UsageError("there are no times to draw; allowed: those of at least one batch size")
+        raise UsageError("no times to draw; allowed: times of at least one batch size")
     legend, colours = _legend(measured)
     panels = []
     for side, kind in enumerate(_PASSES):
@@ -203,9 +203,9 @@ def _whole(times: LayerTimes, side: int) -> float | None:
 
 
 def _notes_on_times(measured: Sequence[LayerTimes]) -> str:
-    black = "Black: the whole, timed in one piece"
+    black = "Black: the whole, timed at once"
     if any(_whole(times, 1) is not None for times in measured):
-        black += "; backward: a whole step less the parts of its forward pass"
+        black += "; backward: a whole step minus the parts of its forward pass"
     words = [f"{black}."]
     for reason in dict.fromkeys(times.unavailable for times in measured if times.unavailable):
         batches = ", ".join(str(times.batch) for times in measured if times.unavailable == reason)
@@ -288,4 +288,4 @@ def _below(found: NetworkAnalysis) -> str:
         return ""
     names = ", ".join(plain(name)[:_NAME] for name in list(found.unknown)[:5])
     more = f" and {len(found.unknown) - 5} more" if len(found.unknown) > 5 else ""
-    return f"No formula is known for {names}{more}: the FLOPs are those of the others."
+    return f"No formula is known for {names}{more}: the FLOPs exclude them."

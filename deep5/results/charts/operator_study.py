@@ -46,7 +46,7 @@ def _batches(alt: Any, layer: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         ]
     batches = sorted({point["batch"] for point in points})
     x = doubling(alt, "batch:Q", batches, "batch size")
-    y = logarithmic(alt, alt.Y, "s:Q", [*_ends(points), *(entry["s"] for entry in linear)], "time a call")
+    y = logarithmic(alt, alt.Y, "s:Q", [*_ends(points), *(entry["s"] for entry in linear)], "time per call")
     colour = alt.Color("candidate:N", title=None)
     measured = alt.Chart(alt.Data(values=points))
     return alt.layer(
@@ -68,7 +68,7 @@ def _algorithms(alt: Any, candidate: str, rows: Sequence[Mapping[str, Any]]) -> 
     ]
     sizes = list(dict.fromkeys(point["size"] for point in points))
     names = list(dict.fromkeys(point["algorithm"] for point in points))
-    x = logarithmic(alt, alt.X, "s:Q", _ends(points), "time a call")
+    x = logarithmic(alt, alt.X, "s:Q", _ends(points), "time per call")
     y = alt.Y("size:N", sort=sizes, title=None, axis=alt.Axis(labelLimit=260, grid=True))
     colour = alt.Color("algorithm:N", sort=names, title=None)
     shape = alt.Shape("algorithm:N", sort=names, legend=None)

@@ -112,9 +112,9 @@ def violin_chart(
             middle = float(np.median([row["median_s"] for row in own]))
             violins.append((own[0]["framework"], own[0]["bare"], [_values(row, samples) for row in own], middle))
         known = {entry["problem"] for entry in (*rows, *left_out) if entry["direction"] == direction}
-        said = f"{direction}: {len(sizes)} of {len(known)} sizes, those that all ran; line: median"
+        said = f"{direction}: {len(sizes)} of {len(known)} sizes, those that all candidates ran; line: median"
         ratios = _ratios(alt, names, chosen)
-        times = _violins(alt, names, violins, "time a call", "s", labelled=not ratios)
+        times = _violins(alt, names, violins, "time per call", "s", labelled=not ratios)
         panels += [times.properties(width=WIDTH, height=_HEIGHT, title=said), *ratios]
     return stacked(alt, panels, title)
 
@@ -134,7 +134,7 @@ def _ratios(alt: Any, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -
     labels = [f"{name} {middles[name]:.2f}x" if name in found else name for name in names]
     chart = _violins(alt, names, violins, "ratio", "", labels=labels, beside=False, height=_RATIO_HEIGHT)
     one = alt.Chart(alt.Data(values=[{"s": 1.0}])).mark_rule(strokeDash=[4, 3]).encode(y="s:Q")
-    said = "through deep5 / bare, size by size; named: the median; dashed: 1"
+    said = "through deep5 / bare, per size; labels: medians; dashed: 1"
     return [alt.layer(*chart.layer, one).properties(width=WIDTH, height=_RATIO_HEIGHT, title=said)]
 
 
@@ -225,7 +225,7 @@ def box_chart(
     alt = altair()
     own = [row for row in rows if row["problem"] == problem]
     if not own:
-        raise UsageError(f"the problem {problem!r} is not among those measured; remedy: one that is")
+        raise UsageError(f"the problem {problem!r} was not measured; remedy: choose a measured one")
     panels = []
     for direction in dict.fromkeys(row["direction"] for row in own):
         chosen = [row for row in own if row["direction"] == direction]
@@ -244,7 +244,7 @@ def box_chart(
             .encode(
                 x=alt.X("framework:N", sort=labels, title=None, axis=alt.Axis(labelAngle=turned, labelOverlap=False)),
                 xOffset=alt.XOffset("way:N", sort=list(dict.fromkeys(_WAYS[row["bare"]] for row in chosen))),
-                y=logarithmic(alt, alt.Y, "s:Q", [value["s"] for value in values], "time a call"),
+                y=logarithmic(alt, alt.Y, "s:Q", [value["s"] for value in values], "time per call"),
                 color=by_name(alt.Color, "way:N", _COLORS, title=None),
             )
             .properties(

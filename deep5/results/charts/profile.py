@@ -35,7 +35,7 @@ def profile_chart(
     """
     alt = altair()
     if not profiles:
-        raise UsageError("there are no profiles to draw; allowed: at least one candidate")
+        raise UsageError("no profiles to draw; allowed: at least one candidate")
     legend = {name: f"{name}: {profile.score:.2f}" for name, profile in profiles.items()}
     points = []
     for name, profile in profiles.items():

@@ -93,7 +93,7 @@ def _points(runs: Mapping[str, Sequence[Result]], metric: str, by_epoch: Any) ->
             rows = result.samples().get(labels[0] if labels else metric, [])
             # A run stopped before its first evaluation has none; the other runs are drawn.
             if not rows and not labels:
-                raise UsageError(f"{result.folder} has no samples of {metric}; remedy: name it in METRICS")
+                raise UsageError(f"{result.folder} has no samples of {metric}; remedy: add it to METRICS")
             curves.append(by_epoch(rows))
         for epoch in sorted(set().union(*curves)):
             seen = [curve[epoch] for curve in curves if epoch in curve and math.isfinite(curve[epoch][0])]
@@ -127,7 +127,7 @@ def undrawn(points: Sequence[Point], seeds: Mapping[str, int]) -> str:
         elif min(counts) < planned:
             first = next(place for place, count in enumerate(counts) if count < planned)
             least = min(counts) or "none"
-            missing.append(f"of {candidate}, {least} of {planned}" + (f" from epoch {first + 1} on" if first else ""))
+            missing.append(f"of {candidate}, {least} of {planned}" + (f" from epoch {first + 1}" if first else ""))
     return "; ".join(missing)
 
 
@@ -191,7 +191,7 @@ def loss_chart(
     alt = altair()
     above = [point for point in points if point.low > 0]
     if not above:
-        raise UsageError("there is no training loss above zero to draw; allowed: at least one")
+        raise UsageError("no training loss above zero to draw; allowed: at least one")
     x = _seconds(alt)
     ends = [end for point in above for end in (point.low, point.high)]
     y = logarithmic(alt, alt.Y, "value:Q", ends, "training loss (nat)", "", _HEIGHT)
@@ -210,7 +210,7 @@ def _lines(
     note: str = "",
 ) -> Any:
     if not points:
-        raise UsageError("there are no points to draw; allowed: at least one")
+        raise UsageError("no points to draw; allowed: at least one")
     names = list(seeds or dict.fromkeys(point.candidate for point in points))
     colors, dashes = line_styles(names)
     data = alt.Chart(alt.Data(values=[point._asdict() for point in points]))

@@ -95,7 +95,7 @@ def _text(line: MLLogLine) -> str:
     try:
         return f"{TOKEN} {json.dumps(fields, allow_nan=False)}\n"
     except ValueError as error:
-        raise UsageError(f"the event {line.key!r:.60} holds a number that is none of JSON's ({error})") from error
+        raise UsageError(f"the event {line.key!r:.60} holds a number that JSON cannot represent ({error})") from error
 
 
 def _of_comparison(source: Source) -> Iterator[tuple[str, str]]:
@@ -106,7 +106,7 @@ def _of_comparison(source: Source) -> Iterator[tuple[str, str]]:
             continue
         logs.setdefault((record["candidate"], record["workload"], record["process"]), []).append(record)
     if not logs:
-        raise UsageError(f"{source.folder} holds no samples; allowed: a comparison that came to measure")
+        raise UsageError(f"{source.folder} holds no samples; allowed: a comparison that measured")
     names: set[str] = set()
     for (candidate, workload, process), records in logs.items():
         try:

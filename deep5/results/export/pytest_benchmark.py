@@ -83,7 +83,7 @@ def benchmarks_file(parts: Sequence[Benchmarks]) -> bytes:
     if any(part.machine != first.machine or part.commit != first.commit for part in parts):
         raise UsageError(
             "these results are of several machines, environments or commits, and a file of pytest-benchmark has one of "
-            "each; remedy: -o DIR, for a file a result"
+            "each; remedy: -o DIR, for one file per result"
         )
     document = {
         "machine_info": first.machine,
@@ -95,7 +95,7 @@ def benchmarks_file(parts: Sequence[Benchmarks]) -> bytes:
     try:
         return (json.dumps(document, indent=4, allow_nan=False) + "\n").encode()
     except ValueError as error:
-        raise UsageError(f"these results hold a number that is none of JSON's ({error})") from error
+        raise UsageError(f"these results hold a number that JSON cannot represent ({error})") from error
 
 
 def _identity(document: Mapping[str, Any]) -> str:
@@ -127,7 +127,7 @@ def _benchmarks(source: Source) -> Iterator[dict[str, Any]]:
         workload, candidate = printable(named), printable(labelled)
         count += 1
         if not all(math.isfinite(value) and value >= 0 for value in times):
-            raise UsageError(f"{source.folder}: a sample of {workload}, {candidate} is no time; allowed: seconds")
+            raise UsageError(f"{source.folder}: a sample of {workload}, {candidate} is not a time; allowed: seconds")
         try:
             statistics = benchmark_statistics(times, calls)
             if not math.isfinite(statistics["total"]):

@@ -64,7 +64,7 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
                 found[path] = Source(folder=path, about=about, document=read_object(path / FILES[own.kind]))
         for study, count in failures.items():
             if (lost := count - unsuccessful[study]) > 0:
-                lost_runs = f"{counted(lost, 'run')} that failed and left nothing; its {STUDY} says why"
+                lost_runs = f"{counted(lost, 'run')} that failed without results; its {STUDY} says why"
                 left_out[f"{(root / study).resolve()} has {lost_runs}"] = None
     return list(found.values()), list(left_out)
 

@@ -128,7 +128,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     baseline = clean(result.document["baseline"])[:_NAME]
     # If batch sizes differ, the time per sample is compared.
     per = {row["per"] for row in rows}
-    what = "time" if per == {"call"} else "time a sample" if per == {"sample"} else "time a call or a sample"
+    what = "time" if per == {"call"} else "time per sample" if per == {"sample"} else "time per call or sample"
     x = logarithmic(alt, alt.X, "ratio:Q", ends, f"{what} / that of {baseline}", unit="").to_dict()
     y = _rows_axis(alt, [point["name"] for point in points])
     words = [word for word in WORDS if any(point["word"] == word for point in points)]
@@ -149,7 +149,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     ).properties(width=_WIDTH, height=alt.Step(_STEP))
     several = f"{len(rows)} ratios" if len(rows) > 1 else "One ratio"
     about = (
-        f"{several} of time to the baseline's, {baseline}; lines are intervals, where there are any, and the grey band "
+        f"{several} of time to the baseline's, {baseline}; lines are intervals, where available, and the gray band "
         f"is the machine's noise floor.{_left_out(len(rows), len(result.verdicts))}"
     )
     return Drawing("ratios", "Ratios", about, chart, standing([result]))
@@ -187,7 +187,7 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
         boxes.append({"name": names[key], "least": least, "low": low, "middle": middle, "high": high, "most": most})
         points += [{"name": names[key], "middle": value} for value in medians[key].values() if len(medians[key]) > 1]
     ends = [box[key] for box in boxes for key in ("least", "most")]
-    x = logarithmic(alt, alt.X, "least:Q", _spread(ends), "time a call")
+    x = logarithmic(alt, alt.X, "least:Q", _spread(ends), "time per call")
     y = _rows_axis(alt, [box["name"] for box in boxes])
     data = alt.Chart(alt.Data(values=boxes))
 
@@ -203,7 +203,7 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
         )
     each = "; dots: the median of each process" if points else ""
     about = (
-        f"Steady samples: a box from quartile to quartile with the median in it, lines to the extremes{each}."
+        f"Steady samples: boxes from quartile to quartile with the median, lines to the extremes{each}."
         f"{_left_out(len(chosen), len(series))}"
     )
     chart = alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(_STEP))
@@ -235,7 +235,7 @@ def phases_chart(result: ComparisonResult) -> Drawing | None:
     data = alt.Chart(alt.Data(values=points))
     chart = data.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=color, shape=shape)
     about = (
-        "The first call, all of the warm-up together, and a steady call (median); what took no time is not drawn."
+        "The first call, the whole warm-up, and a steady call (median); phases of zero time are not drawn."
         f"{_left_out(len(chosen), len(own))}"
     )
     chart = chart.properties(width=_WIDTH, height=alt.Step(_STEP))

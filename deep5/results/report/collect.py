@@ -101,7 +101,7 @@ def _expanded(path: Path, found: Collection) -> list[Path]:
     if path.name in _SHOWN.values() and not path.is_dir():
         path = path.parent
     if not path.is_dir():
-        raise UsageError(f"{path} is no folder; allowed: one that deep5 wrote; remedy: check the path")
+        raise UsageError(f"{path} is not a folder; allowed: one that deep5 wrote; remedy: check the path")
     if kind_of(path) in _SHOWN:
         return [path]
     seen = survey(path)
@@ -157,7 +157,7 @@ def _study(folder: Path, found: Collection) -> ShownStudy:
     failures: dict[str, list[str]] = {}
     for name, own in document["candidates"].items():
         if not isinstance(own, dict):
-            raise UsageError(f"{folder / STUDY}: the candidate {name!r:.60} is no object; remedy: restore the file")
+            raise UsageError(f"{folder / STUDY}: the candidate {name!r:.60} is not an object; remedy: restore the file")
         settings[name] = own["settings"] if isinstance(own.get("settings"), dict) else {}
         failures[name] = _texts(own.get("failures"))
         # Each once, so that there are no more runs than folders.

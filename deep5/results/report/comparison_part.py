@@ -54,7 +54,7 @@ def verdict_list(result: ComparisonResult) -> Markup:
         said.append(
             element("li", "the comparison ", element("b", result.document["status"], class_="bad"), ": ", reasons)
         )
-    return element("ul", said or [element("li", "nothing was judged")], class_="verdicts")
+    return element("ul", said or [element("li", "no verdicts")], class_="verdicts")
 
 
 def _counted(rows: Sequence[dict[str, Any]]) -> list[Markup]:
@@ -74,7 +74,7 @@ def _counted(rows: Sequence[dict[str, Any]]) -> list[Markup]:
 
 
 def _per(row: dict[str, Any]) -> str:
-    return ", a sample: their batches differ in size" if row["per"] == "sample" else ""
+    return ", per sample: their batches differ in size" if row["per"] == "sample" else ""
 
 
 def _interval(row: dict[str, Any]) -> str:
@@ -147,13 +147,13 @@ def _times(result: ComparisonResult) -> Markup | None:
         for row in result.results
     ]
     over = "" if len(of) > 1 else f" over the {of.pop()}"
-    return table(f"Times a call, with the interval of the median{over}", columns, rows)
+    return table(f"Times per call, with the interval of the median{over}", columns, rows)
 
 
 def equivalence_table(result: ComparisonResult) -> Markup | None:
     """The result of the proof by value: relative error, ULPs, tolerance, first failure."""
     if not result.document["equivalence"]:
-        return element("p", "Nothing was proved: no candidate came so far.", class_="note warn")
+        return element("p", "Nothing was proved: no candidate reached the proof.", class_="note warn")
     several = any(row["workload"] for row in result.document["equivalence"])
     # The outcome comes early, so that it is visible on a phone.
     columns = ["candidate", "outcome", "part", *(["workload"] if several else []), "value", "relative error", "ULPs"]
@@ -199,7 +199,10 @@ def _looks(document: dict[str, Any]) -> str:
 
 def _proof(proof: dict[str, Any]) -> str:
     steps = "of single calls" if proof["steps"] is None else f"over {number(proof['steps'])} steps of training"
-    kinks = {True: "; every network is smooth", False: "; not every network is smooth: part (d) is for those that are"}
+    kinks = {
+        True: "; every network is smooth",
+        False: "; not every network is smooth: part (d) applies to those that are",
+    }
     return steps + kinks.get(proof["smooth"], "")
 
 
@@ -225,7 +228,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
         ("on the clock", measurement["scope"]),
         ("order", measurement["order"]),
         ("seed", document["seed"]),
-        ("judged after", f"{_looks(document)}; intervals at {_share_of(statistics)}"),
+        ("verdicts after", f"{_looks(document)}; intervals at {_share_of(statistics)}"),
         ("proof", _proof(document["proof"])),
         ("processors", ", ".join(map(number, measurement["processors"]))),
         ("baseline", document["baseline"]),
@@ -234,7 +237,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
         ("took", took),
         ("folder", result.folder.name),
     ]
-    quick = "quick: one process a candidate; remedy: --rigorous measures eight to thirty"
+    quick = "quick: one process per candidate; remedy: --rigorous, which measures eight to thirty"
     warnings = [*([quick] if document["mode"] == "quick" else []), *document["warnings"]]
     left_out: dict[str, list[str]] = {}
     for row in document["candidates"]:
@@ -250,7 +253,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
         element("h3", "Verdicts and ratios"),
         guarded("the ratios", lambda: pen.figure(ratio_chart(result))),
         guarded("the table of verdicts", lambda: verdict_table(result))
-        or element("p", "No candidate was judged against the baseline.", class_="quiet"),
+        or element("p", "No candidate has a verdict against the baseline.", class_="quiet"),
         element("h3", "Times"),
         element(
             "div",

@@ -86,7 +86,7 @@ def _standing(runs: _Runs, finished: bool, notes: Sequence[str]) -> str:
 
 def _drawing(name: str, title: str, about: str, found: Curves, chart: Callable[..., Any]) -> Drawing:
     band = any(point.seeds > 1 for point in found.points)
-    said = [f"{about}, a line a candidate" + "; the band reaches from the smallest to the largest of the seeds" * band]
+    said = [f"{about}, one line per candidate" + "; the band spans the range over the seeds" * band]
     made = chart(found.points, note="; ".join(found.left_out)).properties(width=_PANEL[0], height=_PANEL[1])
     longest = max(len(point.candidate) for point in found.points)
     made.config.legend.columns = max(1, int(_WIDTH / (_LETTER * longest + _SYMBOL)))

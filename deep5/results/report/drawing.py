@@ -38,7 +38,7 @@ def file_of(drawing: Drawing, kind: str) -> bytes:
             return bytes(convert.vegalite_to_pdf(specification))
         return bytes(convert.vegalite_to_png(specification, scale=_SCALE))
     except ValueError as error:
-        raise UsageError(f"{drawing.name} cannot be drawn ({str(error)[:200]}); remedy: look at its numbers") from error
+        raise UsageError(f"{drawing.name} cannot be drawn ({str(error)[:200]}); remedy: check its numbers") from error
 
 
 class Pen:

@@ -179,7 +179,7 @@ def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Ma
         element("li", f"{name}: ", *((", " if place else "", named(own)) for place, own in enumerate(columns[key])))
         for name, key in zip(names, shown, strict=True)
     ]
-    head = f"The results of this page are of {len(columns)} environments: compare across them with care."
+    head = f"The results of this page are of {len(columns)} environments: compare them with care."
     beyond = None if len(shown) == len(columns) else element("p", f"{len(columns) - len(shown)} more are not shown.")
     return element(
         "div",

@@ -53,6 +53,6 @@ def study_fragment(study: Study) -> str:
         "div",
         element("p", element("strong", named(study.recipe)), ": study of ", counted(len(study.runs), "candidate")),
         guarded("the means", lambda: means_table(study.runs)),
-        note(lost, "Runs that came to nothing", "bad"),
+        note(lost, "Failed runs", "bad"),
         note(study.notes, "Notes"),
     )

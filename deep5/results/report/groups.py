@@ -64,7 +64,7 @@ def badges(recipe: Mapping[str, Any]) -> Markup:
     """Name, size, division and fixed hash of a recipe; an open division is marked."""
     division = recipe.get("division")
     fixed = str(recipe.get("hash") or "unknown")
-    why: tuple[str, ...] = ("its fixed part, or what it is judged by, was changed",)
+    why: tuple[str, ...] = ("its fixed part or its goals were changed",)
     if recipe.get("size") not in (None, "full"):
         why = "run at size ", named(recipe["size"]), ", not full"
     return element(

@@ -58,7 +58,7 @@ def operator_table(run: Result) -> Markup | None:
         ]
         for row in rows
     ]
-    return table("Times a call", ["candidate", "problem", "direction", "median", "low", "high"], cells)
+    return table("Times per call", ["candidate", "problem", "direction", "median", "low", "high"], cells)
 
 
 def _read(run: Result) -> dict[str, Any]:

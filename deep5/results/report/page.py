@@ -84,7 +84,7 @@ def report_page(found: Collection) -> str:
     unreadable = [f"{row.path}: {row.reason}" for row in found.unreadable]
     main = element(
         "main",
-        note(unreadable, "These could not be read, and are not in this report", "bad"),
+        note(unreadable, "These could not be read and are not in this report", "bad"),
         _apart(found),
         element("h2", "Verdicts", id="verdicts"),
         element("p", "Ratios are of times, each candidate's over the baseline's: below 1 is faster.", class_="quiet")
@@ -129,10 +129,10 @@ def _apart(found: Collection) -> Markup | None:
     said = []
     if len(kinds) > 1:
         said.append(
-            f"not comparable: this page has results of {len(kinds)} different fixed parts, each in a section of its own"
+            f"not comparable: this page has results of {len(kinds)} different fixed parts, each in a separate section"
         )
     if any(recipe["division"] == "open" for recipe in recipes):
-        said.append("open: the fixed part of a recipe was changed (a size other than full changes it, too)")
+        said.append("open: the fixed part of a recipe was changed (also by a size other than full)")
     return note(said, "Read these numbers within their section")
 
 

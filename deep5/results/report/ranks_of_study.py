@@ -18,14 +18,14 @@ from deep5.results.study.scaling import scaling_cells, scaling_of
 __all__ = ["scaling_tables", "study_drawings"]
 
 _CAPTIONS = {
-    "scaling": ("Scaling", "Throughput and parallel efficiency against the number of ranks, beside what is ideal."),
+    "scaling": ("Scaling", "Throughput and parallel efficiency against the number of ranks, compared with the ideal."),
     "communication_volume": (
         "Bytes sent",
-        "Test accuracy, and time to the target where a candidate got there, against the bytes that all ranks sent.",
+        "Test accuracy, and time to the target where a candidate reached it, against the bytes that all ranks sent.",
     ),
     "staleness": (
         "Staleness",
-        "Test accuracy, and time to the target where a candidate got there, against the mean staleness; dashed: "
+        "Test accuracy, and time to the target where a candidate reached it, against the mean staleness; dashed: "
         "synchronous schemes, which have none.",
     ),
 }

@@ -29,7 +29,7 @@ def ranks_part(run: Result) -> Markup | None:
         return None
     rows = run.ranks()
     if not rows:
-        said = f"{run.rank_count} ranks; the run ended before they put together what each of them did."
+        said = f"{run.rank_count} ranks; the run ended before they combined their records."
         return element("div", _head(run), element("p", said, class_="quiet"))
     wall_s = as_float((run.document["resources"] or {}).get("wall_time_s"))
     return element("div", _head(run), element("p", _said(rows), class_="quiet"), _table(rows, wall_s))

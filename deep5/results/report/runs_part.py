@@ -25,7 +25,7 @@ __all__ = ["group_part", "group_title", "metric_cell", "metric_table", "run_list
 
 _MARKS = {"passed": "good", "FAILED": "bad"}
 _FEW = 2
-_CAPTION = "Each metric with its interval and goal, where it has any"
+_CAPTION = "Each metric with its interval and goal, if any"
 # Up to this many runs have their own charts and machine tables.
 _ALONE = 20
 
@@ -39,7 +39,7 @@ def outcome(run: Result) -> tuple[str, str]:
     """The outcome of a run in a word, and its mark."""
     if run.status != "success":
         return run.status, "bad"
-    return {True: ("accepted", "good"), False: ("NOT accepted", "bad"), None: ("finished, not judged", "")}[
+    return {True: ("accepted", "good"), False: ("NOT accepted", "bad"), None: ("finished, not checked", "")}[
         run.accepted
     ]
 

@@ -142,7 +142,7 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
     warnings = [f"{name}: {why}" for name, run in zip(names, runs, strict=True) for why in run.document["warnings"]]
     if len(found) > 1:
         warnings.insert(
-            0, f"not comparable: its runs are of {len(found)} different fixed parts; each has a table of its own"
+            0, f"not comparable: its runs are of {len(found)} different fixed parts; each has a separate table"
         )
     tables: list[Markup] = []
     for group in found:
@@ -160,12 +160,12 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
     return element(
         "section",
         element("h2", named(study_title(study), 80), id=place),
-        note(failures, "Runs that came to nothing", "bad"),
+        note(failures, "Failed runs", "bad"),
         note([*warnings, *study.notes], "Warnings"),
         guarded("the time to the target", lambda: _to_target(study)),
         guarded("the scaling", lambda: scaling_tables(study)),
         guarded("the pictures of ranks", lambda: _of_ranks(study, pen)),
-        tables or element("p", "No run of it can be shown.", class_="note warn"),
+        tables or element("p", "None of its runs can be shown.", class_="note warn"),
         element("h3", "Settings"),
         guarded("the settings", lambda: facts([*settings, ("folder", study.folder.name)])),
         aria_labelledby=place,
@@ -176,7 +176,7 @@ def _to_target(study: ShownStudy) -> Markup | None:
     """Each candidate's time to the target, or why it cannot be evaluated."""
     judged = _judged(study)
     if isinstance(judged, str):
-        return note([judged], "Time to the target is not judged", "")
+        return note([judged], "No time to the target", "")
     columns = ["candidate", *(m if m == unit else f"{m} ({unit})" for m, unit in MEASURES.items()), "reached by"]
     rows = []
     for name, own in judged.reached.items():

@@ -85,26 +85,28 @@ def left_of(path: str | Path) -> LeftStudy:
     document = _read(file)
     if not _can_go_on(document):
         raise UsageError(
-            f"the study {folder} is finished, or of an older deep5; allowed: one that was ended before its time; "
-            "remedy: the command without --resume"
+            f"the study {folder} is finished, or of an older deep5; allowed: an interrupted study; remedy: the "
+            "command without --resume"
         )
     candidates = _mapping(document.get("candidates"), file, "candidates")
     notes = document.get("notes")
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise UsageError(f"{file}: notes is {brief(notes)}; allowed: a list of texts; the file is damaged")
+        raise UsageError(f"{file}: notes is {brief(notes)}; allowed: a list of strings; the file is damaged")
     _check_resumed(file, document.get("resumed"))
     if (commit := document["provenance"].get("commit")) is not None:
         _mapping(commit, file, "provenance.commit")
     for name, own in candidates.items():
         _mapping(_mapping(own, file, f"the candidate {name!r}").get("settings"), file, "settings")
     if (folder / RUNS).is_symlink() or not (folder / RUNS).is_dir():  # the resumed study writes there
-        raise UsageError(f"{folder / RUNS} is no folder; allowed: the one that the study's runs are in; it is damaged")
+        raise UsageError(
+            f"{folder / RUNS} is not a folder; allowed: the folder of the study's runs; the study is damaged"
+        )
     runs = {name: _runs(folder, file, name, own) for name, own in candidates.items()}
     every = [result for own in runs.values() for result in own]
     for result in every:
         if result.status != "success":
             raise UsageError(
-                f"{file} lists {result.folder} as a run that came to its end, and its status is {result.status}; "
+                f"{file} lists {result.folder} as a finished run, and its status is {result.status}; "
                 "allowed: success; the file is damaged"
             )
     _identity(file, document, every)
@@ -120,7 +122,7 @@ def _can_go_on(document: Mapping[str, Any]) -> bool:
 def _check_resumed(file: Path, resumed: Any) -> None:
     try:
         if not isinstance(resumed, list):
-            raise ValueError("it is no list")
+            raise ValueError("it is not a list")
         for time in resumed:
             moment(time)
     except ValueError as error:
@@ -144,7 +146,7 @@ def load_study_folder(path: str | Path) -> StudyFolder:
         return _load(folder, folder / STUDY)
     except OverflowError as error:  # JSON integers are unbounded
         raise UsageError(
-            f"{folder} holds a number that is too large ({error}); allowed: those of a float; it is damaged"
+            f"{folder} holds a number that is too large ({error}); allowed: the range of a float; it is damaged"
         ) from error
 
 
@@ -155,12 +157,12 @@ def _load(folder: Path, file: Path) -> StudyFolder:
         raise UsageError(f"{file} has no candidates; allowed: at least one")
     for name in (*candidates, str(document.get("recipe"))):
         if not name or not name.isprintable():  # they are printed on a terminal
-            raise UsageError(f"{file} has the name {brief(name)}; allowed: letters that can be printed")
+            raise UsageError(f"{file} has the name {brief(name)}; allowed: printable characters")
     notes = document.get("notes")
     ended = isinstance(notes, list) and any("not finished" in str(n) or "was interrupted" in str(n) for n in notes)
     if document.get("finished", not ended) is not True:
         raise UsageError(
-            f"the study {folder} is not finished; allowed: one that has every run; remedy: "
+            f"the study {folder} is not finished; allowed: a study with all its runs; remedy: "
             + (f"the same command with --resume {folder}" if _can_go_on(document) else "a new one")
         )
     runs = {name: _runs(folder, file, name, own) for name, own in candidates.items()}
@@ -173,9 +175,7 @@ def _load(folder: Path, file: Path) -> StudyFolder:
         name: {
             seed: time_to_target(by_seed[name][seed], target)
             if seed in by_seed[name]
-            else Reached.never(
-                f"failed: {failed[name][seed]}" if seed in failed[name] else "there is no run of this seed"
-            )
+            else Reached.never(f"failed: {failed[name][seed]}" if seed in failed[name] else "no run of this seed")
             for seed in seeds
         }
         for name in candidates
@@ -217,7 +217,9 @@ def _mapping(value: Any, file: Path, what: str) -> dict[str, Any]:
 def _texts(own: Any, file: Path, name: str, key: str) -> list[str]:
     value = _mapping(own, file, f"the candidate {name!r}").get(key)
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise UsageError(f"{file}: {key} of {name!r} is {brief(value)}; allowed: a list of texts; the file is damaged")
+        raise UsageError(
+            f"{file}: {key} of {name!r} is {brief(value)}; allowed: a list of strings; the file is damaged"
+        )
     return value
 
 
@@ -229,7 +231,7 @@ def _inside(folder: Path, file: Path, text: str) -> Path:
     """The folder of a run; it must be inside the study's own folder, and reading follows no link."""
     path = PurePosixPath(text)
     if not text.isprintable():
-        raise UsageError(f"{file} names the run {brief(text)}, which is no path; allowed: letters that can be printed")
+        raise UsageError(f"{file} names the run {brief(text)}, which is not a path; allowed: printable characters")
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise UsageError(f"{file} names the run {brief(text)}; allowed: a result folder within the study's own folder")
     return folder / path
@@ -241,7 +243,7 @@ def _identity(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -
     for key, field in (("recipe", "name"), ("hash", "hash"), ("size", "size")):
         stated = document.get(key, "" if key == "hash" else None)
         if not isinstance(stated, str):
-            raise UsageError(f"{file}: {key} is {brief(stated)}; allowed: a text; the file is damaged")
+            raise UsageError(f"{file}: {key} is {brief(stated)}; allowed: a string; the file is damaged")
         own = {str(result.document["recipe"][field]) for result in runs}
         if len(own) > 1 or (own and stated and own != {stated}):
             values = ", ".join(sorted(own | ({stated} if stated else set())))
@@ -250,8 +252,8 @@ def _identity(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -
     for part in ("data", "split"):
         if len({str(result.document["provenance"][part]) for result in runs}) > 1:
             raise UsageError(
-                f"the runs of {file.parent} were judged on different data (provenance.{part}); allowed: one data set "
-                "and one split, on which every run has to reach the target"
+                f"the runs of {file.parent} were evaluated on different data (provenance.{part}); allowed: one data "
+                "set and one split, on which every run has to reach the target"
             )
     return found
 
@@ -307,11 +309,11 @@ def _by_seed(file: Path, name: str, runs: Sequence[Result]) -> dict[int, Result]
     for result in runs:
         seed = result.document["seeds"].get("run")
         if isinstance(seed, bool) or not isinstance(seed, int):
-            raise UsageError(f"{result.folder} states the seed {brief(seed)}; allowed: a whole number")
+            raise UsageError(f"{result.folder} states the seed {brief(seed)}; allowed: an integer")
         if seed in found:
             raise UsageError(
                 f"{file}: two runs of {name!r} have the seed {seed}; allowed: each seed once, since a repetition with "
-                "the same one says nothing of convergence"
+                "the same seed says nothing about convergence"
             )
         found[seed] = result
     return found

@@ -54,7 +54,7 @@ def _trade(recipe: str, runs: Mapping[str, Sequence[Result]], target: Target | N
     across = synchronous_ones(runs, target) if metric == "staleness" else []
     shown = {point.candidate for point in (*paid, *across)}
     without = [name for name in runs if name not in shown]
-    note = f"not drawn, for it has no value: {', '.join(without)}" if without else ""
+    note = f"not drawn, without a value: {', '.join(without)}" if without else ""
     return tradeoff_chart(paid, metric, recipe, target, note, across)
 
 
@@ -82,7 +82,7 @@ def study_pictures(
 
     there = {name: own for name, own in runs.items() if own}
     if not there:
-        return {}, ["nothing was drawn: no run came to its end"]
+        return {}, ["nothing was drawn: no run finished"]
     goal = target.goal if target is not None and target.metric == "test_accuracy" else None
     made = dict.fromkeys(runs, seeds)
     above = standing([run for own in there.values() for run in own], notes=notes)

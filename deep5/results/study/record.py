@@ -260,7 +260,7 @@ def moment(stated: object) -> datetime:
     '2026-01-31T23:59:00+00:00'
     """
     if not isinstance(stated, str):
-        raise ValueError(f"{brief(stated)} is no time; allowed: a text such as 2026-01-31T23:59:00Z")
+        raise ValueError(f"{brief(stated)} is not a time; allowed: a string such as 2026-01-31T23:59:00Z")
     return datetime.strptime(stated, TIME).replace(tzinfo=UTC)
 
 

@@ -17,7 +17,7 @@ DIRTY = "deep5's own source had changes that no commit holds when the study "
 """The beginning of the note that deep5's source cannot be verified to be unchanged."""
 
 _SAME = ("recipe", "size", "seeds", "target", "time_limit_s", "memory_limit_bytes")
-_HASHES = {"contents": "recipe files, or files named in them,", "environment": "hardware or software"}
+_HASHES = {"contents": "recipe files, or files named in them", "environment": "hardware or software"}
 _NOTHING = object()
 # Characters of a long string shown before the first difference.
 _BEFORE = 12
@@ -47,14 +47,14 @@ def check_same(left: LeftStudy, asked: Mapping[str, Any]) -> None:
     for key, what in _HASHES.items():
         if began.get(key) != now[key]:
             raise UsageError(
-                f"the study in {left.folder} was of other {what} than there are now; allowed: the same files, machine "
+                f"the study in {left.folder} was started with other {what}; allowed: the same files, machine "
                 "and versions; remedy: a new one, without --resume"
             )
     commits = ["none" if own.get("commit") is None else own["commit"].get("id") for own in (began, now)]
     if commits[0] != commits[1]:
         raise UsageError(
-            f"the study in {left.folder} was of deep5's commit {brief(commits[0])}; got {brief(commits[1])}; allowed: "
-            "the same one; remedy: that commit, or a new study, without --resume"
+            f"the study in {left.folder} was started by deep5's commit {brief(commits[0])}; got {brief(commits[1])}; "
+            "allowed: the same one; remedy: that commit, or a new study, without --resume"
         )
     if stored.get("hash") != asked["hash"]:
         raise UsageError(
@@ -65,7 +65,7 @@ def check_same(left: LeftStudy, asked: Mapping[str, Any]) -> None:
 
 def source_note(left: LeftStudy, asked: Mapping[str, Any]) -> list[str]:
     """The note if deep5's source had uncommitted changes, then or now, so that its commit does not identify it."""
-    for own, when in ((asked, "went on"), (left.document, "began")):
+    for own, when in ((asked, "was resumed"), (left.document, "began")):
         if (own["provenance"].get("commit") or {}).get("dirty"):
             return [DIRTY + when]
     return []

@@ -124,9 +124,9 @@ class Scaling:
         found = []
         if shared:
             names, here = ", ".join(row.candidate for row in shared), counted(shared[0].processors or 0, "processor")
-            found.append(f"{names}: ranks shared {here}, so that efficiency is no claim about the scheme")
+            found.append(f"{names}: ranks shared {here}, so their efficiency says nothing about the scheme")
         if any(row.interval is None for row in self.rows[1:]):
-            found.append("fewer than six seeds: the least and the largest value stand in place of an interval")
+            found.append("fewer than six seeds: the smallest and largest values are shown instead of an interval")
         return found
 
     def document(self) -> dict[str, Any]:

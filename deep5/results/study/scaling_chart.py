@@ -30,7 +30,7 @@ def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
     """
     alt = altair()
     if not scalings:
-        raise UsageError("there is no scaling to draw; allowed: at least one")
+        raise UsageError("no scaling to draw; allowed: at least one")
     points = [_point(scaling, row) for scaling in scalings for row in scaling.rows]
     names = list(dict.fromkeys(point["series"] for point in points))
     ranks = sorted({point["ranks"] for point in points})
@@ -49,7 +49,7 @@ def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
         alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[4, 3]).encode(x=x, y=y, color=color),
         measured.mark_line().encode(x=x, y=y, color=color),
         measured.mark_circle(size=45, opacity=1).encode(x=x, y=y, color=color),
-    ).properties(width=WIDTH, height=_HEIGHT, title="dashed: as many times the throughput as ranks")
+    ).properties(width=WIDTH, height=_HEIGHT, title="dashed: ideal throughput")
     y = alt.Y("efficiency:Q", title="parallel efficiency (%)", scale=alt.Scale(zero=True))
     full = alt.Chart(alt.Data(values=[{"efficiency": 100}])).mark_rule(strokeDash=[4, 3], color="#6b6b6b")
     below = alt.layer(

@@ -141,7 +141,7 @@ def tradeoff_chart(
     """
     alt = altair()
     if not points:
-        raise UsageError("there are no points to draw; allowed: at least one")
+        raise UsageError("no points to draw; allowed: at least one")
     names = [point.candidate for point in (*points, *across)]
     colour = by_name(alt.Color, "candidate:N", line_styles(names)[0], title=None, legend=_legend(alt))
     costs = [point.cost for point in points]
@@ -158,7 +158,7 @@ def tradeoff_chart(
     late = [point.candidate for point in (*points, *across) if not math.isfinite(point.seconds)]
     notes = [note] if note else []
     if there and late and target is not None:
-        notes.append(f"half of the seeds or more did not get to a {target}: {', '.join(late)}")
+        notes.append(f"half of the seeds or more did not reach a {target}: {', '.join(late)}")
     made = alt.vconcat(*panels, spacing=12).resolve_scale(color="shared", x="shared")
     return headed(alt, made, title, "; ".join(textwrap.shorten(line, 300) for line in notes))
 
