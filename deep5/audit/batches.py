@@ -49,8 +49,8 @@ class Batches:
     @cached_property
     def mixed(self) -> bool:
         """Whether the run resumed with another number of ranks, so that it split batches differently before."""
-        told = self.document["warnings"]
-        return bool(self.document["resumed"]) and any(_OTHERS_GO_ON in str(sentence) for sentence in told)
+        reported = self.document["warnings"]
+        return bool(self.document["resumed"]) and any(_OTHERS_GO_ON in str(sentence) for sentence in reported)
 
     def part(self, samples: int) -> int:
         """This rank's number of samples in a batch."""

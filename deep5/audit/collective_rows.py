@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.audit.collective_values import asked, is_series, plan_asked
+from deep5.audit.collective_values import is_series, plan_requested, requested
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
 from deep5.audit.measured import RANKS, ranks_of
@@ -44,25 +44,25 @@ def check_collective_rows(ledger: Ledger, root: Path, document: Mapping[str, Any
     from deep5.results.validation import encode
 
     with ledger.part(9, _FILE):
-        told = json_of(root, _FILE)
-        if not ledger.hold(9, isinstance(told, dict), f"there is no {_FILE}"):
+        reported = json_of(root, _FILE)
+        if not ledger.hold(9, isinstance(reported, dict), f"there is no {_FILE}"):
             return
-        plan, ranks = plan_asked(document), ranks_of(document)
-        ledger.same(14, "the number of ranks, by the recipe", ranks, asked(document, "ranks"))
-        ledger.same(14, f"the number of ranks of {_FILE}", told["ranks"], ranks)
-        ledger.same(14, f"the plan of {_FILE}, by the recipe", told["plan"], encode(asdict(plan)))
-        times = _times(ledger, plan, ranks, told["measured"], samples)
+        plan, ranks = plan_requested(document), ranks_of(document)
+        ledger.same(14, "the number of ranks, by the recipe", ranks, requested(document, "ranks"))
+        ledger.same(14, f"the number of ranks of {_FILE}", reported["ranks"], ranks)
+        ledger.same(14, f"the plan of {_FILE}, by the recipe", reported["plan"], encode(asdict(plan)))
+        times = _times(ledger, plan, ranks, reported["measured"], samples)
         if times is None:
             return
         lived, took = float(document["resources"]["wall_time_s"]), sum(sum(each.seconds) for each in times.measured)
-        ledger.hold(8, took <= lived + _SLACK_S, f"all calls took {took:.6g} s, and the run lived {lived:.6g} s")
+        ledger.hold(8, took <= lived + _SLACK_S, f"all calls took {took:.6g} s, and the run {lived:.6g} s")
         _check_sent(ledger, root, times)
-        for each, entry in zip(times.measured, told["measured"], strict=True):
+        for each, entry in zip(times.measured, reported["measured"], strict=True):
             _check_bits(ledger, each, entry, times)
         summary = encode(_in_json(summarise_collectives(times)))
         for field in ("machine", "optimal_segment_bytes", "wrong"):
-            ledger.same(9, f"{field} of {_FILE}", told[field], summary[field])
-        for row, follows in zip(told["rows"], summary["rows"], strict=True):
+            ledger.same(9, f"{field} of {_FILE}", reported[field], summary[field])
+        for row, follows in zip(reported["rows"], summary["rows"], strict=True):
             where = f"{follows['algorithm']} at {follows['size_bytes']} bytes"
             for field in {**row, **follows}:
                 ledger.same(9, f"{field} of {where} in {_FILE}", row.get(field), follows.get(field))
@@ -70,8 +70,11 @@ def check_collective_rows(ledger: Ledger, root: Path, document: Mapping[str, Any
 
 
 def _in_json(summary: Any) -> dict[str, Any]:
-    told = asdict(summary)
-    return {**told, "optimal_segment_bytes": {str(size): best for size, best in told["optimal_segment_bytes"].items()}}
+    reported = asdict(summary)
+    return {
+        **reported,
+        "optimal_segment_bytes": {str(size): best for size, best in reported["optimal_segment_bytes"].items()},
+    }
 
 
 def _times(
@@ -91,10 +94,10 @@ def _times(
         counts,
         [plan.rounds] * len(planned),
     )
-    whole &= ledger.same(8, f"what {_FILE} says was measured, by the plan", list(known), planned)
+    whole &= ledger.same(8, f"what {_FILE} lists as measured, by the plan", list(known), planned)
     odd = series.keys() - {f"{name}/{size}" for name, size in planned}
     odd -= {f"{what}/{size}" for what, sizes in fitted.items() for size in sizes}
-    ledger.hold(8, not odd, f"samples of {', '.join(sorted(odd))[:100]} are there, which the plan does not have")
+    ledger.hold(8, not odd, f"there are samples of {', '.join(sorted(odd))[:100]}, which the plan does not have")
     if not whole:
         return None
     measured = []
@@ -158,7 +161,7 @@ def _check_bits(ledger: Ledger, each: Measured, entry: Mapping[str, Any], times:
     if due is None:
         ledger.skip("the bits of results that are large, or depend on the order of additions")
         return
-    ledger.same(9, f"the checksums of {where}, by the numbers that were drawn", each.checksums[0], (*due, *due))
+    ledger.same(9, f"the checksums of {where}, by the drawn numbers", each.checksums[0], (*due, *due))
 
 
 def _right_sums(plan: CollectivePlan, ranks: int, size_bytes: int) -> tuple[int, int] | None:
@@ -188,4 +191,4 @@ def _check_right(ledger: Ledger, document: Mapping[str, Any], times: CollectiveT
             own = [sample.value for sample in samples.get(label, ())]
             ledger.same(9, f"the samples of {label}, by {_FILE}", own, [share])
     for sentence in (sentence for own in faults for sentence in own):
-        ledger.hold(13, f"wrong: {sentence}" in document["warnings"], f"no warning says that {sentence}")
+        ledger.hold(13, f"wrong: {sentence}" in document["warnings"], f"no warning states: {sentence}")

@@ -14,7 +14,7 @@ from deep5.results.samples_file import SampleRow
 if TYPE_CHECKING:
     from deep5.bench.collective.plan import CollectivePlan
 
-__all__ = ["OF_ONE_SIZE", "asked", "check_of_one_size", "is_call", "is_series", "plan_asked"]
+__all__ = ["OF_ONE_SIZE", "check_of_one_size", "is_call", "is_series", "plan_requested", "requested"]
 
 OF_ONE_SIZE = ("bus_bandwidth", "collective_latency")
 """Metrics derived from the times of one algorithm at one size."""
@@ -43,7 +43,7 @@ def _is_of(label: str, names: Sequence[str]) -> bool:
     return bool(slash) and name in names and size.isascii() and size.isdigit()
 
 
-def asked(document: Mapping[str, Any], key: str) -> Any:
+def requested(document: Mapping[str, Any], key: str) -> Any:
     """The value of a recipe key, or its default.
 
     Args:
@@ -56,7 +56,7 @@ def asked(document: Mapping[str, Any], key: str) -> Any:
     return parts.get(key, kind_of(parts).keys[key].default)
 
 
-def plan_asked(document: Mapping[str, Any]) -> CollectivePlan:
+def plan_requested(document: Mapping[str, Any]) -> CollectivePlan:
     """The plan that the recipe of a run of collectives requests.
 
     Raises:
@@ -64,7 +64,7 @@ def plan_asked(document: Mapping[str, Any]) -> CollectivePlan:
     """
     from deep5.bench.collective.recipe import collective_plan
 
-    return collective_plan(lambda key: asked(document, key))
+    return collective_plan(lambda key: requested(document, key))
 
 
 def check_of_one_size(
@@ -83,7 +83,7 @@ def check_of_one_size(
     """
     from deep5.bench.collective.summary import bus_gbyte_s
 
-    sizes, ranks = plan_asked(document).sizes_bytes, int(document["ranks"])
+    sizes, ranks = plan_requested(document).sizes_bytes, int(document["ranks"])
     number: Callable[[float], float]
     if row["name"] == "bus_bandwidth":
         size = max(sizes)
@@ -92,7 +92,7 @@ def check_of_one_size(
         size = min(sizes)
         number = lambda seconds: seconds * 1e6  # noqa: E731
     times = [sample.value for sample in samples.get(f"{row['parameters']['algorithm']}/{size}", ())]
-    if not ledger.hold(8, bool(times), f"{label} has a value, and the times that it follows from are missing"):
+    if not ledger.hold(8, bool(times), f"{label} has a value, and the times from which it follows are missing"):
         return
     ledger.same(9, f"the samples of {label}", [sample.value for sample in own], [number(each) for each in times])
     ledger.same(9, f"the value of {label}", float(row["value"]), number(median(times)))

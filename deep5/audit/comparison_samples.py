@@ -48,7 +48,7 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
     right = all(
         math.isfinite(s.seconds) and s.seconds > 0 and s.calls >= 1 and math.isfinite(s.time_s) for s in samples
     )
-    if not ledger.hold(8, right, "a time in samples.csv is not positive and finite, or of no call"):
+    if not ledger.hold(8, right, "a time in samples.csv is not positive and finite, or covers no call"):
         return False
     rounds, most = ({sample.round for sample in samples}, Counter(s[:4] for s in samples).most_common(1))
     if not ledger.hold(
@@ -67,22 +67,22 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
     for (candidate, workload, number), own in series.items():
         name = f"{candidate}, {workload}, process {number}"
         known = 0 <= number < len(processes)
-        told = processes[number] if known else {}
+        reported = processes[number] if known else {}
         ledger.hold(
             8,
             known
             and candidate in labels
-            and (told["candidate"], told["job"], told["round"]) == (candidate, "time", own[0].round)
+            and (reported["candidate"], reported["job"], reported["round"]) == (candidate, "time", own[0].round)
             and len({sample.round for sample in own}) == 1
             # Samples of a process in which a fault was found are kept, but do not count.
-            and (told["reason"] is None or (told["round"], candidate) in failed),
-            f"{name}: there is no such process of this candidate and round {own[0].round} that came to its end",
+            and (reported["reason"] is None or (reported["round"], candidate) in failed),
+            f"{name}: no such process of this candidate finished in round {own[0].round}",
         )
         _check_series(ledger, name, own, document["kind"])
         if known:
             lived = sum(s.seconds * s.calls for s in own)
-            told_s = max(sample.time_s for sample in own) + own[0].seconds
-            _check_lived(ledger, name, lived, told_s, told["wall_s"], document["kind"])
+            last_s = max(sample.time_s for sample in own) + own[0].seconds
+            _check_lived(ledger, name, lived, last_s, reported["wall_s"], document["kind"])
     _check_all_there(ledger, document, series)
     _check_shared(ledger, series)
     _check_on_clock(ledger, document, series)
@@ -92,21 +92,23 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
 def _check_series(ledger: Ledger, name: str, own: Sequence[TimedSample], kind: str) -> None:
     phases = [sample.phase for sample in own]
     first, warm = phases.count("first"), phases.count("warm-up")
-    ledger.hold(6, first == 1 and phases[0] == "first", f"{name}: {first} first calls are told apart; allowed: one")
+    ledger.hold(
+        6, first == 1 and phases[0] == "first", f"{name}: {first} samples are marked as the first call; allowed: one"
+    )
     order = ["first"] * first + ["warm-up"] * warm + ["steady"] * (len(own) - first - warm)
     ledger.hold(6, phases == order, f"{name}: warm-up and steady samples are mixed")
     rest = own[first:]
     ledger.hold(
         8,
         [sample.place for sample in rest] == list(range(len(rest))),
-        f"{name}: samples are missing, double, or out of order: their places are not 0 to {len(rest) - 1}",
+        f"{name}: samples are missing, duplicated, or out of order: their indices are not 0 to {len(rest) - 1}",
     )
     ledger.hold(
-        8, all(a.time_s <= b.time_s for a, b in pairwise(own)), f"{name}: samples are out of order: time goes back"
+        8, all(a.time_s <= b.time_s for a, b in pairwise(own)), f"{name}: samples are out of order: time decreases"
     )
-    ledger.hold(8, "steady" in phases, f"{name}: no steady sample is there")
+    ledger.hold(8, "steady" in phases, f"{name}: there are no steady samples")
     shortest = min(sample.seconds * sample.calls for sample in own)
-    ledger.hold(6, shortest >= _LEAST_S, f"{name}: a sample took {shortest:.2g} s, which no clock can tell")
+    ledger.hold(6, shortest >= _LEAST_S, f"{name}: a sample took {shortest:.2g} s, which no clock can resolve")
     steady = [sample.seconds * sample.calls for sample in own if sample.phase == "steady"]
     if len(steady) >= _SERIES:
         middle = median(steady)
@@ -117,25 +119,23 @@ def _check_series(ledger: Ledger, name: str, own: Sequence[TimedSample], kind: s
             f"{_MIDDLE_S:g} s",
         )
     if kind == "operators":
-        ledger.skip("where warming up ended, for operators: their own calibration says it")
+        ledger.skip("the end of the warm-up of operators: their own calibration determines it")
         return
     times = [sample.seconds for sample in rest]
     allowed = {steady_from(times)[0]}
     if kind == "inference":
         # The process checks before each sample: its patience may end before the next check.
         allowed |= {steady_from(times[:-1])[0]} if len(times) > 1 else set()
-    ledger.hold(
-        6, warm in allowed, f"{name}: warming up is said to end after {warm} samples; it follows {sorted(allowed)}"
-    )
+    ledger.hold(6, warm in allowed, f"{name}: the stored warm-up has {warm} samples; recomputed: {sorted(allowed)}")
 
 
-def _check_lived(ledger: Ledger, name: str, busy_s: float, told_s: float, wall_s: float, kind: str) -> None:
+def _check_lived(ledger: Ledger, name: str, busy_s: float, last_s: float, wall_s: float, kind: str) -> None:
     """Check that nothing took longer than the process lived; a partial batch counts more than it took."""
     if kind != "training":
-        ledger.hold(
-            8, busy_s <= wall_s, f"{name}: its samples took {busy_s:.4g} s, and the process lived {wall_s:.4g} s"
-        )
-    ledger.hold(8, told_s <= wall_s, f"{name}: its last sample was at {told_s:.4g} s, and it lived {wall_s:.4g} s")
+        ledger.hold(8, busy_s <= wall_s, f"{name}: its samples took {busy_s:.4g} s, and the process {wall_s:.4g} s")
+    ledger.hold(
+        8, last_s <= wall_s, f"{name}: its last sample was at {last_s:.4g} s, and the process took {wall_s:.4g} s"
+    )
 
 
 def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[TimedSample]]) -> None:
@@ -149,8 +149,8 @@ def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mappin
             ledger.hold(
                 8,
                 (process["candidate"], number) in there,
-                f"{process['candidate']}: process {number} of round {process['round']} came to its end, and its "
-                "samples are not there",
+                f"{process['candidate']}: process {number} of round {process['round']} finished, and its "
+                "samples are missing",
             )
 
 
@@ -167,8 +167,8 @@ def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[TimedSample]]) -
             ledger.hold(
                 8,
                 common < max(_SERIES, 0.5 * min(len(times), len(others))),
-                f"{common} samples of {key[0]}, {key[1]}, process {key[2]} are those of {other[0]}, {other[1]}, "
-                f"process {other[2]}, to the last bit",
+                f"{common} samples of {key[0]}, {key[1]}, process {key[2]} are bit-identical to those of "
+                f"{other[0]}, {other[1]}, process {other[2]}",
             )
         seen.setdefault(largest, []).append((key, times))
     ledger.checks += len(series)
@@ -202,7 +202,7 @@ def _check_on_clock(ledger: Ledger, document: Mapping[str, Any], series: Mapping
         ledger.hold(
             8,
             off <= max(_BESIDE_S, (1 - _SHARE) * length),
-            f"{name}: of {length:.3g} s between two readings {off:.3g} s are on no clock; allowed: "
+            f"{name}: of {length:.3g} s between two readings {off:.3g} s are not timed; allowed: "
             f"{max(_BESIDE_S, (1 - _SHARE) * length):.3g} s",
         )
     # Samples shorter than the time between two readings are covered by the check above.

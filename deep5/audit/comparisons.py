@@ -51,17 +51,17 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
     for rule, what, check in (
         (1, "the proof", check_proof),
         (1, "the provenance of the candidates", _check_provenance),
-        (2, "what was read back", _check_observed),
+        (2, "the settings as read back", _check_observed),
         (4, "the measurement", _check_measurement),
         (10, "the calibration", _check_calibration),
-        (11, "what became of the candidates", _check_candidates),
+        (11, "the status of the candidates", _check_candidates),
         (14, "the recipes of the candidates", check_candidate_recipes),
     ):
         with ledger.part(rule, what):
             check(ledger, document)
-    ledger.skip("the errors of the proof: only to make it again would show them")
-    ledger.skip("what processes say of themselves: settings, versions, set-up, memory, load, and the dates")
-    ledger.skip("the calibration: its machine, its date, its times, and what others took meanwhile")
+    ledger.skip("the errors of the proof: checking them requires repeating it")
+    ledger.skip("what processes report about themselves: settings, versions, set-up, memory, load, and dates")
+    ledger.skip("the calibration: its machine, date and times, and the load of other programs")
     _check_times(ledger, root, result)
 
 
@@ -69,11 +69,11 @@ def _check_times(ledger: Ledger, root: Path, result: ComparisonResult) -> None:
     document = result.document
     with ledger.part(8, _SAMPLES):
         there = plain(root, _SAMPLES) is not None
-        ledger.hold(8, there or not document["results"], f"there is no {_SAMPLES}: the raw values are gone")
+        ledger.hold(8, there or not document["results"], f"there is no {_SAMPLES}: the raw values are missing")
         samples = timed_samples(root / _SAMPLES, len(document["processes"]))
         whole = check_samples(ledger, document, samples)
         if not whole:
-            ledger.skip("medians, verdicts and order: the samples are not whole")
+            ledger.skip("medians, verdicts and order: the samples are incomplete")
             return
         with ledger.part(9, "the medians and verdicts"):
             check_summaries(ledger, document, samples)
@@ -88,11 +88,13 @@ def _check_provenance(ledger: Ledger, document: Mapping[str, Any]) -> None:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for candidate in document["candidates"]:
         if candidate["status"] == "timed" and ledger.hold(
-            1, candidate["provenance"] is not None, f"{candidate['label']} does not say what it was given"
+            1, candidate["provenance"] is not None, f"{candidate['label']} does not state its inputs"
         ):
             proved, given = candidate["proved_on"] or {}, candidate["provenance"]
             odd = sorted(key for key in proved.keys() & given.keys() if proved[key] != given[key])
-            ledger.hold(1, not odd, f"{candidate['label']} was proved on other {', '.join(odd)} than it was timed on")
+            ledger.hold(
+                1, not odd, f"{candidate['label']} was proved on other {', '.join(odd)} than those of the timing"
+            )
             groups.setdefault(json.dumps(candidate["settings"], sort_keys=True), []).append(candidate)
     for members in groups.values():
         first = members[0]
@@ -101,7 +103,7 @@ def _check_provenance(ledger: Ledger, document: Mapping[str, Any]) -> None:
                 ledger.hold(
                     12 if key == "split" else 1,
                     first["provenance"].get(key) == other["provenance"].get(key),
-                    f"{first['label']} and {other['label']} were given different {key.replace('_', ' ')}: "
+                    f"{first['label']} and {other['label']} have different {key.replace('_', ' ')}: "
                     f"{str(first['provenance'].get(key))[:12]} and {str(other['provenance'].get(key))[:12]}",
                 )
     if document["kind"] != "operators":
@@ -130,9 +132,11 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any]) -> None:
             continue
         declared = {**parts_of(document), **candidate["settings"]}
         operators, peaks = document["kind"] == "operators", candidate["peaks"]
-        if ledger.hold(8, peaks is not None, f"{label} was timed, and its peaks are not there; allowed: as it ran"):
+        if ledger.hold(
+            8, peaks is not None, f"{label} was timed, and its peaks are missing; allowed: the peaks of its processes"
+        ):
             known = peaks["product_flop_s"] is None or peaks["product_error"] is not None
-            ledger.hold(2, known, f"{label}: how exact its product is is not there, and how fast it is")
+            ledger.hold(2, known, f"{label}: the error of its matrix product is missing, and its rate is there")
         error = (peaks or {}).get("product_error")
         check_numerics(ledger, label, found, declared, product_error=error, operators=operators)
         if not found:
@@ -146,13 +150,13 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any]) -> None:
         ledger.hold(
             3,
             own.partition(":")[0] == candidate["framework"].partition(":")[0],
-            f"{label} is to run on {candidate['framework']}, and ran on {own}",
+            f"{label} should run on {candidate['framework']}, and ran on {own}",
         )
         check_threads(ledger, label, document["threads"], found.get("threads"), ())
         if "affinity" in found and found["affinity"] is not None:
             ledger.same(3, f"{label}: the processors that it ran on", sorted(found["affinity"]), pinned)
         else:
-            ledger.skip("processors of a candidate: it does not say them")
+            ledger.skip("processors of a candidate: it does not state them")
     for precision, pairs in dtypes.items():
         ledger.hold(
             2,
@@ -162,34 +166,38 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 
 def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    told = document["measurement"]
-    ledger.same(4, "the clock", told["clock"], _CLOCK)
+    reported = document["measurement"]
+    ledger.same(4, "the clock", reported["clock"], _CLOCK)
     steps = document["proof"]["steps"]
     if steps is not None:
         # For inference, fewer batches are permitted.
-        right = steps == told["proof_steps"] or (document["kind"] == "inference" and steps < told["proof_steps"])
-        ledger.hold(1, right, f"the proof is said to have {steps} steps; asked for: {told['proof_steps']}")
-    ledger.hold(5, bool(told["scope"].strip()), "nothing says what the clock covers; allowed: a scope")
+        right = steps == reported["proof_steps"] or (
+            document["kind"] == "inference" and steps < reported["proof_steps"]
+        )
+        ledger.hold(1, right, f"the stored proof has {steps} steps; requested: {reported['proof_steps']}")
+    ledger.hold(5, bool(reported["scope"].strip()), "no scope states what the clock covers; allowed: a scope")
     ledger.hold(
         7,
-        document["mode"] == "rigorous" or told["most_processes"] == 1,
-        f"the mode is {document['mode']} with up to {told['most_processes']} processes a candidate; allowed: one",
+        document["mode"] == "rigorous" or reported["most_processes"] == 1,
+        f"the mode is {document['mode']} with up to {reported['most_processes']} processes per candidate; allowed: one",
     )
 
 
 def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """Rule 10: there is a calibration with the same number of threads, and every noise floor follows from it."""
-    told = document["calibration"]
+    reported = document["calibration"]
     if (
         not ledger.hold(
-            10, told is not None or not document["verdicts"], "verdicts are there, and no calibration of the machine"
+            10,
+            reported is not None or not document["verdicts"],
+            "there are verdicts, and no calibration of the machine",
         )
-        or told is None
+        or reported is None
     ):
         return
-    enough = bool(told["processes"]) and all(len(own) >= 16 for own in told["processes"].values())
+    enough = bool(reported["processes"]) and all(len(own) >= 16 for own in reported["processes"].values())
     ledger.hold(10, enough, "the calibration has too few processes")
-    ledger.same(10, "the calibration's threads", told["threads"], document["threads"])
+    ledger.same(10, "the calibration's threads", reported["threads"], document["threads"])
     floors: dict[int, float] = {}
     looks = (1,) if document["mode"] == "quick" else LOOKS
     crowded = disturbed(document)
@@ -200,7 +208,7 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
             continue
         name = f"{row['candidate']}, {row['workload']}"
         if {row["candidate"], row["baseline"]} & crowded:
-            ledger.same(10, f"{name}: the floor beside other programs", row["floor"], None)
+            ledger.same(10, f"{name}: the floor under the load of other programs", row["floor"], None)
             continue
         if count not in floors:
             floors[count] = calibrated_floor(document, count) or 1.0
@@ -215,8 +223,8 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
 def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """Rule 11: every candidate's status is reported, and a failed one has no verdict."""
     labels = [candidate["label"] for candidate in document["candidates"]]
-    ledger.hold(11, len(set(labels)) == len(labels), f"candidates are named twice: {labels!r:.80}")
-    ledger.hold(11, document["baseline"] in labels, f"the baseline {document['baseline']!r:.60} is no candidate")
+    ledger.hold(11, len(set(labels)) == len(labels), f"candidates are listed twice: {labels!r:.80}")
+    ledger.hold(11, document["baseline"] in labels, f"the baseline {document['baseline']!r:.60} is not a candidate")
     ended = document["status"] == "success"
     judged = {row["candidate"] for row in document["verdicts"]}
     timed = {row["candidate"] for row in document["results"]}
@@ -225,7 +233,7 @@ def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
         label, status = candidate["label"], candidate["status"]
         if status in ("failed", "different"):
             ledger.hold(
-                11, bool(candidate["reason"]), f"{label} is {status}, and nothing says why; allowed: with its reason"
+                11, bool(candidate["reason"]), f"{label} is {status}, without a reason; allowed: with its reason"
             )
             ledger.hold(11, label not in judged, f"{label} is {status}, and has a verdict; allowed: none")
         ledger.hold(
@@ -249,5 +257,5 @@ def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
             f"{label}: processes failed in the rounds {bad}; stored as failed {candidate['failed_rounds']}",
         )
     if not ended:
-        ledger.hold(11, bool(document["reasons"]), f"the comparison is {document['status']}, and nothing says why")
-        ledger.skip(f"a comparison that did not come to its end (status {document['status']}): what it has was checked")
+        ledger.hold(11, bool(document["reasons"]), f"the comparison is {document['status']}, without a reason")
+        ledger.skip(f"an unfinished comparison (status {document['status']}): the existing parts were checked")

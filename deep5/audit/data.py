@@ -35,12 +35,12 @@ def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -
         root: The folder.
         document: result.json of a finished training run.
     """
-    provenance, told = document["provenance"], json_of(root, _FILE)
+    provenance, reported = document["provenance"], json_of(root, _FILE)
     for key, rule in (("data", 1), ("split", 12), ("initial_weights", 1), ("batch_order", 1)):
         ledger.hold(rule, provenance[key] is not None, f"there is no hash of the run's {key.replace('_', ' ')}")
-    if not ledger.hold(12, isinstance(told, dict), f"there is no {_FILE}: nothing says what the data were"):
+    if not ledger.hold(12, isinstance(reported, dict), f"there is no {_FILE}: the data are not described"):
         return
-    counts = told.get("samples")
+    counts = reported.get("samples")
     if not isinstance(counts, dict):
         ledger.skip(f"{_FILE}: the data set does not describe its samples")
         return
@@ -50,7 +50,7 @@ def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -
             ledger.same(12, f"the number of samples of the {part} set in {_FILE}", counts[part], events[0])
     name, arguments = _digits(document["recipe"]["fixed"] | document["recipe"]["mutable"])
     if name is not None:
-        ledger.same(12, f"what {_FILE} says of the digits", told, _made(arguments)[2])
+        ledger.same(12, f"the description of the digits in {_FILE}", reported, _made(arguments)[2])
 
 
 def check_data(ledger: Ledger, who: str, parts: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
@@ -86,7 +86,7 @@ def check_weights(
     recipe = document["recipe"]
     parts = {**recipe["fixed"], **recipe["mutable"]}
     if provenance.get("init") is not None or {"init", "precision"} & parts.keys() or "model" not in recipe["fixed"]:
-        ledger.skip("the hash of the initial weights: they follow from more than the seed")
+        ledger.skip("the hash of the initial weights: they depend on more than the seed")
         return
     if not isinstance(seed, int) or isinstance(seed, bool):
         return

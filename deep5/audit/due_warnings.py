@@ -21,7 +21,7 @@ __all__ = ["due_warnings"]
 Parts = tuple[str, ...]
 
 _SPREAD, _DRIFT, _OUTLIERS = 1.1, 0.05, 0.05
-# Rounds that anybody measures.
+# Maximum number of rounds that a comparison measures.
 _MOST_ROUNDS = 1000
 # Noise floors above which the machine is called noisy.
 _NOISY = {"quick": 1.25, "rigorous": 1.05}

@@ -60,18 +60,16 @@ class Ledger:
         self.findings: list[Finding] = []
         self.checks = 0
         self.skipped: Counter[str] = Counter()
-        self._told: Counter[int] = Counter()
+        self._reported: Counter[int] = Counter()
 
     def find(self, rule: int, what: str) -> None:
         """Add a finding, on one line without terminal control characters, because documents are untrusted."""
         what = plain(" ".join(what.split()))
-        self._told[rule] += 1
-        if self._told[rule] < _MOST:
+        self._reported[rule] += 1
+        if self._reported[rule] < _MOST:
             self.findings.append(Finding(rule=rule, folder=self.folder, what=what))
-        elif self._told[rule] == _MOST:
-            self.findings.append(
-                Finding(rule=rule, folder=self.folder, what="and more of this rule, which are not told")
-            )
+        elif self._reported[rule] == _MOST:
+            self.findings.append(Finding(rule=rule, folder=self.folder, what="and more of this rule, not listed"))
 
     def hold(self, rule: int, right: bool, what: str) -> bool:
         """Make a check; if it fails, `what` becomes a finding."""
@@ -136,7 +134,7 @@ def _difference(stored: Any, follows: Any) -> str:
         place += inner[0]
         stored, follows = inner[1:]
     at = f", at {place.removeprefix('.')[:_PLACE]}" if place else ""
-    return f"{at}; stored {_shown(stored, follows)}, follows {_shown(follows, stored)}"
+    return f"{at}; stored {_shown(stored, follows)}, recomputed {_shown(follows, stored)}"
 
 
 class _Nothing:

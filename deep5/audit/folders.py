@@ -100,7 +100,7 @@ def _audit(path: Path, ledger: Ledger, ledgers: list[Ledger], together: Together
             if result is not None:
                 together.add(str(path), result)
         else:
-            ledger.skip(f"a {kind}: it claims nothing that the rules are about")
+            ledger.skip(f"a {kind}: the rules do not apply to it")
 
 
 def _is_result(folder: Path) -> bool:
@@ -115,7 +115,7 @@ def _found(folder: Path) -> list[Path]:
     """The folder itself, or the result folders below it; the runs of a study are audited with it."""
     if not folder.is_dir():
         raise UsageError(
-            f"{folder} is no folder that is there; allowed: a folder that deep5 run, compare or study wrote"
+            f"{folder} is not an existing folder; allowed: a folder that deep5 run, compare or study wrote"
         )
     if _is_result(folder):
         return [folder]

@@ -51,7 +51,7 @@ def own_recipe(name: str, size: str, fixed_hash: str) -> Recipe:
     from deep5.recipe.recipe import load_recipe
 
     if not _is_installed(name):
-        raise UsageError("the recipe is none of deep5's own")
+        raise UsageError("the recipe is not one of deep5's")
     recipe = load_recipe(name).at_size(size)  # the installed one, not the one in the folder
     if recipe.fixed_hash() != fixed_hash:
         raise UsageError("the recipe's fixed part is not that of the installed one")
@@ -71,7 +71,7 @@ def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
     if found.source_hash() != source:
         made_by = (document["software"] or {}).get("deep5")
         if made_by != __version__:
-            ledger.skip("the recipe's file: the result was made by another version of deep5")
+            ledger.skip("the recipe's file: another version of deep5 made the result")
         else:
             ledger.hold(
                 14,
@@ -81,7 +81,7 @@ def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
             )
         return
     if recipe["size"] not in ("full", *found.sizes):
-        ledger.hold(14, False, f"the size {recipe['size']!r:.60} is none of the recipe's")
+        ledger.hold(14, False, f"the size {recipe['size']!r:.60} is not one of the recipe's")
         return
     at_size = found.at_size(recipe["size"])
     ledger.same(
@@ -91,7 +91,7 @@ def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
         at_size.fixed_hash(),
     )
     if closed:
-        ledger.hold(14, at_size.published, "the division is closed, and the size is not the one that is published")
+        ledger.hold(14, at_size.published, "the division is closed, and the size is not the published one")
         goals = [entry.get("goal") for entry in recipe["metrics"]]
         ledger.same(14, "the goals by the recipe's own file", goals, [e["goal"] for e in found.describe()["metrics"]])
 
@@ -121,13 +121,15 @@ def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -
     with ledger.part(14, "environment.json"):
         resumed = document.get("resumed") or []
         name = f"environment-{len(resumed) + 1}.json" if resumed else "environment.json"
-        told = json_of(root, name)
+        reported = json_of(root, name)
         # A run writes it at its start; a comparison has none.
         ended = "level" in document and document["status"] == "success"
-        ledger.hold(14, told is not None or not ended, f"there is no {name}; allowed: the environment of every process")
-        if told is not None:
-            ledger.same(14, f"software in {name}", told["software"], software)
-            ledger.same(14, f"machine in {name}", told["system"], before)
+        ledger.hold(
+            14, reported is not None or not ended, f"there is no {name}; allowed: the environment of every process"
+        )
+        if reported is not None:
+            ledger.same(14, f"software in {name}", reported["software"], software)
+            ledger.same(14, f"machine in {name}", reported["system"], before)
     with ledger.part(14, "the machine"):
         after = document["system"]["after"]
         if after is not None and before is not None:

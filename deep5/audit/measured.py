@@ -23,7 +23,7 @@ __all__ = [
     "trains",
 ]
 
-TRAINING, OPERATORS, COLLECTIVES, CODE = "training", "operators", "collectives", "code timed by hand"
+TRAINING, OPERATORS, COLLECTIVES, CODE = "training", "operators", "collectives", "hand-written code"
 """The possible kinds of measurement, the one with the most rules first."""
 
 RANKS = "ranks.json"

@@ -37,8 +37,8 @@ def check_network(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> st
 def _checked(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str | None:
     path, provenance = plain(root, _NETWORK), document["provenance"]
     if path is None:
-        native = any("native code" in told for told in document["warnings"])
-        ledger.hold(14, native, f"there is no {_NETWORK}, and nothing says why")
+        native = any("native code" in reported for reported in document["warnings"])
+        ledger.hold(14, native, f"there is no {_NETWORK}, and no reason is stated")
         return None
     if path.stat().st_size > _MOST_BYTES:
         ledger.skip(f"{_NETWORK}: it is larger than {_MOST_BYTES >> 20} MiB")
@@ -66,7 +66,7 @@ def _parsed(content: bytes) -> Any:
     try:
         model.ParseFromString(content)
     except Exception as error:  # protobuf raises its own private classes
-        raise UsageError(f"it is no ONNX ({type(error).__name__})") from error
+        raise UsageError(f"it is not ONNX ({type(error).__name__})") from error
     outside = [tensor.name for tensor in model.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
     if outside:
         raise UsageError(f"its values {outside[0]!r:.60} lie in another file; allowed: a network in one file")

@@ -44,7 +44,7 @@ def check_numerics(
         product_error: Error of a probe, a matrix product in float32 against float64, if there was one.
         operators: Whether operators were timed, whose problems each have their own dtype.
     """
-    if not ledger.hold(2, bool(found), f"{who} says nothing of its numerics; allowed: its element type, at least"):
+    if not ledger.hold(2, bool(found), f"{who} does not state its numerics; allowed: at least its element type"):
         return
     found = found or {}
     dtype, computed, precision = found.get("dtype"), found.get("compute_dtype"), declared.get("precision")
@@ -68,7 +68,7 @@ def check_numerics(
     ledger.hold(
         2,
         rounds in (None, False) or (loose and rounds is True),
-        f"{who} rounds products to TF32 ({rounds!r:.40}), which nobody declared; allowed: with tf32=True in the recipe",
+        f"{who} rounds products to TF32 ({rounds!r:.40}), which is not declared; allowed: with tf32=True in the recipe",
     )
     if isinstance(product_error, (int, float)) and not loose:
         ledger.hold(
@@ -90,14 +90,14 @@ def check_threads(ledger: Ledger, who: str, requested: Any, found: Any, warnings
         warnings: Warnings of a run; a comparison has none that excuse it, because such a candidate fails.
     """
     if requested is None or found is None:
-        ledger.skip(f"threads of {who}: they were not asked for, or the framework does not say them")
+        ledger.skip(f"threads of {who}: they were not requested, or the framework does not report them")
         return
-    # Results of older versions say "asked for".
+    # Results of older versions have other words for "requested".
     numbers = (re.escape(str(number)) for number in (requested, found))
-    own = re.compile(r"the run (?:asked for|requested) {} threads\b.* has {};".format(*numbers))
+    own = re.compile(r"the run \w+(?: for)? {} threads\b.* has {};".format(*numbers))
     said = any(warning.startswith(_NOT_DEFAULT) or own.match(warning) for warning in warnings)
     ledger.hold(
         3,
         requested == found or said,
-        f"{who} has {found} threads; allowed: the {requested} asked for, or a warning of its own",
+        f"{who} has {found} threads; allowed: the requested {requested}, or a warning",
     )

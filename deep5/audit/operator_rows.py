@@ -34,36 +34,36 @@ def check_operator_rows(
         samples: Rows of samples.csv, by series.
     """
     with ledger.part(9, _FILE):
-        told = json_of(root, _FILE)
-        if not ledger.hold(9, isinstance(told, dict), f"there is no {_FILE}"):
+        reported = json_of(root, _FILE)
+        if not ledger.hold(9, isinstance(reported, dict), f"there is no {_FILE}"):
             return
         used: set[str] = set()
-        for row in told["rows"]:
+        for row in reported["rows"]:
             used |= set(row["series"])
-            _check_row(ledger, row, samples, told["roofline"])
+            _check_row(ledger, row, samples, reported["roofline"])
         warm = {name for name in samples if name.startswith("time[") and " | warm | " in name}
         ledger.hold(8, warm == used, f"series without a row, or rows without a series: {sorted(warm ^ used)[:3]}")
-        _check_coverage(ledger, told)
-        _check_peak(ledger, told["roofline"])
-        _check_work(ledger, told["rows"], document)
-        _check_metrics(ledger, told, document, samples)
+        _check_coverage(ledger, reported)
+        _check_peak(ledger, reported["roofline"])
+        _check_work(ledger, reported["rows"], document)
+        _check_metrics(ledger, reported, document, samples)
         ledger.skip("first calls, memory and processors of operators: no samples of them are stored")
-        unsure = sum(bool(row["warnings"]) for row in told["rows"])
-        line = f"{unsure} of {len(told['rows'])} numbers may be unstable"
+        unsure = sum(bool(row["warnings"]) for row in reported["rows"])
+        line = f"{unsure} of {len(reported['rows'])} numbers may be unstable"
         ledger.hold(
             13,
             not unsure or any(said.startswith(line) for said in document["warnings"]),
-            f"the warnings do not say that {line}",
+            f"no warning states: {line}",
         )
-        for said in told["warnings"]:
+        for said in reported["warnings"]:
             ledger.hold(13, said in document["warnings"], f"a warning of {_FILE} is not in the result: {said[:100]}")
-        peak_dtype, dtypes = told["roofline"]["dtype"], (document["numerics"] or {}).get("dtype")
+        peak_dtype, dtypes = reported["roofline"]["dtype"], (document["numerics"] or {}).get("dtype")
         listed = [dtypes] if isinstance(dtypes, str) else list(dtypes or ())
         ledger.hold(2, peak_dtype in listed, f"the peak is of {peak_dtype}, and the run of {listed}")
-        for process in told["processes"]:
+        for process in reported["processes"]:
             for name, settings in process["settings"].items():
                 ledger.hold(
-                    2, settings.get("tf32") is not True, f"{name} rounds products to TF32, which nobody declared"
+                    2, settings.get("tf32") is not True, f"{name} rounds products to TF32, which is not declared"
                 )
 
 
@@ -85,10 +85,10 @@ def _check_row(
     for field, value in rates_of(warm["median_s"], row["flops"], row["bytes"], roofline_of(roofline)).items():
         ledger.same(9, f"{field} of {name}", row[field], value)
     least = min(value for times in series for value in times) * row["calls"]
-    ledger.hold(6, least >= 1e-6, f"{name}: a sample took {least:.2g} s, which no clock can tell")
+    ledger.hold(6, least >= 1e-6, f"{name}: a sample took {least:.2g} s, which no clock can resolve")
     peak = max([roofline["flop_s"] or 0.0, *(rates[0] or 0.0 for rates in roofline["seen"].values())])
     if row["flops"] is None or not peak:
-        ledger.skip("times against the arithmetic: how many operations there are, or the peak, is not known")
+        ledger.skip("times compared with the arithmetic: the number of operations, or the peak, is not known")
         return
     rate = row["flops"] / warm["median_s"]
     ledger.hold(
@@ -118,12 +118,12 @@ def _check_work(ledger: Ledger, rows: Sequence[Mapping[str, Any]], document: Map
     from deep5.bench.recipe import plan_of
     from deep5.recipe.experiment import recipe_parts
 
-    told = document["recipe"]
+    reported = document["recipe"]
     try:
-        recipe = own_recipe(str(told["name"]), str(told["size"]), str(told["hash"]))
+        recipe = own_recipe(str(reported["name"]), str(reported["size"]), str(reported["hash"]))
         works, _ = workloads(replace(plan_of(recipe_parts(recipe)), take=None))
     except Deep5Error as error:
-        ledger.skip(f"how many operations an operator has: {str(error).splitlines()[0][:100]}")
+        ledger.skip(f"the number of operations of an operator: {str(error).splitlines()[0][:100]}")
         return
     known = {(work.problem.name, work.direction.name): work.flops for work in works}
     for row in rows:
@@ -133,11 +133,11 @@ def _check_work(ledger: Ledger, rows: Sequence[Mapping[str, Any]], document: Map
 
 
 def _check_metrics(
-    ledger: Ledger, told: Mapping[str, Any], document: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]]
+    ledger: Ledger, reported: Mapping[str, Any], document: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]]
 ) -> None:
     """Check that the metrics are the medians of the values in the rows."""
-    pairs = _pairs(told["rows"], samples)
-    through = [counts for label, counts in told["coverage"].items() if not label.endswith("(bare)")]
+    pairs = _pairs(reported["rows"], samples)
+    through = [counts for label, counts in reported["coverage"].items() if not label.endswith("(bare)")]
     follows: dict[str, list[float]] = {
         "bare_ratio": [median(ours / bare for ours, bare in pair) for pair in pairs],
         "operator_cost": [median((ours - bare) * 1e6 for ours, bare in pair) for pair in pairs],
@@ -146,7 +146,7 @@ def _check_metrics(
     for label, metric in zip(metric_labels(document["metrics"]), document["metrics"], strict=True):
         if metric["name"] == "operator_time":
             wanted = metric["parameters"]["framework"]
-            own = [row for row in told["rows"] if not row["bare"] and wanted in (None, row["framework"])]
+            own = [row for row in reported["rows"] if not row["bare"] and wanted in (None, row["framework"])]
             due = [row["median_s"] * 1e3 for row in own]
         elif metric["name"] in follows:
             due = follows[metric["name"]]
@@ -175,12 +175,12 @@ def _pairs(
     return found
 
 
-def _check_coverage(ledger: Ledger, told: Mapping[str, Any]) -> None:
+def _check_coverage(ledger: Ledger, reported: Mapping[str, Any]) -> None:
     """Check that nothing is dropped silently: measured and omitted problems, with reasons, are all problems."""
     found: dict[str, dict[str, int]] = {}
-    for entry, measured in [(row, 1) for row in told["rows"]] + [(entry, 0) for entry in told["left_out"]]:
+    for entry, measured in [(row, 1) for row in reported["rows"]] + [(entry, 0) for entry in reported["left_out"]]:
         counts = found.setdefault(entry["candidate"], {"measured": 0, "of": 0})
         counts["measured"] += measured
         counts["of"] += 1
-    ledger.same(3, "the coverage", told["coverage"], found)
-    ledger.hold(11, all(entry["reason"] for entry in told["left_out"]), "something is left out without a reason")
+    ledger.same(3, "the coverage", reported["coverage"], found)
+    ledger.hold(11, all(entry["reason"] for entry in reported["left_out"]), "an entry is left out without a reason")

@@ -53,7 +53,7 @@ def check_proof(ledger: Ledger, document: Mapping[str, Any]) -> None:
             ledger.hold(
                 1, 0 <= allowed <= _LOOSEST, f"{name}: {allowed:.3g} is allowed; deep5 allows {_LOOSEST} at most"
             )
-            ledger.skip("tolerances of operators, but for the loosest: they follow from results that are not stored")
+            ledger.skip("tolerances of operators, except the loosest: they depend on results that are not stored")
             continue
         ledger.hold(1, allowed in known, f"{name}: {allowed:.3g} is allowed; deep5 allows {known}")
     timed = {(row["candidate"], row["workload"]) for row in document["results"]}
@@ -64,16 +64,16 @@ def check_proof(ledger: Ledger, document: Mapping[str, Any]) -> None:
         smooth = any(row["part"] == "d" for row in rows)
         for row in rows:
             if kind == "training" and smooth and row["part"] in "bc" and float(row["allowed"]) > 1e-3:
-                ledger.find(1, f"{label}, {row['what']}: the tolerance of a network with kinks, and it has none")
+                ledger.find(1, f"{label}, {row['what']}: the tolerance of a network with kinks; it has none")
         for needed in _NEEDED[kind]:
             there = any(row["what"].startswith(needed) for row in rows)
-            ledger.hold(1, there, f"{label} was timed and no proof of its {needed.strip()} is there")
+            ledger.hold(1, there, f"{label} was timed without a proof of its {needed.strip()}")
         of_update = any(row["part"] in "ad" or not row["what"].endswith("at a float64 state") for row in rows)
-        ledger.hold(1, kind != "training" or of_update, f"{label} was timed and no proof of an update is there")
-        left_out = any(told.startswith("in float64") for told in candidate["left_out"])
+        ledger.hold(1, kind != "training" or of_update, f"{label} was timed without a proof of an update")
+        left_out = any(reported.startswith("in float64") for reported in candidate["left_out"])
         if kind != "operators" and not left_out:
             double = any(row["part"] == "a" for row in rows)
-            ledger.hold(1, double, f"{label} was timed; nothing in float64 was compared, and nothing says why")
+            ledger.hold(1, double, f"{label} was timed; nothing in float64 was compared, without a reason")
         if kind != "operators":
             # NaN also counts as wrong.
             wrong = [row["what"] for row in rows if not float(row["relative"]) <= float(row["allowed"])]

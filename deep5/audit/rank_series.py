@@ -41,7 +41,7 @@ def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: in
     ledger.hold(
         8,
         all(age >= 0 and age == age // 1 for age in ages),
-        f"rank {rank}: an update has a staleness that is no number of updates",
+        f"rank {rank}: an update has a staleness that is not a number of updates",
     )
     bound = scheme.get("bound") if scheme.get("scheme") == "StaleSynchronous" else None
     if ages and isinstance(bound, int) and not batches.mixed:
@@ -56,7 +56,7 @@ def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: in
     ledger.hold(
         8,
         all(0 <= sample.value <= 100 for sample in overlaps),
-        f"rank {rank}: an overlap is no share of the time of communication; allowed: 0 to 100 %",
+        f"rank {rank}: an overlap is not a share of the communication time; allowed: 0 to 100 %",
     )
     if scheme.get("scheme") in _WITHIN:
         shares = {sample.step: sample.value for sample in own.get("communication_share", ())}
@@ -69,8 +69,8 @@ def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: in
         ledger.hold(
             8,
             not longer,
-            f"rank {rank}: by its share and its overlap, communication took longer than step "
-            f"{longer[0] if longer else None}, in which it was",
+            f"rank {rank}: by its share and its overlap, communication took longer than its step "
+            f"{longer[0] if longer else None}",
         )
 
 
@@ -93,12 +93,14 @@ def check_ages(ledger: Ledger, root: Path, document: Mapping[str, Any], ages: Co
         return
     with ledger.part(8, _FILE):
         content = bytes_of(root, _FILE, most_bytes=_MOST_BYTES)
-        if not ledger.hold(8, content is not None, f"there is no {_FILE}, in which the run put its staleness"):
+        if not ledger.hold(8, content is not None, f"there is no {_FILE} with the staleness of the run"):
             return
         lines = (content or b"").decode().splitlines()
-        told = [[int(number) for number in line.split(",")] for line in lines[1:]]
-        whole = lines[:1] == ["staleness,updates"] and [age for age, _ in told] == list(range(max(len(told), 1)))
+        reported = [[int(number) for number in line.split(",")] for line in lines[1:]]
+        whole = lines[:1] == ["staleness,updates"] and [age for age, _ in reported] == list(
+            range(max(len(reported), 1))
+        )
         ledger.hold(8, whole, f"{_FILE} is not as deep5 writes it; allowed: a line for each staleness from 0")
         # Not by a list up to the maximum: a sample may have any value.
-        found = {age: updates for age, updates in told if updates or age == len(told) - 1}
+        found = {age: updates for age, updates in reported if updates or age == len(reported) - 1}
         ledger.same(8, f"the updates of {_FILE}, by their staleness", found, {age: ages[age] for age in sorted(ages)})

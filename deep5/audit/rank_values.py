@@ -179,7 +179,7 @@ def _between(ledger: Ledger, label: str, stored: float, low: float, high: float,
     ledger.hold(
         9,
         not low - slack > stored and not stored > high + slack,
-        f"the value of {label} is beyond {what}; stored {stored!r}, follows something between {low!r} and {high!r}",
+        f"the value of {label} is beyond {what}; stored {stored!r}, recomputed: {low!r} to {high!r}",
     )
 
 
@@ -190,7 +190,7 @@ def _mean(what: str, unknown: str) -> Callable[..., None]:
         _between(ledger, label, stored, min(part.low for part in parts), max(part.high for part in parts), what)
         sums = _sums(parts)
         if sums is None:
-            ledger.skip(f"the value of {label}, but for its range: {unknown}")
+            ledger.skip(f"the value of {label}, except its range: {unknown}")
         elif sums[1]:
             ledger.same(9, f"the value of {label}", stored, sums[0] / sums[1])
 
@@ -210,7 +210,7 @@ def _of_slowest(ledger: Ledger, label: str, stored: float, parts: Sequence[Part]
     _between(ledger, label, stored, low, high, "those of all epochs")
     sums = _sums(parts)
     if sums is None:
-        ledger.skip(f"the value of {label}, but for its range: how many samples each epoch had is not known")
+        ledger.skip(f"the value of {label}, except its range: the number of samples per epoch is not known")
     elif (longest := max(part.count or 0.0 for part in parts)) > 0:
         ledger.same(9, f"the value of {label}", stored, sums[0] / longest)
 
@@ -226,9 +226,9 @@ def _sum(ledger: Ledger, label: str, stored: float, parts: Sequence[Part], ranks
 def _imbalance(ledger: Ledger, label: str, stored: float, parts: Sequence[Part], ranks: int) -> None:
     """All ranks report the same value; if only one rank works, it works as many times the mean as there are ranks."""
     for part in parts:
-        ledger.same(9, f"the value of {label}, as each rank was told it", [stored, stored], [part.low, part.high])
+        ledger.same(9, f"the value of {label}, as each rank received it", [stored, stored], [part.low, part.high])
     _between(ledger, label, stored, 0.0, 100.0 * (ranks - 1), f"what {ranks} ranks allow")
-    ledger.skip(f"the value of {label}, but for its range: the times that a rank itself worked are not stored")
+    ledger.skip(f"the value of {label}, except its range: the working times of single ranks are not stored")
 
 
 _PARTS: Mapping[str, Callable[[Rows, Mapping[str, Rows], Batches, int | None], Part | None]] = {
@@ -248,11 +248,11 @@ COMBINED = tuple(_PARTS)
 _JOINED: Mapping[str, Callable[..., None]] = {
     "training_loss": _mean("the losses of the last epoch", "the sizes of its batches are not known"),
     "throughput": _of_slowest,
-    "training_accuracy": _mean("those of the ranks", "how many labels each rank had is not known"),
+    "training_accuracy": _mean("those of the ranks", "the number of labels per rank is not known"),
     "peak_memory": _largest,
     "communication_volume": _sum,
-    "communication_share": _mean("those of the steps", "how long the steps took is not stored"),
-    "communication_overlap": _mean("those of the steps", "how long communication took in the steps is not stored"),
+    "communication_share": _mean("those of the steps", "the times of the steps are not stored"),
+    "communication_overlap": _mean("those of the steps", "the communication times of the steps are not stored"),
     "staleness": _mean("those of the updates", "every update has one"),
     "load_imbalance": _imbalance,
 }

@@ -60,24 +60,24 @@ def check_ranks(
     if ranks == 1:
         left = [*found[:1], *([RANKS] if os.path.lexists(root / RANKS) else [])]
         # Files of other ranks may remain from before the run was resumed with one rank.
-        ledger.hold(14, not left or batches.mixed, f"{', '.join(left)} is there, and the run is said to have one rank")
+        ledger.hold(14, not left or batches.mixed, f"there is {', '.join(left)}, and the run states one rank")
         return _of_all(document, [_parts(document, samples, batches, None)])
     if not ended and not os.path.lexists(root / RANKS):
         return None  # ranks combine their records after training
-    told = _told(ledger, root, ranks)
-    if told is None:
+    reported = _reported(ledger, root, ranks)
+    if reported is None:
         return None
     wanted, there = [_name(rank) for rank in range(1, ranks)], set(found)
     gone = [name for name in wanted if name not in there]
     ledger.hold(
-        8, not gone, f"there is no {', '.join(gone[:5])}: the raw values of {len(gone)} of {ranks} ranks are gone"
+        8, not gone, f"there is no {', '.join(gone[:5])}: the raw values of {len(gone)} of {ranks} ranks are missing"
     )
     odd = sorted(there.difference(wanted))
-    ledger.hold(8, not odd or batches.mixed, f"{', '.join(odd)[:100]} is there, which is of none of the {ranks} ranks")
+    ledger.hold(8, not odd or batches.mixed, f"{', '.join(odd)[:100]} belongs to none of the {ranks} ranks")
     seen: dict[tuple[str, int], int] = {}
     parts: list[dict[str, Part | None]] = []
     ages: Counter[int] = Counter()
-    for entry in told:
+    for entry in reported:
         rank, own = entry["rank"], samples
         if rank and _name(rank) not in there:
             continue
@@ -102,22 +102,24 @@ def _name(rank: int) -> str:
     return f"samples-rank-{rank}.csv"
 
 
-def _told(ledger: Ledger, root: Path, ranks: int) -> list[dict[str, Any]] | None:
+def _reported(ledger: Ledger, root: Path, ranks: int) -> list[dict[str, Any]] | None:
     """The entries of ranks.json; None if they cannot be trusted."""
     with ledger.part(8, RANKS):
-        told = json_of(root, RANKS)
-        if not ledger.hold(8, told is not None, f"there is no {RANKS}: nothing says what the ranks were and sent"):
+        reported = json_of(root, RANKS)
+        if not ledger.hold(
+            8, reported is not None, f"there is no {RANKS}: the ranks and what they sent are not described"
+        ):
             return None
-        right = isinstance(told, list) and all(map(_is_entry, told))
-        if not ledger.hold(8, right, f"{RANKS} is not as deep5 writes it; allowed: what each rank was and sent"):
+        right = isinstance(reported, list) and all(map(_is_entry, reported))
+        if not ledger.hold(8, right, f"{RANKS} is not as deep5 writes it; allowed: one entry per rank"):
             return None
-        numbers = [entry["rank"] for entry in told]
+        numbers = [entry["rank"] for entry in reported]
         if ledger.hold(
             14,
             len(numbers) == ranks and numbers == list(range(ranks)),
             f"the ranks of {RANKS} are {numbers!r:.60}; allowed: 0 to {ranks - 1}, as result.json says",
         ):
-            return list(told)
+            return list(reported)
     return None
 
 
@@ -149,7 +151,9 @@ def _check_entry(
         ledger.same(8, f"the steps of {who}, by its losses", entry["steps"], None if last is None else last + 1)
         if not batches.mixed:
             steps = [sample.step for sample in losses]
-            ledger.hold(8, steps == list(range(len(steps))), f"{who}: the losses of some steps are missing or double")
+            ledger.hold(
+                8, steps == list(range(len(steps))), f"{who}: the losses of some steps are missing or duplicated"
+            )
     ledger.hold(
         8,
         (entry["sent_bytes"] > 0) == (entry["messages"] > 0),
@@ -161,7 +165,7 @@ def _check_entry(
     ledger.hold(
         8,
         all(sample.value >= 0 and sample.value == math.floor(sample.value) for sample in volumes),
-        f"{who}: a step sent a number of bytes that is none",
+        f"{who}: a step has an invalid number of sent bytes",
     )
     sent = sum(sample.value for sample in volumes if (sample.step or 0) >= begin)
     ledger.hold(
@@ -185,12 +189,14 @@ def _check_other(
     if "collective" in parts_of(document):
         allowed |= {label: {"name": label, "unit": "s"} for label in own if is_call(label)}
     odd = [label for label in own if label not in allowed]
-    ledger.hold(8, not odd, f"rank {rank}: samples of {', '.join(odd)[:100]} are there, which is no metric of the run")
+    ledger.hold(
+        8, not odd, f"rank {rank}: there are samples of {', '.join(odd)[:100]}, which is not a metric of the run"
+    )
     for label, series in own.items():
         if label in odd:
             continue
         if label not in first and label in names and label not in metric_labels(rows):
-            ledger.skip(f"the samples of {label} of other ranks: which of several metrics of one name they are of")
+            ledger.skip(f"the samples of {label} of other ranks: they may be of several metrics of one name")
             continue
         name, who = allowed[label]["name"], f"{label} of rank {rank}"
         check_order(ledger, who, series)
@@ -204,7 +210,7 @@ def _check_other(
             beside = beside[len(beside) - len(series) :] if batches.mixed else beside
             ledger.same(
                 8,
-                f"{who}: what the evaluations gave, which is the same on every rank",
+                f"{who}: the results of the evaluations, which are the same on every rank",
                 [[sample.epoch, sample.value] for sample in series],
                 [[sample.epoch, sample.value] for sample in beside],
             )
@@ -223,8 +229,8 @@ def _check_copies(ledger: Ledger, own: All, rank: int, seen: dict[tuple[str, int
             ledger.hold(
                 8,
                 first == rank,
-                f"the ranks {first} and {rank} have the same {len(series)} samples of {label}, to the last bit; "
-                "allowed: each its own",
+                f"the ranks {first} and {rank} have {len(series)} bit-identical samples of {label}; "
+                "allowed: different samples",
             )
 
 

@@ -43,7 +43,7 @@ def slowest(ledger: Ledger, root: Path, document: Mapping[str, Any], samples: Al
         own = read_samples(root / name)
         for side in sides:
             count = len(own.get(side, ()))
-            wanted = f"rank {rank} has {count} samples of {side}; allowed: {len(found[side])}, a round each"
+            wanted = f"rank {rank} has {count} samples of {side}; allowed: {len(found[side])}, one per round"
             if ledger.hold(8, count == len(found[side]), wanted):
                 pairs = zip(found[side], own[side], strict=True)
                 found[side] = [replace(first, value=max(first.value, other.value)) for first, other in pairs]

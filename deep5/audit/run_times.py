@@ -60,14 +60,14 @@ def check_times(ledger: Ledger, root: Path, document: Mapping[str, Any], samples
     latest = max((s.time_s for own in samples.values() for s in own if s.time_s is not None), default=0.0)
     if kind == TRAINING:
         ledger.hold(
-            8, latest <= wall + _SLACK_S, f"a sample was taken at {latest:.6g} s, and the run lived {wall:.6g} s"
+            8, latest <= wall + _SLACK_S, f"a sample was taken at {latest:.6g} s, and the run took {wall:.6g} s"
         )
         first = document["measurement"]["first_call_s"]
         if first is not None:
-            ledger.hold(6, float(first) <= wall, f"the first call took {first} s, and the run lived {wall:.6g} s")
+            ledger.hold(6, float(first) <= wall, f"the first call took {first} s, and the run {wall:.6g} s")
     elif kind == OPERATORS:
         lived = wall + float(document["resources"]["set_up_s"])
-        ledger.hold(8, latest <= lived + 1, f"a sample was taken at {latest:.6g} s, and the run lived {lived:.6g} s")
+        ledger.hold(8, latest <= lived + 1, f"a sample was taken at {latest:.6g} s, and the run took {lived:.6g} s")
     _check_steps(ledger, document, samples)
     with ledger.part(8, EVENTS):
         path = plain(root, EVENTS)
@@ -113,8 +113,8 @@ def _check_steps(ledger: Ledger, document: Mapping[str, Any], samples: Samples) 
         ledger.hold(
             8,
             share >= _STEP,
-            f"of the time between the losses of two steps {share:.2%} are on the clock of a step; allowed: at least "
-            f"{_STEP:.0%}, beside data and events",
+            f"of the time between the losses of two steps {share:.2%} are step time; allowed: at least "
+            f"{_STEP:.0%}, the rest for data and events",
         )
 
 
@@ -124,14 +124,14 @@ def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
         by_key.setdefault(line.key, []).append(line)
     # After a resumption another process writes, by the system clock.
     ordered = all(a.time_ms <= b.time_ms or "deep5_resumed" in (a.key, b.key) for a, b in pairwise(lines))
-    ledger.hold(8, ordered, "the events are out of order; allowed: times that do not go back")
+    ledger.hold(8, ordered, "the events are out of order; allowed: times that do not decrease")
     if seeds := by_key.get("seed"):
         ledger.same(11, "the seed in the events", seeds[0].value, document["seeds"].get("run"))
     again = len(by_key.get("deep5_resumed", ()))
     ledger.hold(
         11,
         again <= len(document["resumed"]),
-        f"the run went on {again} times by its events; stored {len(document['resumed'])}",
+        f"the run was resumed {again} times by its events; stored {len(document['resumed'])}",
     )
     accuracies = [float(line.value) * 100 for line in by_key.get("eval_accuracy", ())]
     judged = samples.get("test_accuracy")
@@ -143,22 +143,26 @@ def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
             f"the accuracies are not those of the events; stored {[s.value for s in judged]!r:.80}, follows "
             f"{accuracies!r:.80}",
         )
-    asked = parts_of(document).get("epochs")
-    stopped = any(told.startswith("stopped:") for told in document["reasons"])
+    requested = parts_of(document).get("epochs")
+    stopped = any(reported.startswith("stopped:") for reported in document["reasons"])
     epochs = len(by_key.get("epoch_stop", ()))
-    if isinstance(asked, int) and not stopped:
-        ledger.same(12, "the epochs in the events, by the recipe", epochs, asked)
+    if isinstance(requested, int) and not stopped:
+        ledger.same(12, "the epochs in the events, by the recipe", epochs, requested)
     begun, ended = by_key.get("run_start"), by_key.get("run_stop")
     clocks = samples.get("wall_clock_time")
     if not begun or not ended or not clocks:
         return
     if again or document["resumed"]:
-        ledger.skip("the length of training against the events: the run was resumed, and its clock stood still")
+        ledger.skip(
+            "the length of training compared with the events: the run was resumed, and its clock stopped in between"
+        )
         return
     seconds = (ended[-1].time_ms - begun[0].time_ms) / 1e3
-    told = clocks[-1].value
+    reported = clocks[-1].value
     ledger.hold(
-        8, told <= seconds + _SLACK_S, f"training took {told:.6g} s by its samples and {seconds:.6g} s by its events"
+        8,
+        reported <= seconds + _SLACK_S,
+        f"training took {reported:.6g} s by its samples and {seconds:.6g} s by its events",
     )
     last = by_key.get("epoch_stop")
     begins = by_key.get("epoch_start")
@@ -166,8 +170,8 @@ def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
         least = (last[-1].time_ms - begins[0].time_ms) / 1e3
         ledger.hold(
             8,
-            told >= least - _SLACK_S - _SHARE * least,
-            f"training took {told:.6g} s by its samples, and its epochs {least:.6g} s by its events",
+            reported >= least - _SLACK_S - _SHARE * least,
+            f"training took {reported:.6g} s by its samples, and its epochs {least:.6g} s by its events",
         )
 
 
@@ -191,10 +195,10 @@ def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
     known = [line.value for line in lines if line.key == "train_samples"]
     count = known[0] if known and isinstance(known[0], int) else None
     batches = Batches(document=document, train_samples=count)
-    told = document["measurement"]
+    reported = document["measurement"]
     single = len(trained) == 1
     # With one epoch, the first steps of each size are not in the throughput's time, which covers fewer samples.
-    off = float(told["first_call_s"] or 0.0) + float(told["warm_up_s"] or 0.0) if single else 0.0
+    off = float(reported["first_call_s"] or 0.0) + float(reported["warm_up_s"] or 0.0) if single else 0.0
     pairs = []
     before = 0
     for sample in samples.get("throughput", ()):
@@ -217,11 +221,11 @@ def _hold_epochs(ledger: Ledger, what: str, pairs: Sequence[tuple[float, float]]
     """Compare medians of seconds by samples and by events: a single epoch may have been delayed between them."""
     if not pairs:
         return
-    told, seen = (median(own) for own in zip(*pairs, strict=True))
+    reported, seen = (median(own) for own in zip(*pairs, strict=True))
     low, high = seen / _EPOCH - _RESOLUTION_S, seen * _EPOCH + _RESOLUTION_S
     ledger.hold(
         8,
-        low <= told and (one_sided or told <= high),
-        f"the middle epoch took {told:.4g} s by {what}, and {seen:.4g} s by the events; allowed: "
+        low <= reported and (one_sided or reported <= high),
+        f"the middle epoch took {reported:.4g} s by {what}, and {seen:.4g} s by the events; allowed: "
         f"{max(low, 0.0):.4g} to {high:.4g} s",
     )

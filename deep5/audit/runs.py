@@ -37,8 +37,8 @@ _TIMED = ("s", "ms", "us", "ns", "samples/s", "J")
 # Dates are in whole seconds, and the machine is examined between them and the clock: a share of a long run.
 _DATES_S, _DATES_SHARE = 5.0, 0.1
 # The warning of a run that was resumed with other threads or another framework.
-# Results of older versions say "went on".
-_RESUMED = re.compile(r"(?:went on|was resumed) with (?:an)?other ")
+# Results of older versions have other words for "resumed".
+_RESUMED = re.compile(r"(?:resumed|went +on) with (?:an)?other ")
 
 
 def audit_run(root: Path, ledger: Ledger) -> Result | None:
@@ -65,7 +65,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
         path = plain(root, SAMPLES)
         valued = [row["name"] for row in document["metrics"] if row["value"] is not None]
         needed = ended or bool(valued)
-        if ledger.hold(8, path is not None or not needed, f"there is no {SAMPLES}: the raw values are gone"):
+        if ledger.hold(8, path is not None or not needed, f"there is no {SAMPLES}: the raw values are missing"):
             samples = {} if path is None else read_samples(path)
     with ledger.part(11, "status and verdict"):
         _check_verdict(ledger, document)
@@ -89,7 +89,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
     if kind is not None and ended:
         _check_ended(ledger, root, document, samples if together is None else together, kind)
     else:
-        ledger.skip(f"times of a run that did not come to its end (status {result.status})")
+        ledger.skip(f"times of an unfinished run (status {result.status})")
     return result
 
 
@@ -126,11 +126,11 @@ def _check_verdict(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
     rows, declared = document["metrics"], document["recipe"]["metrics"]
     named = [(row["name"], None if row["goal"] is None else _goal(row["goal"])) for row in rows]
-    asked = [(entry.get("metric"), entry.get("goal")) for entry in declared]
+    requested = [(entry.get("metric"), entry.get("goal")) for entry in declared]
     ledger.hold(
         11,
-        named == asked,
-        f"metrics and goals are not those declared before the run; stored {named!r:.200}, declared {asked!r:.200}",
+        named == requested,
+        f"metrics and goals are not those declared before the run; stored {named!r:.200}, declared {requested!r:.200}",
     )
     ended = document["status"] == "success"
     for row in rows:
@@ -147,11 +147,9 @@ def _check_verdict(ledger: Ledger, document: Mapping[str, Any]) -> None:
     ledger.same(9, "whether the run is accepted", document["accepted"], all(verdicts) if verdicts and ended else None)
     for row in rows:
         if row["passed"] is False:
-            told = f"{row['name']} did not meet its goal"
-            ledger.hold(11, told in document["reasons"], f"the reasons do not say that {told}")
-    ledger.hold(
-        11, ended or bool(document["reasons"]), f"the run is {document['status']}, and nothing says why it has ended"
-    )
+            reported = f"{row['name']} did not meet its goal"
+            ledger.hold(11, reported in document["reasons"], f"no reason states: {reported}")
+    ledger.hold(11, ended or bool(document["reasons"]), f"the run is {document['status']}, without a reason")
 
 
 def _goal(goal: Mapping[str, Any]) -> str:
@@ -164,43 +162,43 @@ def _check_resumed(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """A run that was resumed in another environment reports it."""
     own = document["provenance"]["environment"]
     for entry in document["resumed"]:
-        said = any(_RESUMED.search(told) for told in document["warnings"])
+        said = any(_RESUMED.search(reported) for reported in document["warnings"])
         ledger.hold(
             14,
             entry["environment"] == own or said,
-            f"the run went on at step {entry['step']} in another environment; got {str(entry['environment'])[:12]} and "
-            f"{str(own)[:12]}; allowed: one, or a warning that says so",
+            f"the run was resumed at step {entry['step']} in another environment; got {str(entry['environment'])[:12]} "
+            f"and {str(own)[:12]}; allowed: one, or a warning that says so",
         )
 
 
 def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:
-    told = document["measurement"]
-    ledger.same(4, "the clock", told["clock"], _CLOCK)
-    ledger.hold(5, bool(str(told["scope"] or "").strip()), "nothing says what the clock covers; allowed: a scope")
+    reported = document["measurement"]
+    ledger.same(4, "the clock", reported["clock"], _CLOCK)
+    ledger.hold(
+        5, bool(str(reported["scope"] or "").strip()), "no scope states what the clock covers; allowed: a scope"
+    )
     for row in document["metrics"]:
         if row["unit"] in _TIMED:
-            ledger.hold(
-                5, bool(row["scope"]), f"{row['name']} is in {row['unit']} and does not say what is on the clock"
-            )
-    processes = told["processes"]
-    ledger.hold(7, processes is not None, "nothing says how many processes were measured; allowed: their number")
-    if told["mode"] == "rigorous" and processes is not None:
+            ledger.hold(5, bool(row["scope"]), f"{row['name']} is in {row['unit']} without a scope of the clock")
+    processes = reported["processes"]
+    ledger.hold(7, processes is not None, "the number of measured processes is missing; allowed: their number")
+    if reported["mode"] == "rigorous" and processes is not None:
         ledger.hold(7, processes >= 8, f"the mode is rigorous with {processes} processes; allowed: at least 8")
-    if told["mode"] == "quick" and processes is not None:
+    if reported["mode"] == "quick" and processes is not None:
         ledger.hold(7, processes == 1, f"the mode is quick with {processes} processes; allowed: one")
     if kind == TRAINING:
-        first, rest = told["first_call_s"], told["warm_up_s"]
-        ledger.hold(6, first is not None, "the first call is not told apart from the steady state")
+        first, rest = reported["first_call_s"], reported["warm_up_s"]
+        ledger.hold(6, first is not None, "the first call is not separate from the steady state")
         ledger.hold(6, first is None or float(first) > 0, f"the first call took {first} s; allowed: a time above 0")
-        ledger.hold(6, rest is not None and told["warmups"] is not None, "the warm-up is not told apart")
-        if rest is not None and told["warmups"] is not None:
+        ledger.hold(6, rest is not None and reported["warmups"] is not None, "the warm-up is not separate")
+        if rest is not None and reported["warmups"] is not None:
             ledger.hold(
                 6,
-                (told["warmups"] == 0) == (float(rest) == 0.0),
-                f"{told['warmups']} calls of warm-up took {rest} s; allowed: 0 s for no call, and more for more",
+                (reported["warmups"] == 0) == (float(rest) == 0.0),
+                f"{reported['warmups']} calls of warm-up took {rest} s; allowed: 0 s for no call, else more than 0 s",
             )
     begun, ended = document["started"], document["finished"]
-    ledger.hold(11, begun is not None and ended is not None, "the run does not say when it began and ended")
+    ledger.hold(11, begun is not None and ended is not None, "the run does not state its start and end")
     if begun is not None and ended is not None and document["resources"]:
         lived = (datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds()
         wall = float(document["resources"]["wall_time_s"])
@@ -210,7 +208,7 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -
         ledger.hold(
             8,
             off <= room,
-            f"it lived {lived:g} s by its dates and {wall:.3g} s by its clock; allowed: {room:.3g} s between them",
+            f"it took {lived:g} s by its dates and {wall:.3g} s by its clock; allowed: a difference of {room:.3g} s",
         )
 
 
@@ -224,15 +222,15 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any], native: str | N
     elif kind == TRAINING:
         check_numerics(ledger, "the run", document["numerics"], parts, native=native)
     else:
-        ledger.skip("numerics of a recipe that times code by hand: it does not say them")
-    if ledger.hold(3, threads is not None, "nothing says how many threads there were"):
+        ledger.skip("numerics of a recipe that times hand-written code: it does not state them")
+    if ledger.hold(3, threads is not None, "the number of threads is missing"):
         check_threads(ledger, "the run", threads["asked"], threads["framework"], document["warnings"])
 
 
 def _check_seeds(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:
     """The seeds of all purposes follow from the run's seed, which the recipe names."""
     seeds, parts = document["seeds"], parts_of(document)
-    if not ledger.hold(11, "run" in seeds, "the run does not say its seed; allowed: a whole number"):
+    if not ledger.hold(11, "run" in seeds, "the run does not state its seed; allowed: an integer"):
         return
     ledger.same(11, "the run's seed, by its recipe", seeds["run"], parts.get("seed", 0))
     needed = ("weights", "order", "noise") if kind == TRAINING else ()

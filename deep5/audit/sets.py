@@ -35,11 +35,11 @@ class _First:
 
     Attributes:
         name: Name of the run.
-        told: The value that other runs of its kind must have, or must not have.
+        reported: The value that other runs of its kind must have, or must not have.
     """
 
     name: str
-    told: Any
+    reported: Any
 
 
 class Together:
@@ -63,32 +63,32 @@ class Together:
             run: As returned by `audit_run`.
         """
         document = run.document
-        with self._ledger.part(11, f"{name} beside other runs"):
+        with self._ledger.part(11, f"{name} compared with other runs"):
             self._check_identity(name, document)
             if run.status == "success":
                 self._check_seeds(name, document)
         if run.status == "success":
-            with self._ledger.part(8, f"the samples of {name} beside those of other runs"):
+            with self._ledger.part(8, f"the samples of {name} compared with those of other runs"):
                 self._check_copies(name, run)
 
-    def _first(self, *key: Any, name: str, told: Any = None) -> _First:
+    def _first(self, *key: Any, name: str, reported: Any = None) -> _First:
         """The first run with this key, which becomes the given one if there was none."""
-        return self._seen.setdefault(key, _First(name=name, told=told))
+        return self._seen.setdefault(key, _First(name=name, reported=reported))
 
     def _check_identity(self, name: str, document: Mapping[str, Any]) -> None:
         """Rules 11, 12, 14: no run occurs twice; runs of one recipe have one fixed part, one split, one data set."""
         recipe, provenance = document["recipe"], document["provenance"]
         first = self._first("run", document["run_id"], name=name)
         self._ledger.hold(
-            11, first.name == name, f"{first.name} and {name} are the same run; allowed: each run of its own id"
+            11, first.name == name, f"{first.name} and {name} are the same run; allowed: distinct run ids"
         )
         if recipe["division"] == "closed":
-            first = self._first("fixed", recipe["name"], recipe["size"], name=name, told=recipe["fixed"])
+            first = self._first("fixed", recipe["name"], recipe["size"], name=name, reported=recipe["fixed"])
             self._ledger.hold(
                 14,
-                first.told == recipe["fixed"],
+                first.reported == recipe["fixed"],
                 f"{first.name} and {name} are runs of {recipe['name']} with different fixed parts "
-                f"({_differing(first.told, recipe['fixed'])}); allowed: one, in the closed division",
+                f"({_differing(first.reported, recipe['fixed'])}); allowed: one, in the closed division",
             )
         # Only parts that the mutable parts do not change either.
         parts = parts_of(document)
@@ -96,11 +96,11 @@ class Together:
         for key, rule in (("split", 12), ("data", 1)):
             if provenance[key] is None:
                 continue
-            first = self._first(key, recipe["hash"], data, name=name, told=provenance[key])
+            first = self._first(key, recipe["hash"], data, name=name, reported=provenance[key])
             self._ledger.hold(
                 rule,
-                first.told == provenance[key],
-                f"{first.name} and {name} have one fixed part and different {key}; got {str(first.told)[:12]} and "
+                first.reported == provenance[key],
+                f"{first.name} and {name} have one fixed part and different {key}; got {str(first.reported)[:12]} and "
                 f"{str(provenance[key])[:12]}; allowed: one",
             )
 
@@ -131,11 +131,11 @@ class Together:
         for key, is_drawn in drawn.items():
             if not is_drawn or provenance[key] is None:
                 continue
-            first = self._first(key, provenance[key], name=name, told=seed)
+            first = self._first(key, provenance[key], name=name, reported=seed)
             self._ledger.hold(
                 11,
-                first.told == seed,
-                f"{first.name} and {name} state the seeds {first.told} and {seed}, and have the same "
+                first.reported == seed,
+                f"{first.name} and {name} state the seeds {first.reported} and {seed}, and have the same "
                 f"{key.replace('_', ' ')}; allowed: that of one seed",
             )
 
@@ -149,12 +149,12 @@ class Together:
                 continue
             seed = run.document["seeds"].get("run")
             digest = hashlib.sha256(repr(values).encode()).hexdigest()
-            first = self._first("samples", label, digest, name=name, told=seed)
+            first = self._first("samples", label, digest, name=name, reported=seed)
             self._ledger.hold(
                 8,
-                first.name == name or (label == "training_loss" and first.told == seed),
-                f"{first.name} and {name} have the same {len(values)} samples of {label}, to the last bit; allowed: "
-                "each its own",
+                first.name == name or (label == "training_loss" and first.reported == seed),
+                f"{first.name} and {name} have {len(values)} bit-identical samples of {label}; allowed: "
+                "different samples",
             )
 
 

@@ -39,7 +39,7 @@ def check_set(ledger: Ledger, who: str, settings: Mapping[str, Any], parts: Mapp
             due[name] = {**(due.get(name, parts.get(name)) or {}), entry: value}
     for key, value in due.items():
         if key == "init" or (_names_elsewhere(value) and parts.get(key) != value):
-            ledger.skip("settings that name a file or a class: what it held is not stored")
+            ledger.skip("settings that name a file or a class: its content is not stored")
             continue
         ledger.same(14, f"{who}: {key} of its recipe, by its settings", parts.get(key), value)
 
@@ -59,7 +59,7 @@ def check_candidate_recipes(ledger: Ledger, document: Mapping[str, Any]) -> None
         ledger: Receives the findings.
         document: comparison.json.
     """
-    fixed, told = document["recipe"]["fixed"], document["recipe"]["mutable"]
+    fixed, reported = document["recipe"]["fixed"], document["recipe"]["mutable"]
     candidates = document["candidates"]
     own: Mapping[str, Any] = next((row["settings"] for row in candidates if row["label"] == document["baseline"]), {})
     firsts: dict[str, Mapping[str, Any]] = {}
@@ -68,14 +68,14 @@ def check_candidate_recipes(ledger: Ledger, document: Mapping[str, Any]) -> None
         check_set(ledger, label, row["settings"], {**fixed, **recipe})
         ledger.same(
             14,
-            f"{label}: the recipe, beside the comparison's, but for framework and settings",
+            f"{label}: the recipe, compared with the comparison's, except framework and settings",
             _without(recipe, {**row["settings"], **own}),
-            _without(told, {**row["settings"], **own}),
+            _without(reported, {**row["settings"], **own}),
         )
         first = firsts.setdefault(json.dumps(row["settings"], sort_keys=True), row)
         ledger.same(
             14,
-            f"{label}: the recipe, beside that of {first['label']} with the same settings, but for the framework",
+            f"{label}: the recipe, compared with that of {first['label']} with the same settings, except the framework",
             _without(recipe, {}),
             _without(first["recipe"], {}),
         )
@@ -89,7 +89,7 @@ def _check_batches(ledger: Ledger, label: str, parts: Mapping[str, Any], results
     if not own:
         return
     if not isinstance(size, int) or parts.get("train_sampler", "shuffle") not in ("shuffle", "ordered"):
-        ledger.skip("sizes of batches: the recipe states no number, or its sampler makes them")
+        ledger.skip("sizes of batches: the recipe states no number, or its sampler determines them")
         return
     for found in own:
         ledger.hold(
@@ -118,8 +118,8 @@ def check_runs_alike(ledger: Ledger, name: str, results: Sequence[Result]) -> No
             {**run.document["recipe"]["fixed"], **run.document["recipe"]["mutable"], "seed": None}
             for run in (result, results[0])
         )
-        beside = f"beside {results[0].folder.name}"
-        ledger.same(14, f"{name}: the recipe of {result.folder.name} {beside}, but for the seed", stored, first)
+        beside = f"compared with {results[0].folder.name}"
+        ledger.same(14, f"{name}: the recipe of {result.folder.name} {beside}, except the seed", stored, first)
         for key, rule in (("split", 12), ("data", 1)):
             own, other = (run.document["provenance"][key] for run in (result, results[0]))
             ledger.same(rule, f"{name}: the {key} of {result.folder.name} {beside}", own, other)
@@ -148,7 +148,7 @@ def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
     known = name.startswith("native:") or (entry is not None and entry.value.startswith("deep5."))
     if not known or not isinstance(found, dict):
         # A third-party optimizer may name its arguments freely.
-        ledger.skip("the optimizer against its arguments: it is none of deep5's own that the recipe names")
+        ledger.skip("the optimizer compared with its arguments: the recipe does not name one of deep5's")
         return
     for key in sorted(given.keys() & found.keys() - (parts.get("schedules") or {}).keys()):
         if isinstance(given[key], (bool, int, float, str)):

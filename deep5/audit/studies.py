@@ -45,7 +45,9 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
     with ledger.part(11, STUDY):
         document = json_of(root, STUDY)
         missing = sorted(_STATED - document.keys())
-        ledger.hold(11, not missing, f"{STUDY} does not say its {', '.join(missing)}; allowed: what deep5 writes there")
+        ledger.hold(
+            11, not missing, f"{STUDY} does not state its {', '.join(missing)}; allowed: what deep5 writes there"
+        )
         candidates = document["candidates"]
         listed = [(name, str(path)) for name, own in candidates.items() for path in own["runs"]]
         paths = [path for _, path in listed]
@@ -61,9 +63,9 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
         _check_planned(ledger, document, runs)
         _check_origin(ledger, document, runs)
         for name, own in candidates.items():
-            with ledger.part(9, f"what is told of {name}"):
+            with ledger.part(9, f"the statements about {name}"):
                 _check_candidate(ledger, document, name, own, runs)
-        with ledger.part(9, "what is told of scaling"):
+        with ledger.part(9, "the statements about scaling"):
             _check_scaling(ledger, document, runs)
         _check_alike(ledger, runs)
 
@@ -79,13 +81,13 @@ def _run(root: Path, path: str, ledger: Ledger, ledgers: list[Ledger]) -> Result
     if not ledger.hold(
         11,
         within,
-        f"{path!r:.100} is listed as a run, and is no folder of its own within the study's; allowed: one that is",
+        f"{path!r:.100} is listed as a run, and is not a separate folder within the study's; allowed: a folder there",
     ):
         return None
     kind = None
     with ledger.part(14, f"the kind of {path!r:.100}"):
         kind = kind_of(folder)
-        ledger.hold(11, kind == RUN_KIND, f"the run {path!r:.100} is listed, and is not there")
+        ledger.hold(11, kind == RUN_KIND, f"the run {path!r:.100} is listed, and does not exist")
     if kind != RUN_KIND:
         return None
     own = Ledger(f"{ledger.folder}/{path}")
@@ -95,7 +97,7 @@ def _run(root: Path, path: str, ledger: Ledger, ledgers: list[Ledger]) -> Result
         ledger.hold(
             11,
             result.status == "success",
-            f"{path} is listed among those that came to their end, and its status is {result.status}",
+            f"{path} is listed as finished, and its status is {result.status}",
         )
     return result
 
@@ -105,11 +107,11 @@ def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], liste
     folder = root / RUNS
     if not ledger.hold(11, folder.is_dir() and not folder.is_symlink(), f"there is no folder {RUNS}"):
         return
-    told = sum(len(own["failures"]) for own in document["candidates"].values())
+    reported = sum(len(own["failures"]) for own in document["candidates"].values())
     failed = 0
     ended: list[tuple[datetime, str]] = []
     inner = list(islice(folder.iterdir(), _MOST + 1))
-    ledger.hold(11, len(inner) <= _MOST, f"there are more than {_MOST} runs; allowed: as many as are looked at")
+    ledger.hold(11, len(inner) <= _MOST, f"there are more than {_MOST} runs; allowed: at most as many")
     for path in sorted(inner):
         name = f"{RUNS}/{path.name}"
         if path.name.startswith(".") or name in listed or path.is_symlink() or not path.is_dir():
@@ -128,20 +130,22 @@ def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], liste
     _check_broken_off(ledger, ended, resumed, ends)
     ledger.hold(
         11,
-        len(ended) + max(0, failed - told) <= ends,
-        f"{failed} runs failed, {told} failures are told of, and {len(ended)} runs came to their end and are not "
-        f"listed; allowed: {ends} more than are told of, one for each time that the study was ended",
+        len(ended) + max(0, failed - reported) <= ends,
+        f"{failed} runs failed, {reported} failures are listed, and {len(ended)} runs finished and are not listed; "
+        f"allowed: {ends} more than are listed, one for each interruption of the study",
     )
     if resumed:
-        ledger.skip("a run that was broken off and began again: the study says that it was ended, and went on")
+        ledger.skip("a run that was interrupted and started again: the study states that it was resumed")
 
 
 def _resumed(ledger: Ledger, document: Mapping[str, Any]) -> list[datetime]:
     """When the study was resumed; times that are not in deep5's format count as never."""
-    told = document.get("resumed", [])
+    reported = document.get("resumed", [])
     with ledger.part(11, f"resumed in {STUDY}"):
-        if ledger.hold(11, isinstance(told, list), f"resumed in {STUDY} is {told!r:.60}; allowed: a list of times"):
-            return sorted(map(moment, told))
+        if ledger.hold(
+            11, isinstance(reported, list), f"resumed in {STUDY} is {reported!r:.60}; allowed: a list of times"
+        ):
+            return sorted(map(moment, reported))
     return []
 
 
@@ -154,13 +158,13 @@ def _check_broken_off(
         # Times are in whole seconds: a run that began in the second of a resumption counts on either side.
         place = max(bisect_left(resumed, began), last + 1)
         fits = place <= bisect_right(resumed, began) and place < ends
-        if ledger.hold(11, fits, f"the run {name} came to its end, and is not listed: it was dropped"):
+        if ledger.hold(11, fits, f"the run {name} finished, and is not listed: it was dropped"):
             last = place
 
 
 def _unfinished(document: Mapping[str, Any]) -> bool:
-    told = any("not finished" in note or "interrupted" in note for note in document["notes"])
-    return document.get("finished", not told) is not True
+    reported = any("not finished" in note or "interrupted" in note for note in document["notes"])
+    return document.get("finished", not reported) is not True
 
 
 def _check_planned(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
@@ -172,23 +176,23 @@ def _check_planned(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[st
             len(own["seeds"]) == len(own["runs"]),
             f"{name} has {len(own['runs'])} runs and {len(own['seeds'])} seeds",
         )
-        failed = [FAILED.fullmatch(told) for told in own["failures"]]
-        ledger.hold(11, all(failed), f"a failure of {name} does not say its seed")
+        failed = [FAILED.fullmatch(reported) for reported in own["failures"]]
+        ledger.hold(11, all(failed), f"a failure of {name} does not state its seed")
         seeds[name] = [*own["seeds"], *(int(found[1]) for found in failed if found)]
         twice = sorted((seed for seed, count in Counter(seeds[name]).items() if count > 1), key=str)
         ledger.hold(11, not twice, f"repetitions of {name} share the seeds {twice}")
     planned = {seed for own in seeds.values() for seed in own}
     if "seeds" in document:
         odd = sorted(planned - set(document["seeds"]), key=str)
-        ledger.hold(11, not odd, f"there are runs of the seeds {odd}, which were not declared")
+        ledger.hold(11, not odd, f"there are runs of the seeds {odd}, which are not declared")
         planned |= set(document["seeds"])
     for name, found in seeds.items():
         missing = sorted(planned - set(found), key=str)
         if missing and _unfinished(document):
-            ledger.skip("runs that are missing: the study says that it is not finished")
+            ledger.skip("missing runs: the study states that it is not finished")
             continue
         ledger.hold(
-            11, not missing, f"{name} has no run and no failure of the seeds {missing}, which were declared: dropped"
+            11, not missing, f"{name} has no run and no failure of the seeds {missing}, which are declared: dropped"
         )
 
 
@@ -197,7 +201,7 @@ def _check_candidate(
 ) -> None:
     results = [runs[path] for path in own["runs"] if path in runs]
     if len(results) < len(own["runs"]):
-        ledger.skip(f"what is told of {name}: not all of its runs can be read")
+        ledger.skip(f"the statements about {name}: not all of its runs can be read")
         return
     ledger.same(11, f"{name}: the seeds of its runs", own["seeds"], [r.document["seeds"].get("run") for r in results])
     _check_target(ledger, document, name, own, results)
@@ -214,36 +218,36 @@ def _check_candidate(
                 values.setdefault(verdict.label, []).append(verdict.value)
     check_runs_alike(ledger, name, results)
     stored = own["metrics"]
-    ledger.same(9, f"{name}: which metrics there are", sorted(stored), sorted(values))
+    ledger.same(9, f"{name}: its metrics", sorted(stored), sorted(values))
     for label, found in values.items():
-        told = stored[label]
-        ledger.same(9, f"{name}: the values of {label}", [float(value) for value in told["values"]], found)
+        reported = stored[label]
+        ledger.same(9, f"{name}: the values of {label}", [float(value) for value in reported["values"]], found)
         finite = all(map(math.isfinite, found))
-        ledger.same(9, f"{name}: the mean of {label}", told["mean"], mean(found) if finite else None)
+        ledger.same(9, f"{name}: the mean of {label}", reported["mean"], mean(found) if finite else None)
         spread = stdev(found) if finite and len(found) > 1 else None
-        ledger.same(9, f"{name}: the deviation of {label}", told["deviation"], spread)
+        ledger.same(9, f"{name}: the deviation of {label}", reported["deviation"], spread)
 
 
 def _check_scaling(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
     """Check speedups and efficiencies against the runs; older studies have none."""
     by_candidate = {name: [runs.get(path) for path in own["runs"]] for name, own in document["candidates"].items()}
     if any(run is None for own in by_candidate.values() for run in own):
-        ledger.skip("what is told of scaling: not all of the study's runs can be read")
+        ledger.skip("the statements about scaling: not all of the study's runs can be read")
     elif "scaling" in document:
         there = {name: [run for run in own if run is not None] for name, own in by_candidate.items()}
         follows = [scaling.document() for scaling in scaling_of(there)]
-        ledger.same(9, "what is told of scaling", document["scaling"], follows)
+        ledger.same(9, "the statements about scaling", document["scaling"], follows)
 
 
 def _check_target(
     ledger: Ledger, document: Mapping[str, Any], name: str, own: Mapping[str, Any], results: Sequence[Result]
 ) -> None:
     """Check the time to the target against the runs: a failed run took infinitely long."""
-    told = document.get("target")
-    if told is None:
-        ledger.same(11, f"{name}: the time to a target, of which there is none", own.get("time_to_target"), None)
+    reported = document.get("target")
+    if reported is None:
+        ledger.same(11, f"{name}: the time to a target; there is no target", own.get("time_to_target"), None)
         return
-    target = Target(metric=told["metric"], goal=float(told["goal"]), origin=told["origin"])
+    target = Target(metric=reported["metric"], goal=float(reported["goal"]), origin=reported["origin"])
     reached = {result.document["seeds"]["run"]: time_to_target(result, target) for result in results}
     for failure in own["failures"]:
         seed, _, reason = failure.partition(": ")
@@ -255,14 +259,14 @@ def _check_target(
 
 def _check_origin(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
     """A target reported as the recipe's own is one that the recipe of the runs states."""
-    told = document.get("target")
-    if told is None or told["origin"] != "recipe" or not runs:
+    reported = document.get("target")
+    if reported is None or reported["origin"] != "recipe" or not runs:
         return
     goals = stated_goals(runs.values())
     ledger.hold(
         11,
-        told["metric"] == "test_accuracy" and float(told["goal"]) in goals,
-        f"the target {told['metric']!r:.40} {told['goal']!r:.40} is told as the recipe's own; its runs state "
+        reported["metric"] == "test_accuracy" and float(reported["goal"]) in goals,
+        f"the target {reported['metric']!r:.40} {reported['goal']!r:.40} is stored as the recipe's; its runs state "
         f"{sorted(goals)!s:.100}",
     )
 

@@ -77,9 +77,9 @@ def _compare(
     ledger.hold(9, len(known) == len(stored), f"a {what} is stored twice")
     for key in [*there, *(key for key in known if key not in there)]:
         name = f"the {what} of {key[1]}, {key[0]}"
-        if not ledger.hold(9, key in known, f"{name} follows from the samples, and is not stored"):
+        if not ledger.hold(9, key in known, f"{name} can be computed from the samples, and is not stored"):
             continue
-        if not ledger.hold(9, key in there, f"{name} is stored, and follows from no sample"):
+        if not ledger.hold(9, key in there, f"{name} is stored, and no samples support it"):
             continue
         for field, value in there[key].items():
             ledger.same(8 if field in _COUNTS else 9, f"{name}: {field}", known[key][field], value)
@@ -96,12 +96,12 @@ def _batch_sizes(ledger: Ledger, document: Mapping[str, Any]) -> dict[tuple[str,
             continue
         parts = declared.get(row["candidate"], {})
         given, accumulate = parts.get("batch_size"), parts.get("accumulate", 1)
-        told = int(row["batch_size"] or 0)
+        reported = int(row["batch_size"] or 0)
         # A data set may be smaller than a batch, and inference is then timed on the whole data set.
-        smaller = document["kind"] == "inference" and isinstance(given, int) and 0 < told < given
+        smaller = document["kind"] == "inference" and isinstance(given, int) and 0 < reported < given
         if document["kind"] == "inference":
             accumulate = 1
-        found[key] = given * accumulate if isinstance(given, int) and not smaller else told
+        found[key] = given * accumulate if isinstance(given, int) and not smaller else reported
     if document["kind"] == "inference":
         ledger.hold(9, len(set(found.values())) <= 1 or _varied(document), "calls hold different batches")
     return found

@@ -48,30 +48,29 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[T
     most, mode = document["measurement"]["most_processes"], document["mode"]
     ran = [(process["round"], process["candidate"]) for process in timed]
     rounds = [number for number, _ in ran]
-    ledger.hold(7, rounds == sorted(rounds), f"rounds do not follow one another: {rounds!r:.100}")
+    ledger.hold(7, rounds == sorted(rounds), f"rounds are not consecutive: {rounds!r:.100}")
     last = max(rounds)
-    ledger.hold(11, len(set(rounds)) == last + 1, f"of {last + 1} rounds {len(set(rounds))} are there")
+    ledger.hold(11, len(set(rounds)) == last + 1, f"there are {len(set(rounds))} of {last + 1} rounds")
     if mode == "quick" and most == 1:
         ledger.hold(7, max(rounds) == 0, "a quick comparison has several rounds")
     whole = document["status"] == "success"
     if not whole and last == 0:
-        ledger.skip("the order of a first round that was broken off: who else was to run in it is not known")
+        ledger.skip("the order of an interrupted first round: its other candidates are not known")
         return
     every = _follows(document, samples, timed)
     _check_broken_off(ledger, document, sessions, every)
     follows = every if whole else every[: len(ran)]
     got, due = set(ran), set(follows)
     for number, candidate in sorted(due - got):
-        ledger.find(11, f"{candidate} did not run in round {number}, which was its turn: it is dropped unsaid")
+        ledger.find(11, f"{candidate} did not run in round {number}, in its turn: it was dropped without a reason")
     for number, candidate in sorted(got - due):
-        ledger.find(7, f"{candidate} ran in round {number}, when it was decided or had failed already")
+        ledger.find(7, f"{candidate} ran in round {number}, after its verdict or failure")
     ledger.checks += 2
     if got == due:
         ledger.hold(
             7,
             _is_in_turn(document, ran, follows),
-            f"the order is not the one that the seed {document['seed']} draws; stored {_brief(ran)}, follows "
-            f"{_brief(follows)}",
+            f"the order is not that of the seed {document['seed']}; stored {_brief(ran)}, recomputed {_brief(follows)}",
         )
     fewest = LOOKS[0]
     if (
@@ -79,7 +78,7 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[T
         and ledger.hold(
             7,
             most >= fewest,
-            f"the mode is rigorous with at most {most} processes a candidate; allowed: at least {fewest}",
+            f"the mode is rigorous with at most {most} processes per candidate; allowed: at least {fewest}",
         )
         and whole
     ):
@@ -88,7 +87,7 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[T
             ledger.hold(
                 7,
                 row["rounds"] >= fewest or ended,  # the baseline failed before, so nothing is claimed
-                f"{row['candidate']} is judged after {row['rounds']} rounds of a rigorous comparison; allowed: at "
+                f"{row['candidate']} has a verdict after {row['rounds']} rounds of a rigorous comparison; allowed: at "
                 f"least {fewest}",
             )
 
@@ -169,11 +168,11 @@ def _check_broken_off(
 ) -> None:
     """A process that does not count belongs to an interrupted round, all of which ran again afterwards."""
     rows = [(session, document["processes"][number]) for number, session in sessions.items()]
-    cuts, told = max(sessions.values(), default=0), len(document["resumed"])
+    cuts, reported = max(sessions.values(), default=0), len(document["resumed"])
     ledger.hold(
         7,
-        cuts <= told,
-        f"the proof was made again {cuts} times between rounds, and the comparison went on {told} times",
+        cuts <= reported,
+        f"the proof was repeated {cuts} times between rounds, and the comparison was resumed {reported} times",
     )
     ended = failed_turns_of(document)
     ran: dict[int, dict[int, set[str]]] = {}
@@ -193,13 +192,13 @@ def _check_broken_off(
             ledger.hold(
                 7,
                 not due <= by_session[session] and lasts[session] == number,
-                f"round {number} was whole, and ran again",
+                f"round {number} was complete, and ran again",
             )
             ledger.hold(
                 7,
                 again <= by_session[final] or document["status"] != "success",
-                f"of round {number}, which was broken off, {sorted(again - by_session[final])} did not run again: what "
-                "counts was not measured in turn",
+                f"of the interrupted round {number}, {sorted(again - by_session[final])} did not run again: its "
+                "results were not measured in turn",
             )
 
 
@@ -227,13 +226,13 @@ def _check_length(ledger: Ledger, document: Mapping[str, Any]) -> None:
     ledger.hold(
         8,
         lived <= resources["processes_s"] + _SLACK_S * len(processes),
-        f"the processes lived {lived:.4g} s; stored as their sum {resources['processes_s']:.4g} s",
+        f"the processes took {lived:.4g} s; stored as their sum {resources['processes_s']:.4g} s",
     )
     own = resources["wall_s"] - resources["processes_s"]
-    ledger.same(9, "what deep5 itself took", resources["harness_s"], own)
-    ledger.same(9, "deep5's own share", resources["harness_share"], own / resources["wall_s"])
+    ledger.same(9, "the time of deep5 itself", resources["harness_s"], own)
+    ledger.same(9, "deep5's share", resources["harness_share"], own / resources["wall_s"])
 
 
 def _brief(order: Sequence[tuple[int, str]]) -> str:
-    told = ", ".join(f"{candidate} ({number})" for number, candidate in order[:6])
-    return told + (", …" if len(order) > 6 else "")
+    reported = ", ".join(f"{candidate} ({number})" for number, candidate in order[:6])
+    return reported + (", …" if len(order) > 6 else "")

@@ -82,7 +82,7 @@ def check_values(
         if not run.ended and not row["samples"] and row["value"] is None:
             continue  # the run was killed; the samples were written after the document
         if ledger.hold(
-            8, len(own) == row["samples"], f"{label}: {len(own)} samples are there; {row['samples']} were taken"
+            8, len(own) == row["samples"], f"{label}: there are {len(own)} samples; stored: {row['samples']}"
         ):
             wrong = {sample.unit for sample in own} - {row["unit"]}
             ledger.hold(8, not wrong, f"{label}: samples are in {', '.join(wrong)}; the metric is in {row['unit']}")
@@ -92,7 +92,7 @@ def check_values(
     if "collective" in parts_of(document):
         known |= {label for label in samples if is_series(label)}
     odd = [label for label in samples if label not in known and not label.startswith("time[")]
-    ledger.hold(8, not odd, f"samples of {', '.join(odd)[:100]} are there, which is no metric of the recipe")
+    ledger.hold(8, not odd, f"there are samples of {', '.join(odd)[:100]}, which is not a metric of the recipe")
 
 
 def check_order(ledger: Ledger, label: str, own: Rows) -> None:
@@ -106,7 +106,7 @@ def check_order(ledger: Ledger, label: str, own: Rows) -> None:
     ledger.hold(
         8,
         [sample.index for sample in own] == list(range(len(own))),
-        f"{label}: samples are missing, double, or out of order: their places are not 0 to {len(own) - 1}",
+        f"{label}: samples are missing, duplicated, or out of order: their indices are not 0 to {len(own) - 1}",
     )
     for what in ("step", "epoch", "time_s"):
         values = [getattr(sample, what) for sample in own if getattr(sample, what) is not None]
@@ -114,10 +114,10 @@ def check_order(ledger: Ledger, label: str, own: Rows) -> None:
         ledger.hold(
             8,
             all(a <= b for a, b in pairwise(values)),
-            f"{label}: samples are out of order: their {what} goes back",
+            f"{label}: samples are out of order: their {what} decreases",
         )
         if what == "time_s" and values:
-            ledger.hold(8, all(map(math.isfinite, values)) and values[0] >= 0, f"{label}: times are no times")
+            ledger.hold(8, all(map(math.isfinite, values)) and values[0] >= 0, f"{label}: invalid times")
 
 
 def _check_value(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
@@ -132,22 +132,22 @@ def _check_value(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
         ledger.hold(
             9,
             row["name"] not in (*_LAST, *_LARGEST, *_SIMPLE),
-            f"{label} has an interval; allowed: none, since its value is one reading",
+            f"{label} has an interval; allowed: none, since its value is a single reading",
         )
     if stored is None:
         ledger.hold(9, interval is None, f"{label} has an interval and no value; allowed: both or neither")
         ledger.hold(
             9,
             bool(row["missing"]) or not own or not run.ended,
-            f"{label} has {len(own)} samples and no value; allowed: a value, or the reason why there is none",
+            f"{label} has {len(own)} samples and no value; allowed: a value, or the reason for its absence",
         )
         return
     name, values = row["name"], [sample.value for sample in own]
     if name in SUMMED or (name in COMBINED and run.batches.ranks > 1):
         if not run.ended and run.batches.ranks > 1:
-            ledger.skip(f"the value of {label}: the run ended before its ranks put theirs together")
+            ledger.skip(f"the value of {label}: the run ended before its ranks combined theirs")
         elif run.of_all is None or label not in run.of_all:
-            ledger.skip(f"the value of {label}: the samples of all ranks are not there")
+            ledger.skip(f"the value of {label}: not all ranks have samples")
         else:
             check_of_all(ledger, label, stored, name, run.of_all[label])
     elif name in ("time_to_accuracy", "epochs_to_accuracy"):
@@ -157,7 +157,7 @@ def _check_value(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
             return
         best = max(values) if row["direction"] == "higher" else min(values)
         rule = 12 if name in _JUDGED and stored == best != values[-1] else 9
-        which = ": that of the best epoch, not of the last" if rule == 12 else ""
+        which = ": that of the best epoch, not the last" if rule == 12 else ""
         ledger.same(rule, f"the value of {label}{which}", stored, values[-1])
         if name in _JUDGED:
             _check_epochs(ledger, label, own, run)
@@ -171,24 +171,24 @@ def _check_value(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
     elif (check := _CHECKS.get(name)) is not None:
         check(ledger, label, row, own, run)
     else:
-        ledger.skip(f"the value of {name}: how it follows from its samples is not known here")
+        ledger.skip(f"the value of {name}: the audit has no formula for it")
 
 
 def _check_epochs(ledger: Ledger, label: str, own: Rows, run: _Run) -> None:
     """Every epoch was evaluated, up to the one that the recipe names."""
-    epochs, asked = [sample.epoch for sample in own], parts_of(run.document).get("epochs")
-    stopped = any(told.startswith("stopped:") for told in run.document["reasons"])
+    epochs, requested = [sample.epoch for sample in own], parts_of(run.document).get("epochs")
+    stopped = any(reported.startswith("stopped:") for reported in run.document["reasons"])
     ledger.hold(
         12,
         epochs == list(range(1, len(epochs) + 1)),
-        f"{label}: epochs were left out of the evaluations: {epochs!r:.80}",
+        f"{label}: the evaluations skip epochs: {epochs!r:.80}",
     )
-    if isinstance(asked, int) and not stopped and run.ended:
+    if isinstance(requested, int) and not stopped and run.ended:
         ledger.hold(
             12,
-            len(epochs) == asked,
-            f"{label} is judged after {len(epochs)} epochs; the recipe names {asked}, and nothing says that it "
-            "was stopped",
+            len(epochs) == requested,
+            f"{label} is evaluated after {len(epochs)} epochs; the recipe names {requested}, and no reason states that "
+            "it was stopped",
         )
 
 
@@ -197,7 +197,7 @@ def _check_target(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows,
     target, timed = float(row["parameters"]["target"]), row["name"] == "time_to_accuracy"
     judged = samples.get("test_accuracy") or samples.get("epochs_to_accuracy") or (() if timed else own)
     if not judged:
-        ledger.skip(f"the value of {label}: the accuracies that it follows from are not stored")
+        ledger.skip(f"the value of {label}: the accuracies from which it follows are not stored")
         return
     place = next((place for place, sample in enumerate(judged) if sample.value >= target), None)
     upto = judged if place is None else judged[: place + 1]
@@ -232,7 +232,7 @@ def _check_interval(ledger: Ledger, label: str, row: Mapping[str, Any], values: 
 def _step_latency(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
     values = run.batches.steady(own)
     if values is None:
-        ledger.skip(f"the value of {label}: which steps were the first of their size is not stored")
+        ledger.skip(f"the value of {label}: the first steps of each size are not marked")
         return
     ledger.same(9, f"the value of {label}", float(row["value"]), median(values))
     _check_interval(ledger, label, row, values)
@@ -248,7 +248,7 @@ def _utilisation(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
     steps = run.samples.get("step_latency", ())
     taken = run.batches.held(steps)
     if taken is None or not steps:
-        ledger.skip(f"{label} against the latencies: how many samples each step had is not known")
+        ledger.skip(f"{label} compared with the latencies: the number of samples per step is not known")
         return
     each = {sample.step: sample.value / held for sample, held in zip(steps, taken, strict=True)}
     works = [sample.value * each[sample.step] for sample in own]

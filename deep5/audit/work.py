@@ -38,12 +38,12 @@ def check_work(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[Ti
     seen = [(row["peaks"] or {}).get("product_flop_s") for row in document["candidates"]]
     peak = max((float(value) for value in seen if value), default=None)
     if peak is None or parts_of(document).get("precision") not in (None, "float32", "float64"):
-        ledger.skip("times against the arithmetic: no peak is stored for this precision")
+        ledger.skip("times compared with the arithmetic: no peak is stored for this precision")
         return
     try:
         flops, room = _flops(document)
     except Deep5Error as error:
-        ledger.skip(f"times against the arithmetic: {str(error).splitlines()[0][:100]}")
+        ledger.skip(f"times compared with the arithmetic: {str(error).splitlines()[0][:100]}")
         return
     times: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
@@ -53,14 +53,14 @@ def check_work(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[Ti
     for (candidate, workload), own in times.items():
         count = flops.get(workload.partition(", ")[0])
         if count is None or candidate in varied:
-            ledger.skip("times against the arithmetic: how many operations there are is not known")
+            ledger.skip("times compared with the arithmetic: the number of operations is not known")
             continue
         least = count / (peak * room)
         ledger.hold(
             8,
             median(own) >= least,
-            f"{candidate}, {workload}: {median(own):.3g} s a call; its {count:.3g} operations need {least:.3g} s at "
-            f"the measured peak of {peak:.3g} a second, with room",
+            f"{candidate}, {workload}: {median(own):.3g} s per call; its {count:.3g} operations take at least "
+            f"{least:.3g} s at the measured peak of {peak:.3g} per second",
         )
 
 
@@ -72,8 +72,8 @@ def _flops(document: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     """
     from deep5.core.errors import UsageError
 
-    told = document["recipe"]
-    recipe = own_recipe(str(told["name"]), str(told["size"]), str(told["hash"]))
+    reported = document["recipe"]
+    recipe = own_recipe(str(reported["name"]), str(reported["size"]), str(reported["hash"]))
     if document["kind"] == "operators":
         from deep5.bench.plan import workloads
         from deep5.bench.recipe import plan_of

@@ -625,31 +625,31 @@ INVENTED = {"low": 1.0, "high": 1.1, "confidence": None}
 
 CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     # The eight cases of the specification.
-    ("a dropped run", STUDY, dropped_run, 11, "which were declared: dropped"),
-    ("a dropped round", RIGOROUS, dropped_round, 11, "did not run in round 3, which was its turn"),
+    ("a dropped run", STUDY, dropped_run, 11, "which are declared: dropped"),
+    ("a dropped round", RIGOROUS, dropped_round, 11, "did not run in round 3, in its turn"),
     ("a shared seed", STUDY, shared_seed, 11, "are repetitions with the same seed 0"),
     ("a changed fixed part", SET, in_first(result(changed_fixed)), 14, "with different fixed parts (dataset_kwargs)"),
-    ("swapped samples", QUICK, rows(swapped), 8, "there is no such process of this candidate"),
-    ("an impossible time", QUICK, scaled(1e-4, clock=True), 8, "operations need"),
+    ("swapped samples", QUICK, rows(swapped), 8, "no such process of this candidate"),
+    ("an impossible time", QUICK, scaled(1e-4, clock=True), 8, "operations take at least"),
     ("one short sample", QUICK, one_short, 8, "took less than half of the time between their readings"),
-    ("another share of deep5's own", QUICK, setting("resources", "harness_share", to=0.0), 9, "deep5's own share"),
+    ("another share of deep5's own", QUICK, setting("resources", "harness_share", to=0.0), 9, "deep5's share"),
     ("no warning of noise", QUICK, setting("warnings", to=[]), 13, "a warning is missing"),
     ("an edited summary", QUICK, setting("results", 0, "median_s", to=1e-3), 9, "median_s; stored 0.001"),
     ("an undeclared precision", RUN, setting("numerics", "dtype", to="bfloat16"), 2, "has the element type 'bfloat16'"),
     ("another split", SET, in_first(setting("provenance", "split", to="0" * 64)), 12,
      "have one fixed part and different split"),
     # Rule 1.
-    ("a longer proof", QUICK, setting("proof", "steps", to=1000), 1, "said to have 1000 steps"),
-    ("no proof", QUICK, setting("equivalence", to=[]), 1, "no proof of its loss at a float64 state"),
+    ("a longer proof", QUICK, setting("proof", "steps", to=1000), 1, "the stored proof has 1000 steps"),
+    ("no proof", QUICK, setting("equivalence", to=[]), 1, "without a proof of its loss at a float64 state"),
     ("a failing row marked passed", QUICK, setting("equivalence", 0, "relative", to=0.5), 1,
      "whether 0.5 is within 1e-09; stored True"),
     ("a loose tolerance", QUICK, setting("equivalence", 0, "allowed", to=0.5), 1, "0.5 is allowed; deep5 allows"),
     ("other weights", QUICK, setting("candidates", 0, "provenance", "initial_weights", to="0" * 64), 1,
-     "were given different initial weights"),
+     "have different initial weights"),
     ("half a proof", QUICK, comparison(lambda d: d["equivalence"].pop(-2)), 1,
-     "no proof of its gradients at a float64 state"),
+     "without a proof of its gradients at a float64 state"),
     # Rule 2.
-    ("no numerics", RUN, setting("numerics", to=None), 2, "says nothing of its numerics"),
+    ("no numerics", RUN, setting("numerics", to=None), 2, "does not state its numerics"),
     ("TF32", RUN, setting("numerics", "tf32", to=True), 2, "the run rounds products to TF32"),
     ("TF32 of a candidate", QUICK, setting("candidates", 1, "observed", "tf32", to=True), 2,
      "onnxruntime rounds products to TF32"),
@@ -660,19 +660,19 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("low precision inside", QUICK, setting("candidates", 1, "observed", "compute_dtype", to="float16"), 2,
      "computes in 'float16'"),
     ("another precision than declared", RUN, setting("recipe", "mutable", "precision", to="float64"), 2,
-     "by the recipe's precision; stored 'float32', follows 'float64'"),
+     "by the recipe's precision; stored 'float32', recomputed 'float64'"),
     ("no type declared, and a lower one inside", RUN,
      result(lambda d: d["numerics"].update(dtype=None, compute_dtype="bfloat16")), 2, "computes in 'bfloat16'"),
     ("TF32 by another word", RUN, setting("numerics", "tf32", to="yes"), 2, "rounds products to TF32 ('yes')"),
     ("no types at all", QUICK, comparison(lambda d: [put(row, "observed", "dtype", to=None) for row in
      d["candidates"]]), 2, "has the element type None"),
     ("no probe of the products", QUICK, setting("candidates", 1, "peaks", "product_error", to=None), 2,
-     "how exact its product is is not there"),
+     "the error of its matrix product is missing"),
     ("no peaks", QUICK, comparison(lambda d: [put(row, "peaks", to=None) for row in d["candidates"]]), 8,
-     "its peaks are not there"),
+     "its peaks are missing"),
     ("a proof that is no number", QUICK, nan_proof, 1, "onnxruntime was timed, and failed the proof in"),
     ("proved on other data", QUICK, setting("candidates", 1, "proved_on", "data", to="0" * 64), 1,
-     "onnxruntime was proved on other data than it was timed on"),
+     "onnxruntime was proved on other data than those of the timing"),
     ("more rounds than anybody runs", RIGOROUS, rows(lambda samples: [s._replace(round=number) for number, s in
      enumerate(samples * 3)]), 8, "samples.csv has "),
     ("the operations of an operator unsaid", LEVEL0, operators(lambda row: row.update(flops=None)), 9,
@@ -687,72 +687,72 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("other warm-ups", LEVEL0, operators(lambda row: row.update(warm_ups=1)), 8, "the warm-ups of MatMul"),
     ("a higher peak", LEVEL0, other_peak, 9, "the peak flop_s"),
     ("a headline that no row has", LEVEL0, cells_of("operator_time", 0.01), 9, "the samples of operator_time"),
-    ("a study without its hash", STUDY, study(lambda d: d.pop("hash")), 11, "study.json does not say its hash"),
-    ("a study without its seeds", STUDY, study(lambda d: d.pop("seeds")), 11, "study.json does not say its seeds"),
-    ("a seed of another fixed part", STUDY, in_run(result(changed_fixed)), 14, ", but for the seed"),
+    ("a study without its hash", STUDY, study(lambda d: d.pop("hash")), 11, "study.json does not state its hash"),
+    ("a study without its seeds", STUDY, study(lambda d: d.pop("seeds")), 11, "study.json does not state its seeds"),
+    ("a seed of another fixed part", STUDY, in_run(result(changed_fixed)), 14, ", except the seed"),
     ("a seed of another split", STUDY, in_run(setting("provenance", "split", to="0" * 64)), 12, ": the split of "),
-    ("a time to no target", STUDY, setting("target", to=None), 11, "the time to a target, of which there is none"),
+    ("a time to no target", STUDY, setting("target", to=None), 11, "the time to a target; there is no target"),
     ("another type of operators", LEVEL0, setting("numerics", "dtype", to="float16"), 2,
-     "stored ['float16'], follows ['float32']"),
+     "stored ['float16'], recomputed ['float32']"),
     # Rule 3.
     ("more threads", QUICK, setting("candidates", 0, "observed", "threads", to=64), 3, "reference has 64 threads"),
     ("other processors", QUICK, setting("candidates", 0, "observed", "affinity", to=[0, 1, 2, 3]), 3,
      "the processors that it ran on"),
     ("more threads of a run", RUN, setting("threads", "framework", to=64), 3, "the run has 64 threads"),
     ("another framework", QUICK, setting("candidates", 0, "observed", "framework", to="onnxruntime"), 3,
-     "is to run on reference, and ran on onnxruntime"),
+     "should run on reference, and ran on onnxruntime"),
     # Rules 4 and 5.
     ("another clock", RUN, setting("measurement", "clock", to="time.time"), 4, "the clock; stored 'time.time'"),
     ("another clock of a comparison", QUICK, setting("measurement", "clock", to="cuda events"), 4,
      "the clock; stored 'cuda events'"),
-    ("no scope", RUN, setting("measurement", "scope", to=None), 5, "nothing says what the clock covers"),
+    ("no scope", RUN, setting("measurement", "scope", to=None), 5, "no scope states what the clock covers"),
     ("no scope of a metric", RUN, metric("step_latency", scope=None), 5, "step_latency is in ms and does not say"),
     ("no scope of a comparison", QUICK, setting("measurement", "scope", to=" "), 5,
-     "nothing says what the clock covers"),
+     "no scope states what the clock covers"),
     # Rule 6.
-    ("no first call", RUN, setting("measurement", "first_call_s", to=None), 6, "the first call is not told apart"),
+    ("no first call", RUN, setting("measurement", "first_call_s", to=None), 6, "the first call is not separate"),
     ("another first call", RUN, setting("measurement", "first_call_s", to=1e-5), 6,
      "the first call, by the first step; stored 1e-05"),
     ("another first call, as resumed", RUN, as_resumed(setting("measurement", "first_call_s", to=1e-5)), 6,
      "the first call, by the first step; stored 1e-05"),
     ("the second step as the first call", RUN, second_as_first, 6, "the first call, by the first step; stored"),
-    ("other warm-up than told", QUICK, rows(other_warm_up), 6, "warming up is said to end after"),
+    ("other warm-up than told", QUICK, rows(other_warm_up), 6, "the stored warm-up has"),
     (
         "half of the samples as warm-up",
         QUICK,
         rows(half_warm),
         6,
-        "warming up is said to end after",
+        "the stored warm-up has",
     ),
     ("the first call as a sample", QUICK, rows(lambda s: [r for r in s if r.phase != "first"]), 6,
-     "0 first calls are told apart"),
+     "0 samples are marked as the first call"),
     ("samples below the clock", QUICK, rows(lambda s: [r._replace(seconds=1e-9) for r in s]), 6,
-     "which no clock can tell"),
+     "which no clock can resolve"),
     # Rule 7.
     ("quick with many processes", QUICK, setting("measurement", "most_processes", to=30), 7,
      "the mode is quick with up to 30 processes"),
-    ("rigorous with one process", QUICK, setting("mode", to="rigorous"), 7, "with at most 1 processes a candidate"),
+    ("rigorous with one process", QUICK, setting("mode", to="rigorous"), 7, "with at most 1 processes per candidate"),
     ("a run rigorous with one process", LEVEL0, setting("measurement", "mode", to="rigorous"), 7,
      "the mode is rigorous with 1 processes"),
     ("two at a time", QUICK, at_once, 7, "ran at the same time"),
-    ("another order", RIGOROUS, other_order, 7, "the order is not the one that the seed"),
-    ("a whole round ran again", RIGOROUS, broken_off(2, 2), 7, "round 5 was whole, and ran again"),
-    ("half a round of another day", RIGOROUS, broken_off(1, 1), 7, "did not run again: what counts was not measured"),
+    ("another order", RIGOROUS, other_order, 7, "the order is not that of the seed"),
+    ("a whole round ran again", RIGOROUS, broken_off(2, 2), 7, "round 5 was complete, and ran again"),
+    ("half a round of another day", RIGOROUS, broken_off(1, 1), 7, "did not run again: its results were not measured"),
     ("a round ran again, unsaid", RIGOROUS,
      lambda f: (broken_off(1, 2)(f), comparison(lambda d: d["resumed"].clear())(f)), 7,
-     "made again 1 times between rounds, and the comparison went on 0 times"),
+     "repeated 1 times between rounds, and the comparison was resumed 0 times"),
     # Rule 8.
     ("no samples", QUICK, lambda folder: (folder / "samples.csv").unlink(), 8, "there is no samples.csv"),
     ("no samples of a run", RUN, lambda folder: (folder / "samples.csv").unlink(), 8, "there is no samples.csv"),
-    ("a slow sample dropped", QUICK, rows(slowest_dropped), 8, "samples are missing, double, or out of order"),
-    ("a sample twice", QUICK, rows(lambda s: [*s, s[-1]]), 8, "samples are missing, double, or out of order"),
+    ("a slow sample dropped", QUICK, rows(slowest_dropped), 8, "samples are missing, duplicated, or out of order"),
+    ("a sample twice", QUICK, rows(lambda s: [*s, s[-1]]), 8, "samples are missing, duplicated, or out of order"),
     ("samples sorted", QUICK, rows(lambda s: sorted(s, key=lambda r: (r.process, r.phase, r.seconds))), 8,
-     "time goes back"),
-    ("a process copied", RIGOROUS, rows(copied), 8, "to the last bit"),
+     "time decreases"),
+    ("a process copied", RIGOROUS, rows(copied), 8, "are bit-identical to those of"),
     ("a sample that is no number", QUICK, rows(lambda s: [s[0]._replace(seconds=float("nan")), *s[1:]]), 8,
      "is not positive and finite"),
     ("a step dropped", RUN, cells(lambda r: None if (r["metric"], r["index"]) == ("step_latency", "4") else r), 8,
-     "8 samples are there; 9 were taken"),
+     "there are 8 samples; stored: 9"),
     (
         "accuracies that the log does not have",
         RUN,
@@ -760,10 +760,10 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
         8,
         "the accuracies are not those of the events",
     ),
-    ("times that do not fit", QUICK, scaled(0.5, clock=False), 8, "are on no clock"),
+    ("times that do not fit", QUICK, scaled(0.5, clock=False), 8, "are not timed"),
     ("slow times that do not fit", QUICK, scaled(3.0, clock=False), 8,
      "its samples took longer than the time between their readings (by 3)"),
-    ("longer than the process lived", QUICK, scaled(50.0, clock=True), 8, "and it lived"),
+    ("longer than the process lived", QUICK, scaled(50.0, clock=True), 8, "and the process took"),
     (
         "steps longer than training",
         RUN,
@@ -772,7 +772,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
         "took longer than the time between their losses",
     ),
     ("a process without samples", RIGOROUS, rows(lambda s: [r for r in s if r.round != 5]), 8,
-     "came to its end, and its samples are not there"),
+     "finished, and its samples are missing"),
     # Rule 9.
     ("a better verdict", QUICK, comparison(lambda d: d["verdicts"][0].update(ratio=0.1, word="faster")), 9,
      "ratio; stored 0.1"),
@@ -782,7 +782,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a result twice as good", QUICK, comparison(lambda d: d["results"][0].update(samples_per_s=1e9)), 9,
      "samples_per_s; stored 1000000000.0"),
     ("a result dropped", QUICK, comparison(lambda d: d["results"].pop()), 9,
-     "follows from the samples, and is not stored"),
+     "can be computed from the samples, and is not stored"),
     ("another value", RUN, metric("peak_memory", value=1.0), 9, "the value of peak_memory; stored 1.0"),
     ("another latency", RUN, metric("step_latency", value=0.01), 9, "the value of step_latency; stored 0.01"),
     ("another loss", RUN, metric("training_loss", value=0.01), 9, "the value of training_loss; stored 0.01"),
@@ -797,37 +797,37 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "the value of operator_time; stored 1e-06"),
     # Rule 10.
     ("no calibration", QUICK, setting("calibration", to=None), 10, "no calibration of the machine"),
-    ("a verdict under another load", QUICK, loaded, 10, "the floor beside other programs; stored 1.0"),
+    ("a verdict under another load", QUICK, loaded, 10, "the floor under the load of other programs; stored 1.0"),
     ("another floor", QUICK, setting("verdicts", 0, "floor", to=1.00001), 10,
      "the noise floor of 1 rounds; stored 1.00001"),
     ("calibrated with other threads", QUICK, setting("calibration", "threads", to=77), 10,
      "the calibration's threads; stored 77"),
     # Rule 11.
-    ("a run not listed", STUDY, study(unlisted), 11, "came to its end, and is not listed"),
-    ("two runs not listed, as interrupted", STUDY, as_interrupted(2), 11, "came to its end, and is not listed"),
+    ("a run not listed", STUDY, study(unlisted), 11, "finished, and is not listed"),
+    ("two runs not listed, as interrupted", STUDY, as_interrupted(2), 11, "finished, and is not listed"),
     ("two runs not listed, as resumed", STUDY,
      study(lambda d: (resumed_at("2999-01-01T00:00:00Z")(d), unlisted(d), unlisted(d))), 11,
-     "came to its end, and is not listed"),
+     "finished, and is not listed"),
     ("a run not listed, and resumed before it", STUDY,
-     study(lambda d: (resumed_at("2000-01-01T00:00:00Z")(d), unlisted(d))), 11, "came to its end, and is not listed"),
+     study(lambda d: (resumed_at("2000-01-01T00:00:00Z")(d), unlisted(d))), 11, "finished, and is not listed"),
     ("nine runs not listed, as resumed nine times at the end", STUDY,
      with_more(9, resumed_at(*(f"2999-01-0{n}T00:00:00Z" for n in range(1, 10)))), 11,
-     "came to its end, and is not listed"),
+     "finished, and is not listed"),
     ("resumed nine times, as a number", STUDY, with_more(9, lambda d: d.update(resumed=9)), 11,
      "resumed in study.json is 9; allowed: a list of times"),
     ("resumed at no time", STUDY, study(resumed_at("yesterday")), 11, "resumed in study.json is not as deep5 writes"),
     ("two failures not told, as unfinished", STUDY, with_more(2, lambda d: d.update(finished=False), "failed"), 11,
-     "2 runs failed, 0 failures are told of"),
+     "2 runs failed, 0 failures are listed"),
     ("a target as the recipe's own", STUDY,
      study(lambda d: d.update(target={"metric": "test_accuracy", "goal": 50.0, "origin": "recipe"})), 11,
-     "the target 'test_accuracy' 50.0 is told as the recipe's own; its runs state ["),
+     "the target 'test_accuracy' 50.0 is stored as the recipe's; its runs state ["),
     ("a candidate dropped", STUDY, study(lambda d: d["candidates"].pop("fast")), 11,
-     "came to its end, and is not listed"),
+     "finished, and is not listed"),
     ("a run that is not there", STUDY, lambda f: shutil.rmtree(sorted((f / "runs").iterdir())[0]), 11,
-     "is listed, and is not there"),
+     "is listed, and does not exist"),
     ("a run that failed, as one that ended", STUDY, in_run(failed), 11, "its status is failed"),
     ("a run outside of the study", STUDY, setting("candidates", "fast", "runs", 0, to="../run"), 11,
-     "'../run' is listed as a run, and is no folder of its own"),
+     "'../run' is listed as a run, and is not a separate folder"),
     ("another seed told", RUN, setting("seeds", "run", to=5), 11, "the run's seed, by its recipe; stored 5"),
     ("another goal than declared", RUN, metric("wall_clock_time", goal={"relation": "<", "bound": 900.0}), 11,
      "are not those declared before the run"),
@@ -836,12 +836,12 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("one that never ran", QUICK, setting("candidates", 1, "status", to="waiting"), 11, "is waiting at the end"),
     ("a repetition with the same seed", SET, same_seed, 11, "are the same run"),
     # Rule 12.
-    ("the best epoch", RUN, best_epoch, 12, "that of the best epoch, not of the last"),
-    ("the last epoch left out", RUN, last_left_out, 12, "is judged after 2 epochs"),
+    ("the best epoch", RUN, best_epoch, 12, "that of the best epoch, not the last"),
+    ("the last epoch left out", RUN, last_left_out, 12, "is evaluated after 2 epochs"),
     ("a target that was reached later", RUN, metric("epochs_to_accuracy", value=3.0), 12,
      "the first evaluation that reached 1; stored 3.0"),
     ("another split of a candidate", QUICK, setting("candidates", 0, "provenance", "split", to="0" * 64), 12,
-     "were given different split"),
+     "have different split"),
     # Rule 13.
     ("a warning taken out", RIGOROUS, noisy, 13, "a warning is missing"),
     # Rule 14.
@@ -877,15 +877,15 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("data of nobody", RUN, setting("provenance", "data", to="0" * 64), 1, "the hash of the data of the run"),
     ("no data", RUN, setting("provenance", "data", to=None), 1, "there is no hash of the run's data"),
     ("other samples described", RUN, described(lambda d: d["samples"].update(train=97)), 12,
-     "samples of the train set in dataset.json; stored 97, follows 96"),
+     "samples of the train set in dataset.json; stored 97, recomputed 96"),
     ("another split described", RUN, described(lambda d: d.update(split="the easy ones")), 12,
-     "what dataset.json says of the digits"),
+     "the description of the digits in dataset.json"),
     ("nothing described", RUN, lambda folder: (folder / "dataset.json").unlink(), 12, "there is no dataset.json"),
     ("weights of nobody", QUICK, other_weights, 1, "the hash of the initial weights of reference"),
     # Times scaled together with everything derived from them.
     ("a throughput of a thousand", RUN, cells_of("throughput", 1000.0), 8, "s by the throughput, and"),
     ("a throughput of three", RUN, cells_of("throughput", 3.0), 8, "s by the throughput, and"),
-    ("steps of a fiftieth", RUN, fast_steps, 8, "are on the clock of a step"),
+    ("steps of a fiftieth", RUN, fast_steps, 8, "are step time"),
     ("fast steps of some", RUN, some_fast_steps, 8, "times that in another"),
     ("beyond the peak", RUN, cells_of("utilisation", 1e5), 8, "of the machine's measured peak; allowed"),
     ("a clock of a third", RUN, fast_clock, 8, "and its epochs"),
@@ -896,8 +896,8 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "the value of step_latency; stored 0.01"),
     ("two at a time, as resumed", QUICK, as_resumed(at_once), 7, "ran at the same time"),
     ("a dropped round, as resumed", RIGOROUS, as_resumed(dropped_round), 11,
-     "did not run in round 3, which was its turn"),
-    ("another order, as resumed", RIGOROUS, as_resumed(other_order), 7, "the order is not the one that the seed"),
+     "did not run in round 3, in its turn"),
+    ("another order, as resumed", RIGOROUS, as_resumed(other_order), 7, "the order is not that of the seed"),
     # Intervals and values that no measurement gave.
     ("an interval of one reading", RUN, metric("peak_memory", interval=INVENTED), 9, "peak_memory has an interval"),
     ("another interval", RUN, metric("step_latency", interval=INVENTED), 9,
@@ -934,21 +934,21 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "study.json is not as deep5 writes it"),
     # Settings, and what ran.
     ("a candidate's other rate", QUICK, setting("candidates", 1, "recipe", "optimizer_kwargs", "lr", to=0.1), 14,
-     "onnxruntime: the recipe, beside that of reference with the same settings"),
+     "onnxruntime: the recipe, compared with that of reference with the same settings"),
     ("the baseline's other rate", QUICK, setting("candidates", 0, "recipe", "optimizer_kwargs", "lr", to=0.1), 14,
-     "reference: the recipe, beside the comparison's"),
+     "reference: the recipe, compared with the comparison's"),
     ("a setting that did not stand", QUICK, set_of(1, {"optimizer_kwargs.lr": 0.1}), 14,
-     "onnxruntime: optimizer_kwargs of its recipe, by its settings; stored {'lr': 0.003}, follows {'lr': 0.1}"),
+     "onnxruntime: optimizer_kwargs of its recipe, by its settings; stored {'lr': 0.003}, recomputed {'lr': 0.1}"),
     ("batches of another size", QUICK, comparison(lambda d: [put(row, "recipe", "batch_size", to=32) for row in
      [*d["candidates"], {"recipe": d["recipe"]["mutable"]}]]), 14, "timed with batches of 64; its recipe has 32"),
     ("a seed's other rate", STUDY, other_rate(1), 14, "optimizer_kwargs of its recipe, by its settings"),
     ("a rate of all seeds", STUDY, other_rate(2), 14, "optimizer_kwargs of its recipe, by its settings"),
     ("a seed's other optimizer", STUDY, other_rate(1, recipe=False), 14, "fast: the optimizer of "),
     ("another optimizer of all seeds", STUDY, other_rate(2, recipe=False), 14,
-     "the optimizer's lr, by its recipe; stored 0.3, follows 0.1"),
+     "the optimizer's lr, by its recipe; stored 0.3, recomputed 0.1"),
     ("a seed of other batches", STUDY, in_run(setting("recipe", "mutable", "batch_size", to=48)), 14,
-     ", but for the seed"),
-    ("no ONNX", RUN, lambda f: (f / "network.onnx").write_bytes(b"\xff" * 100), 14, "it is no ONNX"),
+     ", except the seed"),
+    ("no ONNX", RUN, lambda f: (f / "network.onnx").write_bytes(b"\xff" * 100), 14, "it is not ONNX"),
     ("a log that is none", RUN, lambda f: (f / "events.mllog").write_text(":::MLLOG {\n:::MLLOG []\n"), 8,
      "line 1 is damaged"),
     ("settings that are none", QUICK, setting("candidates", 0, "observed", to={"threads": [], "dtype": {}}), 2,
@@ -1068,7 +1068,7 @@ def test_honest_runs_that_were_resumed_pass(tmp_path: Path, step: int) -> None:
     assert (document["status"], len(document["resumed"])) == ("success", 1)
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []
-    assert not any("which steps were the first" in what or "throughput" in what for what in report.skipped)
+    assert not any("the first steps of each size" in what or "throughput" in what for what in report.skipped)
 
 
 def test_a_recipe_run_twice_is_no_study(tmp_path: Path) -> None:
@@ -1108,7 +1108,9 @@ def lived(folder: Path, seconds: int, wall_s: float) -> list[str]:
 def test_dates_and_clock_may_differ_by_a_share(given: Callable[[str], Path]) -> None:
     folder = given(RUN)
     assert lived(folder, 108, 100.0) == []
-    assert "it lived 300 s by its dates and 100 s by its clock; allowed: 35 s between them" in lived(folder, 300, 100.0)
+    assert "it took 300 s by its dates and 100 s by its clock; allowed: a difference of 35 s" in lived(
+        folder, 300, 100.0
+    )
 
 
 @pytest.mark.parametrize("left", [None, 0, 1, 2, 3])
@@ -1143,7 +1145,7 @@ def test_what_claims_nothing(kind: str, tmp_path: Path) -> None:
     (tmp_path / f"{kind}.json").write_text("{}")
     report = audit([tmp_path])
     assert report
-    assert list(report.skipped) == [f"a {kind}: it claims nothing that the rules are about"]
+    assert list(report.skipped) == [f"a {kind}: the rules do not apply to it"]
 
 
 def lines_of(answer: Any) -> list[str]:
@@ -1203,11 +1205,11 @@ def test_a_finding_tells_where_long_values_differ() -> None:
     ledger.same(14, "hashes", "a" * 64, "b" * 64)
     ledger.same(14, "ends", "a" * 100, "a" * 99 + "b")
     assert [finding.what for finding in ledger.findings] == [
-        "documents, at b.d; stored 1, follows 2",
-        "lists, at [49]; stored 49, follows 7",
-        "a part, at b; stored {'c': '" + "x" * 53 + "…, follows nothing",
-        f"hashes; stored '{'a' * 60}…', follows '{'b' * 60}…'",
-        f"ends; stored '…{'a' * 13}', follows '…{'a' * 12}b'",
+        "documents, at b.d; stored 1, recomputed 2",
+        "lists, at [49]; stored 49, recomputed 7",
+        "a part, at b; stored {'c': '" + "x" * 53 + "…, recomputed nothing",
+        f"hashes; stored '{'a' * 60}…', recomputed '{'b' * 60}…'",
+        f"ends; stored '…{'a' * 13}', recomputed '…{'a' * 12}b'",
     ]
 
 
@@ -1221,7 +1223,7 @@ def test_times_below_what_the_arithmetic_needs(given: Callable[[str], Path]) -> 
     folder = given(QUICK)
     scaled(1e-4, clock=True)(folder)
     found = [finding.what for finding in audit([folder]).findings if finding.rule == 8]
-    assert any("operations need" in what for what in found)
+    assert any("operations take at least" in what for what in found)
     folder = given(LEVEL0)
     cells(lambda r: {**r, "value": repr(float(r["value"]) * 1e-4)} if r["metric"] != "operator_coverage" else r)(folder)
     with edited(folder / "operators.json") as document:
@@ -1277,7 +1279,7 @@ def test_weights_in_another_file_are_not_read(given: Callable[[str], Path]) -> N
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no folder that is there; allowed: a folder that deep5 run"):
+    with pytest.raises(UsageError, match="not an existing folder; allowed: a folder that deep5 run"):
         audit([tmp_path / "none"])
     with pytest.raises(UsageError, match=r"holds no result: neither comparison\.json, study\.json, result\.json"):
         audit([tmp_path])
@@ -1298,12 +1300,12 @@ def test_the_command(honest: Path, given: Callable[[str], Path], deep5: Any) -> 
     assert fine.status == 0
     assert fine.out.splitlines()[-1].startswith("2 folders, ")
     assert "not re-checked, 1 time: the hash of the initial weights" in fine.out
-    assert "not re-checked, 1 time: the calibration: its machine, its date" in fine.out
+    assert "not re-checked, 1 time: the calibration: its machine, date" in fine.out
     folder = given(RUN)
     metric("peak_memory", value=1.0)(folder)
     found = deep5("audit", str(folder))
     assert found.status == 1
-    assert f"rule 9: {folder}: the value of peak_memory; stored 1.0, follows " in found.out
+    assert f"rule 9: {folder}: the value of peak_memory; stored 1.0, recomputed " in found.out
     told = json.loads(deep5("audit", "--json", str(folder)).out)
     assert [row["rule"] for row in told["findings"]] == [9]
     assert not told["passed"]

@@ -589,7 +589,7 @@ def test_without_share_or_latency_the_audit_says_what_it_cannot_derive(tmp_path:
     folder = by_ranks(tmp_path, 'FIXED["scheme"] = "all_reduce"; del METRICS[2]')
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []
-    told = "the value of communication_overlap, but for its range: how long communication took in the steps is not"
+    told = "the value of communication_overlap, except its range: the communication times of the steps are not"
     assert any(what.startswith(told) for what in report.skipped)
 
 
@@ -634,16 +634,16 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("another overlap", "reduced", value(OVERLAP, lambda old: old + 0.01), 9, "the value of communication_overlap"),
     ("another sample of it", "reduced", samples(OVERLAP, lambda old: old / 2 + 1), 9,
      "the value of communication_overlap; stored"),
-    ("more than all", "reduced", samples(OVERLAP, lambda _: 150.0), 8, "an overlap is no share of the time"),
-    ("less than none", "reduced", samples(OVERLAP, lambda _: -1.0, rank=0), 8, "an overlap is no share of the time"),
+    ("more than all", "reduced", samples(OVERLAP, lambda _: 150.0), 8, "an overlap is not a share of"),
+    ("less than none", "reduced", samples(OVERLAP, lambda _: -1.0, rank=0), 8, "an overlap is not a share of"),
     ("nearly all of every step", "reduced", samples(OVERLAP, lambda _: 99.999, every=True), 8,
-     "rank 1: by its share and its overlap, communication took longer than step"),
+     "rank 1: by its share and its overlap, communication took longer than its step"),
     ("a share that leaves no room for it", "reduced", samples("communication_share", lambda _: 101.0), 8,
-     "rank 1: by its share and its overlap, communication took longer than step 17"),
+     "rank 1: by its share and its overlap, communication took longer than its step 17"),
     ("another staleness", "stale", value(STALENESS, lambda old: old + 0.001), 9, "the value of staleness"),
     ("another sample of it", "stale", samples(STALENESS, lambda old: old + 1), 9, "the value of staleness; stored"),
-    ("half an update", "stale", samples(STALENESS, lambda old: old + 0.5), 8, "a staleness that is no number of"),
-    ("an update before its parameters", "stale", samples(STALENESS, lambda _: -1.0), 8, "a staleness that is no"),
+    ("half an update", "stale", samples(STALENESS, lambda old: old + 0.5), 8, "a staleness that is not a number of"),
+    ("an update before its parameters", "stale", samples(STALENESS, lambda _: -1.0), 8, "a staleness that is not"),
     ("staler than the bound allows", "stale", samples(STALENESS, lambda _: 6.0), 8,
      "rank 1: an update has a staleness of 6; allowed: at most 5, by a bound of 2"),
     ("another histogram", "stale", histogram("staleness,updates\n0,36\n"), 8, "the updates of staleness.csv"),

@@ -401,7 +401,7 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     assert before <= {path.name for path in (folder / "runs").iterdir()}
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []
-    assert any("was broken off and began again" in told for told in report.skipped)
+    assert any("was interrupted and started again" in told for told in report.skipped)
     again = deep5(*words, "--resume", str(folder))
     assert again.status == 2
     assert "is finished, or of an older deep5; allowed: an interrupted study" in again.err
@@ -622,7 +622,7 @@ def test_a_study_that_was_ended_several_times_is_honest(ended: tuple[Path, Path]
 
     assert findings("ended", ["success"] * 4, False) == []
     assert findings("broken", ["success", "aborted", "failed", "success"], False) == []
-    assert any("came to its end, and is not listed" in told for told in findings("done", ["success"] * 4, True))
+    assert any("finished, and is not listed" in told for told in findings("done", ["success"] * 4, True))
 
 
 def test_what_others_took_of_the_processors_is_told(file: Path, tmp_path: Path) -> None:
