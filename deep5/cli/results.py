@@ -144,11 +144,11 @@ def _document(row: Mapping[str, Any], names: Sequence[str], units: Mapping[str, 
 def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str], units: Mapping[str, str]) -> str:
     from deep5.results.choosing import heading
     from deep5.results.csv_cells import csv_lines
-    from deep5.results.reading import told_path
+    from deep5.results.reading import shown_path
 
     values = ([row.get(name) for name in names] for row in rows)
     # A folder's name may contain control characters and invalid characters.
-    shown = ([told_path(value) if isinstance(value, str) else value for value in row] for row in values)
+    shown = ([shown_path(value) if isinstance(value, str) else value for value in row] for row in values)
     return csv_lines(([heading(name, units) for name in names], *shown)).rstrip("\n")
 
 

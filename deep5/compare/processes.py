@@ -29,7 +29,7 @@ _PROGRAM = (
 )
 # Polling interval of a process. Each poll costs the parent's core about 0.2 ms.
 _LOOK_S = 0.1
-_TOLD_LINES, _TOLD_BYTES, _MOST_SAID = 3, 20_000, 64 << 20
+_LAST_LINES, _LAST_BYTES, _MOST_SAID = 3, 20_000, 64 << 20
 _LEAST_MEMORY = 256 << 20
 # Ranks notice immediately that their parent is gone.
 _GRACE_S = 3.0
@@ -209,7 +209,7 @@ def _doing(doing: Path) -> str:
 def _fault(status: int, answer: Path, doing: Path, said: Any) -> str | None:
     """Why an ended process has no answer, or None if it has one."""
     size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - _TOLD_BYTES))
+    said.seek(max(0, size - _LAST_BYTES))
     lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
     reported = _brief(lines)
     if status < 0:
@@ -222,5 +222,5 @@ def _fault(status: int, answer: Path, doing: Path, said: Any) -> str | None:
 
 
 def _brief(lines: Sequence[str]) -> str:
-    last = " | ".join(line.strip()[:200] for line in lines[-_TOLD_LINES:])
+    last = " | ".join(line.strip()[:200] for line in lines[-_LAST_LINES:])
     return f"; its last output: {last}" if last else ""

@@ -15,7 +15,7 @@ __all__ = ["check_name", "check_recipe", "going_on"]
 _SAME = ("data", "split", "initial_weights", "init", "batch_order", "network")
 
 # Differences in threads and ranks may change bits; they are reported with the current value.
-_TOLD = {"threads", "ranks", "launcher"}
+_REPORTED = {"threads", "ranks", "launcher"}
 # Settings with their own command-line option.
 _OPTIONS = {"framework", "seed", "device", "init"}
 
@@ -90,7 +90,7 @@ def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], def
             f"the run {name} has the size {left['size']!r}, got {now['size']!r}; remedy: --size {left['size']}"
         )
     for part, remedy in (("fixed", "the original recipe"), ("mutable", "the original --set")):
-        for key in sorted({*left[part], *now[part]} - _TOLD):
+        for key in sorted({*left[part], *now[part]} - _REPORTED):
             was, got = (document[part].get(key, defaults.get(key)) for document in (left, now))
             if was != got:
                 raise CheckpointError(

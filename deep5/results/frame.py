@@ -11,7 +11,7 @@ from deep5.results.choosing import chosen, columns_of, rows_with_units, unmatche
 from deep5.results.index import list_results
 from deep5.results.kind import COMPARISON_KIND, FILES
 from deep5.results.long_form import SAMPLE_COLUMNS, ended_candidates, sample_records
-from deep5.results.reading import TABLE_ROWS, read_object, told_path
+from deep5.results.reading import TABLE_ROWS, read_object, shown_path
 from deep5.results.stored import UNREADABLE, Stored
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _long(pandas: Any, root: Path, results: Iterable[Stored]) -> pd.DataFrame:
         for record in sample_records(root / own.folder, own.kind, ranks=own.ranks or 1):
             if len(columns["value"]) == TABLE_ROWS:
                 raise UsageError(
-                    f"the results under {told_path(root)} have more than {TABLE_ROWS} samples; allowed: at most as "
+                    f"the results under {shown_path(root)} have more than {TABLE_ROWS} samples; allowed: at most as "
                     "many; remedy: where=…, or 'deep5 export --format parquet'"
                 )
             for name, value in record.items():

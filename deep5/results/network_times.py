@@ -46,9 +46,9 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
         cells = [cell for parts, whole in both for cell in (_cell(parts), _cell(whole), _ratio(parts, whole))]
         table.add_row(*map(Text, (str(times.batch), *cells)))
     first = measured[0]
-    asked = "" if threads is None else f" with {counted(threads, 'thread')}"
+    requested = "" if threads is None else f" with {counted(threads, 'thread')}"
     console.print(
-        Text(plain(f"Measured on {first.framework}{asked}, medians of {first.repetitions}; ratio: parts / whole"))
+        Text(plain(f"Measured on {first.framework}{requested}, medians of {first.repetitions}; ratio: parts / whole"))
     )
     console.print(table)
     for side, what in enumerate(("forward_s", "backward_s")):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import UsageError
-from deep5.results.reading import NotThere, read_json, told_path
+from deep5.results.reading import NotThere, read_json, shown_path
 from deep5.results.samples_file import SAMPLES
 
 __all__ = ["RANKS", "RankRow", "rank_samples", "read_ranks", "sample_files"]
@@ -76,7 +76,7 @@ def sample_files(folder: Path, ranks: int) -> list[tuple[int, Path]]:
             names = [path.name for path in folder.iterdir()]
         except OSError as error:
             raise UsageError(
-                f"cannot list {told_path(folder)}: {error.strerror or error}; allowed: a folder that this user may read"
+                f"cannot list {shown_path(folder)}: {error.strerror or error}; allowed: a readable folder"
             ) from error
         own = (_OTHERS.fullmatch(name) for name in names)
         found |= {int(each[1]) for each in own if each is not None and int(each[1]) < ranks}
@@ -99,7 +99,7 @@ def read_ranks(folder: str | Path) -> tuple[RankRow, ...]:
     rows = [_row(entry) for entry in document] if isinstance(document, list) else [None]
     if not rows or None in rows or [row.rank for row in rows if row is not None] != list(range(len(rows))):
         raise UsageError(
-            f"{told_path(path)} is not as deep5 writes it; allowed: one entry per rank, in their "
+            f"{shown_path(path)} is not as deep5 writes it; allowed: one entry per rank, in their "
             "order; remedy: restore it from a copy"
         )
     return tuple(row for row in rows if row is not None)

@@ -32,7 +32,7 @@ __all__ = [
     "read_object",
     "read_rows",
     "read_text",
-    "told_path",
+    "shown_path",
 ]
 
 DOCUMENT_BYTES = 32 << 20
@@ -73,10 +73,10 @@ def opened(path: str | Path, *, root: str | Path | None = None, most_bytes: int 
     try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
-            raise UsageError(f"{told_path(path)} is not a plain file; allowed: one that deep5 wrote")
+            raise UsageError(f"{shown_path(path)} is not a plain file; allowed: one that deep5 wrote")
         if about.st_size > most_bytes:
             raise UsageError(
-                f"{told_path(path)} has {about.st_size} bytes; allowed: at most {most_bytes}; remedy: omit its folder"
+                f"{shown_path(path)} has {about.st_size} bytes; allowed: at most {most_bytes}; remedy: omit its folder"
             )
         file = os.fdopen(handle, "rb")
     except BaseException:
@@ -90,9 +90,9 @@ def _handle(path: Path, root: Path) -> int:
     try:
         parts = path.relative_to(root).parts
     except ValueError as error:
-        raise UsageError(f"{told_path(path)} is not in {told_path(root)}; allowed: a file in that folder") from error
+        raise UsageError(f"{shown_path(path)} is not in {shown_path(root)}; allowed: a file in that folder") from error
     if not parts or ".." in parts:
-        raise UsageError(f"{told_path(path)} leads out of {told_path(root)}; allowed: a file in that folder")
+        raise UsageError(f"{shown_path(path)} leads out of {shown_path(root)}; allowed: a file in that folder")
     handle = -1
     try:
         # Folder by folder: with a full path, the system would follow links.
@@ -114,14 +114,14 @@ def _refusal(path: Path, root: Path, error: OSError | ValueError) -> UsageError:
     link = None if isinstance(error, ValueError) else next((own for own in below if own.is_symlink()), None)
     if link is not None:
         return UsageError(
-            f"{told_path(link)} is a link; allowed: files in the folder itself; remedy: replace it by a copy"
+            f"{shown_path(link)} is a link; allowed: files in the folder itself; remedy: replace it by a copy"
         )
     if isinstance(error, FileNotFoundError):
-        return NotThere(f"{told_path(path)} does not exist; allowed: a file that deep5 wrote; remedy: check the path")
+        return NotThere(f"{shown_path(path)} does not exist; allowed: a file that deep5 wrote; remedy: check the path")
     if isinstance(error, OSError) and error.errno == errno.ENXIO:  # a socket
-        return UsageError(f"{told_path(path)} is not a plain file; allowed: one that deep5 wrote")
+        return UsageError(f"{shown_path(path)} is not a plain file; allowed: one that deep5 wrote")
     why = (isinstance(error, OSError) and error.strerror) or error
-    return UsageError(f"cannot read {told_path(path)}: {why}; allowed: a file that this user may read")
+    return UsageError(f"cannot read {shown_path(path)}: {why}; allowed: a file that this user may read")
 
 
 def read_bytes(path: str | Path, *, root: str | Path | None = None, most_bytes: int = DOCUMENT_BYTES) -> bytes:
@@ -130,9 +130,9 @@ def read_bytes(path: str | Path, *, root: str | Path | None = None, most_bytes: 
         with opened(path, root=root, most_bytes=most_bytes) as file:
             content = file.read(most_bytes + 1)
     except OSError as error:
-        raise UsageError(f"cannot read {told_path(path)}: {error.strerror or error}; remedy: restore it") from error
+        raise UsageError(f"cannot read {shown_path(path)}: {error.strerror or error}; remedy: restore it") from error
     if len(content) > most_bytes:  # the file grew in the meantime
-        raise UsageError(f"{told_path(path)} has more than {most_bytes} bytes; allowed: at most as many")
+        raise UsageError(f"{shown_path(path)} has more than {most_bytes} bytes; allowed: at most as many")
     return content
 
 
@@ -142,7 +142,7 @@ def read_text(path: str | Path, *, root: str | Path | None = None, most_bytes: i
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{told_path(path)} is not UTF-8 text ({error}); remedy: restore it from a copy") from error
+        raise UsageError(f"{shown_path(path)} is not UTF-8 text ({error}); remedy: restore it from a copy") from error
 
 
 def read_json(path: str | Path, *, root: str | Path | None = None, most_bytes: int = DOCUMENT_BYTES) -> Any:
@@ -156,7 +156,7 @@ def read_json(path: str | Path, *, root: str | Path | None = None, most_bytes: i
         return parsed(content)
     except ValueError as error:
         raise UsageError(
-            f"{told_path(path)} is truncated or not JSON ({error}); remedy: restore it from a copy"
+            f"{shown_path(path)} is truncated or not JSON ({error}); remedy: restore it from a copy"
         ) from error
 
 
@@ -166,7 +166,7 @@ def read_object(
     """The contents of a JSON file, which must be an object; as for `read_json`."""
     document = read_json(path, root=root, most_bytes=most_bytes)
     if not isinstance(document, dict):
-        raise UsageError(f"{told_path(path)} holds no JSON object; allowed: what deep5 wrote; remedy: restore it")
+        raise UsageError(f"{shown_path(path)} holds no JSON object; allowed: what deep5 wrote; remedy: restore it")
     return document
 
 
@@ -238,18 +238,18 @@ def read_rows(
             header = next(rows, [])
             if tuple(header) != tuple(columns):
                 raise UsageError(
-                    f"{told_path(path)} begins with {header!s:.100}; expected the columns {', '.join(columns)}"
+                    f"{shown_path(path)} begins with {header!s:.100}; expected the columns {', '.join(columns)}"
                 )
             for number, row in enumerate(rows):
                 lines.begun = 0
                 if number >= most_rows:
                     raise UsageError(
-                        f"{told_path(path)} has more than {most_rows} rows; allowed: at most as many; remedy: omit "
+                        f"{shown_path(path)} has more than {most_rows} rows; allowed: at most as many; remedy: omit "
                         "its folder"
                     )
                 yield rows.line_num, row
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(f"cannot read {told_path(path)}: {error}; remedy: restore it from a copy") from error
+            raise UsageError(f"cannot read {shown_path(path)}: {error}; remedy: restore it from a copy") from error
 
 
 class _Lines:
@@ -272,10 +272,10 @@ class _Lines:
         return line.decode("utf-8")
 
 
-def told_path(path: str | Path) -> str:
+def shown_path(path: str | Path) -> str:
     """A path as messages show it: on one line, without terminal control characters.
 
-    >>> told_path("results/\\x1b[31m")
+    >>> shown_path("results/\\x1b[31m")
     'results/\\\\x1b[31m'
     """
     return plain(path).replace("\n", "\\n")

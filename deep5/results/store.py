@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deep5.core.errors import UsageError
 from deep5.results.kind import FILES, NETWORK_KIND, PROFILE_KIND, RUN_KIND, STUDY_KIND, kind_of
-from deep5.results.reading import told_path
+from deep5.results.reading import shown_path
 
 __all__ = ["UNCLEAR_KIND", "Found", "Survey", "result_folders", "survey"]
 
@@ -74,7 +74,7 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
             pass
     except OSError as error:
         raise UsageError(
-            f"cannot list {told_path(root)}: {error.strerror or error}; allowed: a folder that holds result folders, "
+            f"cannot list {shown_path(root)}: {error.strerror or error}; allowed: a folder that holds result folders, "
             "such as results"
         ) from error
     found: list[Found] = []
@@ -87,7 +87,7 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
         looked += 1
         if looked > _MOST:
             notes.append(
-                f"{told_path(root)} has more than {_MOST} folders; the rest is left out; remedy: list a subfolder"
+                f"{shown_path(root)} has more than {_MOST} folders; the rest is left out; remedy: list a subfolder"
             )
             break
         own = _result(path, folder or ".", study)
@@ -98,7 +98,7 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
             study = folder or "."
         if deep == depth:
             if depth == _DEEPEST:
-                notes.append(f"{told_path(folder)} is {_DEEPEST} folders deep; deeper folders are left out")
+                notes.append(f"{shown_path(folder)} is {_DEEPEST} folders deep; deeper folders are left out")
             continue
         waiting += [
             (inside, f"{folder}/{name}" if folder else name, deep + 1, study)

@@ -16,7 +16,7 @@ from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.terminal import counted
 from deep5.results.comparison import COMPARISON_VERSION, ComparisonResult, comparison_schema
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND
-from deep5.results.reading import read_object, told_path
+from deep5.results.reading import read_object, shown_path
 from deep5.results.result import Result
 from deep5.results.schema import SCHEMA_VERSION
 from deep5.results.store import Found
@@ -185,7 +185,7 @@ def stored(root: str | Path, found: Found) -> Stored:
 
 def printable(text: object) -> str:
     """A string without terminal control characters, of bounded length."""
-    text = told_path(str(text))
+    text = shown_path(str(text))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 

@@ -13,7 +13,7 @@ from deep5.results.result import Result
 
 __all__ = ["ranks_part"]
 
-_TOLD = 5
+_LISTED = 5
 
 
 def ranks_part(run: Result) -> Markup | None:
@@ -51,8 +51,8 @@ def _said(rows: Sequence[RankRow]) -> str:
 
 
 def _first(texts: Sequence[str]) -> str:
-    more = len(texts) - _TOLD
-    return ", ".join(texts[:_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(texts) - _LISTED
+    return ", ".join(texts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _table(rows: Sequence[RankRow], wall_s: float | None) -> Markup:
