@@ -114,15 +114,15 @@ class _Comparison:
             return self._finish()
         except KeyboardInterrupt:
             self._end("aborted", "interrupted by the user")
-            left = f"interrupted; partial results are in {self.folder.path}"
+            left = f"interrupted; what the comparison left is in {self.folder.path}"
             raise KeyboardInterrupt(f"{left}; to resume, add --resume {self.folder.path} to the command") from None
         except Deep5Error as error:
             self._end("failed", str(error))
-            raise RunFailed(f"{error}; partial results are in {self.folder.path}") from error
+            raise RunFailed(f"{error}; what the comparison left is in {self.folder.path}") from error
         except OSError as error:
             self._end("failed", str(error))
             raise OutputError(
-                f"the comparison cannot continue: {error}; partial results are in {self.folder.path}"
+                f"the comparison cannot continue: {error}; what it left is in {self.folder.path}"
             ) from error
         except BaseException as error:
             self._end("failed", f"{type(error).__name__}: {error}")

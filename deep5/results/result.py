@@ -56,9 +56,9 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """One of `passed`, `FAILED`, `reported` (no goal) and `not checked` (a goal, and a run that did not finish)."""
+        """One of `passed`, `FAILED`, `reported` (no goal), `not evaluated` (a goal, and a run that did not finish)."""
         if self.passed is None:
-            return "reported" if self.goal is None else "not checked"
+            return "reported" if self.goal is None else "not evaluated"
         return "passed" if self.passed else "FAILED"
 
 

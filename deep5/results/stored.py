@@ -202,7 +202,7 @@ def _run(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
     own = document["framework"] or {}
     frameworks = document["recipe"]["mutable"].get("frameworks")
     missed = [verdict.label for verdict in verdicts if verdict.passed is False]
-    word = {True: "accepted", False: "not accepted", None: "not checked"}[result.accepted]
+    word = {True: "accepted", False: "not accepted", None: "not evaluated"}[result.accepted]
     return {
         **_common(document),
         "level": document["level"],

@@ -17,7 +17,7 @@ __all__ = ["to_json", "verdict_table"]
 _REST = 10 + 8
 """Columns for the shortest piece of a name, and for the space between and around the cells."""
 
-_STYLE = {"passed": "green", "FAILED": "bold red", "reported": "", "not checked": "yellow"}
+_STYLE = {"passed": "green", "FAILED": "bold red", "reported": "", "not evaluated": "yellow"}
 
 
 def verdict_table(result: Result, console: Console) -> None:
@@ -52,8 +52,8 @@ def verdict_table(result: Result, console: Console) -> None:
     if result.verdicts:
         console.print(table)
         console.print()
-    overall = "accepted" if result.accepted else "not accepted" if result.accepted is False else "not checked"
-    style = _STYLE[{"accepted": "passed", "not accepted": "FAILED"}.get(overall, "not checked")]
+    overall = "accepted" if result.accepted else "not accepted" if result.accepted is False else "not evaluated"
+    style = _STYLE[{"accepted": "passed", "not accepted": "FAILED"}.get(overall, "not evaluated")]
     line = Text.assemble((overall, style), f" ({result.division}; {result.status})")
     console.print(line)
     if result.rank_count > 1:

@@ -79,7 +79,7 @@ def process(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     ("changes", "status", "says"),
     [
         ({"goal": "0"}, 0, "accepted (closed; success)"),
-        ({}, 0, "not checked (closed; success)"),
+        ({}, 0, "not evaluated (closed; success)"),
         ({"goal": "'> 100'"}, 1, "not accepted (closed; success)"),
         ({"epochs": 0}, 2, "own.py:12: 'epochs' is 0"),
         ({"body": "raise ValueError('boom')"}, 3, "the run failed: ValueError: boom; what it left is in "),

@@ -734,7 +734,7 @@ def test_a_notebook_shows_a_table_without_a_script(folder: Path) -> None:
     run = load(next(folder.glob("demo-2*")))
     for shown, words in (
         (load_comparison(folder / "demo-compare"), "slower"),
-        (run, "finished, not checked"),
+        (run, "finished, not evaluated"),
         (made_study({"adam": [run]}, {"adam": ["seed 1: it diverged"]}), "study of 1 candidate<"),
     ):
         html = shown._repr_html_()

@@ -649,7 +649,7 @@ def test_the_table_shows_every_verdict(tmp_path: Path) -> None:
     assert ["time_to_accuracy", "inf s", "<= 60", "FAILED"] in cells
     assert ["time_to_accuracy", "1.25 s", "reported"] in cells
     assert ["1 … 1.5"] in cells
-    assert ["time_to_accuracy", "no value", "<= 60", "not checked"] in cells
+    assert ["time_to_accuracy", "no value", "<= 60", "not evaluated"] in cells
     assert "not accepted (closed; success)" in lines
     assert "  reason: time [to] accuracy" in lines
     assert "  warning: drift" in lines
@@ -685,7 +685,7 @@ def test_metrics_of_one_name_are_told_apart_by_their_parameters(tmp_path: Path) 
 def test_the_overall_line_follows_accepted(tmp_path: Path) -> None:
     folder = ResultFolder.create(tmp_path, "digits", blank())
     assert "accepted (closed; success)" in printed(folder, full(run_id=folder.run_id))
-    assert "not checked (closed; aborted)" in printed(folder, {**blank(), "run_id": folder.run_id})
+    assert "not evaluated (closed; aborted)" in printed(folder, {**blank(), "run_id": folder.run_id})
 
 
 class Long(Metric):

@@ -39,7 +39,7 @@ def outcome(run: Result) -> tuple[str, str]:
     """The outcome of a run in a word, and its mark."""
     if run.status != "success":
         return run.status, "bad"
-    return {True: ("accepted", "good"), False: ("NOT accepted", "bad"), None: ("finished, not checked", "")}[
+    return {True: ("accepted", "good"), False: ("NOT accepted", "bad"), None: ("finished, not evaluated", "")}[
         run.accepted
     ]
 
