@@ -868,7 +868,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "the level of a result of training; stored 3"),
     ("operators as training", LEVEL0, setting("level", to=2), 14, "the level of a result of operators; stored 2"),
     ("parts of two measurements", RUN, setting("recipe", "mutable", "candidate", to="nothing"), 14,
-     "the parts of training and of code timed by hand"),
+     "the parts of training and of hand-written code"),
     ("a line changed in a recipe of deep5", QUICK, other_line, 14, "recipe.py is not the recipe 'digits_lenet'"),
     ("no environment", RUN, lambda folder: (folder / "environment.json").unlink(), 14, "there is no environment.json"),
     ("no environment, as resumed", RUN, as_resumed(lambda folder: None), 14, "there is no environment-2.json"),

@@ -62,7 +62,7 @@ def _missing_ranks(source: Source) -> list[str]:
     # A result may declare any number of ranks.
     own = list(islice((rank for rank in range(ranks) if rank not in there), _MOST_RANKS))
     named = ", ".join(map(str, own)) + (f" and {missing - len(own)} more" if missing > len(own) else "")
-    what = f"rank{'s' * (missing > 1)} {named} of {source.folder}, without samples"
+    what = f"rank{'s' * (missing > 1)} {named} of {source.folder} without samples"
     kept = f"rank {min(there)} is" if len(there) == 1 else f"the other {len(there)} ranks are"
     return [f"{what}; {kept} exported"]
 

@@ -74,5 +74,5 @@ def breakdown_drawing(run: Result) -> Drawing | None:
         )
         .properties(width=300, height=alt.Step(26))
     )
-    about = "What the time of the run went into, in percent of the whole."
+    about = "Shares of the time of the run in percent."
     return Drawing("breakdown", "Breakdown of time", about, chart, standing([run]))
