@@ -313,7 +313,7 @@ CORPUS: list[tuple[str, Doctor, int, str]] = [
     ("bytes in no message", told(lambda d: d[1].update(messages=0)), 8, "allowed: none in none"),
     ("steps that nobody did", told(lambda d: d[1].update(steps=900)), 8, "the steps of rank 1, by its losses"),
     ("half a byte", sample("communication_volume", lambda line: {**line, "value": "0.5"}), 8,
-     "a number of bytes that is none"),
+     "an invalid number of sent bytes"),
     # Rule 9: what follows from the samples of all ranks.
     ("another volume", value("communication_volume", 0.5), 9, "the value of communication_volume, by all ranks"),
     ("another sample of the volume", sample("communication_volume", lambda line: {**line, "value": "1.0"}), 9,

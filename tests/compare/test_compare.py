@@ -868,7 +868,7 @@ def test_no_file_is_run_because_a_folder_names_it(place: str, quick: Any, tmp_pa
     folder = shutil.copytree(quick.folder, tmp_path / "left")
     rows = [{**row, place: {"optimizer": [named]} if place == "settings" else named} for row in quick.candidates]
     _interrupted(folder, {"candidates": rows})
-    with pytest.raises(UsageError, match=r"which may be a file, .*; remedy: repeat the whole command"):
+    with pytest.raises(UsageError, match=r"which may be a file; .*; remedy: repeat the whole command"):
         run_comparison("digits_lenet", resume=folder)
     assert not (tmp_path / "ran").exists()
 
