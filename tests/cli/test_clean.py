@@ -156,7 +156,7 @@ def test_old_checkpoints_go_and_the_last_stay(tmp_path: Path, cache: Path, deep5
     put(tmp_path / "results" / "no-run" / "checkpoints" / "step-0000000001.safetensors")
     lines = deep5("clean", "--checkpoints", "results").out.splitlines()
     assert lines[0] == "freed 21 KiB in results"
-    assert "kept 30 KiB of checkpoints: it is the last one; it is of the best evaluation" in lines
+    assert "kept 30 KiB of checkpoints: it is the last one; it is the checkpoint of the best evaluation" in lines
     assert remaining(one / "checkpoints") == {"step-0000000100.safetensors", "best.safetensors", "notes.safetensors"}
     assert remaining(two) == {"result.json", "weights.safetensors", "checkpoints/step-0000000007.safetensors"}
     assert (tmp_path / "results" / "no-run" / "checkpoints" / "step-0000000001.safetensors").exists()

@@ -188,7 +188,7 @@ def test_inputs_that_are_not_taken_are_told_with_the_way_to_others(deep5: Comman
     )
     # Also for an operator that does not run at all.
     answer = deep5("check", "operator", "own.py:Exits", "--set", "how=x[np.ones(3)]")
-    assert re.search(r"raised IndexError .*; the inputs were x float32\[3, 4\] \(others by", answer.err)
+    assert re.search(r"raised IndexError .*; the inputs were x float32\[3, 4\] \(change them by", answer.err)
 
 
 def test_where_nothing_was_judged_it_is_not_accepted(deep5: Command, file: str) -> None:

@@ -513,7 +513,7 @@ def test_folders_that_lie(folders: list[Path], tmp_path: Path) -> None:
         (at("target", value=3), "target is 3; allowed: an object"),
         (at("recipe", value="other"), "holds runs whose recipe differs: first, other"),
         (at("hash", value="0"), "holds runs whose hash differs"),
-        (at("size", value=3), "size is 3; allowed: a text"),
+        (at("size", value=3), "size is 3; allowed: a string"),
         (at("schema_version", value="9"), "is of schema version '9'; allowed: '2', or none"),
         (at("finished", value=False), "remedy: the same command with --resume .*/"),
         (

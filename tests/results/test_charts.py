@@ -237,7 +237,7 @@ def test_a_missing_package_is_told_with_its_remedy(folder: Path, monkeypatch: py
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no result folder"):
+    with pytest.raises(UsageError, match="is not a result folder"):
         draw(tmp_path)
     made = ResultFolder.create(tmp_path, "other", blank_document(recipe={"name": "other"}))
     with pytest.raises(UsageError, match=r"holds no operators\.json"):

@@ -287,7 +287,7 @@ def _swapped(path: Path) -> None:
 
 def _older(path: Path) -> None:
     text = path.read_text().replace('"digits"', '"as it was read then"')
-    path.write_text(text.replace('"version": 6', '"version": 5', 1))
+    path.write_text(text.replace('"version": 7', '"version": 6', 1))
 
 
 def _junk(path: Path) -> None:
@@ -723,7 +723,7 @@ def test_hostile_comparisons_are_rows_of_bounded_columns(tmp_path: Path, deep5: 
 def test_a_value_that_no_result_has_is_told_with_those_there_are(root: Path, deep5: Command) -> None:
     put(root / "e", document("e", framework={"name": "pytorch", "version": "1", "device": "cpu"}), settled=False)
     cases.comparison(root, "compared", labels=("jax", "reference"), rounds=1)
-    said = "no result has framework 'pytoch'; there are: jax, pytorch, reference; did you mean 'pytorch'?"
+    said = "no result has framework 'pytoch'; available: jax, pytorch, reference; did you mean 'pytorch'?"
     for arguments in ((), ("--json",), ("--csv",)):
         answer = deep5("results", str(root), "--framework", "pytoch", *arguments)
         assert (answer.status, answer.err) == (0, f"deep5: note: {said}\n")
