@@ -706,7 +706,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("another clock of a comparison", QUICK, setting("measurement", "clock", to="cuda events"), 4,
      "the clock; stored 'cuda events'"),
     ("no scope", RUN, setting("measurement", "scope", to=None), 5, "no scope states what the clock covers"),
-    ("no scope of a metric", RUN, metric("step_latency", scope=None), 5, "step_latency is in ms and does not say"),
+    ("no scope of a metric", RUN, metric("step_latency", scope=None), 5, "step_latency is in ms without a scope"),
     ("no scope of a comparison", QUICK, setting("measurement", "scope", to=" "), 5,
      "no scope states what the clock covers"),
     # Rule 6.
