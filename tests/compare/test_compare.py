@@ -411,7 +411,7 @@ def test_what_is_undecided_says_why(changes: dict[str, Any], told: str) -> None:
 
 
 FAULTS = {
-    "Aborts": ("failed", "ended by SIGABRT in the proof's trajectories"),
+    "Aborts": ("failed", "killed by SIGABRT in the proof's trajectories"),
     "Leaves": ("failed", "exited with status 0 in the proof's trajectories, without an answer"),
     "Hangs": ("failed", "did not finish within 25 s, in the proof's trajectories; remedy: --time-limit"),
     "Hoards": ("failed", "MiB of memory in the proof's trajectories; allowed: 1024 MiB; remedy: --memory-limit"),
