@@ -294,7 +294,7 @@ CORPUS: list[tuple[str, Doctor, int, str]] = [
      "there is no samples-rank-1.csv: the raw values of 1 of 2 ranks are missing"),
     ("samples of a rank that is none", copied(RANK1, "samples-rank-2.csv"), 8,
      "samples-rank-2.csv belongs to none of the 2 ranks"),
-    ("samples of the first rank twice", copied("samples.csv", "samples-rank-0.csv"), 8, "samples-rank-0.csv belongs to none"),
+    ("samples of the first rank twice", copied("samples.csv", "samples-rank-0.csv"), 8, "rank-0.csv belongs to none"),
     ("samples of a rank behind a link", linked(RANK1), 8, "is a link"),
     ("a pipe as samples of a rank", pipe(RANK1), 8, "is not a plain file"),
     ("large samples of a rank", large(RANK1), 8, "allowed: at most"),
