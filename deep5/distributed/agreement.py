@@ -85,7 +85,7 @@ def check_agreement(
         names = range(communicator.size) if ranks is None else ranks
         others = [str(name) for name, own in zip(names, everyone, strict=True) if (own != everyone[0]).any()]
         raise CommunicationError(
-            f"the {what} of rank {', '.join(others)} are not those of rank {names[0]}; allowed: the same bits on every "
-            "rank; remedy: the same seed, network and versions on all ranks, and a scheme whose result does not depend "
-            "on the rank"
+            f"the {what} of rank {', '.join(others)} differ from those of rank {names[0]}; allowed: the same bits on "
+            "every rank; remedy: the same seed, network and versions on all ranks, and a scheme whose result does "
+            "not depend on the rank"
         )

@@ -49,12 +49,14 @@ def check_sharding(
         for rank, own in enumerate(ranks):
             steps = own.steps(epoch)
             if borrow and steps not in (count, None):
-                raise Deep5Error(f"epoch {epoch}: rank {rank} tells of {steps} batches; allowed: {count}, as one rank")
+                raise Deep5Error(f"epoch {epoch}: rank {rank} reports {steps} batches; allowed: {count}, as one rank")
         for start in sorted({count // 2, count - 1, count} - {0, -1}):
             _check_epoch(one, ranks, epoch, start, borrow)
     hashes = [source.order_hash(epochs) for source in (one, *ranks)]
     if len(set(hashes)) != 1:
-        raise Deep5Error(f"order_hash({epochs}) is {hashes[1:]} on the ranks; allowed: {hashes[0]}, the order of all")
+        raise Deep5Error(
+            f"order_hash({epochs}) is {hashes[1:]} on the ranks; allowed: {hashes[0]}, as without sharding"
+        )
 
 
 def _check_epoch(one: BatchSource, ranks: list[Any], epoch: int, start: int, borrow: bool) -> int:
@@ -73,20 +75,23 @@ def _check_epoch(one: BatchSource, ranks: list[Any], epoch: int, start: int, bor
             given = next(source, _END)
             if given is _END:
                 raise Deep5Error(
-                    f"{told} has no more batches; allowed: one for each of all ranks'; remedy: drop no tail"
+                    f"{told} has no more batches; allowed: its part of every batch; remedy: keep the last, smaller "
+                    "batch"
                 )
             _check_part(told, given, whole, begin, end, names)  # type: ignore[arg-type]
             had[rank] += end - begin
             known = ranks[rank].global_batch_size(epoch, number)
             if known != total:
-                raise Deep5Error(f"{told} tells of {known} samples on all ranks; allowed: {total}")
+                raise Deep5Error(f"{told} reports {known} samples on all ranks; allowed: {total}")
         done = number + 1
     for rank, (source, own) in enumerate(zip(sources, ranks, strict=True)):
         if next(source, _END) is not _END:
-            raise Deep5Error(f"epoch {epoch}: rank {rank} has batches behind the last; allowed: {done}, as one rank")
+            raise Deep5Error(f"epoch {epoch}: rank {rank} has batches after the last one; allowed: {done}, as one rank")
         samples = own.samples(epoch)
         if start == 0 and samples not in (had[rank], None):
-            raise Deep5Error(f"epoch {epoch}: rank {rank} tells of {samples} samples; allowed: {had[rank]}, as it gave")
+            raise Deep5Error(
+                f"epoch {epoch}: rank {rank} reports {samples} samples; allowed: {had[rank]}, as many as it gave"
+            )
     return done
 
 
@@ -96,7 +101,8 @@ def _check_part(told: str, given: Batch, whole: Batch, begin: int, end: int, var
     if begin == end:
         if ids is None or len(ids) != 0:
             raise Deep5Error(
-                f"{told} has samples {_listed(ids)}; allowed: no identities, since there are too few for it"
+                f"{told} has samples {_listed(ids)}; allowed: an empty list of identities, since the batch has too "
+                "few samples for this rank"
             )
         begin, end = 0, 1
     elif all_ids is not None and (ids is None or not np.array_equal(ids, all_ids[begin:end])):
@@ -105,7 +111,7 @@ def _check_part(told: str, given: Batch, whole: Batch, begin: int, end: int, var
             "remedy: the order of all ranks by (seed, epoch), cut by part_of"
         )
     if inputs.keys() != all_inputs.keys():
-        raise Deep5Error(f"{told} has the parts {', '.join(inputs)}; allowed: {', '.join(all_inputs)}")
+        raise Deep5Error(f"{told} has the inputs {', '.join(inputs)}; allowed: {', '.join(all_inputs)}")
     for name in inputs:
         own, wanted = to_numpy(inputs[name]), to_numpy(all_inputs[name])[begin:end]
         if own.ndim == wanted.ndim and len(own) == len(wanted) and name in varying:

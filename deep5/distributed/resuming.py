@@ -71,7 +71,7 @@ def restore_ranks(
             if is_first:
                 tell(
                     f"{_ranks(writers)} wrote the checkpoint and {_ranks(communicator.size)} "
-                    f"{'goes' if communicator.size == 1 else 'go'} on from it: the bits may differ, as sums are of "
+                    f"{'resumes' if communicator.size == 1 else 'resume'} from it: the bits may differ, as sums are of "
                     "other parts"
                 )
             state = _for_another_size(trainer, state, communicator, parts)

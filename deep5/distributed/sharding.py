@@ -90,14 +90,16 @@ class ShardedSampler:
 
     def __init__(self, sampler: BatchSource, rank: int, size: int, *, borrow: bool = True) -> None:
         if isinstance(sampler, type) or not isinstance(sampler, BatchSource):
-            raise UsageError(f"ShardedSampler: got {brief(sampler)}; allowed: a d5.Sampler, or what else gives batches")
+            raise UsageError(
+                f"ShardedSampler: got {brief(sampler)}; allowed: a d5.Sampler, or another source of batches"
+            )
         if hasattr(sampler, "global_batch_size"):
             raise UsageError(
-                f"ShardedSampler: got a {type(sampler).__name__} that is sharded; allowed: the sampler of all ranks, "
-                "once; remedy: its attribute sampler"
+                f"ShardedSampler: got a {type(sampler).__name__} that is already sharded; allowed: the sampler of "
+                "all ranks; remedy: its attribute sampler"
             )
         if not is_whole(size) or size < 1:
-            raise UsageError(f"ShardedSampler: got {brief(size)} ranks; allowed: a whole number of at least 1")
+            raise UsageError(f"ShardedSampler: got {brief(size)} ranks; allowed: an integer of at least 1")
         if not is_whole(rank) or not 0 <= rank < size:
             raise UsageError(f"ShardedSampler: got rank {brief(rank)}; allowed: from 0 to {size - 1}")
         self.sampler, self.rank, self.size, self.borrow = sampler, int(rank), int(size), bool(borrow)
@@ -123,7 +125,7 @@ class ShardedSampler:
         """
         steps = self.steps(0)
         if steps is None:
-            raise TypeError(f"the batches of a sharded {type(self.sampler).__name__} are known when its epoch is over")
+            raise TypeError(f"the batches of a sharded {type(self.sampler).__name__} are known only after its epoch")
         return steps
 
     def steps(self, epoch: int) -> int | None:
@@ -322,8 +324,9 @@ def _rows(inputs: Mapping[str, Any], total: int, begin: int, end: int) -> dict[s
         shape: Any = getattr(array, "shape", ())
         if not len(shape) or shape[0] != total:
             raise UsageError(
-                f"a batch of {total} samples has {name!r} of shape {tuple(shape)}; allowed: arrays whose first extent "
-                "counts the samples, which the ranks share; remedy: a source that gives each sample its own row"
+                f"a batch of {total} samples has {name!r} of shape {tuple(shape)}; allowed: arrays whose first "
+                "dimension counts the samples, which the ranks share; remedy: a source that gives each sample its "
+                "own row"
             )
         rows[name] = array[begin:end]
     return rows

@@ -65,5 +65,5 @@ def test_ranks_of_opposite_weights_do_not_agree() -> None:
     def work(communicator: Communicator) -> None:
         check_agreement(communicator, [values, values if communicator.rank != 1 else -values], "weights")
 
-    with pytest.raises(CommunicationError, match="the weights of rank 1 are not those of rank 0; allowed"):
+    with pytest.raises(CommunicationError, match="the weights of rank 1 differ from those of rank 0; allowed"):
         run_in_threads(3, work)

@@ -683,10 +683,10 @@ def test_no_element_is_met_by_python(compression: Compression) -> None:
         (lambda: TopKSparsification(1.5), "got ratio=1.5"),
         (lambda: TopKSparsification(math.nan), "got ratio=nan"),
         (lambda: RandomKSparsification(True), "RandomKSparsification: got ratio=True"),
-        (lambda: TopKSparsification(k=0), "got k=0; allowed: a whole number of at least 1"),
+        (lambda: TopKSparsification(k=0), "got k=0; allowed: an integer of at least 1"),
         (lambda: SparseAllReduce(k=1.5), "SparseAllReduce: got k=1.5"),  # type: ignore[arg-type]
         (lambda: TopKSparsification(0.1, k=3), "got ratio=0.1 and k=3; allowed: one of them"),
-        (lambda: QSGD(0), "QSGD: got levels=0; allowed: a whole number from 1 to 127"),
+        (lambda: QSGD(0), "QSGD: got levels=0; allowed: an integer from 1 to 127"),
         (lambda: QSGD(128), "got levels=128"),
         (lambda: QSGD(bucket=12), "QSGD: got bucket=12; allowed: a multiple of 8"),
         (lambda: OneBit(bucket=0), "OneBit: got bucket=0"),
@@ -751,7 +751,7 @@ def test_what_is_not_bound_does_not_work() -> None:
         UsageError, match=r"TopKSparsification is bound to no run; remedy: TopKSparsification\(.*\).bound\(seed\)"
     ):
         TopKSparsification().encode(np.zeros(4), key="a", step=0)
-    with pytest.raises(UsageError, match="got the key 3; allowed: a text"):
+    with pytest.raises(UsageError, match="got the key 3; allowed: a string"):
         TopKSparsification().bound(0).encode(np.zeros(4), key=3, step=0)  # type: ignore[arg-type]
 
 

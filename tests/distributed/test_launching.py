@@ -203,7 +203,7 @@ def test_a_rank_that_does_not_begin_is_named(place: Path, monkeypatch: pytest.Mo
     assert time.monotonic() - begin < 30
     assert (ended.status, ended.failed) == (3, 1)
     assert ended.error is not None
-    assert ended.error.startswith("rank 1 of 2 has not begun within 2 s of the first one; remedy: look at what takes")
+    assert ended.error.startswith("rank 1 of 2 did not begin within 2 s of the first one; remedy: look at what takes")
     assert ended.error.endswith("it said: reads")
 
 
@@ -432,8 +432,8 @@ def test_what_a_process_was_started_as(
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE is not set; allowed: a whole number"),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "four"}, "OMPI_COMM_WORLD_SIZE is 'four'; allowed: a whole number"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE is not set; allowed: an integer"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "four"}, "OMPI_COMM_WORLD_SIZE is 'four'; allowed: an integer"),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1"}, "rank 1 of 1; allowed: a rank below"),
         ({**OPEN_MPI, **TORCH, "WORLD_SIZE": "8"}, "rank 1 of 4 and RANK and WORLD_SIZE that it is rank 1 of 8"),
         ({**STEP, "PMIX_RANK": "2"}, "SLURM_PROCID=3 and PMIX_RANK=2; allowed: the same"),
@@ -478,7 +478,7 @@ def test_without_pytorch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("ranks", [0, -1, True, 2.0])
 def test_a_number_of_ranks_that_is_none_is_refused(ranks: Any) -> None:
-    with pytest.raises(UsageError, match="allowed: a whole number of at least 1"):
+    with pytest.raises(UsageError, match="allowed: an integer of at least 1"):
         start_ranks(["true"], ranks=ranks, launcher="mpiexec")
 
 

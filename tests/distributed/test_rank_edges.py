@@ -71,7 +71,7 @@ def test_a_launcher_that_does_not_say_which_rank_of_its_machine_is_told(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=r"does not say which of its machine this is; allowed: cuda:N"):
+    with pytest.raises(UsageError, match=r"does not report this rank's number on its machine; allowed: cuda:N"):
         rank_device("cuda")
     assert str(rank_device("cuda:0")) == "cuda:0"
 
@@ -164,7 +164,7 @@ def test_the_end_of_the_process_waits_for_ranks_that_are_still_at_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", dedent(program)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert "CommunicationError: the ranks were not done within 0.1 s" in done.stderr
+    assert "CommunicationError: the ranks did not finish within 0.1 s" in done.stderr
     assert done.stdout == "0 is done\n1 is done\n"
 
 
@@ -173,7 +173,7 @@ def test_the_end_of_the_process_waits_for_ranks_that_are_still_at_it() -> None:
 
 def test_small_buffers_that_do_not_fit_are_told_by_the_rank_that_gets_too_much() -> None:
     if "Open MPI" not in mpi_version():
-        pytest.skip("only Open MPI tells of small buffers that do not fit")
+        pytest.skip("only Open MPI reports small buffers that do not fit")
     program = """
     import numpy as np
     from deep5.distributed.communicators.mpi import MPICommunicator

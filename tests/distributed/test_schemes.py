@@ -560,7 +560,7 @@ def test_begins_anew_from_the_state_of_another_number_of_ranks() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LocalSGD(0), "LocalSGD: got every=0; allowed: a whole number of steps, at least 1"),
+        (lambda: LocalSGD(0), "LocalSGD: got every=0; allowed: an integer number of steps, at least 1"),
         (lambda: LocalSGD(2.0), "got every=2.0"),
         (lambda: LocalSGD(2, average_state=1), "got average_state=1; allowed: True or False"),
         (lambda: LocalSGD(timeout_s=0), "got timeout_s=0; allowed: seconds above 0"),
@@ -568,11 +568,11 @@ def test_begins_anew_from_the_state_of_another_number_of_ranks() -> None:
         (lambda: ElasticAveraging(beta=1.5), "got beta=1.5; allowed: a number above 0 and at most 1"),
         (lambda: ElasticAveraging(every=True), "ElasticAveraging: got every=True"),
         (lambda: Neighbourhood("line"), "unknown graph 'line'"),
-        (lambda: Neighbourhood([[0.5]]), "allowed: complete, hypercube, ring, star, torus, or each rank's neighbours"),
-        (lambda: Hierarchical(0), "got group_size=0; allowed: a whole number of at least 1, or None"),
+        (lambda: Neighbourhood([[0.5]]), "allowed: complete, hypercube, ring, star, torus, or each rank's neighbors"),
+        (lambda: Hierarchical(0), "got group_size=0; allowed: an integer of at least 1, or None"),
         (lambda: Hierarchical(every=0), "Hierarchical: got every=0"),
         (lambda: Hierarchical(verify_every=-1), "got verify_every=-1"),
-        (lambda: Neighbourhood([[1], [0]]).wrap(sgd(), SingleRank()), "the neighbours of 2 ranks; allowed: of 1"),
+        (lambda: Neighbourhood([[1], [0]]).wrap(sgd(), SingleRank()), "the neighbors of 2 ranks; allowed: of 1"),
     ],
 )
 def test_arguments_out_of_their_range_are_refused(make: Callable[[], Any], message: str) -> None:

@@ -202,9 +202,7 @@ def test_compressions_go_with_update_rules_alone(name: str) -> None:
     compression = plugins.load("compressors", name)
     for scheme in (AllReduce, ParameterServer):
         for kind in OWNERS:
-            with pytest.raises(
-                Unsupported, match="owns its step and takes what it is given for the gradient of the loss"
-            ):
+            with pytest.raises(Unsupported, match="owns its step and treats its input as the gradient of the loss"):
                 scheme(compression=compression()).wrap(REGISTERED[kind](), _SecondOfTwo())
     # One rank compresses nothing.
     AllReduce(compression=compression()).wrap(d5.LBFGS(), SingleRank())
@@ -350,7 +348,7 @@ def test_what_cannot_be_shared_is_refused() -> None:
         shared = SharedExecutor(own)
         with pytest.raises(Unsupported, match="gradients by input cannot be added up over ranks"):
             shared.inference_and_backprop(batch(0, 4, "float64"), wrt=["input"])
-        with pytest.raises(Unsupported, match="asks for a whole training step, into which no gradients of other ranks"):
+        with pytest.raises(Unsupported, match="requests a whole training step, into which no gradients of other ranks"):
             shared.train_step(d5.SGD(0.1))
         with pytest.raises(Unsupported, match="there are no gradients; remedy: call inference_and_backprop first"):
             shared.gradients()

@@ -362,13 +362,13 @@ class Wrong(ShardedSampler):
         ("same samples", r"epoch 0, batch 0: rank 1 of 4 has samples \[\d+\]; allowed: \[\d+\], its part"),
         ("forgets the start", r"epoch 0, batch 3, started at 3: rank 0 of 4 has samples"),
         ("lends for good", r"epoch 0, batch 5: rank 1 of 4 has samples \[\d+\]; allowed: no identities"),
-        ("one more", r"epoch 0: rank 0 has batches behind the last; allowed: 6"),
+        ("one more", r"epoch 0: rank 0 has batches after the last one; allowed: 6"),
         ("draws by place", r"rank \d of 4 has 'input' of uint8.*the bits of rows . to . of the batch"),
         ("another order", r"epoch 1, batch 0: rank 0 of 4 has samples"),
-        ("constant size", r"epoch 0, batch 5: rank 0 of 4 tells of 4 samples on all ranks; allowed: 1"),
+        ("constant size", r"epoch 0, batch 5: rank 0 of 4 reports 4 samples on all ranks; allowed: 1"),
         ("own hash", r"order_hash\(2\) is \['0', '1', '2', '3'\] on the ranks; allowed: "),
-        ("miscounts", r"epoch 0: rank 0 tells of 3 samples; allowed: 6"),
-        ("other steps", r"epoch 0: rank 0 tells of 3 batches; allowed: 6"),
+        ("miscounts", r"epoch 0: rank 0 reports 3 samples; allowed: 6"),
+        ("other steps", r"epoch 0: rank 0 reports 3 batches; allowed: 6"),
     ],
 )
 def test_a_wrong_sampler_is_caught(wrong: str, message: str) -> None:
@@ -391,21 +391,27 @@ def test_a_transform_that_looks_at_the_whole_batch_is_caught() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ShardedSampler(numbered(4), 0, 2), r"ShardedSampler: got .*; allowed: a d5.Sampler, or what else"),  # type: ignore[arg-type]
+        (
+            lambda: ShardedSampler(numbered(4), 0, 2),
+            r"ShardedSampler: got .*; allowed: a d5.Sampler, or another source",
+        ),  # type: ignore[arg-type]
         (lambda: ShardedSampler(d5.ShuffleSampler, 0, 2), r"ShardedSampler: got <class"),  # type: ignore[arg-type]
         (lambda: sharded(rank=2), r"ShardedSampler: got rank 2; allowed: from 0 to 1"),
         (lambda: sharded(rank=-1), r"ShardedSampler: got rank -1; allowed: from 0 to 1"),
         (lambda: sharded(rank=True), r"ShardedSampler: got rank True; allowed: from 0"),
-        (lambda: sharded(size=0), r"ShardedSampler: got 0 ranks; allowed: a whole number of at least 1"),
-        (lambda: sharded(size=2.0), r"ShardedSampler: got 2.0 ranks; allowed: a whole number of at least 1"),
+        (lambda: sharded(size=0), r"ShardedSampler: got 0 ranks; allowed: an integer of at least 1"),
+        (lambda: sharded(size=2.0), r"ShardedSampler: got 2.0 ranks; allowed: an integer of at least 1"),
         (
             lambda: sharded(size=5),
             r"global batch size of 4 \(epoch 0\) for 5 ranks; allowed: at least one sample for each rank; remedy: a "
             r"batch_size of at least 5, or at most 4 ranks",
         ),
         (lambda: ShardedSampler(d5.ShuffleSampler(numbered(20), 1), 0, 5), r"least 5, or at most 1 rank$"),
-        (lambda: ShardedSampler(sharded(), 0, 2), r"got a ShardedSampler that is sharded; allowed: the sampler of all"),
-        (lambda: ShardedSampler(d5.Prefetched(sharded()), 0, 2), r"got a Prefetched that is sharded"),
+        (
+            lambda: ShardedSampler(sharded(), 0, 2),
+            r"got a ShardedSampler that is already sharded; allowed: the sampler of all",
+        ),
+        (lambda: ShardedSampler(d5.Prefetched(sharded()), 0, 2), r"got a Prefetched that is already sharded"),
         (lambda: sharded().batches(0, 6), r"start at batch 6; allowed: a whole number from 0 to 5"),
         (lambda: sharded().batches(0, -1), r"start at batch -1; allowed: a whole number from 0 to 5"),
     ],
@@ -435,7 +441,7 @@ def test_what_a_record_holds() -> None:
     stream = ShardedSampler(KINDS["stream"](5, 4, 0), 0, 2)
     assert stream.describe() == {"ranks": 2, "batch": [2, 2], "tail": None, "reads": "all"}
     assert stream.steps(0) is None
-    with pytest.raises(TypeError, match=r"the batches of a sharded StreamSampler are known when its epoch is over"):
+    with pytest.raises(TypeError, match=r"the batches of a sharded StreamSampler are known only after its epoch"):
         len(stream)
 
 

@@ -291,9 +291,7 @@ def test_code_of_the_frameworks_own_is_refused() -> None:
         scheme = d5.AllReduce(synchronise_batch_norm=True).wrap(d5.SGD(0.1), communicator)
         scheme.bind(runs[communicator.rank])
 
-    with pytest.raises(
-        Unsupported, match="a network that is code of the framework's own; allowed: networks of ONNX operators"
-    ):
+    with pytest.raises(Unsupported, match="a network that is native code; allowed: networks of ONNX operators"):
         run_in_threads(2, work)
 
 

@@ -275,7 +275,7 @@ def test_the_suite_of_communicators_catches_one_that_sees_an_end_only_in_the_wai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(check_waiting, "_SLACK_S", 0.5)
-    with pytest.raises(CommunicationError, match=r"hidden_ns: 0\.[6-9].. s more on rank . behind 0\.6 s"):
+    with pytest.raises(CommunicationError, match=r"hidden_ns: 0\.[6-9].. s more on rank . after 0\.6 s"):
         run_in_threads(2, lambda communicator: check_communicator(Blind(communicator.rank, communicator._group)))
 
 

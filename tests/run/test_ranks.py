@@ -197,9 +197,9 @@ def test_an_interrupted_run_goes_on_with_another_number_of_ranks(recipe: Path, t
     assert "--ranks 2, or --ranks 1" in plain.stderr
     more = run(recipe, tmp_path / "cut", "--resume", str(folder), "--ranks", "3", "--checkpoint-every", "4")
     assert more.returncode == 0, more.stderr
-    assert "2 ranks wrote the checkpoint and 3 ranks go on from it: the bits may differ" in more.stderr
+    assert "2 ranks wrote the checkpoint and 3 ranks resume from it: the bits may differ" in more.stderr
     # All three ranks report it; the result contains it once.
-    assert sum("3 ranks go on from it" in each for each in load(folder).document["warnings"]) == 1
+    assert sum("3 ranks resume from it" in each for each in load(folder).document["warnings"]) == 1
     one, three = weights(only(tmp_path / "one")), weights(folder)
     # As above, over 84 steps.
     for name in one:

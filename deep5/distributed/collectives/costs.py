@@ -127,8 +127,8 @@ def modelled_s(
         raise UnknownName("all-reduce algorithm", name, MODELS)
     if ranks < 1 or not size_bytes >= 0 or not segment_bytes > 0:
         raise UsageError(
-            f"a model of {ranks!r} ranks, {size_bytes!r} bytes, segments of {segment_bytes!r}; allowed: at least 1, "
-            "0 and more than 0"
+            f"got {ranks!r} ranks, {size_bytes!r} bytes and segments of {segment_bytes!r}; allowed: at least 1, "
+            "at least 0, and above 0"
         )
     return MODELS[name](machine, ranks, size_bytes, segment_bytes) if ranks > 1 and size_bytes else 0.0
 

@@ -44,7 +44,9 @@ def fit_line(times: Mapping[int, Sequence[float]]) -> tuple[float, float]:
     from scipy.optimize import nnls
 
     if len(times) < 3 or not all(len(values) for values in times.values()):
-        raise TooFewSamples(f"times of {len(times)} sizes; a line needs at least 3, each with a time: measure more")
+        raise TooFewSamples(
+            f"got times of {len(times)} sizes; allowed: at least 3, each with a time; remedy: measure more"
+        )
     medians = np.array([np.median(values) for values in times.values()], np.float64)
     if not (np.isfinite(medians) & (medians > 0)).all():
         raise UsageError(f"times {medians!r:.80}; allowed: positive, finite seconds")

@@ -63,7 +63,7 @@ def segment_count(elements: int, itemsize: int, segment_bytes: int) -> int:
     (4, 0, 3)
     """
     if not is_whole(segment_bytes) or segment_bytes < 1:
-        raise UsageError(f"pipeline: got segment_bytes={brief(segment_bytes)}; allowed: a whole number of at least 1")
+        raise UsageError(f"pipeline: got segment_bytes={brief(segment_bytes)}; allowed: an integer of at least 1")
     most = max(segment_bytes // itemsize, 1)
     return -(-elements // most)
 

@@ -203,7 +203,7 @@ class CountedCommunicator(ABC):
     def exchange_start(self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int]) -> Request:
         """`exchange` without waiting."""
         if len(set(neighbours)) < len(neighbours):
-            raise UsageError(f"exchange: got the neighbours {list(neighbours)}; allowed: each once")
+            raise UsageError(f"exchange: got the neighbors {list(neighbours)}; allowed: each once")
         check_pair(buffer, out, len(neighbours))
         check_written(out)
         places = out.reshape(len(neighbours), -1) if neighbours else ()
@@ -301,7 +301,8 @@ class CountedCommunicator(ABC):
         check_written(out)
         if buffer.size % self.size:
             raise UsageError(
-                f"all_to_all: got a buffer of {buffer.size} elements; allowed: a multiple of {self.size}, a part a rank"
+                f"all_to_all: got a buffer of {buffer.size} elements; allowed: a multiple of {self.size}, one part "
+                "per rank"
             )
 
     def _check_message(self, buffer: np.ndarray, other: int, tag: int) -> None:
@@ -313,7 +314,7 @@ class CountedCommunicator(ABC):
             )
         # MPI guarantees no larger tags.
         if not is_whole(tag) or not 0 <= tag <= 32767:
-            raise UsageError(f"got tag {brief(tag)}; allowed: a whole number from 0 to 32767")
+            raise UsageError(f"got tag {brief(tag)}; allowed: an integer from 0 to 32767")
 
 
 def take_over(whole: Communicator, part: Communicator) -> None:

@@ -54,10 +54,10 @@ def check_communicator(communicator: Communicator, *, mismatches: bool = True) -
 def _check_start(communicator: Communicator) -> None:
     rank, size = communicator.rank, communicator.size
     if not isinstance(communicator, Communicator) or not 0 <= rank < size:
-        raise CommunicationError(f"{type(communicator).__name__} of rank {rank!r} in {size!r} is no Communicator")
+        raise CommunicationError(f"{type(communicator).__name__} of rank {rank!r} in {size!r} is not a Communicator")
     ranks = np.empty(size, np.int64)
     communicator.all_gather(np.array([rank]), ranks, timeout_s=ENOUGH_S)
-    check_same(communicator, "the ranks that all_gather tells", ranks, np.arange(size))
+    check_same(communicator, "the ranks that all_gather returns", ranks, np.arange(size))
 
 
 def _check_queue(communicator: Communicator) -> None:
@@ -83,14 +83,14 @@ def _check_refusals(communicator: Communicator) -> None:
         "a buffer that is not contiguous": lambda: communicator.all_reduce(buffer[::2]),
         "an unknown reduction": lambda: communicator.all_reduce(buffer, op="mean"),  # type: ignore[arg-type]
         "a list as a buffer": lambda: communicator.all_reduce([1.0]),  # type: ignore[arg-type]
-        "a root that is no rank": lambda: communicator.broadcast(buffer, root=size),
-        "a sum that cannot be written": lambda: communicator.all_reduce(_read_only(buffer)),
-        "parts that cannot be written": lambda: communicator.all_gather(np.zeros(4), _read_only(buffer)),
+        "a root that is not a rank": lambda: communicator.broadcast(buffer, root=size),
+        "a read-only buffer to reduce": lambda: communicator.all_reduce(_read_only(buffer)),
+        "read-only parts": lambda: communicator.all_gather(np.zeros(4), _read_only(buffer)),
         "a part of the wrong size": lambda: communicator.all_gather(buffer, np.zeros(1)),
         "a part of another dtype": lambda: communicator.all_gather(buffer, np.zeros(4 * size**2, np.float32)),
         "a message to itself": lambda: communicator.send(buffer, rank),
-        "a message to nobody": lambda: communicator.send(buffer, size),
-        "a neighbour twice": lambda: communicator.exchange(buffer, np.zeros(8 * size), [other, other]),
+        "a message to a rank that does not exist": lambda: communicator.send(buffer, size),
+        "a neighbor twice": lambda: communicator.exchange(buffer, np.zeros(8 * size), [other, other]),
     }
     for what, call in calls.items():
         with counted_as(communicator, what, 0):
@@ -140,7 +140,7 @@ def _check_done(communicator: Communicator) -> None:
                 raise CommunicationError("receive_start: done before there was a message")
             communicator.send(np.ones(1), other, tag=1, timeout_s=ENOUGH_S)
             poll(request, "receive_start")
-            check_same(communicator, "a message that was asked after", buffer, np.full(3, 4.0))
+            check_same(communicator, "a message whose completion was polled", buffer, np.full(3, 4.0))
         else:
             communicator.receive(np.ones(1), other, tag=1, timeout_s=ENOUGH_S)
             poll(communicator.send_start(np.full(3, 4.0), other, tag=2), "send_start")
@@ -151,7 +151,7 @@ def _check_done(communicator: Communicator) -> None:
     total = np.ones(5000)
     request = communicator.all_reduce_start(total)
     poll(request, "all_reduce_start")
-    check_same(communicator, "all_reduce_start, asked after", total, np.full(5000, float(communicator.size)))
+    check_same(communicator, "all_reduce_start, polled", total, np.full(5000, float(communicator.size)))
 
 
 def _check_exchange(communicator: Communicator) -> None:
@@ -189,7 +189,7 @@ def _check_split(communicator: Communicator) -> None:
         place = np.array([part.rank, part.size])
         check_same(communicator, "split: rank and size", place, np.array([members.index(rank), len(members)]))
         every = np.zeros(len(members), np.int64)
-        with counted_as(communicator, "what is done in a part, for the whole,", 0):
+        with counted_as(communicator, "the counts of a part, in the whole communicator,", 0):
             part.all_gather(np.array([rank]), every, timeout_s=ENOUGH_S)
         check_same(communicator, "split: the members", every, np.array(members))
         if part.sent_bytes != (8 if part.size > 1 else 0):

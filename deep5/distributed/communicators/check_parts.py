@@ -54,7 +54,7 @@ def poll(request: Any, what: str) -> None:
     deadline = monotonic() + ENOUGH_S
     while not request.done():
         if monotonic() > deadline:
-            raise CommunicationError(f"{what}: not done in {ENOUGH_S:g} s of asking")
+            raise CommunicationError(f"{what}: not done in {ENOUGH_S:g} s of polling")
         sleep(0.001)
     request.wait(ENOUGH_S)
 

@@ -63,8 +63,8 @@ def check_hidden(communicator: Communicator) -> None:
     low_s, high_s = ((0.0 if last else late_s / 3), 0.95 * busy_s) if counts else (0.0, 0.0)
     if not low_s <= hidden_s <= high_s:
         raise CommunicationError(
-            f"hidden_ns: {hidden_s:.3f} s more on rank {part.rank} behind {busy_s:g} s in which a barrier that was "
-            f"started waited {late_s:g} s for rank {part.size - 1}, and {waited_s:.3f} s of waiting"
+            f"hidden_ns: {hidden_s:.3f} s more on rank {part.rank} after {busy_s:g} s in which a started barrier "
+            f"waited {late_s:g} s for rank {part.size - 1}, and {waited_s:.3f} s of waiting"
         )
     part.barrier(timeout_s=ENOUGH_S)
     part.close()
@@ -136,7 +136,7 @@ def _fails(part: Communicator, what: str, call: Callable[[Communicator], Any]) -
     except CommunicationError:
         if (took_s := monotonic() - begin) > _SHORT_S + _SLACK_S:
             raise CommunicationError(
-                f"{what}: rank {part.rank} was told in {took_s:.1f} s; allowed: {_SHORT_S:g} s"
+                f"{what}: rank {part.rank} got the error after {took_s:.1f} s; allowed: {_SHORT_S:g} s"
             ) from None
         return
-    raise CommunicationError(f"{what}: rank {part.rank} was not told; allowed: CommunicationError")
+    raise CommunicationError(f"{what}: rank {part.rank} got no error; allowed: CommunicationError")

@@ -223,7 +223,7 @@ class MPICommunicator(CountedCommunicator):
     def split(self, color: int, *, key: int | None = None) -> MPICommunicator:
         """The ranks of one color; see `Communicator.split`."""
         if not is_whole(color) or not 0 <= color < 2**31:
-            raise UsageError(f"split: got color {brief(color)}; allowed: a whole number of at least 0")
+            raise UsageError(f"split: got color {brief(color)}; allowed: an integer of at least 0")
         with self._told("split"):
             self._now.agree(("split",), TIMEOUT_S)
             self._now.blocked = perf_counter_ns(), TIMEOUT_S, "split"

@@ -98,7 +98,7 @@ def _look() -> None:
             if perf_counter_ns() - begin_ns > (timeout_s + GRACE_S) * 1e9:
                 _print(
                     f"{name} was not finished within {timeout_s:g} s: another rank is late, or lost; remedy: a longer "
-                    "timeout_s where ranks take so long; MPI cannot be interrupted, so that this process ends"
+                    "timeout_s where ranks take so long; MPI cannot be interrupted, so this process exits"
                 )
                 os._exit(3)
 
@@ -124,7 +124,9 @@ def leave(mpi: Any) -> None:
     deadline = monotonic() + 1.0
     while left := [each for each in OPEN if not each.Test()]:
         if monotonic() > deadline:
-            _print(f"rank {mpi.COMM_WORLD.Get_rank()} ends with {len(left)} operations of MPI open: the job is ended")
+            _print(
+                f"rank {mpi.COMM_WORLD.Get_rank()} exits with {len(left)} MPI operations pending: the job is aborted"
+            )
             mpi.COMM_WORLD.Abort(3)
         sleep(0.01)
 

@@ -156,7 +156,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
 
         if not distributed.is_initialized():
             raise UsageError(
-                "torch.distributed is not initialised; remedy: torch.distributed.init_process_group, or "
+                "torch.distributed is not initialized; remedy: torch.distributed.init_process_group, or "
                 "ProcessGroupCommunicator.connect"
             )
         group = distributed.group.WORLD if group is None else group
@@ -217,7 +217,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
         staged = Staged(self._device)
         tensor = staged.give(raw(buffer)) if name == "send" else staged.take(raw(buffer))
         if self._device is not None and tag != 0:
-            raise Unsupported(f"got tag {tag}; allowed: 0, NCCL knows no tags")
+            raise Unsupported(f"got tag {tag}; allowed: 0, since NCCL has no tags")
         # gloo ends a process that receives a longer message than its buffer. With the size in the tag, messages of
         # different sizes do not match.
         what = f"{name} of {buffer.nbytes} bytes {'to' if name == 'send' else 'from'} rank {other}"
@@ -255,7 +255,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
     def split(self, color: int, *, key: int | None = None) -> ProcessGroupCommunicator:
         """The ranks of one color; see `Communicator.split`."""
         if not is_whole(color) or color < 0:
-            raise UsageError(f"split: got color {brief(color)}; allowed: a whole number of at least 0")
+            raise UsageError(f"split: got color {brief(color)}; allowed: an integer of at least 0")
         every = np.empty((self.size, 2), np.int64)
         self._call("all_gather", TIMEOUT_S, np.array([color, self.rank if key is None else key]), every)
         self._splits += 1
@@ -348,7 +348,7 @@ def _group(backend: str, store: Any, rank: int, size: int, threads: int, timeout
     c10d = libraries()[1]
     if backend == "nccl":
         if not hasattr(c10d, "ProcessGroupNCCL"):
-            raise MissingDependency("this build of PyTorch has no NCCL; remedy: one for graphics processors of NVIDIA")
+            raise MissingDependency("this build of PyTorch has no NCCL; remedy: a build for NVIDIA GPUs")
         return c10d.ProcessGroupNCCL(store, rank, size, timedelta(seconds=timeout_s))
     gloo = c10d.ProcessGroupGloo
     options = gloo._Options()

@@ -100,7 +100,7 @@ class ThreadCommunicator(CountedCommunicator):
     def split(self, color: int, *, key: int | None = None) -> ThreadCommunicator:
         """The ranks of one color; see `Communicator.split`."""
         if isinstance(color, bool) or not isinstance(color, int) or color < 0:
-            raise UsageError(f"split: got color {color!r}; allowed: a whole number of at least 0")
+            raise UsageError(f"split: got color {color!r}; allowed: an integer of at least 0")
         pending = self._meet("now", "split", (color, self.rank if key is None else key))
         pending.wait(TIMEOUT_S)
         groups = pending.result()  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
     [6.0, 6.0, 6.0]
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise UsageError(f"run_in_threads: got {size!r} ranks; allowed: a whole number of at least 1")
+        raise UsageError(f"run_in_threads: got {size!r} ranks; allowed: an integer of at least 1")
     lost, reasons = threading.Event(), [""]
     group = _Group(size, lost, reasons)
     results: list[Any] = [None] * size
@@ -237,9 +237,9 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
         own = (error for rank, error in errors if rank == 0 and isinstance(error, KeyboardInterrupt))
         raise next(own, errors[0][1])
     if any(thread.is_alive() for thread in threads):
-        reasons[0] = "the time for all ranks is over"
+        reasons[0] = "the timeout of all ranks expired"
         lost.set()
-        raise CommunicationError(f"the ranks were not done within {timeout_s:g} s")
+        raise CommunicationError(f"the ranks did not finish within {timeout_s:g} s")
     return results
 
 

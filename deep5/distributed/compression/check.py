@@ -73,11 +73,13 @@ def _check_messages(compression: Compression, count: int, dtype: np.dtype) -> No
                 "message_bytes"
             )
         if not np.array_equal(values, before):
-            raise Deep5Error(f"{compression!r}: encode changed the values; allowed: they stay as they are")
+            raise Deep5Error(f"{compression!r}: encode changed the values; allowed: unchanged values")
         out[...] = np.nan
         receiver.decode(message, out)
         if not np.isfinite(out).all():
-            raise Deep5Error(f"{compression!r}: finite values became others in {dtype}[{count}] at step {step}")
+            raise Deep5Error(
+                f"{compression!r}: finite values became NaN or infinite in {dtype}[{count}] at step {step}"
+            )
 
 
 def _check_ranks(compression: Compression, size: int, count: int, dtype: np.dtype) -> None:

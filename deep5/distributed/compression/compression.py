@@ -92,7 +92,7 @@ class Compression(ABC):
         name = type(self).__name__
         if not is_whole(seed) or not is_whole(rank) or not is_whole(size) or rank < 0 or size < 1:
             raise UsageError(
-                f"{name}: got seed={brief(seed)}, rank={brief(rank)}, size={brief(size)}; allowed: whole numbers, rank "
+                f"{name}: got seed={brief(seed)}, rank={brief(rank)}, size={brief(size)}; allowed: integers, rank "
                 "from 0, size from 1"
             )
         made = copy.copy(self)
@@ -260,9 +260,9 @@ class Compression(ABC):
     def _check(self, values: Any, key: str) -> None:
         name = type(self).__name__
         if self._seed is None:
-            raise UsageError(f"{name} is bound to no run; remedy: {self!r}.bound(seed)")
+            raise UsageError(f"{name} is not bound to a run; remedy: {self!r}.bound(seed)")
         if not isinstance(key, str) or not key:
-            raise UsageError(f"{name}: got the key {brief(key)}; allowed: a text that names the buffer")
+            raise UsageError(f"{name}: got the key {brief(key)}; allowed: a string that names the buffer")
         check_values(values)
 
 
@@ -281,5 +281,5 @@ def check_values(values: Any) -> None:
         got = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else type(values).__name__
         raise UsageError(
             f"got {got} to compress; allowed: a flat, contiguous NumPy array of float32 or float64; remedy: "
-            "gradients of whole numbers, and of half precision, travel as they are"
+            "send integer and half-precision gradients uncompressed"
         )

@@ -71,7 +71,7 @@ class DeepGradientCompression(Compression):
         if clip is not None and (not is_finite(clip) or clip <= 0):
             raise UsageError(f"{name}: got clip={brief(clip)}; allowed: None, or a number above 0")
         if not is_whole(warm_up_steps) or warm_up_steps < 0:
-            raise UsageError(f"{name}: got warm_up_steps={brief(warm_up_steps)}; allowed: a whole number from 0")
+            raise UsageError(f"{name}: got warm_up_steps={brief(warm_up_steps)}; allowed: an integer from 0")
         self.ratio, self.momentum = share or ratio, float(momentum)
         self.clip = None if clip is None else float(clip)
         self.warm_up_steps = int(warm_up_steps)
@@ -97,7 +97,7 @@ class DeepGradientCompression(Compression):
         if found := [name for name in getattr(rule, "hyper", ()) if name in _MOMENTA]:
             raise UsageError(
                 f"DeepGradientCompression: got {type(rule).__name__} as the optimizer, which has {found[0]}; allowed: "
-                "an optimizer without a momentum of its own, which this compression has; remedy: d5.SGD"
+                "an optimizer without momentum, which this compression applies itself; remedy: d5.SGD"
             )
 
     def _keeps(self) -> tuple[Kept, ...]:

@@ -36,7 +36,7 @@ class Kept:
         if found.shape != values.shape or found.dtype != values.dtype:
             raise UsageError(
                 f"the buffer {key!r} is {values.dtype}[{values.size}]; allowed: {found.dtype}[{found.size}], as "
-                "before; remedy: a key a buffer"
+                "before; remedy: one key per buffer"
             )
         return found
 

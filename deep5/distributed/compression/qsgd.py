@@ -46,7 +46,7 @@ class QSGD(Compression):
     def __init__(self, levels: int = 7, *, bucket: int = 512, feedback: bool = False) -> None:
         super().__init__(feedback=feedback)
         if not is_whole(levels) or not 1 <= levels <= 127:
-            raise UsageError(f"QSGD: got levels={brief(levels)}; allowed: a whole number from 1 to 127")
+            raise UsageError(f"QSGD: got levels={brief(levels)}; allowed: an integer from 1 to 127")
         self.levels = int(levels)
         self.bucket = check_bucket("QSGD", bucket)
 

@@ -38,7 +38,7 @@ def check_share(name: str, ratio: Any, k: Any) -> tuple[float | None, int | None
         raise UsageError(f"{name}: got ratio={brief(ratio)} and k={brief(k)}; allowed: one of them")
     if k is not None:
         if not is_whole(k) or k < 1:
-            raise UsageError(f"{name}: got k={brief(k)}; allowed: a whole number of at least 1")
+            raise UsageError(f"{name}: got k={brief(k)}; allowed: an integer of at least 1")
         return None, int(k)
     ratio = 0.01 if ratio is None else ratio
     if not is_finite(ratio) or not 0 < ratio <= 1:
@@ -60,7 +60,7 @@ def stream_bytes(count: int, k: int, dtype: Any) -> int:
     """
     width = item_bytes(dtype)
     if count > 2**32:
-        raise UsageError(f"got {count} elements to make sparse; allowed: at most {2**32}; remedy: smaller buckets")
+        raise UsageError(f"got {count} elements to sparsify; allowed: at most {2**32}; remedy: smaller buckets")
     return min(k * (INDEX.itemsize + width), count * width)
 
 

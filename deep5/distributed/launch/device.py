@@ -35,8 +35,8 @@ def rank_device(named: str | Device) -> Device:
         return place
     if rank.local_rank is None:
         raise UsageError(
-            f"device 'cuda' is a processor for each rank of a machine, and {rank.by} does not say which of its machine "
-            "this is; allowed: cuda:N"
+            f"device 'cuda' gives each rank of a machine its own GPU, but {rank.by} does not report this rank's number "
+            "on its machine; allowed: cuda:N"
         )
     return Device(kind="cuda", index=rank.local_rank)
 
@@ -59,7 +59,7 @@ def use_device(named: str | Device) -> None:
     place, found = rank_device(named), torch.cuda.device_count()
     if place.kind != "cuda" or place.index >= found:
         names = ", ".join(f"cuda:{index}" for index in range(found)) or "none"
-        raise Unsupported(f"no device {place} for NCCL here; allowed: {names}; remedy: as many ranks as there are")
+        raise Unsupported(f"no device {place} for NCCL here; allowed: {names}; remedy: one rank per device")
     torch.cuda.set_device(place.index)
 
 

@@ -151,7 +151,7 @@ class RankJob:
             elif len(self.holders) < self.ranks and monotonic() > deadline:
                 return RanksEnded(
                     status=_FAILED,
-                    error=f"{len(self.holders)} of {self.ranks} ranks were there after {START_S:g} s{self._printed()}",
+                    error=f"{len(self.holders)} of {self.ranks} ranks started within {START_S:g} s{self._printed()}",
                 )
             else:
                 with suppress(subprocess.TimeoutExpired):
@@ -170,8 +170,8 @@ class RankJob:
 
     def _not_begun(self, rank: int) -> str:
         return (
-            f"rank {rank} of {self.ranks} has not begun within {BEGIN_S:g} s of the first one; remedy: look at what "
-            f"takes so long while its recipe is read{self._tail(rank)}"
+            f"rank {rank} of {self.ranks} did not begin within {BEGIN_S:g} s of the first one; remedy: look at what "
+            f"takes so long while it reads its recipe{self._tail(rank)}"
         )
 
     def _look(self) -> None:
@@ -260,7 +260,7 @@ class RankJob:
             return f"rank {end.rank} of {self.ranks} is lost: its process is gone"
         number = end.signal
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        why = "; the system does so where memory runs out" if number == signal.SIGKILL else self._tail(end.rank)
+        why = "; the system does so when memory runs out" if number == signal.SIGKILL else self._tail(end.rank)
         return f"rank {end.rank} of {self.ranks} is lost: it was ended by {name}{why}"
 
     def _interrupted(self, asked: list[int], grace_s: float) -> RanksEnded:

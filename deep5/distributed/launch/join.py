@@ -51,7 +51,7 @@ def join(
     world = MPICommunicator.world()
     if (world.rank, world.size) != (launched.rank, launched.size):
         raise UsageError(
-            f"{launched.by} started this process as rank {launched.rank} of {launched.size}, and to MPI it is rank "
+            f"{launched.by} started this process as rank {launched.rank} of {launched.size}, but MPI reports rank "
             f"{world.rank} of {world.size}; allowed: the same; remedy: the mpiexec of the MPI that mpi4py uses, or "
             "srun --mpi=pmix"
         )
@@ -80,7 +80,8 @@ def _join_torch(launched: Launched, backend: str, device: str | Device, timeout_
         store = TCPStore(address, port, size, False, timedelta(seconds=timeout_s), False)
     except RuntimeError as error:
         raise CommunicationError(
-            f"rank {rank} found nobody at {address}:{port} within {timeout_s:g} s: {str(error).partition(chr(10))[0]}"
+            f"rank {rank} found no rank 0 at {address}:{port} within {timeout_s:g} s: "
+            f"{str(error).partition(chr(10))[0]}"
         ) from error
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return ProcessGroupCommunicator(

@@ -121,7 +121,7 @@ def environment_number(variable: str) -> int:
     text = os.environ.get(variable)
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 9:
         got = "is not set" if text is None else f"is {brief(text)}"
-        raise UsageError(f"the environment's {variable} {got}; allowed: a whole number of at least 0")
+        raise UsageError(f"the environment's {variable} {got}; allowed: an integer of at least 0")
     return int(text)
 
 

@@ -74,7 +74,7 @@ def start_ranks(
         UsageError: The number of ranks or the launcher is invalid.
     """
     if not is_whole(ranks) or ranks < 1:
-        raise UsageError(f"start_ranks: got {brief(ranks)} ranks; allowed: a whole number of at least 1")
+        raise UsageError(f"start_ranks: got {brief(ranks)} ranks; allowed: an integer of at least 1")
     if launcher not in get_args(Launcher):
         raise UsageError(f"unknown launcher {brief(launcher)}; allowed: {', '.join(get_args(Launcher))}")
     for again in range(_TRIES, 0, -1):

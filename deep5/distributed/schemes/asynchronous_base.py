@@ -78,7 +78,7 @@ class AsynchronousScheme(ServedOptimizer):
         optimizer, name = self.optimizer, type(self).__name__
         if owns_step(optimizer):
             raise Unsupported(
-                f"{name} applies gradients as they come, each of one rank's samples at parameters of its own, and "
+                f"{name} applies gradients as they come, each of one rank's samples at that rank's parameters, and "
                 f"{type(optimizer).__name__} owns its step, in which all gradients are of one loss; allowed: an update "
                 "rule, such as d5.Momentum(); remedy: AllReduce, or a scheme that averages parameters"
             )
@@ -259,7 +259,8 @@ class AsynchronousScheme(ServedOptimizer):
     def _set(self, name: str, change: Callable[[Any], None]) -> None:
         if name == "loss_scale" and self._memory is not None:
             raise Unsupported(
-                f"{type(self).__name__}: the loss scale stays as it is; gradients under way have the one before"
+                f"{type(self).__name__}: the loss scale cannot change: gradients in flight were computed with the "
+                "previous one"
             )
         if self._server is None:
             change(self.optimizer)

@@ -77,5 +77,5 @@ def check_every(name: str, every: object) -> int:
         UsageError: It is not a positive integer.
     """
     if not is_whole(every) or every < 1:
-        raise UsageError(f"{name}: got every={brief(every)}; allowed: a whole number of steps, at least 1")
+        raise UsageError(f"{name}: got every={brief(every)}; allowed: an integer number of steps, at least 1")
     return int(every)

@@ -102,13 +102,13 @@ class DistributedOptimizer(OptimizerWrapper):
     ) -> None:
         name = type(self).__name__
         if not is_whole(verify_every) or verify_every < 0:
-            raise UsageError(f"{name}: got verify_every={brief(verify_every)}; allowed: a whole number of at least 0")
+            raise UsageError(f"{name}: got verify_every={brief(verify_every)}; allowed: an integer of at least 0")
         if not is_finite(timeout_s) or timeout_s <= 0:
             raise UsageError(f"{name}: got timeout_s={brief(timeout_s)}; allowed: seconds above 0")
         if compression is not None and not self.compresses:
             raise UsageError(
-                f"{name}: got a compression; allowed: none, the scheme sends no gradients that it could; remedy: a "
-                "scheme that takes one, such as d5.AllReduce; one of your own says compresses = True, and sums by mean"
+                f"{name}: got a compression; allowed: none, since the scheme sends no gradients to compress; remedy: a "
+                "scheme that takes one, such as d5.AllReduce; a custom one sets compresses = True, and sums by mean"
             )
         if compression is not None:
             check_compression(name, compression)

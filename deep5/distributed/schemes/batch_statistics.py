@@ -140,9 +140,9 @@ def synchronise_batch_norm(
     nodes = getattr(executor.network, "nodes", None)
     if nodes is None:
         raise Unsupported(
-            f"{name}: got synchronise_batch_norm with a network that is code of the framework's own; "
-            "allowed: networks of ONNX operators; remedy: synchronise_batch_norm=False, and a layer of the framework's "
-            "that normalises over ranks by itself"
+            f"{name}: got synchronise_batch_norm with a network that is native code; "
+            "allowed: networks of ONNX operators; remedy: synchronise_batch_norm=False, and a layer of the framework "
+            "that normalizes over ranks by itself"
         )
     if not any(node.op_type == "BatchNormalization" and not node.domain for node in nodes):
         return None

@@ -26,7 +26,7 @@ def check_initialised(made: object, base: type, attribute: str) -> None:
     if attribute not in vars(made):
         name = type(made).__name__
         raise UsageError(
-            f"{name}.__init__ did not call that of {base.__name__}; allowed: a class that initialises its base; "
+            f"{name}.__init__ did not call that of {base.__name__}; allowed: a class that initializes its base; "
             f"remedy: call super().__init__() first of all in {name}.__init__"
         )
 

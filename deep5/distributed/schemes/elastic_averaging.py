@@ -74,7 +74,7 @@ class ElasticAveraging(ParameterAveraging):
         if beta > 1:
             raise UsageError(
                 f"ElasticAveraging: got alpha={brief(alpha)} for {size} ranks, of which beta would be {beta:g}; "
-                f"allowed: at most 1; remedy: alpha={1 / size:g} or less, or a beta of its own"
+                f"allowed: at most 1; remedy: alpha={1 / size:g} or less, or an explicit beta"
             )
         self.alpha, self.beta = float(beta / size if alpha is None else alpha), float(beta)
 

@@ -71,7 +71,7 @@ def check_graph(graph: Any) -> None:
     fits = isinstance(graph, Sequence) and all(isinstance(others, Sequence | set | frozenset) for others in graph)
     if not fits or not graph or not all(is_whole(other) for others in graph for other in others):
         raise UsageError(
-            f"graph: got {brief(graph)}; allowed: {', '.join(GRAPHS)}, or each rank's neighbours, such as "
+            f"graph: got {brief(graph)}; allowed: {', '.join(GRAPHS)}, or each rank's neighbors, such as "
             "[[1], [0, 2], [1]]"
         )
 
@@ -96,18 +96,19 @@ def neighbours_of(graph: str | Sequence[Sequence[int]], size: int) -> list[list[
         return [sorted(others - {rank}) for rank, others in enumerate(GRAPHS[graph](size))]
     found = [[int(other) for other in others] for others in graph]
     if len(found) != size:
-        raise UsageError(f"graph: got the neighbours of {len(found)} ranks; allowed: of {size}, one list a rank")
+        raise UsageError(f"graph: got the neighbors of {len(found)} ranks; allowed: of {size}, one list per rank")
     for rank, others in enumerate(found):
         for other in others:
             if not 0 <= other < size or other == rank:
                 raise UsageError(
-                    f"graph: got {other} as a neighbour of rank {rank}; allowed: another rank, from 0 to {size - 1}"
+                    f"graph: got {other} as a neighbor of rank {rank}; allowed: another rank, from 0 to {size - 1}"
                 )
             if others.count(other) > 1:
-                raise UsageError(f"graph: got {other} as a neighbour of rank {rank} twice; allowed: once")
+                raise UsageError(f"graph: got {other} as a neighbor of rank {rank} twice; allowed: once")
             if rank not in found[other]:
                 raise UsageError(
-                    f"graph: rank {other} is a neighbour of rank {rank} and {rank} none of {other}; allowed: both ways"
+                    f"graph: rank {other} is a neighbor of rank {rank}, but {rank} is not one of {other}; allowed: "
+                    "both ways"
                 )
     reached, waiting = {0}, [0]
     while waiting:

@@ -84,7 +84,7 @@ class Hierarchical(DistributedOptimizer):
         )
         if group_size is not None and (not is_whole(group_size) or group_size < 1):
             raise UsageError(
-                f"Hierarchical: got group_size={brief(group_size)}; allowed: a whole number of at least 1, or None"
+                f"Hierarchical: got group_size={brief(group_size)}; allowed: an integer of at least 1, or None"
             )
         self.group_size = None if group_size is None else int(group_size)
         self.every = check_every("Hierarchical", every)

@@ -59,8 +59,8 @@ class LocalSGD(ParameterAveraging):
     def _bound(self) -> None:
         if self.average_state and getattr(self.optimizer, "halves", None) is None:
             raise Unsupported(
-                f"LocalSGD: got average_state=True with {type(self.optimizer).__name__}, whose state is of its own "
-                "rank's course; allowed: an optimizer of one gradient a step; remedy: average_state=False"
+                f"LocalSGD: got average_state=True with {type(self.optimizer).__name__}, whose state is specific "
+                "to its rank; allowed: an optimizer of one gradient a step; remedy: average_state=False"
             )
 
     def _after(self, info: StepInfo) -> None:

@@ -172,7 +172,7 @@ class Server:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise CommunicationError(f"the parameter server has given up: {self._error}") from self._error
+            raise CommunicationError(f"the parameter server failed: {self._error}") from self._error
         if self._stop.is_set():
             raise CommunicationError("the parameter server was closed before the end of the epoch")
 

@@ -106,7 +106,7 @@ class ServedOptimizer(DistributedOptimizer):
             UsageError: There is one rank, or the optimizer is not an update rule: it works on its executor.
         """
         if self._memory is None:
-            raise UsageError(f"{type(self).__name__} has no memory of its own; allowed: several ranks, an update rule")
+            raise UsageError(f"{type(self).__name__} keeps no parameters; allowed: several ranks, an update rule")
         return self._memory
 
     def gradient(

@@ -75,13 +75,13 @@ def check_shareable(name: str, optimizer: StepOptimizer, *, compressed: bool) ->
     kind = type(optimizer).__name__
     if compressed:
         raise Unsupported(
-            f"{name}: got a compression with {kind}, which owns its step and takes what it is given for the gradient "
+            f"{name}: got a compression with {kind}, which owns its step and treats its input as the gradient "
             "of the loss; allowed: an update rule, or no compression"
         )
     if isinstance(optimizer, NativeOptimizer) and not optimizer.closures:
         raise Unsupported(
             f"{name} adds up the gradients of all ranks at every evaluation of the loss, and {kind} owns its step, "
-            f"within which {optimizer.framework} evaluates it out of anybody's reach; allowed: an update rule, "
+            f"within which {optimizer.framework} evaluates it out of reach of deep5; allowed: an update rule, "
             "d5.LBFGS, or a scheme that averages parameters"
         )
 
@@ -239,8 +239,8 @@ class SharedExecutor:
             Unsupported: Always.
         """
         raise Unsupported(
-            "an optimizer that owns its step asks for a whole training step, into which no gradients of other ranks "
-            "come; allowed: inference_and_backprop and gradients; remedy: hand the update rule itself to the scheme"
+            "an optimizer that owns its step requests a whole training step, into which no gradients of other ranks "
+            "come; allowed: inference_and_backprop and gradients; remedy: pass the update rule itself to the scheme"
         )
 
     def parameters(self) -> Arrays:

@@ -35,7 +35,7 @@ class StaleSynchronous(AsynchronousScheme):
     def __init__(self, bound: int = 3, root: int = 0, *, timeout_s: float = TIMEOUT_S) -> None:
         super().__init__(root, timeout_s=timeout_s)
         if not is_whole(bound) or bound < 0:
-            raise UsageError(f"StaleSynchronous: got bound={brief(bound)}; allowed: a whole number of at least 0")
+            raise UsageError(f"StaleSynchronous: got bound={brief(bound)}; allowed: an integer of at least 0")
         self.bound = int(bound)
 
     @property
