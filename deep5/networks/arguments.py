@@ -47,7 +47,7 @@ def check_seed(seed: Any, what: str) -> None:
         UsageError: It is not a seed.
     """
     if not is_whole(seed) or not 0 <= seed < 1 << 63:
-        raise UsageError(f"{what}: got seed={brief(seed)}; allowed: a whole number from 0 to 2**63 - 1; remedy: seed=0")
+        raise UsageError(f"{what}: got seed={brief(seed)}; allowed: an integer from 0 to 2**63 - 1; remedy: seed=0")
 
 
 def framework_of(given: Any, what: str) -> Framework:

@@ -47,7 +47,7 @@ def check_executor(framework: str | Framework) -> None:
     if not isinstance(probe, GraphExecutor):
         missing = [name for name in vars(GraphExecutor) if not name.startswith("_") and not hasattr(probe, name)]
         raise ConformanceError(
-            f"the executor of {checked.name} lacks {', '.join(missing)}; allowed: all of GraphExecutor"
+            f"the executor of {checked.name} does not have {', '.join(missing)}; allowed: all of GraphExecutor"
         )
     dtype = "float64" if "float64" in probe.capabilities else "float32"
     for network in (mlp(features=6, hidden=5, classes=3, dtype=dtype), lenet(classes=4, dtype=dtype)):
@@ -223,9 +223,9 @@ class _Suite:
         wrong = {
             "without 'label'": {"input": x},
             "with an unknown input": {**self.feed, "inptu": x},
-            "with a misspelt input": {"inptu": x, "label": label},
-            "with an extent too small": {"input": x[..., :-1], "label": label},
-            "with an axis too few": {"input": x[0], "label": label},
+            "with a misspelled input": {"inptu": x, "label": label},
+            "with a dimension too small": {"input": x[..., :-1], "label": label},
+            "with a dimension missing": {"input": x[0], "label": label},
             f"of dtype {other}": {"input": x.astype(other), "label": label},
             "with labels of a floating dtype": {"input": x, "label": label.astype(self.dtype)},
         }

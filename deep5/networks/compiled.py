@@ -41,7 +41,7 @@ def refusal(node: ir.Node, engine: str) -> str | None:
         if not isinstance(forward, CppOperator):
             return (
                 f"{type(forward).__name__} is written in Python, and {engine} runs no Python; allowed: operators in "
-                "C++, and those whose code can be written down in ONNX's operators"
+                "C++, and those whose code can be expressed in ONNX operators"
             )
         forward.text()
         if isinstance(operator, Backward) and not forward.differentiable:

@@ -51,7 +51,7 @@ class NetworkExecutor(GraphExecutor, ABC):
 
     def __init__(self, network: Network | NativeNetwork, *, device: Device, seed: int = 0) -> None:
         if not is_whole(seed) or not 0 <= seed < 1 << 63:
-            raise UsageError(f"seed: got {brief(seed)}; allowed: a whole number from 0 to 2**63 - 1; remedy: seed=0")
+            raise UsageError(f"seed: got {brief(seed)}; allowed: an integer from 0 to 2**63 - 1; remedy: seed=0")
         self.network: Network | NativeNetwork = network
         self.device, self.seed = device, seed
         self._specs: dict[str, TensorSpec] = {**network.parameter_specs, **network.buffer_specs}

@@ -65,7 +65,7 @@ class Judge:
             self.require(
                 False,
                 f"{what} differs in {int(wrong.sum())} of {wrong.size} elements, first at {list(first)}: "
-                f"{got[first]!s}, where {want[first]!s} is wanted, {distance[first]:.3g} away",
+                f"{got[first]!s}, expected {want[first]!s}, {distance[first]:.3g} away",
                 f"{self.tolerance * scale:.3g} ({self.tolerance:g} of {scale:.3g})",
             )
 

@@ -74,7 +74,7 @@ def supported(
             return Support(False, f"the element type {value.dtype.name} of {value.name!r}")
     first = node.inputs[0] if node.inputs else None
     if node.op_type in floating and first is not None and first.dtype is not None and first.dtype.is_integer():
-        return Support(False, f"whole numbers ({first.dtype.name})")
+        return Support(False, f"integers ({first.dtype.name})")
     reason = checks[node.op_type](node) if node.op_type in checks else None
     return Support(reason is None, reason or "")
 

@@ -54,8 +54,8 @@ TensorSpec(shape=('N', 4))
             raise UsageError(f"the input {name!r}: got {got}; allowed: a TensorSpec; remedy: {_written(spec)}")
         if not isinstance(spec.shape, tuple) or not all(map(_is_extent, spec.shape)):
             raise UsageError(
-                f"the input {name!r}: got the shape {spec.shape!r:.60}; allowed: a tuple of whole numbers and names of "
-                f"symbolic extents; remedy: {_written(spec)}"
+                f"the input {name!r}: got the shape {spec.shape!r:.60}; allowed: a tuple of integers and names of "
+                f"symbolic dimensions; remedy: {_written(spec)}"
             )
         if not isinstance(spec.dtype, str) or _element(spec.dtype) != spec.dtype:
             raise UsageError(
@@ -96,7 +96,7 @@ def checked_seed(seed: Any) -> int:
         UsageError: It is not an integer.
     """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        raise UsageError(f"got {seed!r:.60} as seed; allowed: a whole number; remedy: seed=0")
+        raise UsageError(f"got {seed!r:.60} as seed; allowed: an integer; remedy: seed=0")
     return int(seed)
 
 
@@ -192,7 +192,9 @@ def output_specs(
         dict.fromkeys(extent for spec in inputs.values() for extent in spec.shape if isinstance(extent, str))
     )
     if len(symbols) > len(_TRIED[0]):
-        raise UsageError(f"the inputs of {what} have the symbolic extents {symbols}; allowed: up to {len(_TRIED[0])}")
+        raise UsageError(
+            f"the inputs of {what} have the symbolic dimensions {symbols}; allowed: up to {len(_TRIED[0])}"
+        )
     runs = []
     for extents in _TRIED:
         known = dict(zip(symbols, extents, strict=False))

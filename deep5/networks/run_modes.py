@@ -285,6 +285,6 @@ def _drop_outputs(node: ir.Node) -> None:
         if value.uses() or value.is_graph_output():
             raise Unsupported(
                 f"node {node.name!r} (BatchNormalization): the statistics that it updates are an output, or read "
-                f"({value.name!r}); allowed: its first output alone; remedy: leave the others out"
+                f"({value.name!r}); allowed: only its first output; remedy: leave the others out"
             )
     node.resize_outputs(1)

@@ -44,7 +44,7 @@ class Backward(Operator):
                 "outputs, then the inputs, then the outputs"
             )
         if not any(self.needs):
-            raise ShapeError(f"{self.title}: no input wants a gradient; allowed: at least one")
+            raise ShapeError(f"{self.title}: no input needs a gradient; allowed: at least one")
         grads, given, outputs = self.split(inputs)
         # A compiled backward relies on these shapes. Symbolic ones are checked when the network runs.
         if all(map(known, inputs)):
@@ -70,7 +70,7 @@ class Backward(Operator):
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
         """Raise an error: there is no second derivative."""
-        raise Unsupported(f"{self.title} has no gradient of its own")
+        raise Unsupported(f"{self.title} has no second derivative")
 
     def split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """Output gradients, inputs and outputs of the other operator."""

@@ -113,7 +113,7 @@ def check_forward(
     if got is not None and not callable(got):
         remedy = "reference=numpy.cbrt, say"
         if isinstance(got, str):
-            remedy = f"against={brief(got)}, where a framework gives what is right"
+            remedy = f"against={brief(got)}, where a framework gives the expected values"
         raise UsageError(
             f"check_forward: got reference={brief(got)}; allowed: a function of NumPy arrays; remedy: {remedy}"
         )
@@ -210,7 +210,7 @@ def _forward(
     if truth is None:
         native = isinstance(subject.operator, NativeOperator)
         told = "it does not compute in float64, so that there is nothing to compare with"
-        into.say("forward", "not judged", f"{told}; {IN_FLOAT64 + '; or a reference' if native else REFERENCE}")
+        into.say("forward", "not evaluated", f"{told}; {IN_FLOAT64 + '; or a reference' if native else REFERENCE}")
     else:
         check_dtypes(subject, given, run.dtypes, run.asked, truth, into)
         with into.guarded("other sizes"):
@@ -231,7 +231,7 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
     fresh = _alike(subject.operator)  # before anything ran
     outputs = subject.forward(contiguous(given))
     if not any(floating(given)) or not any(floating(outputs)):
-        into.say("gradient", "not judged", "there is none: no input, or no output, is of floating-point numbers")
+        into.say("gradient", "not evaluated", "there is none: no input, or no output, is of floating-point numbers")
         return
     grads, needs = cotangents(outputs, rng), floating(given)
     try:
@@ -249,8 +249,8 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
             check_nothing_kept(plain, other, given, _others(given), grads, into)
     right = wide_subject(subject, given)
     if right is not subject:
-        told = f"it takes no float64: gradients on {right.framework} are, and those here are compared with them"
-        into.say(f"gradient in float64 on {subject.framework}", "not judged", told)
+        told = f"it takes no float64: gradients are checked on {right.framework}, and those here compared with them"
+        into.say(f"gradient in float64 on {subject.framework}", "not evaluated", told)
     with into.guarded("gradient"):
         check_jacobian(right, widened(given), rng, into)
     check_backward_dtypes(subject, given, run.dtypes, run.asked, right, into)
@@ -290,11 +290,13 @@ def _checked(
         )
         raise UsageError(f"got {brief(got)} as the operator; allowed: a d5.Operator; remedy: {what}")
     if isinstance(inputs, (str, bytes)) or hasattr(inputs, "dtype") or not isinstance(inputs, Sequence):
-        raise UsageError(f"got {type(inputs).__name__} as inputs; allowed: a list of arrays, one an input; remedy: [x]")
+        raise UsageError(
+            f"got {type(inputs).__name__} as inputs; allowed: a list of arrays, one per input; remedy: [x]"
+        )
     check_time_limit("time_limit_s", time_limit_s)
     source: Any = operator.source if isinstance(operator, CppOperator) else None
     if source and not isinstance(source, (str, Path)):
-        told = "allowed: C++ as a text, or the path of a file"
+        told = "allowed: C++ as a string, or the path of a file"
         raise UsageError(f"{name_of(operator)}: got source = {brief(source)}; {told}")
     if not isinstance(operator, NativeOperator):
         check_inputs(operator, len(inputs))

@@ -101,8 +101,8 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
             for extent in extents:
                 if isinstance(extent, bool) or not isinstance(extent, Integral) or not 0 <= int(extent) < 1 << 63:
                     raise OperatorError(
-                        f"{name_of(operator)}.specs: output {number} has the extent {brief(extent)} for the inputs "
-                        f"{given}; allowed: whole numbers of at least 0"
+                        f"{name_of(operator)}.specs: output {number} has the dimension {brief(extent)} for the inputs "
+                        f"{given}; allowed: integers of at least 0"
                     )
     return outputs
 
@@ -114,8 +114,8 @@ def _advice(inputs: Sequence[TensorSpec]) -> str:
         return "; remedy: raise d5.ShapeError(…), where it does not take these"
     return (
         f"; {', '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} symbolic, known when the network runs; "
-        "allowed: to pass an extent on, and + - * // %; remedy: compare numbers alone, as in isinstance(extent, int) "
-        "and extent < 1, or give the network's inputs fixed shapes"
+        "allowed: to pass a dimension on, and + - * // %; remedy: compare only numbers, as in isinstance(size, int) "
+        "and size < 1, or give the network's inputs fixed shapes"
     )
 
 
@@ -162,12 +162,12 @@ def check_gradients(
         gradients = tuple(gradients)
     if not isinstance(gradients, tuple):
         raise OperatorError(
-            f"{name}.backward returned {type(gradients).__name__}; allowed: a tuple of gradients, one an input, "
+            f"{name}.backward returned {type(gradients).__name__}; allowed: a tuple of gradients, one per input, "
             f"{len(inputs)}"
         )
     if len(gradients) != len(inputs):
         raise OperatorError(
-            f"{name}.backward returned {len(gradients)} gradients; allowed: one an input, {len(inputs)}"
+            f"{name}.backward returned {len(gradients)} gradients; allowed: one per input, {len(inputs)}"
         )
     for number, (gradient, value, needed) in enumerate(zip(gradients, inputs, needs, strict=True)):
         if not needed:

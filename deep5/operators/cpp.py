@@ -195,7 +195,7 @@ class CppOperator(Operator):
         if not source:
             what = "source" if device == "cpu" else "cuda"
             raise Unsupported(
-                f"{name_of(self)} has no {what}, so it does not run on {device}; allowed: a file or a text"
+                f"{name_of(self)} has no {what}, so it does not run on {device}; allowed: a file or a string"
             )
         return source
 
@@ -272,7 +272,7 @@ class CppOperator(Operator):
         floating = [is_floating(entry.dtype) for entry in outputs]
         arguments = library.arguments("backward")
         if not arguments:
-            raise OperatorError(f"{name} has no backward in C++; remedy: write one, or ask for no gradient")
+            raise OperatorError(f"{name} has no backward in C++; remedy: write one, or request no gradient")
         grads = [entry.dtype for entry in outputs if is_floating(entry.dtype)]
         given = [*grads, *dtypes, *(entry.dtype for entry in outputs)]
         wanted = [dtype for dtype in dtypes if is_floating(dtype)]

@@ -41,11 +41,11 @@ def as_attribute(operator: str, name: str, value: Any) -> Any:
     numbers = tuple(number.item() if isinstance(number, np.generic) else number for number in numbers)
     if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers):
         raise UsageError(
-            f"{operator}: got {name}={brief(value)}; allowed: a whole number, a number, a truth value, a text, or a "
+            f"{operator}: got {name}={brief(value)}; allowed: an integer, a number, a truth value, a string, or a "
             "list of numbers"
         )
     if not all(isinstance(number, float) or -(1 << 63) <= number < 1 << 63 for number in numbers):
-        raise UsageError(f"{operator}: got {name}={brief(value)}; allowed: whole numbers of 64 bits")
+        raise UsageError(f"{operator}: got {name}={brief(value)}; allowed: integers of 64 bits")
     if not isinstance(value, (list, tuple)):
         return value
     return tuple(map(float, numbers)) if any(isinstance(number, float) for number in numbers) else numbers

@@ -86,7 +86,7 @@ class Library:
         self._source, self._end = _quoted(str(path or self.name)), _quoted(f"deep5's part of {self.name}")
         wrong = (
             f"the class has no public constructor, or several, for the {count} attributes "
-            f"({', '.join(source.attributes)}); allowed: one of so many numbers, texts and vectors of numbers"
+            f"({', '.join(source.attributes)}); allowed: one of so many numbers, strings and vectors of numbers"
         )
         program = (
             f"{f'#define DEEP5_BOUNDS {BOUNDS[0]}' if BOUNDS[0] else ''}\n"

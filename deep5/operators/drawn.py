@@ -113,5 +113,5 @@ def each_input(option: str, given: Sequence[T], count: int, names: Sequence[str]
     """
     if len(given) not in (1, count):
         told = f" ({', '.join(names)})" if names else ""
-        raise UsageError(f"got {len(given)} times {option}; allowed: once, or once an input, {count} times{told}")
+        raise UsageError(f"got {len(given)} times {option}; allowed: once, or once per input, {count} times{told}")
     return list(given) if len(given) == count else list(given) * count

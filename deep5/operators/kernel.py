@@ -105,7 +105,7 @@ class Kernel:
         outputs = self._said(inputs)
         for spec in inputs:
             if len(spec.shape) > _MAX_RANK:
-                raise ShapeError(f"{self.name}: got {len(spec.shape)} axes; allowed: at most {_MAX_RANK}")
+                raise ShapeError(f"{self.name}: got rank {len(spec.shape)}; allowed: at most {_MAX_RANK}")
         return Plan(self, inputs, outputs)
 
     def fail(self) -> NoReturn:
@@ -131,7 +131,7 @@ class Kernel:
             )
         for spec in outputs:
             if len(spec.shape) > _MAX_RANK:
-                raise ShapeError(f"{self.name}: got {len(spec.shape)} axes; allowed: at most {_MAX_RANK}")
+                raise ShapeError(f"{self.name}: got rank {len(spec.shape)}; allowed: at most {_MAX_RANK}")
         return outputs
 
     def _shapes(self, inputs: Any, outputs: Any) -> None:

@@ -38,9 +38,9 @@ def foreign(operator: Operator, framework: str) -> str:
         return ""
     if own.framework.partition(":")[0] != framework:
         return (
-            f"{name_of(own)} is a function of {own.framework}, which runs on that framework alone; allowed on "
-            f"{framework}: functions of its own; remedy: d5.framework({own.framework!r})"
+            f"{name_of(own)} is a function of {own.framework}, which runs only on that framework; allowed on "
+            f"{framework}: its own functions; remedy: d5.framework({own.framework!r})"
         )
     if own is not operator:
-        return f"{name_of(own)} is differentiated by {framework} itself; there is no backward pass of its own"
+        return f"{name_of(own)} is differentiated by {framework} itself; it has no backward pass"
     return ""

@@ -54,7 +54,7 @@ class NativeOperator(Operator):
             Unsupported: None was given.
         """
         if self._specs is None:
-            raise Unsupported(f"{self.title} says nothing of its outputs; remedy: NativeOperator(…, specs=…)")
+            raise Unsupported(f"{self.title} does not specify its outputs; remedy: NativeOperator(…, specs=…)")
         return self._specs(*inputs)
 
     def forward(self, *inputs: Array) -> Any:

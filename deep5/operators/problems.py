@@ -61,7 +61,7 @@ def problem_set(name: str, uses: Sequence[str] = (), dtype: str = "float32") -> 
         table = name.removeprefix("deepbench.")
         if name.startswith("deepbench.") and table in TABLES:
             raise UsageError(
-                f"the problems {name!r} are a table alone (deep5.operators.problems.problem_rows({table!r})): no ONNX "
+                f"the problems {name!r} are only a table (deep5.operators.problems.problem_rows({table!r})): no ONNX "
                 f"operator runs them; allowed: {', '.join(PROBLEM_SETS)}"
             )
         raise UnknownName("problem set", name, PROBLEM_SETS)

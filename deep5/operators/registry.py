@@ -53,7 +53,7 @@ def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
             "'org.example', say"
         )
     if _within(domain, "ai.onnx"):
-        raise UsageError(f"register_operator: got the domain {domain!r}, which is ONNX's own; remedy: one of your own")
+        raise UsageError(f"register_operator: got the domain {domain!r}, which belongs to ONNX; remedy: another one")
 
     def register(made: _Class) -> _Class:
         if not isinstance(made, type) or not issubclass(made, Operator):
@@ -61,8 +61,8 @@ def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
         # A name taken here would conflict when a later import loads deep5's own operator of that name.
         if _within(domain, _OWN) and not _within(made.__module__, _OWN):
             raise UsageError(
-                f"register_operator: got the domain {domain!r} for {made.__qualname__}, which is deep5's own; remedy: "
-                "one of your own, such as 'org.example'"
+                f"register_operator: got the domain {domain!r} for {made.__qualname__}, which belongs to deep5; "
+                "remedy: another one, such as 'org.example'"
             )
         before = _OPERATORS.get((domain, name))
         same = before is not None and (before.__module__, before.__qualname__) == (made.__module__, made.__qualname__)

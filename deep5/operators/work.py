@@ -115,7 +115,7 @@ def misfit(op_type: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, 
             return f"got {channels} channels and filters over {over} in {groups} groups; allowed: {wanted} channels"
     if op_type in _GATES and len(inputs) > 2:
         if any(len(spec.shape) != 3 for spec in inputs[:3]):
-            return "got inputs of other ranks; allowed: three axes each of the sequence and of both weights"
+            return "got inputs of other ranks; allowed: rank 3 for the sequence and for both weights"
         width, (hidden, rows) = _extents(inputs[0])[2], _extents(inputs[2])[:0:-1]
         wanted_rows = _GATES[op_type] * hidden
         weights = _extents(inputs[1])[1:]

@@ -145,7 +145,7 @@ def test_an_element_type_is_given_once_or_once_an_input(dtypes: tuple[str, ...],
 
 
 def test_another_number_of_element_types_is_refused(own: str) -> None:
-    with pytest.raises(UsageError, match="got 2 times --dtype; allowed: once, or once an input, 3 times"):
+    with pytest.raises(UsageError, match="got 2 times --dtype; allowed: once, or once per input, 3 times"):
         workloads(rows_plan(own, dtype=("float32", "int64")))
     with pytest.raises(UsageError, match="got the element type 'int65'"):
         workloads(rows_plan(own, dtype=("float32", "int65", "float32")))
@@ -196,7 +196,7 @@ def test_an_operator_that_ends_its_process_is_told_with_how_and_where(
     assert done.returncode == 3, (done.returncode, done.stdout, done.stderr)
     said = " ".join(done.stderr.split())
     assert re.search(how, said), said
-    assert "in the first call of forward on reference (it ran in a child process, this one was not touched)" in said
+    assert "in the first call of forward on reference (it ran in a child process, which leaves this one intact)" in said
     (folder,) = (tmp_path / "out").iterdir()
     assert str(folder) in said
     assert json.loads((folder / "result.json").read_text())["status"] == "failed"

@@ -579,7 +579,7 @@ def test_external_weights_that_are_too_short(where: dict[str, int], message: str
 def test_external_weights_at_no_place(tmp_path: Path) -> None:
     path = outside(tmp_path, "own.bin", offset=-4)
     with pytest.raises(
-        NetworkError, match=r"'w' lies at location 'own\.bin', offset '-4'; allowed: a location, and whole"
+        NetworkError, match=r"'w' lies at location 'own\.bin', offset '-4'; allowed: a location, and integers"
     ):
         Network.from_onnx(path)
 

@@ -623,20 +623,20 @@ def sequence():
         (("own.py",), r"got the file own.py as the network; allowed: .*FILE.py:NAME; remedy: own.py:NAME"),
         (("plain",), r"got the file plain as the network; allowed: a registered name, FILE.onnx or FILE.py:NAME"),
         (("text.onnx", "--set", "classes=3"), "--set is given with a file; allowed: with a registered network"),
-        (("lenet", "--batch", "0"), "got batch = 0; allowed: a whole number from 1 to 2147483647"),
-        (("lenet", "--batch", "9223372036854775808"), "got batch = 9223372036854775808; allowed: a whole number from"),
+        (("lenet", "--batch", "0"), "got batch = 0; allowed: an integer from 1 to 2147483647"),
+        (("lenet", "--batch", "9223372036854775808"), "got batch = 9223372036854775808; allowed: an integer from"),
         (("lenet", "--batch", "4", "--extent", "N=3"), "is left for the batch size: got batch = 4 beside N = 3"),
-        (("own.py:sequence", "--batch", "4"), "the extent 'T' of an input is not known, .* --extent T=…"),
+        (("own.py:sequence", "--batch", "4"), "the dimension 'T' of an input is not known, .* --extent T=…"),
         (("own.py:sequence", "--time", "reference", "--extent", "T=3", "--batches", "4"), "cannot run .*Reshape"),
         (("lenet", "-o", ""), "--out ''; allowed: the name of a folder"),
         (("lenet", "--batch", "x"), "'x' is not a valid integer"),
-        (("lenet", "--extent", "M=3"), "no input has an extent 'M'; allowed: N"),
-        (("lenet", "--extent", "N=x"), "got N = 'x'; allowed: a whole number from 1 to 2147483647"),
+        (("lenet", "--extent", "M=3"), "no input has a symbolic dimension 'M'; allowed: N"),
+        (("lenet", "--extent", "N=x"), "got N = 'x'; allowed: an integer from 1 to 2147483647"),
         (("lenet", "--extent", "N"), "cannot read the setting 'N'; allowed: KEY=VALUE"),
         (("lenet", "--extent", "N=1", "--extent", "N=2"), "--extent N is given twice; allowed: once"),
         (("lenet", "--set", "classes"), "cannot read the setting 'classes'"),
         (("lenet", "--set", "clases=3"), "do not fit: .*allowed: classes, .*; did you mean 'classes'"),
-        (("lenet", "--set", "classes=0"), "got classes = 0; allowed: a whole number of at least 1"),
+        (("lenet", "--set", "classes=0"), "got classes = 0; allowed: an integer of at least 1"),
         (("own.py:broken",), "own.py:broken raised ZeroDivisionError when it was constructed: division by zero"),
         (("own.py:number",), "own.py:number gives a int; allowed: a d5.Network"),
         (("own.py:number", "--set", "a=1"), "own.py:number is an object already; allowed: no --set"),
@@ -651,7 +651,7 @@ def sequence():
         (("lenet", "--time", "reference", "--threads", "0"), "--threads 0; allowed: an integer of at least 1"),
         (("lenet", "--batches", "4"), "--batches is given and --time is not; .*remedy: --time pytorch"),
         (("lenet", "--threads", "1"), "--threads is given and --time is not"),
-        (("lenet", "--time", "reference", "--extent", "N=2"), "no extent of an input is left for the batch size"),
+        (("lenet", "--time", "reference", "--extent", "N=2"), "no dimension of an input is left for the batch size"),
         (("lenet", "-o", "run"), "run holds a run; allowed: a folder without other results"),
         (("lenet", "-o", "text.onnx"), "cannot write into text.onnx: .*; allowed: a writable folder"),
     ],
@@ -677,7 +677,7 @@ def test_a_network_that_only_a_run_knows_the_shapes_of(deep5: Command, tmp_path:
     network.save(tmp_path / "own.onnx")
     answer = deep5("show", "network", "own.onnx")
     assert answer.status == 2
-    assert "depends on numbers that only a run knows; remedy" in answer.err
+    assert "depends on values that only a run determines; remedy" in answer.err
 
 
 def test_without_what_draws_there_are_words(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,9 +138,7 @@ def test_an_info_is_of_any_whole_numbers() -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_seed_is_a_whole_number(framework: str, seed: Any) -> None:
     network = d5.networks.mlp(features=4, hidden=3, classes=2)
-    with pytest.raises(
-        UsageError, match=r"^seed: got .*; allowed: a whole number from 0 to 2\*\*63 - 1; remedy: seed=0"
-    ):
+    with pytest.raises(UsageError, match=r"^seed: got .*; allowed: an integer from 0 to 2\*\*63 - 1; remedy: seed=0"):
         d5.framework(framework).executor(network, seed=seed)
 
 

@@ -111,7 +111,7 @@ def test_inputs_that_are_no_specifications(made: Maker) -> None:
 @ALL
 def test_seeds_that_are_none(made: Maker) -> None:
     for seed in ("1", 1.0, None, True):
-        with pytest.raises(UsageError, match=r"got .* as seed; allowed: a whole number; remedy: seed=0"):
+        with pytest.raises(UsageError, match=r"got .* as seed; allowed: an integer; remedy: seed=0"):
             made(seed=seed)
     assert made(seed=np.int64(3)).seed == 3
 

@@ -399,7 +399,7 @@ def test_extents_are_told_apart() -> None:
     )
     assert [str(spec) for spec in specs] == ["int8[T, N, 2]", "b[?0]"]
     many = {"x": TensorSpec(shape=("A", "B", "C", "D", "E"))}
-    with pytest.raises(UsageError, match=r"the inputs of f have the symbolic extents .*; allowed: up to 4"):
+    with pytest.raises(UsageError, match=r"the inputs of f have the symbolic dimensions .*; allowed: up to 4"):
         output_specs("f", many, lambda given: [])
 
 

@@ -182,5 +182,5 @@ def test_an_operator_with_one_output_unused_and_a_wrong_number_of_gradients() ->
 
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(TF.operator(Short())(x, x)[0])
-    with pytest.raises(OperatorError, match=r"Short\.backward returned 0 gradients; allowed: one an input, 2"):
+    with pytest.raises(OperatorError, match=r"Short\.backward returned 0 gradients; allowed: one per input, 2"):
         tape.gradient(total, x)

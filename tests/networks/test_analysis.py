@@ -198,26 +198,26 @@ def test_what_is_no_network(got: Any, remedy: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: analyse(lenet()), "the extent 'N' of an input is not known; remedy: batch="),
-        (lambda: analyse(lenet(), 0), "got batch = 0; allowed: a whole number from 1 to 2147483647"),
-        (lambda: analyse(lenet(), 2**31), "got batch = 2147483648; allowed: a whole number from 1 to 2147483647"),
+        (lambda: analyse(lenet()), "the dimension 'N' of an input is not known; remedy: batch="),
+        (lambda: analyse(lenet(), 0), "got batch = 0; allowed: an integer from 1 to 2147483647"),
+        (lambda: analyse(lenet(), 2**31), "got batch = 2147483648; allowed: an integer from 1 to 2147483647"),
         (lambda: analyse(lenet(), 10**20), "got batch = 100000000000000000000; allowed"),
         (lambda: analyse(lenet(), extents={"N": 2**31}), "got N = 2147483648; allowed"),
         (
             lambda: analyse(lenet(), 4, extents={"N": 3}),
-            "no extent of an input is left for the batch size: got batch = 4 beside N = 3, inputs ",
+            "no dimension of an input is left for the batch size: got batch = 4 beside N = 3, inputs ",
         ),
-        (lambda: analyse(fixed(), 4), "no extent of an input is left for the batch size: got batch = 4, inputs "),
+        (lambda: analyse(fixed(), 4), "no dimension of an input is left for the batch size: got batch = 4, inputs "),
         (
             lambda: analyse(sequence(), 4),
-            "the extent 'T' of an input is not known, and no batch size; remedy: extents={'T': …}, on the command line "
-            "--extent T=…",
+            "the dimension 'T' of an input is not known, and no batch size; remedy: extents={'T': …}, on the command "
+            "line --extent T=…",
         ),
         (lambda: analyse(sequence(), 4, extents={"N": 3}), "is left for the batch size: got batch = 4 beside N = 3"),
-        (lambda: analyse(lenet(), extents=[3]), "got extents=[3]; allowed: a mapping from names to whole numbers"),
-        (lambda: analyse(lenet(), extents={3: 3}), "no input has an extent 3; allowed: N"),
-        (lambda: analyse(lenet(), extents={"M": 2}), "no input has an extent 'M'; allowed: N"),
-        (lambda: analyse(lenet(), extents={"N": 1.5}), "got N = 1.5; allowed: a whole number"),
+        (lambda: analyse(lenet(), extents=[3]), "got extents=[3]; allowed: a mapping from names to integers"),
+        (lambda: analyse(lenet(), extents={3: 3}), "no input has a symbolic dimension 3; allowed: N"),
+        (lambda: analyse(lenet(), extents={"M": 2}), "no input has a symbolic dimension 'M'; allowed: N"),
+        (lambda: analyse(lenet(), extents={"N": 1.5}), "got N = 1.5; allowed: an integer"),
     ],
 )
 def test_bad_arguments(call: Any, message: str) -> None:

@@ -246,5 +246,5 @@ def test_a_network_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("seed", ["a", 1.5, None, [1], -1, True])
 def test_a_seed_is_a_whole_number(seed: Any) -> None:
-    with pytest.raises(NetworkError, match=r"got the seed .*; allowed: a whole number of at least 0"):
+    with pytest.raises(NetworkError, match=r"got the seed .*; allowed: an integer of at least 0"):
         mlp(**SMALL, seed=seed)

@@ -157,15 +157,15 @@ def test_sums_by_type_are_of_what_is_known_the_largest_first() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"batches": []}, r"batches=\[\]; allowed: whole numbers of at least 1"),
-        ({"batches": [4, 0]}, "batches=.*allowed: whole numbers of at least 1"),
+        ({"batches": []}, r"batches=\[\]; allowed: integers of at least 1"),
+        ({"batches": [4, 0]}, "batches=.*allowed: integers of at least 1"),
         ({"batches": [True]}, "batches="),
         ({"batches": 4}, "batches=4"),
         ({"batches": [1, 2, 1]}, r"batches=\[1, 2, 1\]; allowed: .* each once"),
-        ({"seed": "a"}, "seed='a'; allowed: a whole number"),
+        ({"seed": "a"}, "seed='a'; allowed: an integer"),
         ({"seed": 1.5}, "seed=1.5; allowed"),
         ({"batches": "16"}, "batches='16'"),
-        ({"repetitions": 0}, "repetitions=0; allowed: a whole number from 1 to 10000"),
+        ({"repetitions": 0}, "repetitions=0; allowed: an integer from 1 to 10000"),
         ({"repetitions": 1.5}, "repetitions=1.5"),
         ({"framework": "pytroch"}, "unknown framework 'pytroch'"),
     ],
@@ -213,9 +213,9 @@ def test_no_network_and_a_batch_that_is_too_large_are_refused() -> None:
 
 
 def test_a_batch_size_needs_an_extent() -> None:
-    with pytest.raises(NetworkError, match="no extent of an input is left for the batch size"):
+    with pytest.raises(NetworkError, match="no dimension of an input is left for the batch size"):
         layer_times(mlp(), "reference", [1], extents={"N": 3})
-    with pytest.raises(NetworkError, match="no input has an extent 'length'"):
+    with pytest.raises(NetworkError, match="no input has a symbolic dimension 'length'"):
         layer_times(mlp(), "reference", [1], extents={"length": 3})
 
 

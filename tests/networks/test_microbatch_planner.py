@@ -118,7 +118,7 @@ def test_parts_that_no_limit_asks_for_have_to_be_proved_faster(
         plan = plan_microbatches(convolutions(), 4, limit)
         assert plan.parts["Conv_2"] == parts
         assert plan.whole == (parts == (4,))
-        assert ("leave it whole" in str(plan)) == plan.whole
+        assert ("do not divide" in str(plan)) == plan.whole
         told = f"faster: 4 x 1 takes {times - 0.1:.2f} to {times:.2f} of the time undivided"
         assert plan.layers["Conv_1"].reason == (told if times < 1 else f"not shown to be {told}")
         assert plan.layers["Conv_1"].ratio == Interval(low=times - 0.1, high=times, confidence=0.95)
@@ -160,21 +160,21 @@ def test_what_is_not_the_limit_reads_otherwise(
 @pytest.mark.parametrize(
     ("kind", "keywords", "message"),
     [
-        (UsageError, {"batch": 0}, "got a batch of 0; allowed: a whole number of at least 1"),
-        (UsageError, {"batch": 2.5}, "got a batch of 2.5; allowed: a whole number of at least 1"),
-        (UsageError, {"sizes": []}, "got sizes=[]; allowed: whole numbers from 1 to 4, at least one, or one of undiv"),
-        (UsageError, {"sizes": 2}, "got sizes=2; allowed: whole numbers from 1 to 4"),
-        (UsageError, {"seed": 0.5}, "plan_microbatches: got seed=0.5; allowed: a whole number from 0"),
+        (UsageError, {"batch": 0}, "got a batch of 0; allowed: an integer of at least 1"),
+        (UsageError, {"batch": 2.5}, "got a batch of 2.5; allowed: an integer of at least 1"),
+        (UsageError, {"sizes": []}, "got sizes=[]; allowed: integers from 1 to 4, at least one, or one of undiv"),
+        (UsageError, {"sizes": 2}, "got sizes=2; allowed: integers from 1 to 4"),
+        (UsageError, {"seed": 0.5}, "plan_microbatches: got seed=0.5; allowed: an integer from 0"),
         (UsageError, {"framework": None}, "plan_microbatches: got framework=None; allowed: a name"),
         (UsageError, {"nodes": [["Conv_1"]]}, "got nodes=[['Conv_1']]; allowed: a list of names"),
         (UsageError, {"sizes": "all"}, "unknown sizes 'all'; allowed: undivided, powers, any, or a list of sizes"),
-        (UsageError, {"sizes": [0, 2]}, "got sizes=[0, 2]; allowed: whole numbers from 1 to 4"),
+        (UsageError, {"sizes": [0, 2]}, "got sizes=[0, 2]; allowed: integers from 1 to 4"),
         (
             UsageError,
             {"limit_bytes": 0.5},
-            "got limit_bytes=0.5; allowed: None, or a whole number of at least 0; remedy",
+            "got limit_bytes=0.5; allowed: None, or an integer of at least 0; remedy",
         ),
-        (UsageError, {"rounds": 2}, "got rounds=2; allowed: a whole number of at least 3"),
+        (UsageError, {"rounds": 2}, "got rounds=2; allowed: an integer of at least 3"),
         (UsageError, {"nodes": "Conv_1"}, "got nodes='Conv_1'; allowed: a list of names"),
         (NetworkError, {"nodes": ["Conv_9"]}, "no node 'Conv_9' to measure; allowed: Conv_1, Tanh_1"),
     ],

@@ -159,8 +159,8 @@ def test_one_part_is_left_whole() -> None:
         ({"Conv_9": [3, 2]}, "no node 'Conv_9' in the network; allowed: Conv_1, Relu_1"),
         ({3: [3, 2]}, "no node 3 in the network; allowed: Conv_1, Relu_1"),
         ({"SoftmaxCrossEntropyLoss_1": [3, 2]}, "is not known to compute each sample by itself; allowed: AveragePool"),
-        ({"Conv_1": [3, 0]}, "got a part of 0 for 'Conv_1'; allowed: a whole number of at least 1"),
-        ({"Conv_1": [1.5, 2.5]}, "got a part of 1.5 for 'Conv_1'; allowed: a whole number of at least 1"),
+        ({"Conv_1": [3, 0]}, "got a part of 0 for 'Conv_1'; allowed: an integer of at least 1"),
+        ({"Conv_1": [1.5, 2.5]}, "got a part of 1.5 for 'Conv_1'; allowed: an integer of at least 1"),
         ({"Conv_1": "32"}, "got '32' for 'Conv_1'; allowed: a list of sizes"),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_missing_file_a_folder_and_another_type_are_refused(tmp_path: Path) ->
     for path, said in ((tmp_path / "none.onnx", r"none\.onnx is not there"), (tmp_path, "' is a folder")):
         with pytest.raises(NetworkError, match=f"{said}; allowed: an ONNX file or an onnx.ModelProto"):
             Network.from_onnx(path)
-    with pytest.raises(NetworkError, match="the file /dev/null is no regular file; allowed: an ONNX file"):
+    with pytest.raises(NetworkError, match="the file /dev/null is not a regular file; allowed: an ONNX file"):
         Network.from_onnx("/dev/null")
     with pytest.raises(NetworkError, match="got an empty path; allowed: an ONNX file"):
         Network.from_onnx("")
@@ -449,7 +449,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         network.with_weights(tmp_path / "w.pt")
     with pytest.raises(NetworkError, match=r"the file .* is a folder; allowed: a \.safetensors or an \.onnx file"):
         network.with_weights(tmp_path)
-    with pytest.raises(OutputError, match=r"the weights cannot be written to .*none/w \(.*none is no folder"):
+    with pytest.raises(OutputError, match=r"the weights cannot be written to .*none/w \(.*none is not a folder"):
         network.save_weights(tmp_path / "none" / "w")
 
 

@@ -438,40 +438,43 @@ def test_a_language_model_does_not_see_what_follows(name: str) -> None:
     [
         (lambda: lenet(activation="tnh"), "unknown activation 'tnh'; allowed: tanh, relu"),
         (lambda: lenet(pooling="mean"), "unknown pooling 'mean'; allowed: average, max"),
-        (lambda: lenet(classes=0), "got classes = 0; allowed: a whole number of at least 1"),
+        (lambda: lenet(classes=0), "got classes = 0; allowed: an integer of at least 1"),
         (lambda: lenet(dtype="int8"), "unknown dtype 'int8' of a network; allowed: float32, float64"),
-        (lambda: mlp(hidden=2.5), "got hidden = 2.5; allowed: a whole number"),  # type: ignore[arg-type]
-        (lambda: mlp(features=True), "got features = True; allowed: a whole number"),
+        (lambda: mlp(hidden=2.5), "got hidden = 2.5; allowed: an integer"),  # type: ignore[arg-type]
+        (lambda: mlp(features=True), "got features = True; allowed: an integer"),
         (lambda: mlp(dropout=1.0), "got dropout = 1.0; allowed: a number from 0 up to, not including, 1"),
         (lambda: mlp(dropout="half"), "got dropout = 'half'; allowed"),  # type: ignore[arg-type]
         (lambda: resnet(depth=9), "a resnet of depth 9 does not exist; allowed: 6n + 2"),
         (lambda: resnet(depth=2), "a resnet of depth 2 does not exist"),
-        (lambda: resnet(depth="44"), "got depth = '44'; allowed: a whole number"),  # type: ignore[arg-type]
+        (lambda: resnet(depth="44"), "got depth = '44'; allowed: an integer"),  # type: ignore[arg-type]
         (lambda: alexnet(image=62), "got image = 62 for AlexNet; allowed: at least 63"),
         (lambda: alexnet(dropout=1.0), "got dropout = 1.0; allowed: a number from 0 up to, not including, 1"),
         (lambda: densenet121(image=28), "got image = 28 for 4 dense blocks; allowed: at least 29"),
-        (lambda: densenet121(blocks=()), "got blocks = (); allowed: whole numbers, such as"),
+        (lambda: densenet121(blocks=()), "got blocks = (); allowed: integers, such as"),
         (lambda: googlenet(image=64), "got image = 64 with auxiliary classifiers; allowed: at least 65; remedy: aux"),
-        (lambda: gpt(width=10, heads=4), "4 heads do not divide a width of 10; allowed: heads that do"),
+        (lambda: gpt(width=10, heads=4), "4 heads do not divide a width of 10; allowed: a divisor of the width"),
         (lambda: gpt(length=8, positions=7), "got 7 positions for 8 tokens; allowed: positions of at least"),
-        (lambda: lstm_language_model(layers=0), "got layers = 0; allowed: a whole number"),
+        (lambda: lstm_language_model(layers=0), "got layers = 0; allowed: an integer"),
         (lambda: mobilenet_v2(multiplier=0.0), "got multiplier = 0.0; allowed: a number above 0"),
         (lambda: squeezenet(image=34), "got image = 34 for SqueezeNet; allowed: at least 35"),
         (lambda: vgg(depth=12), "a vgg of depth 12 does not exist; allowed: 11, 13, 16, 19"),
         (lambda: vgg(image=31), "got image = 31 for VGG; allowed: at least 32"),
         (lambda: wide_resnet(depth=12), "a wide resnet of depth 12 does not exist; allowed: 6n + 4"),
-        (lambda: resnet18_small(width=0), "got width = 0; allowed: a whole number"),
-        (lambda: resnet50(image=0), "got image = 0; allowed: a whole number"),
-        (lambda: resnet50(blocks=(3, 4, 6)), "got blocks = (3, 4, 6); allowed: four whole numbers, such as"),
-        (lambda: resnet50(blocks=(3, 4, 0, 3)), "got blocks = 0; allowed: a whole number of at least 1"),
-        (lambda: resnet50(blocks=50), "got blocks = 50; allowed: four whole numbers"),  # type: ignore[arg-type]
-        (lambda: inception(image=-1), "got image = -1; allowed: a whole number"),
-        (lambda: transformer(width=10, heads=4), "4 heads do not divide a width of 10; allowed: heads that do"),
+        (lambda: resnet18_small(width=0), "got width = 0; allowed: an integer"),
+        (lambda: resnet50(image=0), "got image = 0; allowed: an integer"),
+        (lambda: resnet50(blocks=(3, 4, 6)), "got blocks = (3, 4, 6); allowed: four integers, such as"),
+        (lambda: resnet50(blocks=(3, 4, 0, 3)), "got blocks = 0; allowed: an integer of at least 1"),
+        (lambda: resnet50(blocks=50), "got blocks = 50; allowed: four integers"),  # type: ignore[arg-type]
+        (lambda: inception(image=-1), "got image = -1; allowed: an integer"),
+        (
+            lambda: transformer(width=10, heads=4),
+            "4 heads do not divide a width of 10; allowed: a divisor of the width",
+        ),
         (lambda: transformer(length=8, positions=7), "got 7 positions for 8 tokens; allowed: positions of at least"),
-        (lambda: transformer(positions=0), "got positions = 0; allowed: a whole number"),
+        (lambda: transformer(positions=0), "got positions = 0; allowed: an integer"),
         (lambda: transformer(gelu="tanh"), "unknown gelu 'tanh'; allowed: operator, erf"),
         (lambda: transformer(dropout=-0.1), "got dropout = -0.1; allowed: a number from 0"),
-        (lambda: lstm(length=0), "got length = 0; allowed: a whole number"),
+        (lambda: lstm(length=0), "got length = 0; allowed: an integer"),
         *(
             (lambda make=make: make(loss="mse"), "unknown loss 'mse'; allowed: cross_entropy, mean_squared_error")
             for make, _ in SMALL.values()

@@ -247,7 +247,7 @@ def test_shapes_and_arguments_that_are_refused() -> None:
     ):
         with pytest.raises(ShapeError, match="int32"):
             op.forward(*wrong)
-    with pytest.raises(ShapeError, match="one a sample, 7"):
+    with pytest.raises(ShapeError, match="one per sample, 7"):
         op.forward(x, labels, label_lengths[:3], input_lengths)
     with pytest.raises(ShapeError, match=r"got blank=5 .* allowed: below 5"):
         CTCLoss(blank=5).forward(x, labels, label_lengths, input_lengths)

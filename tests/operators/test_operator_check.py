@@ -227,27 +227,27 @@ def test_nan_that_spreads_is_seen_without_a_reference() -> None:
         check_forward(changed(ReLU, forward=forward)(), X, strict=False)
     swallowed = changed(ReLU, forward=lambda self, x: np.fmax(x, 0).astype(x.dtype))()
     report = check_forward(swallowed, X, strict=False)
-    assert any("only a reference can tell whether that is meant" in row.note for row in report.rows)
+    assert any("only a reference can decide whether that is intended" in row.note for row in report.rows)
 
 
 def test_empty_inputs() -> None:
     def forward(self: Any, x: Any) -> Any:
         return x / x[0].sum() * x[0].sum()
 
-    with pytest.raises(OperatorError, match=r"forward, extent 3 cut to 0: Wrong.forward raised IndexError"):
+    with pytest.raises(OperatorError, match=r"forward, dimension 3 cut to 0: Wrong.forward raised IndexError"):
         check_forward(changed(ReLU, forward=forward)(), X, strict=False)
     report = check_forward(Max(), X)
-    assert rows(report)["forward, extent 4 cut to 0"].verdict == "refused"
-    assert rows(report)["forward, extent 3 cut to 0"].verdict == "passed"
+    assert rows(report)["forward, dimension 4 cut to 0"].verdict == "refused"
+    assert rows(report)["forward, dimension 3 cut to 0"].verdict == "passed"
 
 
 def test_a_wrong_value_of_nothing_and_of_no_axes() -> None:
     def total(self: Any, x: Any) -> Any:
         return x.sum(dtype=x.dtype) if x.size > 1 else x.sum(dtype=x.dtype) + x.dtype.type(1)
 
-    with pytest.raises(OperatorError, match=r"forward, extent 3 cut to 0: output 0: at \[\] got 1.0, expected 0.0"):
+    with pytest.raises(OperatorError, match=r"forward, dimension 3 cut to 0: output 0: at \[\] got 1.0, expected 0.0"):
         check_forward(changed(Sum, forward=total)(), X, reference=lambda x: x.sum(), strict=False)
-    with pytest.raises(OperatorError, match=r"forward, without axes: output 0: at \[\]"):
+    with pytest.raises(OperatorError, match=r"forward, rank 0: output 0: at \[\]"):
         check_forward(changed(Sum, forward=total)(), X, reference=lambda x: x.sum(), strict=False)
 
 
@@ -373,7 +373,7 @@ def test_swallowed_nan_is_told_of_every_input() -> None:
     inputs = [normal(3, 4), normal(3, 4)]
     report = check_forward(Larger(), inputs, strict=False)
     found = [row for row in report.rows if row.check == "forward, NaN in an input"]
-    assert [row.verdict for row in found] == ["not judged"]
+    assert [row.verdict for row in found] == ["not evaluated"]
     for number in (0, 1):
         assert re.search(rf"NaN in input {number} at \[0, 0\] gives -?\d", check_story(Larger(), inputs, number))
 
@@ -429,7 +429,7 @@ def test_what_was_not_judged_is_not_called_passed() -> None:
         check_forward(IPow(2), [np.ones(3)], dtypes=["float64"]) + check_gradient(IPow(2), [np.zeros((0, 3))]),
     ):
         assert report.values == 0
-        assert "IPow on NumPy: no value was judged, since there was nothing to compare with" in str(report)
+        assert "IPow on NumPy: no value was evaluated, since there was nothing to compare with" in str(report)
         assert ": passed" not in str(report)
     # And one of rank 0.
     assert check_forward(IPow(2), [np.arange(6)], reference=lambda x: x * x).values == 6 + 1
@@ -446,8 +446,12 @@ def test_the_table_has_eighty_columns_and_says_what_its_words_mean() -> None:
         assert line.startswith(row.check)
         assert line.rstrip().endswith(row.verdict)
         assert len(line) <= 80
-    assert {row.verdict for row in report.rows} == {"passed", "refused", "not judged"}
-    for word in ("refused: the operator does not take", "not judged: there is nothing to", "ulps: the error in units"):
+    assert {row.verdict for row in report.rows} == {"passed", "refused", "not evaluated"}
+    for word in (
+        "refused: the operator does not take",
+        "not evaluated: there is nothing to",
+        "ulps: the error in units",
+    ):
         assert word in text.getvalue()
 
 
@@ -582,10 +586,11 @@ CONDUCT: dict[str, tuple[type[Any], str, str | None]] = {
         r"Wrong on NumPy: [12] of \d checks failed\n  inputs are not changed",
         None,
     ),
-    "kept": (Keeps, r"outputs are left alone: Keeps.forward wrote to the outputs of an earlier call", None),
+    "kept": (Keeps, r"returned outputs are not changed: Keeps.forward wrote to the outputs of an earlier call", None),
     "kept, on PyTorch": (
         KeepsTensor,
-        r"KeepsTensor on pytorch: 1 of \d+ checks failed\n  outputs are left alone: KeepsTensor.forward wrote to",
+        r"KeepsTensor on pytorch: 1 of \d+ checks failed\n  returned outputs are not changed: "
+        r"KeepsTensor.forward wrote to",
         "pytorch",
     ),
     "alias": (
@@ -639,8 +644,8 @@ def _random(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any)
         (_writes(0), r"Wrong\.backward changed input 0 in place"),
         (_writes(1), r"Wrong\.backward changed gradient by output 0 in place"),
         (_writes(2), r"Wrong\.backward changed output 0 in place"),
-        (_keeps, r"gradients are left alone: Wrong\.backward wrote to the gradients of an earlier call"),
-        (_random, r"backward is repeatable: Wrong\.backward gave other bits"),
+        (_keeps, r"returned gradients are not changed: Wrong\.backward wrote to the gradients of an earlier call"),
+        (_random, r"backward is repeatable: Wrong\.backward gave different bits"),
     ],
 )
 def test_what_backward_must_not_do(body: Any, told: str) -> None:
@@ -665,8 +670,8 @@ def test_outputs_that_are_not_as_specs_says(forward: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        (lambda g: (), "returned 0 gradients; allowed: one an input, 1"),
-        (lambda g: (g, g), "returned 2 gradients; allowed: one an input, 1"),
+        (lambda g: (), "returned 0 gradients; allowed: one per input, 1"),
+        (lambda g: (g, g), "returned 2 gradients; allowed: one per input, 1"),
         (lambda g: g, "returned ndarray; allowed: a tuple of gradients"),
         (lambda g: (None,), "returned None as the gradient by input 0"),
         (lambda g: (g[0],), r"gradient by input 0: got float32\[4\], expected float32\[3, 4\]"),
@@ -686,7 +691,7 @@ def test_needs_are_honoured() -> None:
         a, b = inputs
         return output_grads[0] @ b.T if needs[1] else 0 * a, a.T @ output_grads[0]
 
-    with pytest.raises(OperatorError, match=r"needs, input 0 alone: Wrong.backward gives another gradient by input 0"):
+    with pytest.raises(OperatorError, match=r"needs, input 0 only: Wrong.backward gives another gradient by input 0"):
         check_gradient(changed(MatMul, backward=backward)(), [normal(3, 4), normal(4, 2)], strict=False)
 
 
@@ -871,7 +876,7 @@ def test_a_framework_without_float64_is_held_to_numpy() -> None:
     report = check_forward(IPow(3), X, framework="openvino")
     assert rows(report)["forward, float32, against float64 on NumPy"].values
     report = check_gradient(IPow(3), X, framework="openvino")
-    assert "gradients on NumPy are" in rows(report)["gradient in float64 on openvino"].note
+    assert "gradients are checked on NumPy" in rows(report)["gradient in float64 on openvino"].note
     assert {"gradient by input 0", "backward, float32, against float64"} <= set(rows(report))
     with pytest.raises(OperatorError, match="gradient by input 0: output 0: d output 0"):
         check_gradient(scaled(IPow, 1 + 1e-6)(3), X, framework="openvino")
@@ -896,7 +901,7 @@ def test_where_nothing_can_be_judged_nothing_passes() -> None:
         IPow, forward=lambda self, x: x + x.dtype.type(1e-3) * np.sin(1e9 * x.astype(float)).astype(x.dtype)
     )
     for shape in ((3, 4), (20, 20)):
-        with pytest.raises(OperatorError, match="the differences do not settle, so that no gradient can be judged"):
+        with pytest.raises(OperatorError, match="the differences do not settle, so that no gradient can be evaluated"):
             check_gradient(rough(1), [normal(*shape)], dtypes=["float32"], strict=False)
 
 
@@ -906,7 +911,7 @@ def test_inputs_without_gradients() -> None:
             raise AssertionError("nobody needs a gradient")
 
     report = check_gradient(Whole(2), [np.arange(6)])
-    assert [row.verdict for row in report.rows] == ["not judged"]
+    assert [row.verdict for row in report.rows] == ["not evaluated"]
     assert check_forward(Whole(2), [np.arange(6).reshape(2, 3)], reference=lambda x: x * x)
 
 
@@ -965,7 +970,7 @@ DEATHS = {
     "exit": ("std::_Exit(3);", r"Made ended its process with the status 3 in forward on float32 inputs"),
     "empty alone": (
         "if (x.size() == 0) std::abort(); " + CUBE[0],
-        r"SIGABRT .* in forward on inputs with the extent 3 cut to 0",
+        r"SIGABRT .* in forward on inputs with the dimension 3 cut to 0",
     ),
     "throw in OpenMP": (
         "\n#pragma omp parallel for\nfor (int64_t i = 0; i < x.size(); ++i) { if (i > 2) throw 1; y[i] = x[i]; }",
@@ -1123,6 +1128,6 @@ def test_a_gradient_that_is_written_though_nobody_wants_it_ends_the_child_alone(
     values = [normal(4, 5), normal(4, 5)]
     with pytest.raises(
         OperatorError,
-        match=r"Product uses the gradient by an input that nobody wants, .*with a gradient by input 0 alone",
+        match=r"Product uses the gradient by an input that needs none, .*with a gradient by input 0 only",
     ):
         check_gradient(Product(), values)

@@ -92,7 +92,7 @@ def test_a_loss_that_forgets_the_gradient_it_is_given_is_told() -> None:
     with pytest.raises(
         OperatorError,
         match=r"backward is linear: gradient by input 0: for gradients by the outputs around -\d\S* got .* at "
-        r"\[\d, \d\], expected .* the sum of what it gives for each of them alone; 12 of 12 elements are wrong",
+        r"\[\d, \d\], expected .* the sum of what it gives for each of them by itself; 12 of 12 elements are wrong",
     ):
         check_gradient(Loss(), X)
 
@@ -241,7 +241,7 @@ def test_a_gradient_that_is_wrong_beside_one_that_nobody_wants() -> None:
             return dy * b * c, dy * a * c * (3 if tuple(needs) == (True, True, False) else 1), dy * a * b
 
     report = check_gradient(Product(), [normal(3, 4)] * 3, raises=False)
-    assert failed(report) == ["needs, inputs 0 and 1 alone"]
+    assert failed(report) == ["needs, inputs 0 and 1 only"]
     assert "another gradient by input 1 with needs=(True, True, False)" in report.story()
 
 
@@ -313,9 +313,7 @@ def test_what_the_inputs_cannot_show_is_told() -> None:
     for large in (1, 60):
         assert not note(size, normal(3, 4 * large))
         assert "all elements of input 0 are positive, and others were not" in note(size, np.abs(normal(3, 4 * large)))
-        assert "input 0 has the extent 1 along axis 0, where a sum is not told from a mean" in note(
-            size, normal(1, 12 * large)
-        )
+        assert "input 0 has the size 1 along axis 0, where a sum equals a mean" in note(size, normal(1, 12 * large))
 
 
 @pytest.mark.parametrize("name", ["matrix product", "softmax", "large layer norm"])

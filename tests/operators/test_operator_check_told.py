@@ -97,7 +97,7 @@ def test_a_forward_that_changes_its_inputs_is_not_told_as_backward(operator: d5.
 def test_a_forward_that_is_not_repeatable_is_not_told_as_backward() -> None:
     told = _failed(check_gradient(Counts(), [X], raises=False))
     assert list(told) == ["forward, before backward"]
-    assert "Counts.forward gave other bits for the same inputs" in told["forward, before backward"]
+    assert "Counts.forward gave different bits for the same inputs" in told["forward, before backward"]
 
 
 def test_a_backward_is_told_beside_a_forward_that_is_wrong_too() -> None:
@@ -134,7 +134,7 @@ def test_on_a_framework_what_forward_does_is_told_as_forwards() -> None:
 
     told = _failed(check_gradient(Random(), [X], framework="pytorch", raises=False))
     assert list(told) == ["forward, before backward"]
-    assert "Random.forward gave other bits" in told["forward, before backward"]
+    assert "Random.forward gave different bits" in told["forward, before backward"]
 
 
 def test_nothing_is_cut_away_that_whole_numbers_point_to() -> None:
@@ -172,10 +172,10 @@ class Beyond(Rows):
     given = ("--shape", "4x3", "--shape", "5", "--dtype", "float32", "--dtype", "int64")
     answer = deep5("check", "operator", "own.py:Rows", *given)
     assert (answer.status, answer.err) == (0, "")
-    assert "forward, extent 5 cut to 0" in answer.out
+    assert "forward, dimension 5 cut to 0" in answer.out
     answer = deep5("check", "operator", "own.py:Beyond", *given)
     assert answer.status == 3
-    assert "throw where a whole number that is an index is out of range" in answer.err
+    assert "throw where an integer that is an index is out of range" in answer.err
 
 
 @pytest.mark.parametrize("limit", [float("nan"), float("inf"), 0, -1.0, "3", True, None])
@@ -198,7 +198,7 @@ def test_long_doubles_are_refused() -> None:
 
 
 def test_a_source_that_is_no_text_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"Made: got source = 3; allowed: C\+\+ as a text"):
+    with pytest.raises(UsageError, match=r"Made: got source = 3; allowed: C\+\+ as a string"):
         check_forward(_cpp("", source=3), [X])
 
 

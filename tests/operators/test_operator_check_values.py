@@ -141,7 +141,7 @@ def test_memory_is_numpys_again_afterwards() -> None:
         ("for (auto &v : y) v = 1; y.data()[-1] = 0;", r"wrote 8 bytes before the first element of a tensor"),
         (
             "for (int64_t i = 0; i + 1 < x.size(); ++i) y[i] = 2 * x[i];",
-            r"leaves 1 of 12 elements of output 0 as they were found in forward on float64 inputs",
+            r"leaves 1 of 12 elements of output 0 unwritten in forward on float64 inputs",
         ),
     ],
 )
@@ -234,9 +234,9 @@ def test_results_that_are_kept_by_shape() -> None:
     # State that another object finds, too, cannot be distinguished from a constant: the report says so.
     shared = changed(forward=lambda self, x: _kept(SHARED, x))
     report = d5.check_forward(shared, [X], raises=False)
-    assert rows(report)["forward, other values"].verdict == "not judged"
+    assert rows(report)["forward, other values"].verdict == "not evaluated"
     assert not report.values
-    assert "no value was judged" in report.verdict
+    assert "no value was evaluated" in report.verdict
     with pytest.raises(OperatorError, match="forward, other values: output 0"):
         d5.check_forward(shared, [X], reference=lambda x: 2 * x)
     constant = changed(forward=lambda self, x: d5.array_namespace(x).zeros_like(x))
@@ -252,10 +252,12 @@ def _odd(self: Any, x: Any) -> Any:
 
 def test_wrong_for_sizes_that_were_not_given() -> None:
     report = rows(d5.check_forward(changed(forward=_odd), [X[:2]], reference=lambda x: 2 * x, raises=False))
-    assert report["forward, all extents one more"].verdict == "FAILED"
+    assert report["forward, all dimensions one more"].verdict == "FAILED"
     report = rows(d5.check_forward(Double(), [X[:2]], reference=lambda x: 2 * x))
     assert (
-        report["forward, all extents one more"].verdict == report["forward, all extents one less"].verdict == "passed"
+        report["forward, all dimensions one more"].verdict
+        == report["forward, all dimensions one less"].verdict
+        == "passed"
     )
 
 

@@ -281,7 +281,7 @@ def test_what_torch_cannot_trace_is_refused_with_the_reason() -> None:
 WRONG: dict[str, tuple[Callable[..., Any], str, Callable[..., Any], str]] = {
     "count": (
         *(lambda x: (x, x), r"Broken\.forward returned 2 outputs; allowed: 1"),
-        *(lambda x: (x, x), r"Broken\.backward returned 2 gradients; allowed: one an input, 1"),
+        *(lambda x: (x, x), r"Broken\.backward returned 2 gradients; allowed: one per input, 1"),
     ),
     "shape": (
         *(lambda x: x[1:], r"Broken\.forward: output 0: got shape \(2, 2\), expected float32\[3, 2\]"),

@@ -50,7 +50,7 @@ FORWARDS: dict[str, tuple[Callable[..., Any], str]] = {
     "raises": (raising, r"Broken(\.forward raised| failed on tensorflow:) ValueError: an accident"),
 }
 BACKWARDS: dict[str, tuple[Callable[..., Any], str]] = {
-    "count": (lambda x: (), r"Broken\.backward returned 0 gradients; allowed: one an input, 1"),
+    "count": (lambda x: (), r"Broken\.backward returned 0 gradients; allowed: one per input, 1"),
     "shape": (lambda x: (x[:1, :],), r"gradient by input 0: got float32\[1, 2\], expected float32\[3, 2\]"),
     "dtype": (lambda x: (narrow(x),), r"gradient by input 0: got float64"),
     "none": (lambda x: (None,), r"backward returned None as the gradient by input 0"),
@@ -164,8 +164,8 @@ def test_gradients_that_are_asked_for_are_checked(backend: Backend, kind: str) -
         ([None, None, grads[2]], None, r"gradient (by output 0: got no array|0 is None)"),
         ([grads[2], None, grads[2]], None, rf"gradient (by output )?0: got {dtype}.*3.*, expected {dtype}.*4, 3"),
         ([other, None, grads[2]], None, rf"gradient (by output )?0: got float(32|16).*, expected {dtype}"),
-        (grads, (True,), "got 1 needs; allowed: one an input, 3"),
-        (grads, (True, True, True), "a gradient is asked for by input 2, which is int64"),
+        (grads, (True,), "got 1 needs; allowed: one per input, 3"),
+        (grads, (True, True, True), "a gradient is requested by input 2, which is int64"),
     ]
     for given, needs, text in asked:
         with pytest.raises(ShapeError, match=text):

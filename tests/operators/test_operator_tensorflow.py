@@ -118,7 +118,7 @@ def test_what_a_compiled_operator_throws_is_said() -> None:
         def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
             return (d5.TensorSpec(shape=(-3,), dtype="float32"),)
 
-    with pytest.raises(OperatorError, match="output 0 has the extent -3"):
+    with pytest.raises(OperatorError, match="output 0 has the dimension -3"):
         TF.operator(Negative(2))(tf.zeros(1))
 
 

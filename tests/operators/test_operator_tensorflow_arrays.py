@@ -172,19 +172,22 @@ def test_unknown_extents_are_computed_with(name: str) -> None:
 
 
 DECISIONS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "extent": (lambda xp, x: x if x.shape[0] == 1 else -x, r"it decides by the symbolic extent .*shape\[0\] and 1"),
-    "order": (lambda xp, x: x if x.size > 7 else -x, r"it decides by the symbolic extent .*; remedy: fix the extent"),
+    "extent": (lambda xp, x: x if x.shape[0] == 1 else -x, r"it decides by the symbolic dimension .*shape\[0\] and 1"),
+    "order": (
+        lambda xp, x: x if x.size > 7 else -x,
+        r"it decides by the symbolic dimension .*; remedy: fix the dimension",
+    ),
     "truth": (
         lambda xp, x: x if xp.any(x > 0) else -x,
         r"it decides by what an array holds \(bool\[\]\); allowed: wha",
     ),
     "number": (lambda xp, x: x * float(x[0, 0]), r"it decides by what an array holds \(float32\[\]\)"),
-    "range": (lambda xp, x: next(x for _ in range(x.shape[0])), "it decides by the symbolic extent"),
+    "range": (lambda xp, x: next(x for _ in range(x.shape[0])), "it decides by the symbolic dimension"),
     "numpy": (lambda xp, x: np.asarray(x) * 2, r"it decides by what an array holds \(float32\[\?, 3\]\)"),
     "len": (lambda xp, x: sum(row for row in x), r"len of float32\[\?, 3\]; allowed: arrays whose first dimension"),
     "writing": (lambda xp, x: x.__setitem__(0, x[1]), "it writes into an array; allowed: new arrays"),
     "indices": (lambda xp, x: x[xp.argsort(x[:, 0])], "it indexes with int64.*; remedy: xp.take"),
-    "share": (lambda xp, x: x * (1 / x.shape[0]), "it divides the symbolic extent .* as a number; .* remedy: x / n"),
+    "share": (lambda xp, x: x * (1 / x.shape[0]), "it divides the symbolic dimension .* as a number; .* remedy: x / n"),
     "kinds": (lambda xp, x: x + xp.astype(x, xp.int64), "float32 meets int64; allowed: pairs for which the array API"),
     "fraction": (lambda xp, x: xp.astype(x, xp.int32) * 0.5, "multiply of int32 and the number 0.5; allowed: a number"),
     "matrix": (lambda xp, x: x[None].T, r"\.T of float32\[1, \?, 3\]; allowed: two axes; remedy: \.mT"),

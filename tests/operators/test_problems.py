@@ -62,7 +62,7 @@ def test_uses_choose_and_an_unknown_one_is_told() -> None:
         problem_set("deepbench.conv", ("trainign",))
     with pytest.raises(UnknownName, match=r"unknown problem set 'deepbench.cnov'.*did you mean 'deepbench.conv'"):
         problem_set("deepbench.cnov")
-    with pytest.raises(UsageError, match=r"'deepbench\.all_reduce' are a table alone"):
+    with pytest.raises(UsageError, match=r"'deepbench\.all_reduce' are only a table"):
         problem_set("deepbench.all_reduce")
     with pytest.raises(UnknownName, match="table of DeepBench 'fft'"):
         problem_rows("fft")

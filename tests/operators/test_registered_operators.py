@@ -282,10 +282,10 @@ def test_names_and_domains_that_cannot_be_registered() -> None:
         with pytest.raises(UsageError, match=r"register_operator: got domain=.*; allowed: letters, digits, _ and -"):
             d5.register_operator("a", domain=domain)  # type: ignore[arg-type]
     for domain in ("ai.onnx", "ai.onnx.ml"):
-        with pytest.raises(UsageError, match="which is ONNX's own"):
+        with pytest.raises(UsageError, match="which belongs to ONNX"):
             d5.register_operator("IPow", domain=domain)
     for domain in ("deep5", "deep5.mine"):
-        own = rf"got the domain '{domain}' for IPow, which is deep5's own; remedy: one of your own, such as 'org\.exam"
+        own = rf"got the domain '{domain}' for IPow, which belongs to deep5; remedy: another one, such as 'org\.exam"
         with pytest.raises(UsageError, match=own):
             d5.register_operator("CTCLoss", domain=domain)(IPow)
         assert (domain, "CTCLoss") not in {*registered_operators()} or registered_operator(
@@ -356,12 +356,12 @@ def test_an_attribute_is_what_a_file_holds(what: str) -> None:
     ("value", "told"),
     [
         (None, r"power=None; remedy: leave it out"),
-        (1e300, r"power=1e\+300, which float32 does not hold: .*; remedy: a text"),
+        (1e300, r"power=1e\+300, which float32 does not hold: .*; remedy: a string"),
         ([0.5, -1e39], r"which float32 does not hold"),
         (2**70, r"power=1180591620717411303424, which takes more than 64 bits; remedy"),
         (np.uint64(1 << 63), r"takes more than 64 bits"),
         ([1, "a"], r"power=\[1, 'a'\]\); allowed: .* lists of one kind"),
-        (b"ab", r"power=b'ab'; remedy: a text"),
+        (b"ab", r"power=b'ab'; remedy: a string"),
         ({"a": 1}, r"power=\{'a': 1\}\); allowed: numbers"),
         (1j, r"power=1j\); allowed: numbers"),
         (np.ones((2, 2)), r"allowed: numbers"),
@@ -394,7 +394,7 @@ def test_specs_that_decides_by_a_symbolic_extent(decides: Any, told: str) -> Non
     d5.register_operator("Decides", domain=DOMAIN)(type("Decides", (IPow,), {"specs": specs}))
     build = d5.NetworkBuilder("symbolic")
     x = build.input("x", ("N", "M", 2))
-    remedy = r"; 'M', 'N' are symbolic, known when the network runs; allowed: .* remedy: compare numbers alone"
+    remedy = r"; 'M', 'N' are symbolic, known when the network runs; allowed: .* remedy: compare only numbers"
     with pytest.raises(OperatorError, match=rf"Decides\.specs raised {told}.*{remedy}"):
         build.op("Decides", x, domain=DOMAIN)
     node = build.op("Decides", x, domain=DOMAIN, outputs=1)  # specs is not called before the network is complete

@@ -216,8 +216,8 @@ def _specs(model: ir.Model) -> dict[str, TensorSpec]:
             node = value.producer()
             where = f"{node.op_type} node {node.name!r}" if node is not None else "the network"
             raise NetworkError(
-                f"the shape of {value.name!r} ({where}) depends on numbers that only a run knows; remedy: analyse what "
-                "comes before it, network.subnetwork"
+                f"the shape of {value.name!r} ({where}) depends on values that only a run determines; remedy: "
+                "analyze what comes before it, network.subnetwork"
             )
         extents = tuple(int(str(extent)) for extent in shape)
         found[_name(value)] = TensorSpec(shape=extents, dtype=str(value.dtype.numpy()))

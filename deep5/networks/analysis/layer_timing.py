@@ -187,14 +187,14 @@ def _checked(batches: Sequence[int], repetitions: int, seed: int) -> tuple[int, 
     sizes = tuple(batches) if isinstance(batches, Iterable) and not isinstance(batches, (str, bytes)) else ()
     if not sizes or not all(is_whole(batch) and batch >= 1 for batch in sizes) or len(set(sizes)) < len(sizes):
         raise UsageError(
-            f"got batches={brief(batches)}; allowed: whole numbers of at least 1, one or more, each once; remedy: "
+            f"got batches={brief(batches)}; allowed: integers of at least 1, one or more, each once; remedy: "
             "batches=[16, 1]"
         )
     if not is_whole(repetitions) or not 1 <= repetitions <= _MOST_REPETITIONS:
         raise UsageError(
-            f"got repetitions={brief(repetitions)}; allowed: a whole number from 1 to {_MOST_REPETITIONS}; "
+            f"got repetitions={brief(repetitions)}; allowed: an integer from 1 to {_MOST_REPETITIONS}; "
             "remedy: repetitions=10"
         )
     if not is_whole(seed):
-        raise UsageError(f"got seed={brief(seed)}; allowed: a whole number; remedy: seed=0")
+        raise UsageError(f"got seed={brief(seed)}; allowed: an integer; remedy: seed=0")
     return tuple(int(batch) for batch in sizes)

@@ -41,8 +41,8 @@ class Places(NamedTuple):
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether an error is one of deep5's, or an assertion in its code, which is a mistake of its own: neither is told
-    in other words."""
+    """Whether an error is one of deep5's, or an assertion in its code, which is deep5's mistake: neither is
+    reworded."""
     if not isinstance(error, AssertionError):
         return isinstance(error, Deep5Error)
     frames = [frame for frame, _ in _frames(error.__traceback__)]
@@ -88,7 +88,7 @@ def told_by(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return f"there is not enough memory ({first_line(error)})"
     if isinstance(error, RecursionError):
-        return "graphs or functions lie too deep in one another"
+        return "graphs or functions are nested too deeply"
     said = first_line(error)[:_LONGEST]
     return f"{type(error).__name__}: {said}" if isinstance(error, LookupError | AttributeError) else said
 

@@ -58,7 +58,7 @@ def check_operators(what: str, proto: onnx.ModelProto, nodes: Iterable[onnx.Node
     opset = next((entry.version for entry in proto.opset_import if not entry.domain), None)
     own = {function.name for function in proto.functions if not function.domain}
     for node in nodes:
-        operator = str(node.op_type)  # a text that is not UTF-8 comes as bytes
+        operator = str(node.op_type)  # a string that is not UTF-8 comes as bytes
         # Another version may still have it: then ONNX's checker says so.
         if opset is None or node.domain or operator in own or onnx.defs.has(operator, ""):
             continue
@@ -99,11 +99,11 @@ def check_output_shapes(what: str, proto: onnx.ModelProto) -> None:
     name = f"{what}: the output {missing[0]!r} has no shape"
     if (node := _foreign(proto, missing[0])) is not None:
         raise NetworkError(
-            f"{name}, and none follows: {called(node.name, node.op_type, node.output)} is of the domain "
+            f"{name}, and none can be inferred: {called(node.name, node.op_type, node.output)} is of the domain "
             f"{node.domain!r}, of which ONNX has no such operator and the model no such function; remedy: operators of "
             "ONNX, a function in the model, or, for a back-end that has the operator, a declared shape"
         )
-    raise NetworkError(f"{name}; remedy: declare it, with names for extents that vary")
+    raise NetworkError(f"{name}; remedy: declare it, with names for dimensions that vary")
 
 
 def _foreign(proto: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
@@ -143,7 +143,7 @@ def explained(proto: onnx.ModelProto, what: str, error: Exception) -> NetworkErr
     # A node of a nested graph may have such a name itself.
     if said is None or int(said[2]) >= len(proto.graph.node) or proto.graph.node[int(said[2])].op_type != said[1]:
         return NetworkError(f"{what} is not valid ONNX: {first_line(error)}")
-    # What follows from the inputs alone: declarations may contradict it.
+    # What follows from the inputs only: declarations may contradict it.
     free = onnx.ModelProto()
     free.CopyFrom(proto)
     del free.graph.value_info[:]
@@ -169,7 +169,7 @@ def explained(proto: onnx.ModelProto, what: str, error: Exception) -> NetworkErr
             return NetworkError(
                 f"{what} is not valid ONNX: the output {output.name!r} is declared as "
                 f"{type_name(ir.DataType(declared))}, but {this} computes {type_name(kind)}; remedy: declare that, or "
-                "put a Cast behind it"
+                "put a Cast after it"
             )
     inputs = ", ".join(f"{name!r} {_shown(values.get(name))}" for name in node.input if name)
     return NetworkError(

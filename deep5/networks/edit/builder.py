@@ -82,9 +82,7 @@ class NetworkBuilder:
 
     def __init__(self, name: str, *, dtype: str = "float32", seed: int = 0) -> None:
         if not is_whole(seed) or seed < 0:
-            raise NetworkError(
-                f"the network {name!r}: got the seed {brief(seed)}; allowed: a whole number of at least 0"
-            )
+            raise NetworkError(f"the network {name!r}: got the seed {brief(seed)}; allowed: an integer of at least 0")
         self.dtype = _dtype(dtype)
         self._seed = int(seed)
         self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": OPSET})
@@ -118,7 +116,7 @@ class NetworkBuilder:
         if ir.DataType.from_numpy(dtype) not in FLOATS:
             raise NetworkError(
                 f"parameter {name!r}: got the element type {dtype}; allowed: bfloat16, float16, float32, float64; "
-                "remedy for whole numbers: constant"
+                "remedy for integers: constant"
             )
         if initializer in (glorot_uniform, he_normal) and len(extents) < 2:
             raise NetworkError(
@@ -311,7 +309,7 @@ def _extents(what: str, shape: Any, *, symbolic: bool) -> tuple[int | str, ...]:
         for extent in extents
     ):
         raise NetworkError(
-            f"{what}: got the shape {shape!r}; allowed: a tuple of whole numbers of at least 0"
-            + (" and of names, such as 'N'" if symbolic else "; the extents of a parameter are fixed")
+            f"{what}: got the shape {shape!r}; allowed: a tuple of integers of at least 0"
+            + (" and of names, such as 'N'" if symbolic else "; the dimensions of a parameter are fixed")
         )
     return tuple(extent if isinstance(extent, str) else int(extent) for extent in extents)

@@ -210,7 +210,7 @@ def unused(name: Any, among: dict[str, Any], kind: str, what: str) -> str:
         NetworkError: The name is taken, or is not a nonempty string.
     """
     if not isinstance(name, str) or not name:
-        raise NetworkError(f"{what}: got {brief(name)} as a name; allowed: a text")
+        raise NetworkError(f"{what}: got {brief(name)} as a name; allowed: a string")
     if name in among:
         raise NetworkError(f"{what}: the name {name!r} is taken by another {kind}; remedy: another name")
     return name

@@ -83,8 +83,8 @@ def remove_node(model: ir.Model, name: str, bypass: str | None) -> ir.Model:
                 )
             if len(node.outputs) > 1 and any(value.uses() or is_output(graph, value) for value in node.outputs[1:]):
                 raise NetworkError(
-                    f"remove_node: of node {name!r} more than one output is used, and one value cannot stand for all; "
-                    "remedy: add_edge gives their users other sources first"
+                    f"remove_node: of node {name!r} more than one output is used, and one value cannot replace them "
+                    "all; remedy: add_edge gives their users other sources first"
                 )
         touched: list[ir.Node] = []
         for value in node.outputs:
@@ -239,7 +239,7 @@ def _redirect(graph: ir.Graph, value: ir.Value, source: ir.Value, node: str) -> 
         if not _stands_in(graph, source):
             raise NetworkError(
                 f"remove_node: {value.name!r} of node {node!r} is an output of the network, and {source.name!r} "
-                "cannot take its name; allowed: a value that a node computes, and that is no output"
+                "cannot take its name; allowed: a value that a node computes, and that is not an output"
             )
         value.name, source.name = f"{value.name}/removed", value.name
     value.replace_all_uses_with(source, replace_graph_outputs=True)

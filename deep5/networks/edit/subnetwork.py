@@ -94,8 +94,8 @@ def subnetwork(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -
         for value in begin:
             if value.is_initializer():
                 raise NetworkError(
-                    f"subnetwork: {value.name!r} is an initial value and goes along where it is used; allowed as "
-                    "inputs: what a node computes or the network is fed"
+                    f"subnetwork: {value.name!r} is an initial value, which is included where it is used; "
+                    "allowed as inputs: computed values and inputs of the network"
                 )
         kept = _between(begin, end)
         for value in begin:
@@ -120,7 +120,7 @@ def subnetwork(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -
         ]
         if needed:
             raise NetworkError(
-                f"subnetwork: {needed[0].name!r} goes into it, too; remedy: "
+                f"subnetwork: it also depends on {needed[0].name!r}; remedy: "
                 f"inputs={[*map(str, inputs), name_of(needed[0])]}"
             )
         graph.outputs.clear()

@@ -52,16 +52,16 @@ RULES: dict[str, Rule] = {
     **rules_trigonometric.RULES,
 }
 
-_SEQUENCE = "no gradient passes a sequence or an optional value"
-_QUANTISED = "whole numbers stand for floating-point ones"
+_SEQUENCE = "no gradient passes through a sequence or an optional value"
+_QUANTISED = "integers represent floating-point numbers"
 
 REFUSED: dict[str, str] = {
-    "BitCast": "the same bits as another type are no differentiable function",
+    "BitCast": "reinterpreting bits as another type is not differentiable",
     "ConcatFromSequence": _SEQUENCE,
     "DequantizeLinear": _QUANTISED,
     "DynamicQuantizeLinear": _QUANTISED,
     "Hardmax": "its result is constant wherever it is differentiable",
-    "MaxRoiPool": "regions of whole elements, which RoiAlign took the place of",
+    "MaxRoiPool": "it rounds regions to whole elements; RoiAlign replaced it",
     "Optional": _SEQUENCE,
     "OptionalGetElement": _SEQUENCE,
     "SequenceAt": _SEQUENCE,

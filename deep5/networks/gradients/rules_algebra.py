@@ -118,7 +118,7 @@ def _det(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     (x,) = operands(node, 1)
     size = extents(x)[-1]
     if not isinstance(size, int):
-        raise refuse(node, f"the matrices' extents must be fixed, got {extents(x)}")
+        raise refuse(node, f"the matrices' dimensions must be fixed, got {extents(x)}")
     lead = b.op("Shape", x, end=-2)
     column = b.op("Unsqueeze", b.op("Unsqueeze", grads[0], b.ints(-1)), b.ints(-1))
     if size < 2:

@@ -125,7 +125,9 @@ def resolved(node: ir.Node, x: ir.Value, kernel: Extents) -> Window:
         return replace(window, auto_pad="NOTSET", begins=(0,) * rank, ends=(0,) * rank)
     space = [extent for extent in (*extents(x)[2:], *kernel) if isinstance(extent, int)]
     if len(space) < 2 * rank:
-        raise refuse(node, f"got auto_pad={window.auto_pad!r} over extents that are not known; allowed: NOTSET, VALID")
+        raise refuse(
+            node, f"got auto_pad={window.auto_pad!r} over dimensions that are not known; allowed: NOTSET, VALID"
+        )
     _, begins, ends = window.fit(tuple(space[:rank]), tuple(space[rank:]))
     return replace(window, auto_pad="NOTSET", begins=begins, ends=ends)
 
@@ -151,7 +153,7 @@ def by_weights(
     outputs, channels, *sizes = extents(w)
     kernel = [size for size in sizes if isinstance(size, int)]
     if len(kernel) < rank or not isinstance(outputs, int) or not isinstance(channels, int):
-        raise refuse(node, f"the weights' extents must be fixed, got {extents(w)}")
+        raise refuse(node, f"the weights' dimensions must be fixed, got {extents(w)}")
     windows = [extent for extent in extents(y)[2:] if isinstance(extent, int)]
     source = b.op("Transpose", x, perm=[*range(1, rank + 2), 0])
     if window.padded:

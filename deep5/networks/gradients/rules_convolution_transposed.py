@@ -36,7 +36,7 @@ def _cut(node: ir.Node, x: ir.Value, w: ir.Value, window: Window) -> _Cut:
     space = [extent for extent in extents(x)[2:] if isinstance(extent, int)]
     kernel = [extent for extent in extents(w)[2:] if isinstance(extent, int)]
     if len(space) < rank or len(kernel) < rank:
-        raise refuse(node, f"with auto_pad or output_shape the spatial extents must be fixed, got {extents(x)}")
+        raise refuse(node, f"with auto_pad or output_shape the spatial dimensions must be fixed, got {extents(x)}")
     spans = window.spans(tuple(kernel))
     wanted = asked[-rank:] if asked else [e * t for e, t in zip(space, window.strides, strict=True)]
     begins, ends = [], []

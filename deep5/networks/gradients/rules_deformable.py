@@ -23,11 +23,11 @@ def _joined(b: Backward, *parts: ir.Value) -> ir.Value:
 def _deformed(b: Backward, node: ir.Node, values: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
     x, w, offset, bias, mask = (*values, None, None)[:5]
     if x is None or w is None or offset is None:
-        raise refuse(node, "got less than three inputs; allowed: X, W, offset, and B and mask")
+        raise refuse(node, "got fewer than three inputs; allowed: X, W, offset, and B and mask")
     kernel = [size for size in extents(w)[2:] if isinstance(size, int)]
     axes = len(extents(w)) - 2
     if len(kernel) < axes:
-        raise refuse(node, f"the weights' extents must be fixed, got {extents(w)}")
+        raise refuse(node, f"the weights' dimensions must be fixed, got {extents(w)}")
     groups, parts, window = attribute(node, "group", 1), attribute(node, "offset_group", 1), Window.of(node, axes)
     count, space = math.prod(kernel), b.op("Shape", offset, start=2)
     windows = b.op("ReduceProd", space, keepdims=1)

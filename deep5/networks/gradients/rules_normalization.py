@@ -31,7 +31,7 @@ def _batch_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
     x, scale, bias, mean, variance = operands(node, 5)
     dy = grads[0]
     if any(gradient is not None for gradient in grads[1:]):
-        raise refuse(node, "the loss depends on its running statistics; allowed: its first output alone")
+        raise refuse(node, "the loss depends on its running statistics; allowed: only its first output")
     training = is_training(node)
     if training:
         mean, variance = split_batch_normalization(b.graph, node)

@@ -131,7 +131,7 @@ class MicrobatchPlan:
                 f"{self.undivided_seconds * 1e3:.3g}",
                 f"{total} {shown(self.workspace_bytes)}",
                 f"{total} {shown(self.undivided_workspace_bytes)}",
-                "leave it whole" if self.whole else "",
+                "do not divide" if self.whole else "",
             )
         )
         widths = [max(len(row[place]) for row in rows) for place in range(7)]

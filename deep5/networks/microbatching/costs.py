@@ -168,12 +168,15 @@ def _name(value: ir.Value | None) -> str | None:
 
 def _spec(value: ir.Value | None, name: str, *, batch: bool) -> TensorSpec:
     if value is None or value.shape is None or value.dtype is None:
-        raise NetworkError(f"node {name!r} has an input whose shape is not known; remedy: a network of known extents")
+        raise NetworkError(
+            f"node {name!r} has an input whose shape is not known; remedy: a network of known dimensions"
+        )
     extents: list[Any] = [extent if isinstance(extent, int) else str(extent.value) for extent in value.shape]
     if batch:
         extents[0] = "N"
     if any(isinstance(extent, str) for extent in extents[1 if batch else 0 :]):
         raise NetworkError(
-            f"node {name!r}: its input {value.name!r} has the extents {extents}; allowed: numbers beside the minibatch"
+            f"node {name!r}: its input {value.name!r} has the shape {extents}; allowed: fixed dimensions beside the "
+            "minibatch"
         )
     return TensorSpec(shape=tuple(extents), dtype=str(value.dtype.numpy()))

@@ -67,11 +67,11 @@ def plan_microbatches(
     candidates = _candidates(batch, sizes)
     if limit_bytes is not None and (not is_whole(limit_bytes) or limit_bytes < 0):
         raise UsageError(
-            f"plan_microbatches: got limit_bytes={brief(limit_bytes)}; allowed: None, or a whole number of at least 0; "
+            f"plan_microbatches: got limit_bytes={brief(limit_bytes)}; allowed: None, or an integer of at least 0; "
             "remedy: limit_bytes=64 << 20 for 64 MiB"
         )
     if not is_whole(rounds) or rounds < 3:
-        raise UsageError(f"plan_microbatches: got rounds={brief(rounds)}; allowed: a whole number of at least 3")
+        raise UsageError(f"plan_microbatches: got rounds={brief(rounds)}; allowed: an integer of at least 3")
     found = framework_of(framework, "plan_microbatches")
     measured: dict[Any, tuple[MeasuredLayer, dict[int, Cost]]] = {}
     layers: dict[str, tuple[MeasuredLayer, dict[int, Cost]]] = {}
@@ -144,7 +144,7 @@ def _judged(
 
 def _candidates(batch: int, sizes: str | Sequence[int]) -> list[int]:
     if not is_whole(batch) or batch < 1:
-        raise UsageError(f"plan_microbatches: got a batch of {brief(batch)}; allowed: a whole number of at least 1")
+        raise UsageError(f"plan_microbatches: got a batch of {brief(batch)}; allowed: an integer of at least 1")
     if isinstance(sizes, str):
         if sizes not in SIZES:
             raise UsageError(f"unknown sizes {sizes!r}; allowed: {', '.join(SIZES)}, or a list of sizes")
@@ -152,7 +152,7 @@ def _candidates(batch: int, sizes: str | Sequence[int]) -> list[int]:
         return [*(size for size in every if sizes == "any" or size & (size - 1) == 0), batch]
     if not is_list(sizes) or not sizes or not all(is_whole(size) and 1 <= size <= batch for size in sizes):
         raise UsageError(
-            f"plan_microbatches: got sizes={brief(sizes)}; allowed: whole numbers from 1 to {batch}, at least one, or "
+            f"plan_microbatches: got sizes={brief(sizes)}; allowed: integers from 1 to {batch}, at least one, or "
             f"one of {', '.join(SIZES)}"
         )
     return sorted({*map(int, sizes), batch})

@@ -89,7 +89,7 @@ def _parts(name: str, parts: Any) -> list[int]:
     for size in parts:
         if not is_whole(size) or size < 1:
             raise NetworkError(
-                f"micro_batched: got a part of {brief(size)} for {name!r}; allowed: a whole number of at least 1"
+                f"micro_batched: got a part of {brief(size)} for {name!r}; allowed: an integer of at least 1"
             )
     return [int(size) for size in parts]
 

@@ -40,13 +40,13 @@ def stored_attribute(op_type: str, name: str, value: Any) -> Any:
     def refused(reason: str) -> NetworkError:
         return NetworkError(
             f"{op_type} got an attribute that no file can hold ({name}={brief(value)}{reason}); allowed: numbers, "
-            "texts, tensors, graphs, and lists of one kind of them"
+            "strings, tensors, graphs, and lists of one kind of them"
         )
 
     if value is None:
         raise refused("; remedy: leave it out")
     if isinstance(value, bytes):
-        raise refused("; remedy: a text")
+        raise refused("; remedy: a string")
     given = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
     several = isinstance(given, (list, tuple))
     parts = [part.item() if isinstance(part, np.generic) else part for part in (given if several else [given])]
@@ -54,11 +54,11 @@ def stored_attribute(op_type: str, name: str, value: Any) -> Any:
         return ir.AttrInt64s(name, [])  # the element type is unknown; integers are the most common
     if all(isinstance(part, (bool, int)) for part in parts):
         if not all(-(1 << 63) <= part < 1 << 63 for part in parts):
-            raise refused(", which takes more than 64 bits; remedy: a text, or a float")
+            raise refused(", which takes more than 64 bits; remedy: a string, or a float")
         parts = [int(part) for part in parts]
     elif all(isinstance(part, (int, float)) for part in parts):
         if any(_OVERFLOW <= abs(part) < math.inf for part in parts):
-            raise refused(", which float32 does not hold: the largest is 3.4028235e+38; remedy: a text")
+            raise refused(", which float32 does not hold: the largest is 3.4028235e+38; remedy: a string")
         parts = [float(np.float32(part)) for part in parts]
     try:
         return ir.convenience.convert_attribute(name, parts if several else parts[0])

@@ -84,7 +84,7 @@ def _check_count(node: ir.Node, what: str) -> None:
     count = value.shape[0]
     if isinstance(count, int) and count > _MOST_AXES:
         raise NetworkError(
-            f"{what} is not valid ONNX: {called(node.name, node.op_type, [out.name for out in node.outputs])}: is to "
+            f"{what} is not valid ONNX: {called(node.name, node.op_type, [out.name for out in node.outputs])}: would "
             f"make an array of {count:,} dimensions; allowed: at most {_MOST_AXES}"
         )
 

@@ -75,8 +75,8 @@ def check_calls(what: str, proto: onnx.ModelProto) -> None:
     own = sum(1 for _ in nested_nodes(proto.graph.node))
     if count - own > _MOST_NODES + sum(len(each.node) for each in proto.functions):
         raise NetworkError(
-            f"{what} has calls of functions that are {count:,} nodes when written out; allowed: {_MOST_NODES:,} beyond "
-            "those that the file holds; remedy: export it without functions"
+            f"{what} has function calls that expand to {count:,} nodes; allowed: {_MOST_NODES:,} beyond "
+            "those in the file; remedy: export it without functions"
         )
 
 
@@ -111,14 +111,14 @@ def check_declared(what: str, proto: onnx.ModelProto) -> None:
     for name, shape in (*((value.name, _shape(value.type)) for value in _declared(proto)), *_sparse(proto)):
         if wrong := [extent for extent in shape if extent < 0]:
             raise NetworkError(
-                f"{what}: the value {name!r} has the extent {wrong[0]}; allowed: at least 0; remedy: a name, such "
-                "as 'N', where an extent varies"
+                f"{what}: the value {name!r} has the dimension {wrong[0]}; allowed: at least 0; remedy: a name, such "
+                "as 'N', where a dimension varies"
             )
         elements = 1
         for extent in shape:
             elements *= extent or 1
         if elements > _MOST_ELEMENTS:
-            raise NetworkError(f"{what}: the value {name!r} has the shape {shape}, which no memory holds")
+            raise NetworkError(f"{what}: the value {name!r} has the shape {shape}, which exceeds any memory")
 
 
 def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
@@ -169,8 +169,8 @@ class Count:
         """
         if value.size and (count := int(value.max())) > self.most:
             raise NetworkError(
-                f"input {self.name!r}: got {count:,} iterations of a loop whose rows no memory holds; allowed: at most "
-                f"{self.most:,}"
+                f"input {self.name!r}: got {count:,} iterations of a loop whose rows exceed any memory; allowed: at "
+                f"most {self.most:,}"
             )
 
 

@@ -32,7 +32,7 @@ def check_extents(nodes: Iterable[ir.Node], what: str) -> None:
             if value.shape is not None and any(isinstance(extent, int) and extent < 0 for extent in value.shape):
                 raise NetworkError(
                     f"{what} is not valid: {_called(node)} makes {value.name!r} {shown(value)} of {_inputs(node)}; "
-                    "allowed: extents of at least 0; remedy: a smaller window, more padding, or larger inputs"
+                    "allowed: dimensions of at least 0; remedy: a smaller window, more padding, or larger inputs"
                 )
 
 
@@ -51,7 +51,7 @@ def check_fit(nodes: Iterable[ir.Node], what: str) -> None:
             continue
         if node.op_type == "Split" and len(node.inputs) < 2 and "num_outputs" not in node.attributes:
             raise NetworkError(
-                f"{what} is not valid: {_called(node)} is told neither sizes nor the number of its parts; allowed: "
+                f"{what} is not valid: {_called(node)} has neither sizes nor the number of its parts; allowed: "
                 f"one of both; remedy: num_outputs={len(node.outputs)}, or a second input"
             )
         for position, kind, wanted in _WANTED[node.op_type](node) if node.op_type in _WANTED else ():

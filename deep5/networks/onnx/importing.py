@@ -159,7 +159,7 @@ def _put_weights(what: str, model: ir.Model, heavy: list[onnx.TensorProto], fold
         except Exception as error:  # an offset that is not a number
             given = ", ".join(f"{entry.key} {entry.value!r}" for entry in proto.external_data)
             raise NetworkError(
-                f"{what}: the initial value {proto.name!r} lies at {given}; allowed: a location, and whole numbers of "
+                f"{what}: the initial value {proto.name!r} lies at {given}; allowed: a location, and integers of "
                 "at least 0 as offset and length"
             ) from error
         if isinstance(tensor, ir.ExternalTensor):

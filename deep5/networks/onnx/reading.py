@@ -57,7 +57,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
         check_calls(what, proto)
         check_declared(what, proto)
     except (UnicodeDecodeError, TypeError) as error:  # protobuf decodes strings lazily, or returns bytes instead
-        raise NetworkError(f"{what} is not valid ONNX: it holds a text that is not UTF-8") from error
+        raise NetworkError(f"{what} is not valid ONNX: it holds a string that is not UTF-8") from error
     return what, proto, folder
 
 
@@ -80,12 +80,12 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
     if path.is_dir():
         raise NetworkError(f"{str(path)!r} is a folder; allowed: an ONNX file or an onnx.ModelProto")
     if not path.is_file():
-        state = "is no regular file" if path.exists() else "is not there"
+        state = "is not a regular file" if path.exists() else "is not there"
         raise NetworkError(f"{what} {state}; allowed: an ONNX file or an onnx.ModelProto")
     try:
         proto.ParseFromString(path.read_bytes())
     except Exception as error:  # protobuf raises its own private classes
-        said = f"{what} cannot be read as ONNX ({first_line(error)}); allowed: an ONNX file, whole"
+        said = f"{what} cannot be read as ONNX ({first_line(error)}); allowed: a complete ONNX file"
         raise NetworkError(said) from error
     return what, proto, path.parent
 
@@ -96,14 +96,14 @@ def _check_versions(what: str, proto: onnx.ModelProto) -> None:
     if proto.ir_version > onnx.IR_VERSION:
         raise NetworkError(
             f"{what} has IR version {proto.ir_version}; allowed: up to {onnx.IR_VERSION}, the newest that onnx "
-            f"{onnx.__version__} knows; remedy: a newer onnx"
+            f"{onnx.__version__} supports; remedy: a newer onnx"
         )
     newest = onnx.defs.onnx_opset_version()
     for entry in proto.opset_import:
         if not entry.domain and entry.version > newest:
             raise NetworkError(
                 f"{what} is written in opset {entry.version}; allowed: up to {newest}, the newest that onnx "
-                f"{onnx.__version__} knows; remedy: a newer onnx, or onnx.version_converter.convert_version"
+                f"{onnx.__version__} supports; remedy: a newer onnx, or onnx.version_converter.convert_version"
             )
 
 
@@ -146,7 +146,7 @@ def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                     if tensor.data_location == onnx.TensorProto.EXTERNAL:
                         raise NetworkError(
                             f"{what}: {_called(node)} keeps an attribute in an external file; "
-                            "allowed: initial values alone"
+                            "allowed: only initial values"
                         )
                     yield tensor
 
@@ -224,11 +224,11 @@ def _check_order(what: str, proto: onnx.ModelProto) -> None:
                 raise NetworkError(f"{name} holds {_type_name(own.elem_type)}; allowed: {_ALLOWED}")
             if wrong := [extent.dim_value for extent in own.shape.dim if extent.dim_value < 0]:
                 raise NetworkError(
-                    f"{name} has the extent {wrong[0]}; allowed: at least 0; remedy: a name, such as 'N', where an "
-                    "extent varies"
+                    f"{name} has the dimension {wrong[0]}; allowed: at least 0; remedy: a name, such as 'N', where a "
+                    "dimension varies"
                 )
             if kind == "input" and value.type.HasField("tensor_type") and not own.HasField("shape"):
-                raise NetworkError(f"{name} has no shape; remedy: declare it, with names for extents that vary")
+                raise NetworkError(f"{name} has no shape; remedy: declare it, with names for dimensions that vary")
 
 
 def _type_name(kind: int) -> str:

@@ -57,7 +57,7 @@ def _inputs(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> str | None:
         return f"got {len(node.input)} inputs; allowed: {_between(schema.min_input, schema.max_input)}"
     for name, formal in zip(node.input, schema.inputs, strict=False):
         if not name and formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
-            return f"the input {formal.name!r} is left out; allowed: a value, for it is not optional"
+            return f"the input {formal.name!r} is left out; allowed: a value, since it is required"
     return None
 
 
@@ -67,7 +67,7 @@ def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> str | None:
         entry = held.get(name)
         if entry is None:
             if known.required:
-                return f"the attribute {name!r} is missing; allowed: {_kind(known.type.value)}, which it must have"
+                return f"the attribute {name!r} is missing; allowed: {_kind(known.type.value)}, which is required"
         elif entry.type and entry.type != known.type.value:
             return f"the attribute {name!r} holds {_kind(entry.type)}; allowed: {_kind(known.type.value)}"
         elif name in _COUNTS and (wrong := _outside(entry)):

@@ -80,10 +80,10 @@ _KINDS = {
     "FLOAT": "a float",
     "FLOATS": "a list of floats",
     "GRAPH": "a graph",
-    "INT": "a whole number",
-    "INTS": "a list of whole numbers",
-    "STRING": "a text",
-    "STRINGS": "a list of texts",
+    "INT": "an integer",
+    "INTS": "a list of integers",
+    "STRING": "a string",
+    "STRINGS": "a list of strings",
     "TENSOR": "a tensor",
 }
 

@@ -38,7 +38,7 @@ def check_path(path: str | Path, kind: str, ending: str, otherwise: str) -> None
     """
     _check_kind(path, kind, f"NAME{ending}")
     if not (folder := Path(path).parent).is_dir():
-        raise OutputError(f"{kind} cannot be written to {path} ({folder} is no folder); allowed: a writable file")
+        raise OutputError(f"{kind} cannot be written to {path} ({folder} is not a folder); allowed: a writable file")
     if Path(path).suffix != ending:
         other = ".onnx" if ending == ".safetensors" else ".safetensors"
         raise UsageError(

@@ -129,7 +129,7 @@ class TracedArray:
             Unsupported: The rank is not 2.
         """
         if self.ndim != 2:
-            raise Unsupported(f".T of {self}; allowed: two axes; remedy: .mT, or xp.permute_dims")
+            raise Unsupported(f".T of {self}; allowed: rank 2; remedy: .mT, or xp.permute_dims")
         return self.mT
 
     if not TYPE_CHECKING:  # with which type checkers would accept any attribute name
@@ -165,7 +165,7 @@ class TracedArray:
 
     def _decides(self, *_: Any, **__: Any) -> NoReturn:
         raise Unsupported(
-            f"it decides by what an array holds ({self}); allowed: what shapes and element types say; remedy: "
+            f"it depends on the values of an array ({self}); allowed: decisions by shape or element type; remedy: "
             "xp.where, or write it in C++"
         )
 
@@ -174,7 +174,7 @@ class TracedArray:
 
     def __len__(self) -> int:
         if not self.shape or not isinstance(self.shape[0], int):
-            raise Unsupported(f"len of {self}; allowed: arrays whose first extent is fixed; remedy: x.shape[0]")
+            raise Unsupported(f"len of {self}; allowed: arrays whose first dimension is fixed; remedy: x.shape[0]")
         return self.shape[0]
 
     def __iter__(self) -> Any:

@@ -67,7 +67,7 @@ def _arange(
     if not any(isinstance(each, TracedExtent) for each in (low, high, step)):
         return trace.constant(np.arange(low, high, step, dtype=kind))
     if not all(isinstance(each, (int, TracedExtent)) for each in (low, high)) or step != 1:
-        raise Unsupported(f"arange({low}, {high}, {step}); allowed with symbolic extents: whole numbers, in steps of 1")
+        raise Unsupported(f"arange({low}, {high}, {step}); allowed with symbolic dimensions: integers, in steps of 1")
     ends = [_asarray(trace, each, dtype=np.int64) for each in (low, high, 1)]
     found = trace.emit("Range", ends, np.int64, (high - low,))
     return found if kind is None else cast(found, kind)
@@ -101,7 +101,7 @@ def _band(*, lower: bool) -> Callable[..., TracedArray]:
     def function(trace: Trace, x: Any, /, *, k: int = 0) -> Any:
         xp, x = trace.namespace, array_of(trace, x)
         if x.ndim < 2:
-            raise ShapeError(f"tril, triu of {x}; allowed: at least two axes")
+            raise ShapeError(f"tril, triu of {x}; allowed: rank 2 or more")
         offset = xp.arange(x.shape[-1])[None, :] - xp.arange(x.shape[-2])[:, None]
         return xp.where(offset <= k if lower else offset >= k, x, number(x, 0))
 
@@ -121,7 +121,7 @@ def _meshgrid(trace: Trace, *arrays: Any, indexing: str = "xy") -> Any:
 def _matmul(trace: Trace, x1: Any, x2: Any, /) -> Any:
     x, y = operands(trace, "matmul", (x1, x2), "integer", "float")
     if not x.ndim or not y.ndim:
-        raise ShapeError(f"matmul of {x} and {y}; allowed: at least one axis each")
+        raise ShapeError(f"matmul of {x} and {y}; allowed: rank 1 or more each")
     _alike("matmul", x.shape[-1], y.shape[max(y.ndim - 2, 0)], x, y)
     around = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     rows = x.shape[-2:-1] if x.ndim > 1 else ()
@@ -131,7 +131,7 @@ def _matmul(trace: Trace, x1: Any, x2: Any, /) -> Any:
 
 def _alike(name: str, left: int | TracedExtent, right: int | TracedExtent, x: TracedArray, y: TracedArray) -> None:
     if isinstance(left, int) and isinstance(right, int) and left != right:
-        raise ShapeError(f"{name} of {x} and {y}; allowed: equal extents of the axes that are summed")
+        raise ShapeError(f"{name} of {x} and {y}; allowed: equal sizes of the axes that are summed")
 
 
 def _vecdot(trace: Trace, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:

@@ -178,7 +178,7 @@ def _result_type(trace: Trace, *given: Any) -> Any:
     """The common element type of arrays and types; Python numbers do not affect it."""
     dtypes = [value.dtype if hasattr(value, "dtype") else np.dtype(value) for value in given if _typed(value)]
     if not dtypes:
-        raise Unsupported("result_type of numbers alone; allowed: at least one array or element type")
+        raise Unsupported("result_type of only numbers; allowed: at least one array or element type")
     return promoted(*dtypes)
 
 

@@ -66,8 +66,8 @@ class TracedExtent(Extent):
     def _decision(self, *others: object) -> Unsupported:
         also = "".join(f" and {other}" for other in others)
         return Unsupported(
-            f"it decides by the symbolic extent {self}{also}; allowed: decisions by extents that are fixed; remedy: "
-            "fix the extent in the network's inputs, or write the operator in C++"
+            f"it decides by the symbolic dimension {self}{also}; allowed: decisions by fixed dimensions; remedy: "
+            "fix the dimension in the network's inputs, or write the operator in C++"
         )
 
     def __lt__(self, other: object) -> bool:
@@ -88,7 +88,7 @@ class TracedExtent(Extent):
 
     def __truediv__(self, other: object) -> NoReturn:
         raise Unsupported(
-            f"it divides the symbolic extent {self} as a number; allowed: //, and an array times or by an extent; "
+            f"it divides the symbolic dimension {self} as a number; allowed: //, and an array times or by a dimension; "
             "remedy: x / n instead of x * (1 / n)"
         )
 
@@ -160,7 +160,7 @@ def evaluated(extent: int | TracedExtent, at: Assignment) -> int:
         return at[str(extent)] if parts[0] is None else int(parts[0](at))
     left, right = (evaluated(part, at) for part in parts)
     if sign in ("//", "%") and right == 0:
-        raise ShapeError(f"the extent {extent} divides by zero")
+        raise ShapeError(f"the dimension {extent} divides by zero")
     return _OPERATIONS[sign](left, right)
 
 
@@ -190,7 +190,7 @@ def quotient(above: Sequence[int | TracedExtent], below: Sequence[int | TracedEx
         return left
     if isinstance(left, int) and isinstance(right, int):
         if right == 0:
-            raise ShapeError(f"{left} // 0 is no extent")
+            raise ShapeError(f"{left} // 0 is not a dimension")
         return left // right
     return _computed("//", left, right)
 

@@ -95,7 +95,7 @@ def _spelt_out(rank: int, keys: tuple[Any, ...], array: object) -> list[Any]:
         fits = each is None or each is Ellipsis or isinstance(each, (int, np.integer, slice))
         if not fits or isinstance(each, (bool, TracedExtent)):
             raise Unsupported(
-                f"it indexes with {brief(each)}; allowed: whole numbers, slices, None, ...; remedy: xp.take, xp.where"
+                f"it indexes with {brief(each)}; allowed: integers, slices, None, ...; remedy: xp.take, xp.where"
             )
     taken = sum(each is not None and each is not Ellipsis for each in keys)
     places = [place for place, each in enumerate(keys) if each is Ellipsis]
@@ -109,9 +109,9 @@ def _bounds(key: slice) -> tuple[Any, Any, int]:
     step = 1 if key.step is None else key.step
     for each in (key.start, key.stop):
         if not (each is None or isinstance(each, (int, np.integer, TracedExtent))) or isinstance(each, bool):
-            raise Unsupported(f"it slices by {brief(each)}; allowed: whole numbers and extents")
+            raise Unsupported(f"it slices by {brief(each)}; allowed: integers and sizes")
     if not isinstance(step, int) or isinstance(step, bool) or step == 0:
-        raise Unsupported(f"it slices in steps of {brief(step)}; allowed: whole numbers other than 0")
+        raise Unsupported(f"it slices in steps of {brief(step)}; allowed: integers other than 0")
     return key.start, key.stop, step
 
 

@@ -39,7 +39,7 @@ def _roll(trace: Trace, x: Any, /, shift: int | Sequence[int], *, axis: Axis = N
 def _repeat(trace: Trace, x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
     x = array_of(trace, x)
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 0:
-        raise Unsupported(f"repeat: got repeats={brief(repeats)}; allowed: one whole number of at least 0")
+        raise Unsupported(f"repeat: got repeats={brief(repeats)}; allowed: one integer of at least 0")
     if axis is None:
         x, axis = trace.namespace.reshape(x, (-1,)), 0
     (along,) = axes_of("repeat", x, axis)

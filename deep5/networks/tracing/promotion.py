@@ -14,7 +14,7 @@ from deep5.operators.contract import is_floating
 
 __all__ = ["KINDS", "array_of", "cast", "floating", "kind_of", "operands", "promoted"]
 
-KINDS = {"bool": "truth values", "integer": "whole numbers", "float": "floating-point numbers"}
+KINDS = {"bool": "truth values", "integer": "integers", "float": "floating-point numbers"}
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:
@@ -99,7 +99,7 @@ def operands(trace: Emitter, function: str, values: tuple[Any, ...], *kinds: str
     numbers = [isinstance(value, (bool, int, float, TracedExtent)) for value in values]
     arrays = [array_of(trace, value) for value, number in zip(values, numbers, strict=True) if not number]
     if not arrays:
-        raise Unsupported(f"{function} of numbers alone; allowed: at least one array; remedy: xp.asarray")
+        raise Unsupported(f"{function} of only numbers; allowed: at least one array; remedy: xp.asarray")
     dtype = promoted(*(x.dtype for x in arrays))
     if kinds and kind_of(dtype) not in kinds:
         allowed = ", ".join(KINDS[kind] for kind in kinds)

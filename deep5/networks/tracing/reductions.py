@@ -28,7 +28,7 @@ def axes_of(function: str, x: TracedArray, axis: Axis) -> tuple[int, ...]:
     """
     given = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
     if any(isinstance(place, bool) or not isinstance(place, int) or not -x.ndim <= place < x.ndim for place in given):
-        raise ShapeError(f"{function}: got axis={axis} for {x}; allowed: whole numbers from {-x.ndim} to {x.ndim - 1}")
+        raise ShapeError(f"{function}: got axis={axis} for {x}; allowed: integers from {-x.ndim} to {x.ndim - 1}")
     axes = tuple(place % x.ndim for place in given)
     if len(set(axes)) < len(axes):
         raise ShapeError(f"{function}: got axis={axis} for {x}; allowed: every axis once")

@@ -24,7 +24,7 @@ _SIGNS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 def named(text: str) -> tuple[TracedExtent, set[str]]:
     """A dimension of an input, and the names that determine its value: several if an operator computed it."""
-    text = str(text)  # plain: an `Extent` cannot be sorted, since its order is unknown
+    text = str(text)  # plain: a dimension object cannot be sorted, since its order is unknown
     try:
         tree = parse(text, "eval").body
         names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
@@ -50,7 +50,7 @@ def _follows(tree: ast.expr, at: Assignment) -> int | None:
 
 def _known(text: str, number: int | None) -> int:
     if number is None:
-        raise ShapeError(f"the extent {text} is not known")
+        raise ShapeError(f"the dimension {text} is not known")
     return number
 
 
@@ -85,7 +85,7 @@ def _stretched(left: int | TracedExtent, right: int | TracedExtent, shapes: Sequ
     def calculate(at: Assignment) -> int:
         a, b = evaluated(left, at), evaluated(right, at)
         if 1 not in (a, b) and a != b:
-            raise ShapeError(f"the extents {a} and {b} do not fit together")
+            raise ShapeError(f"the dimensions {a} and {b} do not fit together")
         return b if a == 1 else a
 
     return leaf(f"broadcast({left}, {right})", calculate)

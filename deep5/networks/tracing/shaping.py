@@ -25,7 +25,7 @@ def shape_of(given: Any) -> Shape:
     extents = (given,) if isinstance(given, (int, str)) else tuple(given)
     for extent in extents:
         if isinstance(extent, bool) or not isinstance(extent, (int, np.integer, TracedExtent)):
-            raise Unsupported(f"got the extent {brief(extent)}; allowed: whole numbers, and extents of arrays")
+            raise Unsupported(f"got the dimension {brief(extent)}; allowed: integers, and dimensions of arrays")
     return tuple(extent if isinstance(extent, TracedExtent) else int(extent) for extent in extents)
 
 
@@ -33,7 +33,7 @@ def _reshape(trace: Trace, x: Any, /, shape: Any, *, copy: bool | None = None) -
     x, goal = array_of(trace, x), shape_of(shape)
     open_places = [place for place, extent in enumerate(goal) if isinstance(extent, int) and extent < 0]
     if len(open_places) > 1 or any(goal[place] != -1 for place in open_places):
-        raise ShapeError(f"reshape: got {list(goal)}; allowed: extents of at least 0, and -1 once")
+        raise ShapeError(f"reshape: got {list(goal)}; allowed: dimensions of at least 0, and -1 once")
     rest = [extent for place, extent in enumerate(goal) if place not in open_places]
     final, target = goal, list(goal)
     if open_places:
@@ -67,7 +67,7 @@ def _permute_dims(trace: Trace, x: Any, /, axes: Sequence[int]) -> Any:
 def _matrix_transpose(trace: Trace, x: Any, /) -> Any:
     x = array_of(trace, x)
     if x.ndim < 2:
-        raise ShapeError(f"matrix_transpose of {x}; allowed: at least two axes")
+        raise ShapeError(f"matrix_transpose of {x}; allowed: rank 2 or more")
     return _permute_dims(trace, x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
@@ -116,7 +116,7 @@ def _squeeze(trace: Trace, x: Any, /, axis: Axis) -> Any:
     x = array_of(trace, x)
     axes = axes_of("squeeze", x, axis)
     if any(isinstance(x.shape[place], int) and x.shape[place] != 1 for place in axes):
-        raise ShapeError(f"squeeze: got axis={axis} for {x}; allowed: axes of extent 1")
+        raise ShapeError(f"squeeze: got axis={axis} for {x}; allowed: axes of size 1")
     shape = tuple(extent for place, extent in enumerate(x.shape) if place not in axes)
     return trace.emit("Squeeze", [x, trace.ints(axes)], x.dtype, shape) if axes else x
 
@@ -130,7 +130,7 @@ def _unstack(trace: Trace, x: Any, /, *, axis: int = 0) -> Any:
     (along,) = axes_of("unstack", x, axis)
     count = x.shape[along]
     if not isinstance(count, int):
-        raise Unsupported(f"unstack of {x} along a symbolic extent; allowed: fixed extents")
+        raise Unsupported(f"unstack of {x} along a symbolic dimension; allowed: fixed dimensions")
     return tuple(x[(*(slice(None),) * along, place)] for place in range(count))
 
 

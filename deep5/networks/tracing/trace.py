@@ -110,7 +110,9 @@ class Trace:
 
     def _place(self, text: str) -> tuple[ir.Value, int]:
         if text not in self._places:
-            raise Unsupported(f"nothing here has the extent {text}; allowed: extents of the operator's own arrays")
+            raise Unsupported(
+                f"no array here has the dimension {text}; allowed: dimensions of the operator's own arrays"
+            )
         return self._places[text]
 
     def _array(self, value: ir.Value, shape: Shape, dtype: Any) -> TracedArray:

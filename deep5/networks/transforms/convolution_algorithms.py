@@ -104,7 +104,7 @@ def _unfit(node: ir.Node, op_type: str) -> str | None:
     weight = node.inputs[1]
     shape = None if weight is None or weight.shape is None else list(weight.shape)
     if shape is None or len(shape) != 4:
-        return f"its weight has the shape {shape}; allowed: four axes, those of images"
+        return f"its weight has the shape {shape}; allowed: rank 4, for images"
     if (groups := attribute(node, "group", 1)) != 1:
         return f"it has {groups} groups; allowed: 1"
     if any(extent != 1 for extent in _listed(node, "dilations")):

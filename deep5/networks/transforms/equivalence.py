@@ -158,7 +158,7 @@ class _Given:
         if not is_finite(tolerance) or not 0 < tolerance <= _MOST:
             raise UsageError(
                 f"{what}: got tolerance={brief(tolerance)}; allowed: a finite number above 0 and at most {_MOST:g}, "
-                "since at more another function passes, and at 0 the same one may fail by its roundings; remedy: leave "
+                "since above that another function passes, and at 0 rounding may fail the same one; remedy: leave "
                 f"it at {TOLERANCE:g}"
             )
         if feeds is None:
@@ -184,8 +184,7 @@ class _Given:
         for size in batches:
             if not is_whole(size) or size < 1:
                 raise UsageError(
-                    f"{what}: got a batch of {brief(size)}; allowed: a whole number of at least 1; remedy: "
-                    "batches=[1, 4]"
+                    f"{what}: got a batch of {brief(size)}; allowed: an integer of at least 1; remedy: batches=[1, 4]"
                 )
 
 
@@ -235,8 +234,8 @@ class _Pair:
         first = {spec.shape[0] for spec in self.after.inputs.values() if spec.shape}
         if len(symbols) > 1 or not symbols <= first:
             raise UsageError(
-                f"{self.given.what}: the inputs have the extents {', '.join(sorted(symbols))}, of which only the "
-                "minibatch's can be drawn; remedy: feeds=[{…}]"
+                f"{self.given.what}: the inputs have the symbolic dimensions {', '.join(sorted(symbols))}, of which "
+                "only the minibatch's can be drawn; remedy: feeds=[{…}]"
             )
         for size in self.given.batches if symbols else (None,):
             draw = generator(self.given.seed, "check_equivalence", size or 0)

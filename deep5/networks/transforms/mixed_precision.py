@@ -89,8 +89,8 @@ def mixed_precision(network: Network, dtype: str) -> Network:
     for value in _values(network.model.graph):
         if value.dtype in FLOATS and value.dtype != ir.DataType.FLOAT:
             raise Unsupported(
-                f"mixed precision of the network {name!r}: {value.name!r} is {value.dtype.numpy()}; allowed: float32 "
-                "alone; remedy: the network in float32, deep5.networks.with_precision(network, 'float32')"
+                f"mixed precision of the network {name!r}: {value.name!r} is {value.dtype.numpy()}; allowed: only "
+                "float32; remedy: the network in float32, deep5.networks.with_precision(network, 'float32')"
             )
     if not any(_is(node, PRODUCTS) for node in network.nodes):
         raise Unsupported(

@@ -66,7 +66,7 @@ class Blocks:
         import numpy as np
 
         if width % heads:
-            raise UsageError(f"{heads} heads do not divide a width of {width}; allowed: heads that do")
+            raise UsageError(f"{heads} heads do not divide a width of {width}; allowed: a divisor of the width")
         self.build, self.width, self.dropout, self._gelu, self._residual = build, width, dropout, gelu, residual
         self.scale = 1.0 / math.sqrt(width // heads)
         self.split = self.ints("attention.split", 0, 0, heads, width // heads)

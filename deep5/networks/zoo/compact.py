@@ -77,7 +77,7 @@ def squeezenet(
     check_arguments(dtype, loss, dropout, classes=classes, width=width, image=image)
     if image < _SQUEEZENET_IMAGE:
         raise UsageError(
-            f"got image = {image} for SqueezeNet; allowed: at least {_SQUEEZENET_IMAGE}, of which its layers leave a "
+            f"got image = {image} for SqueezeNet; allowed: at least {_SQUEEZENET_IMAGE}, so that its layers leave a "
             "pixel"
         )
     build, x, label = images("squeezenet", image, classes, loss, dtype, seed)

@@ -60,7 +60,7 @@ def densenet121(
 
     check_arguments(dtype, loss, classes=classes, growth=growth, image=image)
     if not isinstance(blocks, (list, tuple)) or not blocks:
-        raise UsageError(f"got blocks = {brief(blocks)}; allowed: whole numbers, such as (6, 12, 24, 16)")
+        raise UsageError(f"got blocks = {brief(blocks)}; allowed: integers, such as (6, 12, 24, 16)")
     for count in blocks:
         check_arguments(dtype, loss, blocks=count)
     least = 4 * (1 << (len(blocks) - 1)) - 3

@@ -49,7 +49,7 @@ def check_arguments(dtype: str, loss: str, dropout: float = 0.0, **sizes: int) -
         raise UsageError(f"unknown loss {loss!r}; allowed: {', '.join(_LOSSES)}")
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise UsageError(f"got {name} = {size!r}; allowed: a whole number of at least 1")
+            raise UsageError(f"got {name} = {size!r}; allowed: an integer of at least 1")
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0.0 <= dropout < 1.0:
         raise UsageError(f"got dropout = {dropout!r}; allowed: a number from 0 up to, not including, 1")
 

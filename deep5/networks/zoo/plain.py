@@ -149,6 +149,4 @@ def _classifier(build: NetworkBuilder, x: Any, sizes: tuple[int, int, int], rati
 
 def _check_image(what: str, image: int, least: int) -> None:
     if image < least:
-        raise UsageError(
-            f"got image = {image} for {what}; allowed: at least {least}, of which its layers leave a pixel"
-        )
+        raise UsageError(f"got image = {image} for {what}; allowed: at least {least}, so that its layers leave a pixel")

@@ -105,7 +105,7 @@ def resnet50(
 
     check_arguments(dtype, loss, classes=classes, width=width, image=image)
     if not isinstance(blocks, (list, tuple)) or len(blocks) != 4:
-        raise UsageError(f"got blocks = {brief(blocks)}; allowed: four whole numbers, such as (3, 4, 6, 3)")
+        raise UsageError(f"got blocks = {brief(blocks)}; allowed: four integers, such as (3, 4, 6, 3)")
     for count in blocks:
         check_arguments(dtype, loss, blocks=count)
     build, x, label = images(f"resnet{2 + 3 * sum(blocks)}", image, classes, loss, dtype, seed)

@@ -137,7 +137,7 @@ def _seen(memory: Guarded, doing: str, call: Callable[[], Any], tell: Callable[[
             if first is not None and second is not None and (count := int(np.count_nonzero(first & second))):
                 what = "gradient by input" if doing.startswith("backward") else "output"
                 tell(
-                    f"{WRONG}leaves {count} of {first.size} elements of {what} {number} as they were found in "
+                    f"{WRONG}leaves {count} of {first.size} elements of {what} {number} unwritten in "
                     f"{doing}; allowed: all of them written, and not added to; remedy: look at the ends of loops, and "
                     "at what each thread takes"
                 )

@@ -61,7 +61,7 @@ class Collector:
         parts = list(found)
         wrong = [(name, part) for name, part in parts if part.story]
         if not parts:
-            self.say(check, "not judged", note or "there is nothing to compare")
+            self.say(check, "not evaluated", note or "there is nothing to compare")
             return True
         name, worst = max(wrong or parts, key=lambda entry: _share(entry[1]))
         story = "; ".join(f"{name}: {part.story}" for name, part in wrong)

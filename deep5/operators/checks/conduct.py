@@ -28,8 +28,8 @@ __all__ = [
 # Up to this many inputs, all combinations of needed gradients are tried.
 _EVERY_WAY = 4
 _THREADS = (
-    "; in C++, threads that write to the same place (#pragma omp without a reduction) give other bits from call to "
-    "call, too"
+    "; in C++, threads that write to the same place (#pragma omp without a reduction) also give different bits "
+    "from call to call"
 )
 
 
@@ -65,14 +65,14 @@ def check_forward_conduct(
     left = into.require(
         not wrong,
         "inputs are not changed",
-        f"{name} changed {_first(wrong)} in place; allowed: inputs that are left as they are; remedy: a copy first",
+        f"{name} changed {_first(wrong)} in place; allowed: unchanged inputs; remedy: a copy first",
     )
     if subject.direct:
         shared = _shared(outputs, native) or elsewhere[1]
         into.require(
             not shared,
             "outputs are new memory",
-            f"{name}: {_first(shared)}; allowed: new arrays, since whoever called it may write to either; remedy: "
+            f"{name}: {_first(shared)}; allowed: new arrays, since the caller may write to either; remedy: "
             "return a copy",
         )
     first = [np.array(value) for value in subject.back(outputs)]
@@ -80,15 +80,15 @@ def check_forward_conduct(
     into.require(
         same_bits(first, subject.back(again)),
         "forward is repeatable",
-        f"{name} gave other bits for the same inputs when it was called again; allowed: the same bits; remedy: no "
-        f"random numbers of its own, nothing kept from call to call, and sums in a fixed order{_threads(subject)}",
+        f"{name} gave different bits for the same inputs when it was called again; allowed: the same bits; remedy: no "
+        f"random numbers, nothing kept from call to call, and sums in a fixed order{_threads(subject)}",
     )
     subject.run(subject.native([value.copy() for value in others]))
     into.require(
         same_bits(first, subject.back(outputs)),
-        "outputs are left alone",
-        f"{name} wrote to the outputs of an earlier call when it was called again; allowed: outputs that nobody writes "
-        "to once they were returned; remedy: a new array a call",
+        "returned outputs are not changed",
+        f"{name} wrote to the outputs of an earlier call when it was called again; allowed: outputs that stay "
+        "unchanged once returned; remedy: a new array per call",
     )
     return left
 
@@ -138,7 +138,7 @@ def check_backward_conduct(
     left = into.require(
         not wrong,
         check,
-        f"{name} changed {', '.join(wrong)} in place; allowed: memory that is left as it is; remedy: new arrays",
+        f"{name} changed {', '.join(wrong)} in place; allowed: unchanged memory; remedy: new arrays",
     )
     present = [value for value in found if value is not None]
     first = [np.array(value) for value in subject.back(present)]
@@ -151,15 +151,15 @@ def check_backward_conduct(
     into.require(
         same_bits(first, subject.back([value for value in repeated if value is not None])),
         "backward is repeatable",
-        f"{name} gave other bits for the same inputs when it was called again; allowed: the same bits; remedy: nothing "
-        f"kept from call to call, and sums in a fixed order{_threads(subject)}",
+        f"{name} gave different bits for the same inputs when it was called again; allowed: the same bits; remedy: "
+        f"nothing kept from call to call, and sums in a fixed order{_threads(subject)}",
     )
     subject.run_back(subject.native([value.copy() for value in others]), by_output, needs)
     into.require(
         same_bits(first, subject.back(present)),
-        "gradients are left alone",
-        f"{name} wrote to the gradients of an earlier call when it was called again; allowed: gradients that nobody "
-        "writes to once they were returned; remedy: a new array a call",
+        "returned gradients are not changed",
+        f"{name} wrote to the gradients of an earlier call when it was called again; allowed: gradients that "
+        "stay unchanged once returned; remedy: a new array per call",
     )
     return left and not told
 
@@ -180,21 +180,18 @@ def _forward_at_fault(
         first: Outputs of the first call.
         again: Outputs of a second call with the same inputs.
     """
-    name, rest = f"{subject.name}.forward", "so that no gradient can be judged"
+    name, rest = f"{subject.name}.forward", "so that no gradient can be evaluated"
     changed = [
         f"input {number}"
         for number, (now, given) in enumerate(zip(after, inputs, strict=True))
         if not same_bits((now,), (given,))
     ]
     if changed:
-        return (
-            f"{name} changed {_first(changed)} in place, {rest}; allowed: inputs that are left as they are; remedy: a "
-            "copy first"
-        )
+        return f"{name} changed {_first(changed)} in place, {rest}; allowed: unchanged inputs; remedy: a copy first"
     if not same_bits(first, again):
         return (
-            f"{name} gave other bits for the same inputs when it was called again, {rest}; allowed: the same bits; "
-            "remedy: no random numbers of its own, nothing kept from call to call, and sums in a fixed order"
+            f"{name} gave different bits for the same inputs when it was called again, {rest}; allowed: the same bits; "
+            "remedy: no random numbers, nothing kept from call to call, and sums in a fixed order"
             f"{_threads(subject)}"
         )
     return ""
@@ -233,14 +230,14 @@ def check_nothing_kept(
         outputs = subject.run(inputs)
         first = [None if value is None else np.array(value) for value in subject.pull(inputs, outputs, grads, needs)]
     except Deep5Error as error:
-        into.say(check, "not judged", f"it does not run on NumPy: {str(error).splitlines()[0]}")
+        into.say(check, "not evaluated", f"it does not run on NumPy: {str(error).splitlines()[0]}")
         return
     outputs = subject.run(inputs)
     subject.run(others)
     if not into.require(
         same_bits(first, subject.pull(inputs, outputs, grads, needs)),
         check,
-        told % "other bits where forward ran on other inputs in between",
+        told % "different bits where forward ran on other inputs in between",
     ):
         return
     if fresh is not None:
@@ -250,7 +247,7 @@ def check_nothing_kept(
         except Deep5Error as error:
             into.say(check, "FAILED", told % f"an error on an object that has not run forward ({error})")
         else:
-            into.require(same_bits(first, found), check, told % "other bits on an object that has not run forward")
+            into.require(same_bits(first, found), check, told % "different bits on an object that has not run forward")
 
 
 def some_needs(needs: Sequence[bool]) -> Iterator[tuple[str, tuple[bool, ...]]]:
@@ -264,7 +261,7 @@ def some_needs(needs: Sequence[bool]) -> Iterator[tuple[str, tuple[bool, ...]]]:
         if len(wanted) > _EVERY_WAY and 1 < count < len(wanted) - 1:
             continue
         for chosen in itertools.combinations(wanted, count):
-            name = f"input{'s' if count > 1 else ''} {' and '.join(map(str, chosen))} alone"
+            name = f"input{'s' if count > 1 else ''} {' and '.join(map(str, chosen))} only"
             yield name, tuple(place in chosen for place in range(len(needs)))
 
 

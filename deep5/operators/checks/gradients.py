@@ -124,7 +124,7 @@ def _same(
 def check_backward_empty(subject: Subject, inputs: Sequence[np.ndarray], into: Collector) -> None:
     """Check that backward accepts empty inputs if forward does."""
     for extent, leading, values in without_elements(inputs):
-        check = f"backward, extent {extent} cut to 0"
+        check = f"backward, dimension {extent} cut to 0"
         try:
             outputs = subject.forward(values)
         except Deep5Error as error:
@@ -176,7 +176,7 @@ def check_strict(subject: Subject, inputs: Sequence[np.ndarray], backward: bool,
             check,
             "FAILED",
             f"{name} does not run on arrays of the array API standard: {told}; allowed: functions of "
-            "d5.array_namespace(…) alone, so that every framework runs them; remedy: see "
+            "d5.array_namespace(…) only, so that every framework runs them; remedy: see "
             "https://data-apis.org/array-api, or strict=False",
         )
         return

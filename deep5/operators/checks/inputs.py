@@ -193,9 +193,9 @@ def variations(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> Iterator[
         yield f"{dtype} inputs", cast(inputs, dtype)
     kinds = {value.dtype for value, yes in zip(inputs, floating(inputs), strict=True) if yes}
     if len(kinds) > 1:
-        yield "float64 inputs alone", widened(inputs)
+        yield "float64 inputs only", widened(inputs)
     for step, changed, values in resized(inputs):
-        yield f"inputs with the extents {_listed(changed)} {'one more' if step > 0 else 'one less'}", values
+        yield f"inputs with the dimensions {_listed(changed)} {'one more' if step > 0 else 'one less'}", values
     if (values_of := larger(inputs)) is not None:
         yield LARGER, values_of
     if any(value.ndim and value.size for value in inputs):
@@ -203,10 +203,10 @@ def variations(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> Iterator[
             yield f"inputs in other memory ({layout})", tuple(lay(value) if value.ndim else value for value in inputs)
         yield "inputs in other memory (strides of 0)", tuple(repeated(inputs))
     for extent, _, cut in without_elements(inputs):
-        yield f"inputs with the extent {extent} cut to 0", cut
+        yield f"inputs with the dimension {extent} cut to 0", cut
     scalars = without_axes(inputs)
     if scalars is not None:
-        yield "inputs without axes", scalars
+        yield "inputs of rank 0", scalars
     for special in (np.nan, np.inf, -np.inf):
         values = contiguous(inputs)
         for value in values:

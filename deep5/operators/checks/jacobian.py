@@ -23,7 +23,7 @@ WHOLE_INPUTS, WHOLE_OUTPUTS = 192, 512
 # Maximum fraction of a whole Jacobian's nonzero entries that may not converge.
 _ROUGH = 0.1
 _NUMBERLESS = (
-    "{name}: all elements of the {what} are NaN or infinite, so that no gradient can be judged; allowed: inputs for "
+    "{name}: all elements of the {what} are NaN or infinite, so that no gradient can be evaluated; allowed: inputs for "
     "which forward gives numbers; remedy: inputs in the operator's domain (--range LOW HIGH, or other arrays)"
 )
 
@@ -40,7 +40,7 @@ def check_jacobian(subject: Subject, inputs: Sequence[np.ndarray], rng: np.rando
     point = Point(subject, inputs, rng)
     if not point.by or not point.of or not point.base.size:
         told = "there is no floating-point input, or no floating-point output, that has elements"
-        into.say("gradient", "not judged", told)
+        into.say("gradient", "not evaluated", told)
         return
     if point.lost.all():
         into.say("gradient", "FAILED", _NUMBERLESS.format(name=subject.name, what="outputs"))
@@ -91,10 +91,10 @@ def _check_whole(point: Point, into: Collector) -> None:
         notes = point.notes(number)
         if count := int(made.kink.sum()):
             notes.append(
-                f"{count} of {rough.size} entries lie at a kink, and were held between the slopes to either side"
+                f"{count} of {rough.size} entries lie at a kink, and were compared with the slopes to either side"
             )
         if count := int(rough.sum()):
-            notes.append(f"for {count} of {rough.size} entries the differences do not settle: these were not judged")
+            notes.append(f"for {count} of {rough.size} entries the differences do not settle: these were not evaluated")
         into.compare(check, parts, how_found("the whole Jacobian", made), "; ".join(notes))
     check_linear(point, found, into)
 

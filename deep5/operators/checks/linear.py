@@ -61,7 +61,7 @@ def _linear(point: Point, number: int, entries: np.ndarray, joined: np.ndarray, 
     if bad.any():
         story = (
             f"for gradients by the outputs around {np.median(weights):.2g} got {got[at]:.12g} at {index(at, shape)}, "
-            f"expected {want[at]:.12g}, the sum of what it gives for each of them alone; {int(bad.sum())} of "
+            f"expected {want[at]:.12g}, the sum of what it gives for each of them by itself; {int(bad.sum())} of "
             f"{bad.size} elements are wrong; remedy: each gradient by an output is a factor, at any size and sign"
         )
     beyond = np.where(bad, off, 0.0).reshape(shape)

@@ -59,7 +59,7 @@ class Guarded:
     def wrong(self) -> str:
         """Where an array was written out of bounds; empty if none was."""
         for room, start, size in self._around:
-            for where, part in (("before the first", room[:start]), ("behind the last", room[start + size :])):
+            for where, part in (("before the first", room[:start]), ("after the last", room[start + size :])):
                 if part.tobytes() != bytes((_AROUND,)) * part.size:
                     changed = int(np.count_nonzero(part != _AROUND))
                     return (

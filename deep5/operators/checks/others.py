@@ -45,8 +45,8 @@ def check_follows(
             into.say(
                 check,
                 "FAILED",
-                f"{subject.name}.forward gives other bits for the same inputs where it ran on others of their shape "
-                "before; allowed: the same bits; remedy: nothing kept from call to call",
+                f"{subject.name}.forward gives different bits for the same inputs where it ran on others of their "
+                "shape before; allowed: the same bits; remedy: nothing kept from call to call",
             )
         elif not any(value.size for value in after) or not same_bits(before, after):
             into.say(check, "passed")
@@ -55,9 +55,9 @@ def check_follows(
                 truth.telling = False
             into.say(
                 check,
-                "not judged",
+                "not evaluated",
                 "no output changed where all inputs did: right where it is constant, wrong where it keeps results; "
-                f"only a reference can tell; {REFERENCE}",
+                f"only a reference can decide; {REFERENCE}",
             )
         else:
             parts = compared(after, truth.at(others), None, truth.precision, others)
@@ -79,7 +79,7 @@ def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
     for step, changed, values in resized(inputs):
         if step in done:  # all dimensions at once
             continue
-        which = "all extents" if len(changed) > 1 else f"extent {changed[0]}"
+        which = "all dimensions" if len(changed) > 1 else f"dimension {changed[0]}"
         check = f"forward, {which} one {'more' if step > 0 else 'less'}"
         try:
             if subject.direct or not hasattr(subject.operator, "says_specs"):
@@ -109,4 +109,4 @@ def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
                 itself=not truth.given and (own == "float64" or not truth.telling),
             )
     if not tried and any(extent > 1 for value in inputs for extent in value.shape):
-        into.say("forward, other sizes", "not judged", "it takes none that are one less or one more: only these")
+        into.say("forward, other sizes", "not evaluated", "it takes none that are one less or one more: only these")

@@ -18,8 +18,8 @@ EPS = float(np.finfo(np.float64).eps)
 BACKWARD = 64 * EPS
 """Rounding error of backward's own sums, relative to the outputs' scale; far below the error of differences."""
 UNSETTLED = (
-    "{name}: the differences do not settle, so that no gradient can be judged; allowed: inputs around which forward is "
-    "smooth, and a forward that computes float64 in float64; remedy: inputs away from kinks"
+    "{name}: the differences do not settle, so that no gradient can be evaluated; allowed: inputs around which "
+    "forward is smooth, and a forward that computes float64 in float64; remedy: inputs away from kinks"
 )
 
 
@@ -70,8 +70,8 @@ class Point:
         value, found = self.inputs[number], []
         if axes := [axis for axis, extent in enumerate(value.shape) if extent == 1]:
             found.append(
-                f"input {number} has the extent 1 along axis {', '.join(map(str, axes))}, where a sum is not told from "
-                "a mean, nor what is broadcast from what is not; remedy: a larger extent too"
+                f"input {number} has the size 1 along axis {', '.join(map(str, axes))}, where a sum equals a mean, "
+                "and broadcasting has no effect; remedy: a larger size too"
             )
         if value.size > 1 and ((value > 0).all() or (value < 0).all()):
             sign = "positive" if value.flat[0] > 0 else "negative"

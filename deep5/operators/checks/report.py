@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OperatorReport", "Row", "Word"]
 
-Word = Literal["passed", "FAILED", "refused", "not judged"]
+Word = Literal["passed", "FAILED", "refused", "not evaluated"]
 
-_STYLE = {"passed": "green", "FAILED": "bold red", "refused": "", "not judged": "yellow"}
+_STYLE = {"passed": "green", "FAILED": "bold red", "refused": "", "not evaluated": "yellow"}
 _WORDS = {
-    "refused": "the operator does not take such inputs, as it may",
-    "not judged": "there is nothing to compare with, or nothing to compare",
+    "refused": "the operator does not take such inputs, which is allowed",
+    "not evaluated": "there is nothing to compare with, or nothing to compare",
 }
 _ULPS = "ulps: the error in units of the last place of what is expected; more of each check with --json"
 
@@ -79,7 +79,7 @@ class OperatorReport:
 
     def noting(self, check: str, note: str) -> OperatorReport:
         """The report with an additional row for a check that did not run."""
-        row = Row(check=check, verdict="not judged", note=note)
+        row = Row(check=check, verdict="not evaluated", note=note)
         return OperatorReport(operator=self.operator, framework=self.framework, rows=(*self.rows, row))
 
     @property
@@ -100,7 +100,7 @@ class OperatorReport:
             return f"{what}: {len(self.failures)} of {len(self.rows)} checks failed"
         if not self.values:
             return (
-                f"{what}: no value was judged, since there was nothing to compare with what is right; remedy: inputs "
+                f"{what}: no value was evaluated, since there was nothing to compare with; remedy: inputs "
                 "that have elements, and a reference (--against, or reference=)"
             )
         return f"{what}: passed"
@@ -156,7 +156,7 @@ class OperatorReport:
         for row in self.rows:
             if row.note:
                 console.print(Text(f"{row.check}: {row.note}{_seen(row)}"), soft_wrap=True)
-        style = _STYLE["FAILED" if self.failures else "passed" if self.values else "not judged"]
+        style = _STYLE["FAILED" if self.failures else "passed" if self.values else "not evaluated"]
         console.print(Text.assemble((self.verdict, style), f" ({_counts(self.rows)})"), soft_wrap=True)
 
 

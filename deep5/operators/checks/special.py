@@ -30,7 +30,7 @@ def check_special(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, 
     if not truth.given and not _elementwise(subject, inputs, plain):
         into.say(
             "NaN and infinity",
-            "not judged",
+            "not evaluated",
             f"elements depend on several inputs, and there is nothing to compare with; {REFERENCE}",
         )
         return
@@ -54,8 +54,8 @@ def check_special(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, 
                         wrong += _spread(got, plain, place, where)
                         lost += _swallowed(got, place, where) if np.isnan(special) else []
             if lost and not wrong:
-                told = f"{'; '.join(lost[:3])}; only a reference can tell whether that is meant; {REFERENCE}"
-                into.say(check, "not judged", told)
+                told = f"{'; '.join(lost[:3])}; only a reference can decide whether that is intended; {REFERENCE}"
+                into.say(check, "not evaluated", told)
             else:
                 into.require(not wrong, check, "; ".join(wrong[:3]))
 
@@ -78,7 +78,9 @@ def check_finite(outputs: Sequence[np.ndarray], inputs: Sequence[np.ndarray], gi
         for word, there in (("NaN", np.isnan(wide)), ("infinite", np.isinf(wide))):
             if there.any():
                 at = [int(index) for index in np.unravel_index(int(there.argmax()), there.shape)]
-                found.append(f"{int(there.sum())} of {wide.size} elements of output {number} are {word}, from {at} on")
+                found.append(
+                    f"{int(there.sum())} of {wide.size} elements of output {number} are {word}, the first at {at}"
+                )
     told = f"{' and '.join(found)}, and all inputs are finite"
     if given and found:
         into.say(check, "passed", f"{told}; so they are in what it is compared with")
@@ -124,7 +126,7 @@ def _patterns(got: Sequence[np.ndarray], expected: Sequence[np.ndarray], where: 
                 at = np.unravel_index(int(wrong.argmax()), wrong.shape)
                 stories.append(
                     f"{where} gives {value[at]} in output {number} at {[int(index) for index in at]}, expected "
-                    f"{right[at]}; {int(wrong.sum())} elements have or lack {word} wrongly"
+                    f"{right[at]}; {int(wrong.sum())} elements have {word} wrongly, or miss it"
                 )
                 break
     return stories

@@ -147,7 +147,7 @@ def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: f
         ready, _, _ = select.select([said], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
             raise OperatorError(
-                f"{name} did not end within {left:g} s in {doing} (it ran in a child process, which was ended); "
+                f"{name} did not end within {left:g} s in {doing} (it ran in a child process, now stopped); "
                 "remedy: look for a loop without an end, or allow more by --time-limit, or time_limit_s="
             )
         heard = os.read(said, 65536)
@@ -165,8 +165,8 @@ def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: f
         child.wait(timeout=time_limit_s)
     except subprocess.TimeoutExpired:
         raise OperatorError(
-            f"{name} did not end within {time_limit_s:g} s after its last call (it ran in a child process, which was "
-            "ended); remedy: look at its destructor, and at threads that it leaves behind"
+            f"{name} did not end within {time_limit_s:g} s after its last call (it ran in a child process, now "
+            "stopped); remedy: look at its destructor, and at threads that it leaves running"
         ) from None
     return doing
 
@@ -184,7 +184,7 @@ def death(name: str, status: int, doing: str, output: str) -> str:
     if status == OUTSIDE and lines:
         return (
             f"{name} uses {lines[-1]} in {doing}; allowed: what is inside; remedy: look at the ends of loops, have "
-            "specs raise a deep5.ShapeError for inputs of other ranks, and throw where a whole number that is an index "
+            "specs raise a deep5.ShapeError for inputs of other ranks, and throw where an integer that is an index "
             "is out of range"
         )
     if -status == signal.SIGINT:
@@ -202,6 +202,6 @@ def death(name: str, status: int, doing: str, output: str) -> str:
     else:
         how = f"ended its process with the status {status}"
         remedy = "an exception, instead of leaving by exit"
-    after = "when it was let go" if doing == "the end" else f"in {doing}"
+    after = "when it was deleted" if doing == "the end" else f"in {doing}"
     told = f"; it said: {' | '.join(lines)}" if lines else ""
-    return f"{name} {how} {after} (it ran in a child process, this one was not touched){told}; remedy: {remedy}"
+    return f"{name} {how} {after} (it ran in a child process, which leaves this one intact){told}; remedy: {remedy}"

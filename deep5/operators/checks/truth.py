@@ -151,8 +151,8 @@ def _of_reference(reference: Callable[..., Any], what: str) -> Function:
         for number, value in enumerate(made):
             if value.dtype.kind not in "biuf" or (is_floating(str(value.dtype)) and value.dtype != np.float64):
                 raise UsageError(
-                    f"{what} gives output {number} in {value.dtype}; allowed: float64, of float64 inputs, or whole "
-                    "numbers; remedy: return arrays, with no casts to lower precision"
+                    f"{what} gives output {number} in {value.dtype}; allowed: float64, of float64 inputs, or "
+                    "integers; remedy: return arrays, with no casts to lower precision"
                 )
         return made
 
@@ -170,7 +170,7 @@ def _check_reference(what: str, made: Sequence[np.ndarray], name: str, outputs: 
         if value.shape != own.shape:
             raise UsageError(
                 f"{what} gives output {number} of the shape {list(value.shape)}; allowed: {list(own.shape)}, as {name} "
-                "does; remedy: mend whichever of the two is wrong"
+                "does; remedy: fix whichever of the two is wrong"
             )
 
 

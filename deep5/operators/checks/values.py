@@ -89,7 +89,7 @@ def check_dtypes(
     for dtype in dtypes:
         check = f"forward, {dtype}, against {truth.name}"
         if not truth.given and (dtype == "float64" or not is_floating(dtype)):
-            into.say(f"forward, {dtype}", "not judged", f"there is nothing to compare with but itself; {REFERENCE}")
+            into.say(f"forward, {dtype}", "not evaluated", f"there is nothing to compare with but itself; {REFERENCE}")
             continue
         values = cast(inputs, dtype)
         with into.guarded(check):
@@ -194,10 +194,10 @@ def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
     If only leading axes are empty, as for a batch, and outputs are empty too, only `specs` may reject them. In other
     cases the operator may raise: an empty array has no maximum, for example.
     """
-    cases = [(f"forward, extent {extent} cut to 0", lead, cut) for extent, lead, cut in without_elements(inputs)]
+    cases = [(f"forward, dimension {extent} cut to 0", lead, cut) for extent, lead, cut in without_elements(inputs)]
     scalars = without_axes(inputs) if any(value.ndim for value in inputs) else None
     if scalars is not None:
-        cases.append(("forward, without axes", False, scalars))
+        cases.append(("forward, rank 0", False, scalars))
     for check, strict, values in cases:
         try:
             expected = specs_of(subject.operator, specs(values)) if subject.direct else None

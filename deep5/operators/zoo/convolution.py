@@ -219,8 +219,8 @@ def _whole(operator: CppOperator, name: str, given: Any, counts: Sequence[int], 
     numbers = (given,) if isinstance(given, int) else tuple(given) if isinstance(given, Sequence) else ()
     if len(numbers) not in counts or not all(isinstance(n, int) and n >= least for n in numbers):
         raise UsageError(
-            f"{type(operator).__name__}: got {name}={brief(given)}; allowed: {' or '.join(map(str, counts))} whole "
-            f"numbers of at least {least}"
+            f"{type(operator).__name__}: got {name}={brief(given)}; allowed: {' or '.join(map(str, counts))} "
+            f"integers of at least {least}"
         )
     return numbers
 

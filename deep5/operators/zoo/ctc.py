@@ -64,7 +64,7 @@ class CTCLoss(CppOperator):
         _, batch, classes = activations.shape
         for spec in (label_lengths, input_lengths):
             if isinstance(batch, int) and isinstance(spec.shape[0], int) and spec.shape[0] != batch:
-                raise ShapeError(f"CTCLoss: got {spec} lengths for {activations}; allowed: one a sample, {batch}")
+                raise ShapeError(f"CTCLoss: got {spec} lengths for {activations}; allowed: one per sample, {batch}")
         if isinstance(classes, int) and self.attributes["blank"] >= classes:
             raise ShapeError(
                 f"CTCLoss: got blank={self.attributes['blank']} for {activations}; allowed: below {classes}"

@@ -361,7 +361,7 @@ def test_padding_by_extents_that_are_not_known_is_refused() -> None:
         {"x": (2, 2, 5, 5)},
         declared={"x": ("N", 2, "H", 5)},
     )
-    with pytest.raises(Unsupported, match=r"node 'Conv_1' .*auto_pad='SAME_UPPER' over extents that are not known"):
+    with pytest.raises(Unsupported, match=r"node 'Conv_1' .*auto_pad='SAME_UPPER' over dimensions that are not known"):
         gradient_network(network, wrt=["x"])
 
 

@@ -130,10 +130,10 @@ BAD: dict[str, tuple[Any, str]] = {
         r"the node 'r' \(Reluu\): No Op registered for Reluu .*; allowed: the operators of ONNX.*did you mean 'Relu'\?",
     ),
     "unknown operator of two lines": (model([node("Re\nlu", ["x"], ["y"])], X, Y), r"registered for Re\\nlu with"),
-    "text that is not UTF-8": (damaged(), "is not valid ONNX: it holds a text that is not UTF-8"),
+    "text that is not UTF-8": (damaged(), "is not valid ONNX: it holds a string that is not UTF-8"),
     "unknown domain": (
         model([node("Foo", ["x"], ["h"], domain="my", name="f"), node("Relu", ["h"], ["y"])], X, {"y": (FLOAT, None)}),
-        r"'y' has no shape, and none follows: the node 'f' \(Foo\) is of the domain 'my', of .*; remedy: operators",
+        r"'y' has no shape, and none can be inferred: the node 'f' \(Foo\) is of the domain 'my', of .*; remedy: op",
     ),
     "dimensions": (
         model([node("MatMul", ["x", "w"], ["y"], name="m")], X, {"y": (FLOAT, None)}, w=np.ones((5, 2), np.float32)),
@@ -150,7 +150,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "extent of an input": (
         model([node("Relu", ["x"], ["y"])], {"x": (FLOAT, ["N", -3])}, Y),
-        "the input 'x' has the extent -3; allowed: at least 0; remedy: a name, such as 'N'",
+        "the input 'x' has the dimension -3; allowed: at least 0; remedy: a name, such as 'N'",
     ),
 }
 
@@ -209,7 +209,7 @@ def test_the_models_of_onnx_are_read() -> None:
         except NetworkError as error:
             messages.append(str(error))
     # Sequences, optionals and strings are not supported; no other reason is allowed.
-    reasons = ("mixes", "takes no", "No Op", "remedy: change", "none follows")
+    reasons = ("mixes", "takes no", "No Op", "remedy: change", "none can be inferred")
     assert not [message for message in messages if any(reason in message for reason in reasons)]
     assert 0 < len(messages) < 300
 
@@ -232,13 +232,13 @@ def test_a_builder_refuses_an_unknown_operator() -> None:
         build.op("Relu", x, alpha=object())
 
 
-SHAPES = "allowed: a tuple of whole numbers of at least 0"
+SHAPES = "allowed: a tuple of integers of at least 0"
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda build, x: build.parameter("w", ("N", 3)), rf"'w': got the shape \('N', 3\); {SHAPES}; the extents of"),
+        (lambda build, x: build.parameter("w", ("N", 3)), rf"'w': got the shape \('N', 3\); {SHAPES}; the dimensions"),
         (lambda build, x: build.parameter("w", (-1, 3)), rf"'w': got the shape \(-1, 3\); {SHAPES}"),
         (lambda build, x: build.parameter("w", 5), f"'w': got the shape 5; {SHAPES}"),
         (lambda build, x: build.input("z", 5), f"input 'z': got the shape 5; {SHAPES} and of names"),

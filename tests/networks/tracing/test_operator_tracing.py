@@ -373,9 +373,12 @@ def operator(name: str, forward: Callable[..., Any], specs: Callable[..., Any] |
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "Branch": (lambda xp, x: x if xp.sum(x) > 0 else -x, "decides by what an array holds.*xp.where, or write it in C"),
-    "Batch": (lambda xp, x: x if x.shape[0] == 1 else -x, "decides by the symbolic extent N and 1; .*remedy: fix"),
-    "Loop": (lambda xp, x: sum(x[i] for i in range(x.shape[0])), "decides by the symbolic extent N"),
+    "Branch": (
+        lambda xp, x: x if xp.sum(x) > 0 else -x,
+        "depends on the values of an array.*xp.where, or write it in C",
+    ),
+    "Batch": (lambda xp, x: x if x.shape[0] == 1 else -x, "decides by the symbolic dimension N and 1; .*remedy: fix"),
+    "Loop": (lambda xp, x: sum(x[i] for i in range(x.shape[0])), "decides by the symbolic dimension N"),
     "Missing": (lambda xp, x: xp.sort(x), "AttributeError while it was traced: .*has no 'sort'; allowed: abs"),
     "Numpy": (lambda xp, x: np.exp(x), "TypeError while it was traced"),
     "Method": (
@@ -436,7 +439,7 @@ def test_a_backward_that_breaks_the_contract_is_an_error(monkeypatch: pytest.Mon
     monkeypatch.setattr(Softmax, "backward", backward)
     executor = d5.framework("onnxruntime").executor(network)
     message = {
-        "count": "Softmax.backward returned 0 gradients; allowed: one an input, 1",
+        "count": "Softmax.backward returned 0 gradients; allowed: one per input, 1",
         "shape": r"Softmax.backward: gradient by input 0: got float32\[12, 2\], expected float32\[12, 5\] \(for N=12\)",
         "type": r"Softmax.backward: gradient by input 0: got float64\[12, 5\], expected float32\[12, 5\]",
     }[wrong]

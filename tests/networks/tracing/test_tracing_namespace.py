@@ -288,7 +288,7 @@ def test_extents() -> None:
     assert (names, evaluated(parsed, {"N": 3, "M": 4})) == ({"N", "M"}, 10)
     assert named("batch size")[1] == {"batch size"}
     for decision in (lambda: n == 3, lambda: n != m, lambda: n < 3, lambda: bool(n), lambda: range(n), lambda: 1 / n):
-        with pytest.raises(Unsupported, match="symbolic extent N"):
+        with pytest.raises(Unsupported, match="symbolic dimension N"):
             decision()
     with pytest.raises(ShapeError, match=r"the shapes \[2\], \[3\] do not fit together"):
         broadcast_shapes((2,), (3,))
@@ -318,10 +318,10 @@ def test_element_types_and_constants() -> None:
 REFUSALS: dict[str, tuple[Callable[..., Any], str]] = {
     "a branch": (
         lambda xp, x: x if xp.sum(x) > 0 else -x,
-        r"decides by what an array holds \(bool\[\]\).*xp.where, or",
+        r"depends on the values of an array \(bool\[\]\).*xp.where, or",
     ),
-    "float": (lambda xp, x: x * float(x[0, 0]), "decides by what an array holds"),
-    "numpy": (lambda xp, x: np.asarray(x), "decides by what an array holds"),
+    "float": (lambda xp, x: x * float(x[0, 0]), "depends on the values of an array"),
+    "numpy": (lambda xp, x: np.asarray(x), "depends on the values of an array"),
     "a mask": (lambda xp, x: x[x > 0], r"it indexes with .*remedy: xp.take, xp.where"),
     "writing": (lambda xp, x: x.__setitem__(0, 1.0), "it writes into an array.*remedy: xp.where"),
     "mixed kinds": (
@@ -334,19 +334,19 @@ REFUSALS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "a fraction": (lambda xp, x: xp.astype(x, xp.int32) + 0.5, r"add of int32 and the number 0.5"),
     "too large": (lambda xp, x: xp.astype(x, xp.int8) + 300, "int8 has no 300"),
-    "numbers alone": (lambda xp, x: xp.maximum(1, 2), "maximum of numbers alone; allowed: at least one array"),
+    "numbers alone": (lambda xp, x: xp.maximum(1, 2), "maximum of only numbers; allowed: at least one array"),
     "no array": (lambda xp, x: xp.sum([x]), r"allowed: an array; remedy: xp.asarray"),
     "shapes": (lambda xp, x: x + x[:, :2], r"the shapes \[2, 3\], \[2, 2\] do not fit together"),
     "an axis": (
         lambda xp, x: xp.sum(x, axis=2),
-        r"sum: got axis=2 for float32\[2, 3\]; allowed: whole numbers from -2 to 1",
+        r"sum: got axis=2 for float32\[2, 3\]; allowed: integers from -2 to 1",
     ),
     "a size": (
         lambda xp, x: xp.reshape(x, (4,)),
         r"reshape: got \[4\] for float32\[2, 3\]; allowed: shapes of 6 elements",
     ),
     "an index": (lambda xp, x: x[2], r"got the index 2 for float32\[2, 3\]; allowed: -2 to 1 on axis 0"),
-    "a product": (lambda xp, x: x @ x, "matmul of .* equal extents"),
+    "a product": (lambda xp, x: x @ x, "matmul of .* equal sizes"),
     "a place of nothing": (lambda xp, x: xp.max(x[:0], axis=0), "max of no elements"),
 }
 

@@ -46,7 +46,7 @@ def test_a_network_without_a_loss() -> None:
 def test_a_wrong_output_is_told_with_its_place_and_distance() -> None:
     message = (
         r"the transformation .*: a batch of 1: the output 'logits' differs in 3 of 3 elements, first at \[0, 0\]: "
-        r"[-\d.e]+, where [-\d.e]+ is wanted, [\d.e-]+ away; allowed: [\d.e-]+ \(1e-09 of [\d.e-]+\)"
+        r"[-\d.e]+, expected [-\d.e]+, [\d.e-]+ away; allowed: [\d.e-]+ \(1e-09 of [\d.e-]+\)"
     )
     with pytest.raises(ConformanceError, match=message):
         check_transformation(lambda given: given.replace_node("Relu_1", "Softplus"), network())
@@ -137,11 +137,11 @@ def test_the_given_network_is_not_changed() -> None:
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="got no feeds and no batches"):
         check_equivalence(network(), network(), batches=[])
-    with pytest.raises(UsageError, match="got a batch of 0; allowed: a whole number of at least 1"):
+    with pytest.raises(UsageError, match="got a batch of 0; allowed: an integer of at least 1"):
         check_equivalence(network(), network(), batches=[0])
     build = NetworkBuilder("two")
     made = build.network({"y": build.op("Sum", build.input("x", ("N", "M")))})
-    with pytest.raises(UsageError, match=r"^check_transformation: the inputs have the extents M, N"):
+    with pytest.raises(UsageError, match=r"^check_transformation: the inputs have the symbolic dimensions M, N"):
         check_transformation(lambda given: given, made)
     build = NetworkBuilder("whole")
     x = build.input("x", ("N",), "int64")
@@ -178,15 +178,15 @@ def test_the_largest_tolerance_still_finds_what_is_wrong() -> None:
         ({"batches": 3}, "got batches=3; allowed: a list of sizes of the minibatch; remedy: batches=[3]"),
         ({"batches": "3"}, "got batches='3'; allowed: a list of sizes of the minibatch; remedy: batches=[1, 4]"),
         ({"batches": None}, "got batches=None; allowed: a list of sizes"),
-        ({"batches": [2.5]}, "got a batch of 2.5; allowed: a whole number of at least 1; remedy: batches=[1, 4]"),
+        ({"batches": [2.5]}, "got a batch of 2.5; allowed: an integer of at least 1; remedy: batches=[1, 4]"),
         (
             {"feeds": {"input": []}},
             "got feeds={'input': []}; allowed: None, or a list of arrays by the input's name; remedy: ",
         ),
         ({"feeds": [3]}, "got feeds=[3]; allowed: None, or a list"),
         ({"feeds": []}, "got no feeds and no batches; allowed: at least one"),
-        ({"seed": 1.5}, "got seed=1.5; allowed: a whole number from 0 to 2**63 - 1; remedy: seed=0"),
-        ({"seed": -1}, "got seed=-1; allowed: a whole number from 0"),
+        ({"seed": 1.5}, "got seed=1.5; allowed: an integer from 0 to 2**63 - 1; remedy: seed=0"),
+        ({"seed": -1}, "got seed=-1; allowed: an integer from 0"),
         ({"framework": 3}, "got framework=3; allowed: a name, or what deep5.framework(name) gives"),
     ],
 )

@@ -252,12 +252,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "float64": (
         lambda: mixed_precision(mlp(dtype="float64"), "float16"),
         Unsupported,
-        r"'mlp': 'input' is float64; allowed: float32 alone; remedy: .*with_precision\(network, 'float32'\)",
+        r"'mlp': 'input' is float64; allowed: only float32; remedy: .*with_precision\(network, 'float32'\)",
     ),
     "mixed already": (
         lambda: mixed_precision(mixed_precision(mlp(), "float16"), "float16"),
         Unsupported,
-        "is float16; allowed: float32 alone",
+        "is float16; allowed: only float32",
     ),
     "no product": (
         lambda: mixed_precision(one_node("Relu"), "float16"),

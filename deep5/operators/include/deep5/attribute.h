@@ -44,7 +44,7 @@ struct Attribute {
       if (length != 1 || kind > TRUTH) refuse(said<T>());
       return element<T>(0);
     } else if constexpr (std::is_same_v<T, std::string>) {
-      if (kind != TEXT) refuse("a text");
+      if (kind != TEXT) refuse("a string");
       return std::string(static_cast<const char *>(data), length);
     } else {
       using E = typename T::value_type;
@@ -61,7 +61,7 @@ struct Attribute {
   }
   template <typename T>
   static const char *said() {
-    return std::is_same_v<T, bool> ? "a truth value" : whole<T> ? "a whole number" : "a number";
+    return std::is_same_v<T, bool> ? "a truth value" : whole<T> ? "an integer" : "a number";
   }
   template <typename T>
   T element(int32_t at) const {
@@ -76,7 +76,7 @@ struct Attribute {
     } else if constexpr (whole<T>) {
       T made = static_cast<T>(value);
       if (static_cast<int64_t>(made) != value || (made < T(0)) != (value < 0)) {
-        refuse("whole numbers from " + std::to_string(std::numeric_limits<T>::min()) + " to " +
+        refuse("integers from " + std::to_string(std::numeric_limits<T>::min()) + " to " +
                std::to_string(std::numeric_limits<T>::max()));
       }
       return made;
@@ -85,7 +85,7 @@ struct Attribute {
       T made = rounded<T>(static_cast<double>(value));
       // A long double holds all numbers of 64 bits.
       if (static_cast<long double>(widened(made)) != static_cast<long double>(value)) {
-        refuse("whole numbers that its type in C++ holds exactly");
+        refuse("integers that its type in C++ holds exactly");
       }
       return made;
     }

@@ -29,7 +29,7 @@ int guarded(F &&call) {
   } catch (const std::exception &error) {
     last_error() = error.what();
   } catch (...) {
-    last_error() = "it threw something that is no std::exception";
+    last_error() = "it threw something that is not a std::exception";
   }
   return 1;
 }
@@ -60,7 +60,7 @@ int guarded(F &&call) {
       if constexpr (is_single<C>::value) {                                                                             \
         static_assert(method<decltype(&C::FUNCTION)>::value,                                                           \
                       "deep5: " #FUNCTION " takes or returns something else than tensors; allowed: a member "          \
-                      "function that returns nothing and takes deep5::Tensor and deep5::Strided alone");               \
+                      "function that returns nothing and takes only deep5::Tensor and deep5::Strided");                \
         return method<decltype(&C::FUNCTION)>::value;                                                                  \
       } else {                                                                                                         \
         static_assert(!exists<C>(),                                                                                    \

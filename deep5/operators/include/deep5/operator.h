@@ -128,7 +128,7 @@ inline void check_memory(const deep5_tensor &given) {
   for (int axis = 0; axis < given.rank; ++axis) {
     if (given.shape[axis] == 0) return;  // nothing is kept for no elements
   }
-  if (!given.data) outside("the gradient by an input that nobody wants, which is false (`if (dx)`), as", given);
+  if (!given.data) outside("the gradient by an input that needs none, which is false (`if (dx)`), as", given);
 }
 inline void check_index(int64_t index, int64_t size, const deep5_tensor &given) {
   if (given.data && index >= 0 && index < size) return;

@@ -49,11 +49,11 @@ def wanted_gradients(name: str, inputs: Sequence[Array], needs: Sequence[bool] |
         return floating
     wanted = tuple(map(bool, needs))
     if len(wanted) != len(inputs):
-        raise ShapeError(f"{name}: got {len(wanted)} needs; allowed: one an input, {len(inputs)}")
+        raise ShapeError(f"{name}: got {len(wanted)} needs; allowed: one per input, {len(inputs)}")
     for number, (want, real) in enumerate(zip(wanted, floating, strict=True)):
         if want and not real:
             raise ShapeError(
-                f"{name}: a gradient is asked for by input {number}, which is {spec_of(inputs[number]).dtype}; "
+                f"{name}: a gradient is requested by input {number}, which is {spec_of(inputs[number]).dtype}; "
                 "allowed: floating-point inputs"
             )
     return wanted
@@ -73,14 +73,14 @@ def check_output_grads(name: str, outputs: Sequence[Any], output_grads: Sequence
             element type.
     """
     if len(output_grads) != len(outputs):
-        raise ShapeError(f"{name}: got {len(output_grads)} output_grads; allowed: one an output, {len(outputs)}")
+        raise ShapeError(f"{name}: got {len(output_grads)} output_grads; allowed: one per output, {len(outputs)}")
     found: list[Any] = []
     for number, (value, gradient) in enumerate(zip(outputs, output_grads, strict=True)):
         floating = _floating(value.dtype)
         if floating and not (
             isinstance(gradient, kind) and (gradient.shape, gradient.dtype) == (value.shape, value.dtype)
         ):
-            got = spec_of(gradient) if isinstance(gradient, kind) else "no array of the framework's"
+            got = spec_of(gradient) if isinstance(gradient, kind) else "a value that is not an array of the framework"
             raise ShapeError(
                 f"{name}: the gradient by output {number}: got {got}, expected {spec_of(value)}; remedy: an "
                 "array like that output, as executor.arrays(…) gives it"
