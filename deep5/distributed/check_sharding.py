@@ -71,18 +71,17 @@ def _check_epoch(one: BatchSource, ranks: list[Any], epoch: int, start: int, bor
             begin, end = part_of(total, rank, len(ranks))
             if begin == end and not borrow:
                 continue
-            told = f"{where}: rank {rank} of {len(ranks)}"
+            who = f"{where}: rank {rank} of {len(ranks)}"
             given = next(source, _END)
             if given is _END:
                 raise Deep5Error(
-                    f"{told} has no more batches; allowed: its part of every batch; remedy: keep the last, smaller "
-                    "batch"
+                    f"{who} has no more batches; allowed: its part of every batch; remedy: keep the last, smaller batch"
                 )
-            _check_part(told, given, whole, begin, end, names)  # type: ignore[arg-type]
+            _check_part(who, given, whole, begin, end, names)  # type: ignore[arg-type]
             had[rank] += end - begin
             known = ranks[rank].global_batch_size(epoch, number)
             if known != total:
-                raise Deep5Error(f"{told} reports {known} samples on all ranks; allowed: {total}")
+                raise Deep5Error(f"{who} reports {known} samples on all ranks; allowed: {total}")
         done = number + 1
     for rank, (source, own) in enumerate(zip(sources, ranks, strict=True)):
         if next(source, _END) is not _END:
@@ -95,23 +94,23 @@ def _check_epoch(one: BatchSource, ranks: list[Any], epoch: int, start: int, bor
     return done
 
 
-def _check_part(told: str, given: Batch, whole: Batch, begin: int, end: int, varying: frozenset[str]) -> None:
+def _check_part(who: str, given: Batch, whole: Batch, begin: int, end: int, varying: frozenset[str]) -> None:
     """Check one rank's part of one batch."""
     (ids, inputs), (all_ids, all_inputs) = given, whole
     if begin == end:
         if ids is None or len(ids) != 0:
             raise Deep5Error(
-                f"{told} has samples {_listed(ids)}; allowed: an empty list of identities, since the batch has too "
+                f"{who} has samples {_listed(ids)}; allowed: an empty list of identities, since the batch has too "
                 "few samples for this rank"
             )
         begin, end = 0, 1
     elif all_ids is not None and (ids is None or not np.array_equal(ids, all_ids[begin:end])):
         raise Deep5Error(
-            f"{told} has samples {_listed(ids)}; allowed: {_listed(all_ids[begin:end])}, its part of the batch; "
+            f"{who} has samples {_listed(ids)}; allowed: {_listed(all_ids[begin:end])}, its part of the batch; "
             "remedy: the order of all ranks by (seed, epoch), cut by part_of"
         )
     if inputs.keys() != all_inputs.keys():
-        raise Deep5Error(f"{told} has the inputs {', '.join(inputs)}; allowed: {', '.join(all_inputs)}")
+        raise Deep5Error(f"{who} has the inputs {', '.join(inputs)}; allowed: {', '.join(all_inputs)}")
     for name in inputs:
         own, wanted = to_numpy(inputs[name]), to_numpy(all_inputs[name])[begin:end]
         if own.ndim == wanted.ndim and len(own) == len(wanted) and name in varying:
@@ -119,7 +118,7 @@ def _check_part(told: str, given: Batch, whole: Batch, begin: int, end: int, var
             own, wanted = own[common], wanted[common]
         if own.shape != wanted.shape or own.dtype != wanted.dtype or own.tobytes() != wanted.tobytes():
             raise Deep5Error(
-                f"{told} has {name!r} of {own.dtype}{list(own.shape)}; allowed: the bits of rows {begin} to {end - 1} "
+                f"{who} has {name!r} of {own.dtype}{list(own.shape)}; allowed: the bits of rows {begin} to {end - 1} "
                 f"of the batch, {wanted.dtype}{list(wanted.shape)}; remedy: transforms that draw by (seed, epoch, "
                 "sample) and look at one sample at a time"
             )

@@ -45,7 +45,7 @@ def restore_ranks(
     in_groups = isinstance(scheme, DistributedOptimizer) and scheme.keeps_equal and not scheme.consistent
     candidates = checkpoints(folder)
     for main in candidates:
-        part, told, path, is_first = None, "", main, communicator.rank == 0
+        part, reported, path, is_first = None, "", main, communicator.rank == 0
         try:
             _, about = read_checkpoint(path)
             writers = int(about.get("ranks", 1))
@@ -57,14 +57,14 @@ def restore_ranks(
             path = parts[source % writers]
             part = _part(path, about)
         except CheckpointError as error:
-            told = str(error)
+            reported = str(error)
         everyone = np.array([part is not None, part is not None or path.exists()], np.int64)
         communicator.all_reduce(everyone, op="min", timeout_s=TIMEOUT_S)
         if not everyone[0]:
             if len(candidates) == 1 and not everyone[1]:
                 return None
-            if is_first or (told and path != main):
-                tell(f"{told or f'another rank cannot read its part of {main.name}'}; the one before it is tried")
+            if is_first or (reported and path != main):
+                tell(f"{reported or f'another rank cannot read its part of {main.name}'}; the one before it is tried")
             continue
         state, _ = part or ({}, {})
         if writers != communicator.size:

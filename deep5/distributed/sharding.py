@@ -277,8 +277,8 @@ class ShardedSampler:
 
     def _batch_size(self, epoch: int) -> int | None:
         """Samples per batch of the epoch on all ranks, if the source provides it."""
-        asked = getattr(self.sampler, "epoch_batch_size", None)
-        found = asked(epoch) if callable(asked) else getattr(self.sampler, "batch_size", None)
+        of_epoch = getattr(self.sampler, "epoch_batch_size", None)
+        found = of_epoch(epoch) if callable(of_epoch) else getattr(self.sampler, "batch_size", None)
         return int(found) if is_whole(found) else None
 
     def _check_batch_size(self, epoch: int) -> None:

@@ -118,9 +118,9 @@ class Votes(Event):
 
     def _stop(self) -> NoReturn:
         """End all ranks, with the reason of the first rank that gave one."""
-        told = gather_texts(self.communicator, self._reason or "", timeout_s=self.timeout_s)
+        reported = gather_texts(self.communicator, self._reason or "", timeout_s=self.timeout_s)
         self._reason = None
-        raise StopTraining(next((text for text in told if text), "an event of a rank ended it without a reason"))
+        raise StopTraining(next((text for text in reported if text), "an event of a rank ended it without a reason"))
 
     def _meet(self) -> None:
         self.communicator.barrier(timeout_s=self.timeout_s)

@@ -119,7 +119,7 @@ def _model_of(node: Any, inputs: Any, version: int | None, results: Any) -> onnx
     if results is None:
         made = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     else:
-        made = [_declared(name, *told) for name, told in zip(node.output, results, strict=True)]
+        made = [_declared(name, *reported) for name, reported in zip(node.output, results, strict=True)]
     graph = onnx.helper.make_graph([node], node.op_type, given, made)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
     if domain:

@@ -251,11 +251,11 @@ def _element(dtype: Any) -> str | None:
 def _failure(given: Mapping[str, Any], error: Exception) -> str:
     """Describe the failure in one line; frameworks use several, and color them."""
     listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
-    told = str(error.args[0] if error.args and isinstance(error.args[0], str) else error)
-    lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", told).splitlines()]
+    reported = str(error.args[0] if error.args and isinstance(error.args[0], str) else error)
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", reported).splitlines()]
     # Keras puts the name of a method before the actual error.
-    telling = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
-    return f"does not run on {listed} ({': '.join([type(error).__name__, *telling[:1]])})"
+    informative = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
+    return f"does not run on {listed} ({': '.join([type(error).__name__, *informative[:1]])})"
 
 
 def _described(value: Any) -> str:

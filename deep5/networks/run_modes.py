@@ -125,8 +125,8 @@ class Forms:
             Unsupported: It cannot; one line per node.
         """
         nodes = network.nodes
-        asked = [node for node in nodes if node not in self._known]
-        refused = [*self._framework.unsupported(asked), *beyond_memory(nodes), *without_end(nodes)]
+        requested = [node for node in nodes if node not in self._known]
+        refused = [*self._framework.unsupported(requested), *beyond_memory(nodes), *without_end(nodes)]
         if refused:
             raise Unsupported(f"{self._framework.name} cannot run this network:\n  " + "\n  ".join(refused))
         return network

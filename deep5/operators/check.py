@@ -177,13 +177,13 @@ class _Run:
         subject: Runs it.
         inputs: Copies of the given inputs.
         dtypes: Element types to try.
-        asked: Whether the user requested these types, so that none may be rejected.
+        requested: Whether the user requested these types, so that none may be rejected.
     """
 
     subject: Subject
     inputs: tuple[np.ndarray, ...]
     dtypes: tuple[str, ...]
-    asked: bool
+    requested: bool
 
     def strictly(self, strict: bool) -> bool:
         """Whether it must run under `array_api_strict`."""
@@ -209,10 +209,10 @@ def _forward(
     check_finite(expected, given, truth is not None and truth.given, into)
     if truth is None:
         native = isinstance(subject.operator, NativeOperator)
-        told = "it does not compute in float64, so that there is nothing to compare with"
-        into.say("forward", "not evaluated", f"{told}; {IN_FLOAT64 + '; or a reference' if native else REFERENCE}")
+        reported = "it does not compute in float64, so that there is nothing to compare with"
+        into.say("forward", "not evaluated", f"{reported}; {IN_FLOAT64 + '; or a reference' if native else REFERENCE}")
     else:
-        check_dtypes(subject, given, run.dtypes, run.asked, truth, into)
+        check_dtypes(subject, given, run.dtypes, run.requested, truth, into)
         with into.guarded("other sizes"):
             check_sizes(subject, given, truth, into)
         with into.guarded("empty"):
@@ -249,11 +249,11 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
             check_nothing_kept(plain, other, given, _others(given), grads, into)
     right = wide_subject(subject, given)
     if right is not subject:
-        told = f"it takes no float64: gradients are checked on {right.framework}, and those here compared with them"
-        into.say(f"gradient in float64 on {subject.framework}", "not evaluated", told)
+        reported = f"it takes no float64: gradients are checked on {right.framework}, and those here compared with them"
+        into.say(f"gradient in float64 on {subject.framework}", "not evaluated", reported)
     with into.guarded("gradient"):
         check_jacobian(right, widened(given), rng, into)
-    check_backward_dtypes(subject, given, run.dtypes, run.asked, right, into)
+    check_backward_dtypes(subject, given, run.dtypes, run.requested, right, into)
     with into.guarded("backward in other memory"):
         check_backward_layouts(subject, given, right, into)
     with into.guarded("backward of nothing"):
@@ -296,16 +296,16 @@ def _checked(
     check_time_limit("time_limit_s", time_limit_s)
     source: Any = operator.source if isinstance(operator, CppOperator) else None
     if source and not isinstance(source, (str, Path)):
-        told = "allowed: C++ as a string, or the path of a file"
-        raise UsageError(f"{name_of(operator)}: got source = {brief(source)}; {told}")
+        reported = "allowed: C++ as a string, or the path of a file"
+        raise UsageError(f"{name_of(operator)}: got source = {brief(source)}; {reported}")
     if not isinstance(operator, NativeOperator):
         check_inputs(operator, len(inputs))
     # Operators get native byte order, regardless of a file's.
     given = contiguous([_in_own_bytes(to_numpy(value)) for value in inputs])
     for number, value in enumerate(given):
         if value.dtype.kind == "f" and value.dtype.itemsize > 8:
-            told = f"allowed: {', '.join(CODES)}; remedy: .astype(numpy.float64)"
-            raise ShapeError(f"{name_of(operator)}: got input {number} of {value.dtype}; {told}")
+            reported = f"allowed: {', '.join(CODES)}; remedy: .astype(numpy.float64)"
+            raise ShapeError(f"{name_of(operator)}: got input {number} of {value.dtype}; {reported}")
         if value.dtype.kind not in "biuf" and not is_floating(str(value.dtype)):
             raise ShapeError(f"{name_of(operator)}: got input {number} of {value.dtype}; allowed: real numbers")
     for dtype in dtypes or ():
@@ -319,7 +319,7 @@ def _checked(
             survive(operator, given, tried, time_limit_s)
         subject = Subject(operator, framework)
         into = Collector(subject.name, subject.framework, Path(out) if out is not None else None)
-        yield _Run(subject=subject, inputs=given, dtypes=tried, asked=dtypes is not None), into
+        yield _Run(subject=subject, inputs=given, dtypes=tried, requested=dtypes is not None), into
 
 
 def _in_own_bytes(value: np.ndarray) -> np.ndarray:

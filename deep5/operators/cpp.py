@@ -13,7 +13,7 @@ from deep5.core.errors import OperatorError, ShapeError, Unsupported
 from deep5.core.memo import remember
 from deep5.core.operator import Operator
 from deep5.core.tensors import Array, TensorSpec
-from deep5.operators.asked import check_output_grads, wanted_gradients
+from deep5.operators.arguments import check_output_grads, wanted_gradients
 from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, name_of, spec_of
 from deep5.operators.cpp_attributes import as_attribute

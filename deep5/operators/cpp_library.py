@@ -100,7 +100,7 @@ class Library:
         try:
             self.functions = load_library(program, CPP if device == "cpu" else CUDA, what=what, include=folders)
         except CompilerRefusal as error:
-            raise OperatorError(self._told(error)) from error
+            raise OperatorError(self._reported(error)) from error
         except Deep5Error as error:
             raise OperatorError(str(error)) from error
         _declare(self.functions)
@@ -118,7 +118,7 @@ class Library:
             raise Unsupported(f"{self.name}: {function} takes {count} tensors; allowed: at most {MAX_TENSORS}")
         return [Argument(code) for code in codes[: max(count, 0)]]
 
-    def _told(self, error: CompilerRefusal) -> str:
+    def _reported(self, error: CompilerRefusal) -> str:
         """The compiler's output: all of it if it concerns the user's lines, else only the relevant part."""
         first, own = _ERROR.search(error.output), _OWN.search(error.output)
         if first is not None and (first["file"], first["line"]) == (self._end, "1"):

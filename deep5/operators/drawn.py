@@ -112,6 +112,6 @@ def each_input(option: str, given: Sequence[T], count: int, names: Sequence[str]
     ['float32', 'float32']
     """
     if len(given) not in (1, count):
-        told = f" ({', '.join(names)})" if names else ""
-        raise UsageError(f"got {len(given)} times {option}; allowed: once, or once per input, {count} times{told}")
+        reported = f" ({', '.join(names)})" if names else ""
+        raise UsageError(f"got {len(given)} times {option}; allowed: once, or once per input, {count} times{reported}")
     return list(given) if len(given) == count else list(given) * count

@@ -164,8 +164,10 @@ class Plan:
         try:
             outputs = [make_memory(shape, dtype) for shape, dtype in self._made]
         except (MemoryError, ValueError) as error:
-            told = ", ".join(map(str, self.outputs))
-            raise OperatorError(f"{self.kernel.name}: there is no memory for its outputs, {told} ({error})") from error
+            shapes = ", ".join(map(str, self.outputs))
+            raise OperatorError(
+                f"{self.kernel.name}: there is no memory for its outputs, {shapes} ({error})"
+            ) from error
         code = self._arrays(self._address, (*inputs, *outputs))
         if code:
             if code == _FAILED:

@@ -21,7 +21,7 @@ from deep5.networks.network import Network
 from deep5.networks.run_modes import Forms
 from deep5.networks.single import Single
 from deep5.networks.transforms.lowering import lowered
-from deep5.operators.asked import check_output_grads, wanted_gradients
+from deep5.operators.arguments import check_output_grads, wanted_gradients
 from deep5.operators.contract import check_outputs, is_floating, name_of, spec_of
 from deep5.operators.native import NativeOperator
 from deep5.operators.plan import check_arrays

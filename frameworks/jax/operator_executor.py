@@ -20,7 +20,7 @@ from deep5.frameworks.jax.failures import failure
 from deep5.frameworks.jax.operator_check import check_operator
 from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.settings import find_device, read_settings
-from deep5.operators.asked import check_native, check_output_grads, wanted_gradients
+from deep5.operators.arguments import check_native, check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 

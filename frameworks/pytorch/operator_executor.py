@@ -20,7 +20,7 @@ from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.operator_onnx import onnx_program
 from deep5.networks.onnx_operator import ONNXOperator
-from deep5.operators.asked import check_native, check_output_grads, wanted_gradients
+from deep5.operators.arguments import check_native, check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from deep5.frameworks.reference.executor import compiled, settings_of
 from deep5.frameworks.reference.kernels.memory import Scratch
 from deep5.networks.network import Network
 from deep5.networks.onnx_operator import ONNXOperator
-from deep5.operators.asked import check_output_grads, wanted_gradients
+from deep5.operators.arguments import check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator

@@ -22,7 +22,7 @@ from deep5.frameworks.tensorflow.placement import without_kernel
 from deep5.frameworks.tensorflow.settings import read_settings
 from deep5.frameworks.tensorflow.straight_line import straight_line
 from deep5.frameworks.tensorflow.traced import cause
-from deep5.operators.asked import check_native, wanted_gradients
+from deep5.operators.arguments import check_native, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator

@@ -22,7 +22,7 @@ from deep5.core.errors import MissingDependency, UsageError, brief
 from deep5.core.plugins import install_command, missing_dependency
 from deep5.distributed.communicators.base_communicator import CountedCommunicator
 from deep5.distributed.communicators.mpi_agreement import REMEMBERED, Channel
-from deep5.distributed.communicators.mpi_requests import Letter, Posted, Started, Told
+from deep5.distributed.communicators.mpi_requests import Errors, Letter, Posted, Started
 from deep5.distributed.communicators.mpi_waiting import OPEN, finish, leave
 
 __all__ = ["MEET_S", "MPICommunicator"]
@@ -110,7 +110,7 @@ class MPICommunicator(CountedCommunicator):
                 if not request.Test():
                     finish(request, "all_reduce", timeout_s)
         except self._mpi.Exception as error:
-            raise self._told("all_reduce").error(error) from error
+            raise self._errors("all_reduce").error(error) from error
         finally:
             channel.blocked = None
         self._left_ns = end = perf_counter_ns()
@@ -134,9 +134,9 @@ class MPICommunicator(CountedCommunicator):
         if name in ("send", "receive"):
             return self._letter(name, *given)
         if not self._threads:
-            with self._told(name):
+            with self._errors(name):
                 method, arguments = self._prepared(name, given)
-                return Posted(self._told(name), name, _start(self._later.comm, method, arguments))
+                return Posted(self._errors(name), name, _start(self._later.comm, method, arguments))
         started = Started(name, given, self.rank)
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name="deep5-mpi", daemon=True)
@@ -157,7 +157,7 @@ class MPICommunicator(CountedCommunicator):
             started.finished.set()
 
     def _letter(self, name: str, buffer: np.ndarray, other: int, tag: int) -> Letter:
-        with self._told(f"{name} between rank {self.rank} and {other}"):
+        with self._errors(f"{name} between rank {self.rank} and {other}"):
             post = self._now.comm.Isend if name == "send" else self._now.comm.Irecv
             return Letter(self._mpi, self.rank, name, buffer.nbytes, other, post(self._bytes(buffer), other, tag))
 
@@ -177,7 +177,7 @@ class MPICommunicator(CountedCommunicator):
             finally:
                 channel.blocked = None
         except self._mpi.Exception as error:
-            raise self._told(name).error(error) from error
+            raise self._errors(name).error(error) from error
 
     def _prepared(self, name: str, given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         """The mpi4py method and its arguments; the non-blocking method takes the same."""
@@ -217,14 +217,14 @@ class MPICommunicator(CountedCommunicator):
         # Element types that are not NumPy's own lack the buffer protocol: all are passed as bytes.
         return [buffer.reshape(-1).view(np.uint8), self._mpi.BYTE]
 
-    def _told(self, what: str) -> Told:
-        return Told(self._mpi, what, self.rank)
+    def _errors(self, what: str) -> Errors:
+        return Errors(self._mpi, what, self.rank)
 
     def split(self, color: int, *, key: int | None = None) -> MPICommunicator:
         """The ranks of one color; see `Communicator.split`."""
         if not is_whole(color) or not 0 <= color < 2**31:
             raise UsageError(f"split: got color {brief(color)}; allowed: an integer of at least 0")
-        with self._told("split"):
+        with self._errors("split"):
             self._now.agree(("split",), TIMEOUT_S)
             self._now.blocked = perf_counter_ns(), TIMEOUT_S, "split"
             try:
@@ -248,8 +248,8 @@ class MPICommunicator(CountedCommunicator):
 
 def _meet_all_other_ranks_or_end(kind: type[MPICommunicator], timeout_s: float) -> MPICommunicator:
     """The communicator of all ranks; the stack of a process that exits here shows this function's name."""
-    with nullcontext(sys.__stderr__) if sys.__stderr__ else Path(os.devnull).open("w") as told:
-        faulthandler.dump_traceback_later(timeout_s, exit=True, file=told)
+    with nullcontext(sys.__stderr__) if sys.__stderr__ else Path(os.devnull).open("w") as stream:
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=stream)
         try:
             return kind(_library().COMM_WORLD)
         finally:

@@ -13,7 +13,7 @@ from deep5.distributed.communicators.mpi_waiting import Watched, finish
 
 __all__ = ["REMEMBERED", "Channel"]
 
-_TOLD_BYTES = 96
+_CALL_BYTES = 96
 REMEMBERED = 4096
 """Number of calls remembered; at the limit all are forgotten, on every rank after the same call."""
 
@@ -68,10 +68,10 @@ class Channel(Watched):
             self._renew()
             raise
         if own[0] != size * number or own[1] != size * number * number or own[2] != size:
-            told = np.zeros((size, _TOLD_BYTES), np.uint8)
-            mine = np.frombuffer(said.encode()[:_TOLD_BYTES].ljust(_TOLD_BYTES), np.uint8)
-            finish(self.comm.Iallgather(mine, told), call[0], timeout_s)
-            texts = [bytes(row).decode(errors="replace").strip() for row in told]
+            calls = np.zeros((size, _CALL_BYTES), np.uint8)
+            mine = np.frombuffer(said.encode()[:_CALL_BYTES].ljust(_CALL_BYTES), np.uint8)
+            finish(self.comm.Iallgather(mine, calls), call[0], timeout_s)
+            texts = [bytes(row).decode(errors="replace").strip() for row in calls]
             rank = next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
             raise CommunicationError(f"rank 0 calls {texts[0]} and rank {rank} {texts[rank]}; allowed: the same")
         if len(call) > 1:

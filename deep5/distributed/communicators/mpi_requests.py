@@ -10,14 +10,14 @@ from deep5.core.communicator import TIMEOUT_S
 from deep5.core.errors import CommunicationError
 from deep5.distributed.communicators.mpi_waiting import SAME, finish, late
 
-__all__ = ["Letter", "Posted", "Started", "Told"]
+__all__ = ["Errors", "Letter", "Posted", "Started"]
 
 
 # Time limit for the cancellation of a receive.
 _CANCEL_S = 1.0
 
 
-class Told:
+class Errors:
     """Context manager that converts MPI errors to `CommunicationError`.
 
     Args:
@@ -49,19 +49,19 @@ class Told:
 class Posted:
     """An MPI request."""
 
-    def __init__(self, told: Told, name: str, request: Any) -> None:
-        self._told, self._name, self._request, self._over = told, name, request, False
+    def __init__(self, errors: Errors, name: str, request: Any) -> None:
+        self._errors, self._name, self._request, self._over = errors, name, request, False
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
         """Return when it has completed; see `Request.wait`."""
         if not self._over:
-            with self._told:
+            with self._errors:
                 finish(self._request, self._name, timeout_s)
             self._over = True
 
     def done(self) -> bool:
         """Whether it has completed."""
-        with self._told:
+        with self._errors:
             self._over = self._over or self._request.Test()
         return self._over
 
@@ -73,14 +73,14 @@ class Letter:
         self._mpi, self._size_bytes, self._request = mpi, size_bytes, request
         self._receives, self._over = name == "receive", False
         self._what = f"{name} {'from' if self._receives else 'to'} rank {other}"
-        self._told, self._status = Told(mpi, self._what, rank), mpi.Status()
+        self._errors, self._status = Errors(mpi, self._what, rank), mpi.Status()
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
         """Return when it has completed; see `Request.wait`."""
         if self._over:
             return
         try:
-            with self._told:
+            with self._errors:
                 finish(self._request, self._what, timeout_s, self._status, keep=not self._receives)
         except CommunicationError:
             if self._receives and self._request:
@@ -97,7 +97,7 @@ class Letter:
     def done(self) -> bool:
         """Whether it has completed."""
         if not self._over:
-            with self._told:
+            with self._errors:
                 finished = self._request.Test(self._status)
             if finished:
                 self._arrive()

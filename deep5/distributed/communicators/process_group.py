@@ -33,7 +33,7 @@ __all__ = ["ProcessGroupCommunicator"]
 REMEMBERED = 256
 """Number of reductions whose torch options a rank caches."""
 
-_TOLD_BYTES = 96
+_CALL_BYTES = 96
 _SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
 
 
@@ -183,7 +183,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
         try:
             self._now.allreduce([self._from_numpy(buffer)], options).wait()
         except RuntimeError as error:
-            raise self._told(error, "all_reduce", timeout_s) from error
+            raise self._reported(error, "all_reduce", timeout_s) from error
         self._left_ns = end = perf_counter_ns()
         self.waited_ns += end - begin
 
@@ -197,7 +197,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
             work, after = self._collectives.post(self._now, name, given, timeout_s)
             work.wait()
         except RuntimeError as error:
-            raise self._told(error, name, timeout_s) from error
+            raise self._reported(error, name, timeout_s) from error
         if after is not None:
             after()
 
@@ -211,7 +211,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
                 started.listen()
             return started
         except RuntimeError as error:
-            raise self._told(error, name, STARTED_S) from error
+            raise self._reported(error, name, STARTED_S) from error
 
     def _letter(self, name: str, buffer: np.ndarray, other: int, tag: int) -> _Letter:
         staged = Staged(self._device)
@@ -225,25 +225,25 @@ class ProcessGroupCommunicator(CountedCommunicator):
         try:
             work = (self._now.send if name == "send" else self._now.recv)([tensor], other, wire)
         except RuntimeError as error:
-            raise self._told(error, what, TIMEOUT_S) from error
+            raise self._reported(error, what, TIMEOUT_S) from error
         return _Letter(self, what, work, staged)
 
     def _agree(self, name: str, given: tuple[Any, ...], timeout_s: float) -> None:
         part = None if name == "barrier" else given[1] if name == "scatter" else given[0]
         rest = [each for each in given if not isinstance(each, np.ndarray) and each is not None]
         said = " ".join(map(str, (name, "" if part is None else f"{part.dtype}[{part.size}]", *rest)))
-        mine = np.frombuffer(said.encode()[:_TOLD_BYTES].ljust(_TOLD_BYTES), np.uint8)
-        told = np.empty((self.size, _TOLD_BYTES), np.uint8)
+        mine = np.frombuffer(said.encode()[:_CALL_BYTES].ljust(_CALL_BYTES), np.uint8)
+        calls = np.empty((self.size, _CALL_BYTES), np.uint8)
         try:
-            self._collectives.post(self._now, "all_gather", (mine, told), timeout_s)[0].wait()
+            self._collectives.post(self._now, "all_gather", (mine, calls), timeout_s)[0].wait()
         except RuntimeError as error:
-            raise self._told(error, name, timeout_s) from error
-        texts = [bytes(row).decode(errors="replace").strip() for row in told]
+            raise self._reported(error, name, timeout_s) from error
+        texts = [bytes(row).decode(errors="replace").strip() for row in calls]
         for rank, text in enumerate(texts):
             if text != texts[0]:
                 raise CommunicationError(f"rank 0 calls {texts[0]} and rank {rank} {text}; allowed: the same")
 
-    def _told(self, error: Exception, what: str, timeout_s: float) -> CommunicationError:
+    def _reported(self, error: Exception, what: str, timeout_s: float) -> CommunicationError:
         text = _first(error)
         if "imed out" in text or "imeout" in text:
             # Its threads are still running, and the end of the process would wait for them.
@@ -291,7 +291,7 @@ class _Started:
             try:
                 self._work.wait(limit(timeout_s))
             except RuntimeError as error:
-                raise self._communicator._told(error, self._name, timeout_s) from error
+                raise self._communicator._reported(error, self._name, timeout_s) from error
             self._over = True
             if self._after is not None:
                 self._after()
@@ -318,13 +318,13 @@ class _Letter:
             try:
                 self._work.wait(limit(timeout_s))
             except RuntimeError as error:
-                raise self._communicator._told(error, self._what, timeout_s) from error
+                raise self._communicator._reported(error, self._what, timeout_s) from error
         else:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
-                raise self._communicator._told(TimeoutError("timed out"), self._what, timeout_s)
+                raise self._communicator._reported(TimeoutError("timed out"), self._what, timeout_s)
             if self._error is not None:
-                raise self._communicator._told(self._error, self._what, timeout_s) from self._error
+                raise self._communicator._reported(self._error, self._what, timeout_s) from self._error
         self._over = True
         self._staged.fetch()
 

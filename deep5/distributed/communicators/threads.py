@@ -260,7 +260,7 @@ def _at_exit() -> deque[threading.Thread]:
 def _check_same(calls: list[tuple[Any, ...]]) -> None:
     """Check that all ranks make the same call, on buffers of the same size and dtype."""
 
-    def told(call: tuple[Any, ...]) -> str:
+    def described(call: tuple[Any, ...]) -> str:
         name, *given = call
         if name in ("split", "gather", "scatter"):
             rest: list[Any] = given[2:]
@@ -268,7 +268,7 @@ def _check_same(calls: list[tuple[Any, ...]]) -> None:
             rest = [f"{each.dtype}[{each.size}]" if isinstance(each, np.ndarray) else each for each in given]
         return " ".join(map(str, (name, *rest)))
 
-    texts = [told(call) for call in calls]
+    texts = [described(call) for call in calls]
     for rank, text in enumerate(texts):
         if text != texts[0]:
             raise CommunicationError(f"rank 0 calls {texts[0]} and rank {rank} {text}; allowed: the same")

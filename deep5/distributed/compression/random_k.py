@@ -77,10 +77,10 @@ class RandomKSparsification(Compression):
     def _indices(self, draw: int, count: int) -> np.ndarray:
         """The sorted elements of one draw; the last draw is cached, because encoding and decoding use the same."""
         k = share_of(count, self.ratio, self.k)
-        asked = (draw, count, k)
-        if self._drawn is None or self._drawn[0] != asked:
+        requested = (draw, count, k)
+        if self._drawn is None or self._drawn[0] != requested:
             generator = np.random.Generator(np.random.Philox(draw))
             drawn = generator.choice(count, k, replace=False, shuffle=False) if k < count else np.arange(count)
             drawn.sort()
-            self._drawn = asked, drawn
+            self._drawn = requested, drawn
         return self._drawn[1]

@@ -130,13 +130,13 @@ class RankJob:
         self._sweep()
         self._output.close()
 
-    def watch(self, asked: list[int], grace_s: float) -> RanksEnded:
+    def watch(self, requested: list[int], grace_s: float) -> RanksEnded:
         """Return when all ranks have ended, or were ended because one failed."""
         deadline = monotonic() + START_S
         while True:
             self._look()
-            if asked:
-                return self._interrupted(asked, grace_s)
+            if requested:
+                return self._interrupted(requested, grace_s)
             if (first := self._first()) is not None:
                 return self._wrong(first, min(grace_s, _LOST_GRACE_S))
             if (late := self._late()) is not None:
@@ -163,8 +163,8 @@ class RankJob:
             return None
         begun = [self._read(f"rank-{rank}.json").get("at_ns") for rank in range(self.ranks)]
         self._all_begun = None not in begun
-        told = [at_ns for at_ns in begun if at_ns is not None]
-        if self._all_begun or not told or monotonic_ns() - min(told) < BEGIN_S * 1e9:
+        reported = [at_ns for at_ns in begun if at_ns is not None]
+        if self._all_begun or not reported or monotonic_ns() - min(reported) < BEGIN_S * 1e9:
             return None
         return begun.index(None)
 
@@ -179,14 +179,16 @@ class RankJob:
         for rank in range(self.ranks):
             if rank in self.ended:
                 continue
-            if rank not in self.holders and (told := self._read(f"holder-{rank}.json")):
+            if rank not in self.holders and (reported := self._read(f"holder-{rank}.json")):
                 with suppress(psutil.NoSuchProcess):
-                    self.holders[rank] = (psutil.Process(told["pid"]), told["rank_pid"])
+                    self.holders[rank] = (psutil.Process(reported["pid"]), reported["rank_pid"])
                 gone = rank not in self.holders
             else:
                 gone = rank in self.holders and not _lives(self.holders[rank][0])
-            if told := self._read(f"ended-{rank}.json"):
-                self.ended[rank] = _End(rank=rank, at_ns=told["at_ns"], status=told["status"], signal=told["signal"])
+            if reported := self._read(f"ended-{rank}.json"):
+                self.ended[rank] = _End(
+                    rank=rank, at_ns=reported["at_ns"], status=reported["status"], signal=reported["signal"]
+                )
             elif gone:
                 self.ended[rank] = _End(rank=rank, at_ns=monotonic_ns(), status=None, signal=0)
 
@@ -207,14 +209,14 @@ class RankJob:
         job.
         """
         reports = [self._read(f"rank-{rank}.json") for rank in range(self.ranks)]
-        told_ns = [int(report["at_ns"]) for report in reports if report.get("state") == "failed"]
+        reported_ns = [int(report["at_ns"]) for report in reports if report.get("state") == "failed"]
         found: list[tuple[bool, int, int, dict[str, Any]]] = []
         for rank in range(self.ranks):
             report, end = reports[rank], self.ended.get(rank)
             if report.get("state") == "failed":
                 found.append((bool(report.get("unreached")), int(report["at_ns"]), rank, report))
             elif end is not None and end.status != 0:
-                if end.signal == 0 and told_ns and end.at_ns > min(told_ns) + _BEHIND_S * 1e9:
+                if end.signal == 0 and reported_ns and end.at_ns > min(reported_ns) + _BEHIND_S * 1e9:
                     continue
                 found.append((False, end.at_ns, rank, {}))
         first = min(found, key=lambda each: each[:3], default=None)
@@ -263,8 +265,8 @@ class RankJob:
         why = "; the system does so when memory runs out" if number == signal.SIGKILL else self._tail(end.rank)
         return f"rank {end.rank} of {self.ranks} is lost: it was ended by {name}{why}"
 
-    def _interrupted(self, asked: list[int], grace_s: float) -> RanksEnded:
-        self._end(asked[0], grace_s if len(self.holders) == self.ranks else 0.0, asked)
+    def _interrupted(self, requested: list[int], grace_s: float) -> RanksEnded:
+        self._end(requested[0], grace_s if len(self.holders) == self.ranks else 0.0, requested)
         return RanksEnded(status=_INTERRUPTED, error="interrupted", result_folder=self._result_folder())
 
     def _launcher_failed(self) -> RanksEnded:
@@ -285,19 +287,19 @@ class RankJob:
         return self._output.tail(rank)
 
     def _result_folder(self) -> Path | None:
-        told = (self._read(f"rank-{rank}.json").get("folder") for rank in range(self.ranks))
-        return next((Path(folder) for folder in told if folder), None)
+        reported = (self._read(f"rank-{rank}.json").get("folder") for rank in range(self.ranks))
+        return next((Path(folder) for folder in reported if folder), None)
 
-    def _wait(self, limit_s: float, asked: list[int] | None = None) -> None:
+    def _wait(self, limit_s: float, requested: list[int] | None = None) -> None:
         """Wait until all started ranks have ended, the limit has passed, or a second signal arrives."""
         deadline = monotonic() + limit_s
-        while monotonic() < deadline and (asked is None or len(asked) < 2):
+        while monotonic() < deadline and (requested is None or len(requested) < 2):
             self._look()
             if all(rank in self.ended for rank in self.holders):
                 return
             sleep(_LOOK_S / 4)
 
-    def _end(self, number: int, grace_s: float, asked: list[int] | None = None) -> None:
+    def _end(self, number: int, grace_s: float, requested: list[int] | None = None) -> None:
         """Send the remaining ranks a signal, wait, and then kill them."""
         self._look()
         for rank, (holder, process) in self.holders.items():
@@ -305,7 +307,7 @@ class RankJob:
             if rank not in self.ended and _lives(holder):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, number)
-        self._wait(grace_s, asked)
+        self._wait(grace_s, requested)
 
     def _sweep(self) -> None:
         """End all remaining processes: those that ranks started, the ranks, their holders, and the launcher."""

@@ -115,11 +115,11 @@ def compare_ranks(
             if all(isinstance(value, dict) for value in values):
                 raise UsageError(f"the ranks differ in {name}: {_differences(values)}; {_ALIKE}")
             alike, others = (
-                ", ".join(str(rank) for rank, value in enumerate(values) if value == told)
-                for told in (values[0], other)
+                ", ".join(str(rank) for rank, value in enumerate(values) if value == reported)
+                for reported in (values[0], other)
             )
             raise UsageError(
-                f"the ranks differ in {name}: {_told(values[0])} on rank {alike} and {_told(other)} on rank {others}; "
+                f"the ranks differ in {name}: {_text(values[0])} on rank {alike} and {_text(other)} on rank {others}; "
                 f"{_ALIKE}"
             )
 
@@ -131,7 +131,7 @@ def _differences(values: Sequence[Mapping[str, Any]]) -> str:
     'seed: 0 on rank 0, 3 on rank 1'
     """
     flat = [_flat(value) for value in values]
-    told = []
+    reported = []
     for name in dict.fromkeys(name for each in flat for name in each):
         ranks: dict[str | None, list[str]] = {}
         for rank, each in enumerate(flat):
@@ -142,8 +142,8 @@ def _differences(values: Sequence[Mapping[str, Any]]) -> str:
             columns = enumerate(zip(*texts, strict=False))
             same = next((place for place, letters in columns if len(set(letters)) > 1), 0)
             those = (f"{_part(text, same)} on rank {', '.join(those)}" for text, those in ranks.items())
-            told.append(f"{name}: {', '.join(those)}")
-    return "; ".join(told)
+            reported.append(f"{name}: {', '.join(those)}")
+    return "; ".join(reported)
 
 
 def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -164,7 +164,7 @@ def _part(text: str | None, same: int) -> str:
     return f"{'…' if begin else ''}{text[begin : begin + 50]}{'…' if begin + 50 < len(text) else ''}"
 
 
-def _told(value: str | None) -> str:
+def _text(value: str | None) -> str:
     return "nothing" if value is None else repr(value) if len(value) <= 80 else brief(value)
 
 
@@ -218,7 +218,7 @@ class Report:
 
     def _write(self, state: str, **more: int | str | None) -> None:
         if self.watched:
-            self._folder = self._folder or self._told_folder()
+            self._folder = self._folder or self._reported_folder()
             document = {
                 "pid": os.getpid(),
                 "host": platform.node(),
@@ -229,7 +229,7 @@ class Report:
             }
             write_atomically(self._path, json.dumps(document))
 
-    def _told_folder(self) -> str | None:
+    def _reported_folder(self) -> str | None:
         """The folder that another `Report` of this rank has reported."""
         try:
             folder: str | None = json.loads(self._path.read_bytes())["folder"]

@@ -101,8 +101,8 @@ def _job(
         start, variable, unset = _start(launcher, ranks, Path(name), variables)
         held = _own("hold", name, os.getpid(), variable, unset)
         whole = [*_own("follow", os.getpid()), *start, *held, *command]
-        with _signals() as asked, RankJob(Path(name), ranks, launcher, whole, variables, stdout) as job:
-            return job.watch(asked, grace_s), bool(job.holders)
+        with _signals() as requested, RankJob(Path(name), ranks, launcher, whole, variables, stdout) as job:
+            return job.watch(requested, grace_s), bool(job.holders)
 
 
 def _own(function: str, *arguments: Any) -> list[str]:
@@ -124,10 +124,10 @@ def _start(
         options = ["--nproc-per-node", str(ranks), "--standalone", "--log-dir", str(folder / "torchrun"), "--no-python"]
         return [sys.executable, "-m", "torch.distributed.run", *options], "RANK", unset
     path = _mpiexec()
-    told = subprocess.run(
+    reported = subprocess.run(
         [path, "--version"], capture_output=True, text=True, timeout=START_S, check=False, stdin=subprocess.DEVNULL
     )
-    if "Open MPI" not in told.stdout + told.stderr:
+    if "Open MPI" not in reported.stdout + reported.stderr:
         return [path, "-n", str(ranks)], "PMI_RANK", []
     start = [path, "--bind-to", "none", "-n", str(ranks)]
     if ranks > (psutil.cpu_count(logical=False) or 1) or ranks > len(os.sched_getaffinity(0)):
@@ -153,13 +153,13 @@ def _mpiexec() -> str:
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM; outside the main thread, where Python cannot handle signals, they are unchanged."""
-    asked: list[int] = []
+    requested: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda got, frame: asked.append(got))
+            before[number] = signal.signal(number, lambda got, frame: requested.append(got))
     try:
-        yield asked
+        yield requested
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

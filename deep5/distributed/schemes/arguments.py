@@ -30,20 +30,20 @@ def check_compression(name: str, compression: Any) -> None:
         )
 
 
-def check_synchronises(name: str, asked: object, *, allowed: bool) -> None:
+def check_synchronises(name: str, requested: object, *, allowed: bool) -> None:
     """Check a scheme's argument `synchronise_batch_norm`.
 
     Args:
         name: Name of the scheme.
-        asked: The argument.
+        requested: The argument.
         allowed: Whether the ranks of the scheme step together.
 
     Raises:
         UsageError: It is not a bool, or it is true and the ranks of the scheme do not step together.
     """
-    if not isinstance(asked, bool):
-        raise UsageError(f"{name}: got synchronise_batch_norm={brief(asked)}; allowed: True or False")
-    if asked and not allowed:
+    if not isinstance(requested, bool):
+        raise UsageError(f"{name}: got synchronise_batch_norm={brief(requested)}; allowed: True or False")
+    if requested and not allowed:
         raise UsageError(
             f"{name}: got synchronise_batch_norm=True; allowed: False, since its ranks do not all step at the same "
             "parameters; remedy: AllReduce, ParameterServer, or Hierarchical with every=1"

@@ -23,7 +23,7 @@ from deep5.distributed.packed import Packed
 from deep5.distributed.scaled import finite, skips, unscaled
 from deep5.distributed.schemes.arguments import check_compression, check_synchronises
 from deep5.distributed.schemes.batch_statistics import RankStatistics, synchronise_batch_norm
-from deep5.distributed.schemes.check import check_initialised, check_method, telling
+from deep5.distributed.schemes.check import check_initialised, check_method, checked_step
 from deep5.distributed.schemes.shared_executor import SharedExecutor, check_shareable, owns_step
 from deep5.distributed.schemes.wrapper import OptimizerWrapper
 from deep5.training.accumulation import accumulated_step, batch_layout
@@ -90,7 +90,7 @@ class DistributedOptimizer(OptimizerWrapper):
         super().__init_subclass__(**options)
         own = vars(cls).get("step")
         if inspect.isfunction(own):
-            cls.step = telling(own)  # type: ignore[method-assign]
+            cls.step = checked_step(own)  # type: ignore[method-assign]
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 
 from deep5.core.errors import UsageError
 
-__all__ = ["check_initialised", "check_method", "shown", "telling"]
+__all__ = ["check_initialised", "check_method", "checked_step", "shown"]
 
 
 def check_initialised(made: object, base: type, attribute: str) -> None:
@@ -78,7 +78,7 @@ def shown(name: str, function: Callable[..., Any]) -> str:
     return f"{name}{signature.replace(parameters=plain, return_annotation=signature.empty)}"
 
 
-def telling(step: Callable[..., Any]) -> Callable[..., Any]:
+def checked_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a scheme's `step` to raise an error if it returns no outputs; costs about 0.1 µs per call.
 
     Raises:
@@ -86,7 +86,7 @@ def telling(step: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(step)
-    def told(self: Any, inputs: Any, info: Any) -> Any:
+    def checked(self: Any, inputs: Any, info: Any) -> Any:
         outputs = step(self, inputs, info)
         if type(outputs) is not dict and not isinstance(outputs, Mapping):
             got = "None" if outputs is None else f"a {type(outputs).__name__}"
@@ -96,4 +96,4 @@ def telling(step: Callable[..., Any]) -> Callable[..., Any]:
             )
         return outputs
 
-    return told
+    return checked

@@ -85,7 +85,7 @@ class Server:
         self._clocks, self._finished = [0] * size, set[int]()
         # The ranks whose answer is held back: since when, and the staleness of their gradient.
         self._held: dict[int, tuple[int, int]] = {}
-        self._heard, self._told = [now] * size, [now] * size
+        self._heard, self._reported = [now] * size, [now] * size
         self._error: Exception | None = None
         self.waited_ns = 0
 
@@ -119,10 +119,10 @@ class Server:
         Raises:
             CommunicationError: The server has failed, or does not respond.
         """
-        root, asked = self._root, perf_counter_ns()
+        root, begin_ns = self._root, perf_counter_ns()
         with self.lock:
             # Another thread, which held the lock, makes the others' updates.
-            self.waited_ns += perf_counter_ns() - asked
+            self.waited_ns += perf_counter_ns() - begin_ns
             self._check()
             staleness = 0 if gradients is None else self._apply(root, gradients, version, info)
             self._clocks[root] += 1
@@ -259,7 +259,7 @@ class Server:
                 self._finished.add(rank)
             else:
                 self._held[rank] = (perf_counter_ns(), staleness)
-            self._heard[rank] = self._told[rank] = monotonic()
+            self._heard[rank] = self._reported[rank] = monotonic()
             self.lock.notify_all()
         return kind != DONE
 
@@ -273,7 +273,7 @@ class Server:
                 since, staleness = self._held.pop(rank)
             self._send(rank, GO, staleness, perf_counter_ns() - since)
         for rank in waiting:
-            if monotonic() - self._told[rank] > self._timeout_s / 4:
+            if monotonic() - self._reported[rank] > self._timeout_s / 4:
                 self._send(rank, WAIT)
         return bool(free)
 
@@ -284,7 +284,7 @@ class Server:
         with self.lock:
             out.memory[...] = self._memory.block.memory
             out.head[:4] = kind, self.updates, staleness, held_ns
-            self._heard[rank] = self._told[rank] = monotonic()
+            self._heard[rank] = self._reported[rank] = monotonic()
         self._sends[rank] = self._communicator.send_start(out.memory, rank, tag=TAG)
 
     def _look_for_lost(self) -> None:

@@ -129,7 +129,7 @@ class SharedExecutor:
         """Run forward; within a step, scalar outputs are means over all ranks. See `GraphExecutor.inference`."""
         if self._info is None:
             return self.own.inference(inputs, training=training, info=info)
-        with self._scheme.undisturbed(self._told()):
+        with self._scheme.undisturbed(self._step_info()):
             return self._means(self.own.inference(inputs, training=training, info=info or self._info))
 
     def inference_and_backprop(
@@ -157,7 +157,7 @@ class SharedExecutor:
         if accumulate or loss_scale != 1.0:
             options |= {"accumulate": accumulate, "loss_scale": loss_scale}
         self._given = None
-        with self._scheme.undisturbed(self._told()):
+        with self._scheme.undisturbed(self._step_info()):
             outputs = self.own.inference_and_backprop(inputs, loss, info=info or self._info, **options)
         self._add_up(self.own.gradients())
         found = self._means(outputs)
@@ -167,7 +167,7 @@ class SharedExecutor:
         return found
 
     def _add_up(self, gradients: Arrays) -> None:
-        buckets, scheme, info = self._buckets, self._scheme, self._told()
+        buckets, scheme, info = self._buckets, self._scheme, self._step_info()
         for buffer in buckets.buffers:
             buffer[...] = 0
         buckets.begin(scheme.share(info))
@@ -180,7 +180,7 @@ class SharedExecutor:
 
     def _means(self, outputs: Arrays) -> dict[str, Array]:
         """The outputs, with scalars replaced by means over the samples of all ranks."""
-        scheme, info = self._scheme, self._told()
+        scheme, info = self._scheme, self._step_info()
         own = {name: outputs[name] for name in self._scalars}
         # A copy, because a later pass may reuse the memory.
         self._first = self._first or {name: _copied(value) for name, value in own.items()}
@@ -195,7 +195,7 @@ class SharedExecutor:
             **{name: np.array(mean, numpy_dtype(specs[name].dtype)) for name, mean in zip(own, means, strict=True)},
         }
 
-    def _told(self) -> StepInfo:
+    def _step_info(self) -> StepInfo:
         return StepInfo() if self._info is None else self._info
 
     def gathered(self, rows: np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ def layer_times(
     backend = plugins.framework(framework) if isinstance(framework, str) else framework
     measured = []
     for batch in sizes:
-        with _failures_told(backend.name, batch):
+        with _failures_reported(backend.name, batch):
             executor = backend.executor(network, device=device)
             whole = _Whole(executor, random_feed(network, chosen[batch], seed), repetitions)
             reasons = []
@@ -156,7 +156,7 @@ class _Whole:
 
 
 @contextmanager
-def _failures_told(framework: str, batch: int) -> Iterator[None]:
+def _failures_reported(framework: str, batch: int) -> Iterator[None]:
     """Report an exception of the framework as its failure on the network."""
     try:
         yield

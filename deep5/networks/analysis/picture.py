@@ -24,7 +24,7 @@ MOST_NODES = 4000
 # Points where edges pass layers; in a network whose nodes read all earlier ones, their number grows quadratically.
 _MOST_PASSED = 30_000
 # Characters of a name on a box, in the heading, and in a tooltip.
-_NAME, _HEADING, _TOLD = 26, 120, 300
+_NAME, _HEADING, _TOOLTIP = 26, 120, 300
 # Pixels: a character in 12 px bold, and in 11 px; around the text of a box; around the picture.
 _LETTER, _SMALL_LETTER, _PADDING, _MARGIN = 8.0, 7.0, 18.0, 20.0
 _BOX, _ROUND = 42.0, 5.0
@@ -65,7 +65,7 @@ _FED, _GIVEN = "input", "output"
 _STYLE = """\
 text{font-family:"DejaVu Sans",Verdana,Arial,sans-serif;text-anchor:middle;fill:#1c1c1c}
 .op{font-size:12px;font-weight:bold}.shape{font-size:11px;fill:#444}.legend{font-size:11px;text-anchor:start}
-.title{font-size:14px;font-weight:bold;text-anchor:start}.told{font-size:11px;text-anchor:start;fill:#444}
+.title{font-size:14px;font-weight:bold;text-anchor:start}.note{font-size:11px;text-anchor:start;fill:#444}
 path{fill:none;stroke:#8a8a8a;stroke-width:1.2}.box rect{stroke-width:1.2}.unknown rect{stroke-dasharray:5 3}
 .input rect,.output rect{fill:#fff;stroke:#333}.head{fill:#8a8a8a;stroke:none}"""
 
@@ -78,14 +78,14 @@ class _Box:
         kind: A key of `_KINDS`, or input or output.
         title: Its first line.
         below: Its second line.
-        told: The text of its tooltip.
+        tooltip: The text of its tooltip.
         unknown: Whether deep5 has no formula for it.
     """
 
     kind: str
     title: str
     below: str
-    told: str
+    tooltip: str
     unknown: bool = False
 
     @property
@@ -117,17 +117,17 @@ def svg(network: Network, found: NetworkAnalysis) -> str:
     heading = [_text("title", _MARGIN, 30, shortened(found.name or "network", _HEADING))]
     extents = ", ".join(f"{name} = {extent}" for name, extent in found.extents.items())
     counted = f"{found.parameters:,} parameters, {'at least ' if unknown else ''}{shown_size(found.flops)}FLOP forward"
-    told = shortened(f"{counted}{f', {extents}' if extents else ''}", _HEADING)
-    heading.append(_text("told", _MARGIN, 48, told))
+    subtitle = shortened(f"{counted}{f', {extents}' if extents else ''}", _HEADING)
+    heading.append(_text("note", _MARGIN, 48, subtitle))
     legend, wide = _legend(kinds, unknown, 68)
     top = 104.0
-    width = max(drawn.width, wide, _width(told) * _SMALL_LETTER, 300.0) + 2 * _MARGIN
+    width = max(drawn.width, wide, _width(subtitle) * _SMALL_LETTER, 300.0) + 2 * _MARGIN
     height = drawn.height + top + _MARGIN
     shift = (width - drawn.width) / 2
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">',
-        f"<title>{_safe(shortened(found.name or 'network', _TOLD))}</title>",
+        f"<title>{_safe(shortened(found.name or 'network', _TOOLTIP))}</title>",
         f"<style>{_STYLE}</style>",
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">'
         '<path class="head" d="M0 0L8 4L0 8z"/></marker></defs>',
@@ -149,7 +149,7 @@ def _graph(
 ) -> tuple[list[_Box], list[tuple[int, int]]]:
     """Boxes, and edges from earlier to later boxes."""
     boxes = [
-        _Box(kind=_FED, title=shortened(name), below=str(spec.dtype), told=_told(f"input {name}", str(spec)))
+        _Box(kind=_FED, title=shortened(name), below=str(spec.dtype), tooltip=_tooltip(f"input {name}", str(spec)))
         for name, spec in network.inputs.items()
     ]
     makers = {name: place for place, name in enumerate(network.inputs)}
@@ -162,7 +162,9 @@ def _graph(
     for name, spec in network.outputs.items():
         if name in makers:
             edges.append((makers[name], len(boxes)))
-        boxes.append(_Box(kind=_GIVEN, title=shortened(name), below=str(spec.dtype), told=_told(f"output {name}")))
+        boxes.append(
+            _Box(kind=_GIVEN, title=shortened(name), below=str(spec.dtype), tooltip=_tooltip(f"output {name}"))
+        )
     return boxes, edges
 
 
@@ -199,7 +201,7 @@ def _box(layer: Layer, found: NetworkAnalysis) -> _Box:
         kind=_KIND_OF.get(layer.op_type, _OTHER),
         title=shortened(named),
         below=shortened(shapes[0] + (f" +{len(shapes) - 1}" if len(shapes) > 1 else "") if shapes else "-"),
-        told=_told(*lines),
+        tooltip=_tooltip(*lines),
         unknown=layer.arithmetic is None,
     )
 
@@ -226,7 +228,7 @@ def _drawn(box: _Box, corner: Point) -> str:
     colours = "" if ends else ' fill="{}" stroke="{}"'.format(*_KINDS[box.kind][:2])
     about = f"box {box.kind if ends else 'node'}{' unknown' if box.unknown else ''}"
     return (
-        f'<g class="{about}"><title>{_safe(box.told)}</title>'
+        f'<g class="{about}"><title>{_safe(box.tooltip)}</title>'
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
         f'rx="{_BOX / 2 if ends else _ROUND:g}"{colours}/>'
         f"{_text('op', x + width / 2, y + 18, box.title)}{_text('shape', x + width / 2, y + 33, box.below)}</g>"
@@ -269,8 +271,8 @@ def _curve(points: Sequence[Point]) -> str:
     return f"M{x:.1f} {begin:.1f}{before}{over}{after}"
 
 
-def _told(*lines: str) -> str:
-    return "\n".join(shortened(line, _TOLD) for line in lines)
+def _tooltip(*lines: str) -> str:
+    return "\n".join(shortened(line, _TOOLTIP) for line in lines)
 
 
 def _safe(text: str) -> str:
@@ -318,11 +320,11 @@ def shortened(text: str, letters: int = _NAME) -> str:
     >>> shortened("/model/layer4/layer4.2/conv3/Conv")
     '/model/layer4…2/conv3/Conv'
     """
-    told = plain(text[: 20 * letters] if len(text) <= 20 * letters else f"{text[:letters]}{text[-letters:]}")
-    told = told.replace("\n", " ")
-    if len(told) <= letters:
-        return told
-    return f"{told[: letters // 2]}…{told[-(letters - letters // 2 - 1) :]}"
+    shown = plain(text[: 20 * letters] if len(text) <= 20 * letters else f"{text[:letters]}{text[-letters:]}")
+    shown = shown.replace("\n", " ")
+    if len(shown) <= letters:
+        return shown
+    return f"{shown[: letters // 2]}…{shown[-(letters - letters // 2 - 1) :]}"
 
 
 def shown_shape(spec: TensorSpec) -> str:

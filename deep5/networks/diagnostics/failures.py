@@ -12,7 +12,7 @@ from deep5.core.errors import Deep5Error, NetworkError
 from deep5.networks.diagnostics.refusals import first_line
 from deep5.networks.onnx.element_types import called
 
-__all__ = ["PLACES", "Places", "culprit", "failed", "is_own", "places_of", "told_by", "unmakeable"]
+__all__ = ["PLACES", "Places", "culprit", "failed", "is_own", "places_of", "reported_by", "unmakeable"]
 
 PLACES = "deep5_places"
 """The global of a generated program that says which line is which node's."""
@@ -55,7 +55,7 @@ def failed(error: Exception, framework: str, said: str | None = None) -> Excepti
     Args:
         error: What was raised.
         framework: Who runs the network.
-        said: What the error says; left out: `told_by(error)`.
+        said: What the error says; left out: `reported_by(error)`.
 
     Returns:
         The error itself where it is deep5's own.
@@ -63,7 +63,7 @@ def failed(error: Exception, framework: str, said: str | None = None) -> Excepti
     if is_own(error):
         return error
     return NetworkError(
-        f"{framework} cannot run the network on these inputs ({_where(error)}{said or told_by(error)}); allowed: "
+        f"{framework} cannot run the network on these inputs ({_where(error)}{said or reported_by(error)}); allowed: "
         "labels and indices within their range, shapes that fit"
     )
 
@@ -73,7 +73,7 @@ def unmakeable(error: Exception, framework: str, network: str) -> Exception:
     if is_own(error):
         return error
     return NetworkError(
-        f"{framework} cannot run the network {network!r} ({_where(error)}{told_by(error)}); allowed: "
+        f"{framework} cannot run the network {network!r} ({_where(error)}{reported_by(error)}); allowed: "
         "attributes and shapes that fit the operator, and no more memory than there is"
     )
 
@@ -83,7 +83,7 @@ def _where(error: Exception) -> str:
     return "" if node is None else f"{called(node.name, node.op_type, [value.name for value in node.outputs])}: "
 
 
-def told_by(error: Exception) -> str:
+def reported_by(error: Exception) -> str:
     """What an error says, in one line, with its class where it says little without."""
     if isinstance(error, MemoryError):
         return f"there is not enough memory ({first_line(error)})"

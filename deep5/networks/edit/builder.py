@@ -198,14 +198,14 @@ class NetworkBuilder:
                 )
         number = self._counts[op_type] = self._counts.get(op_type, 0) + 1
         attributes = {name: stored_attribute(op_type, name, value) for name, value in attributes.items()}
-        asked = bool(domain) and outputs is None
+        requested = bool(domain) and outputs is None
         if outputs is None:
             outputs = self._output_count(op_type, inputs, domain, attributes) if domain else 1
         node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=f"{op_type}_{number}")
         for index, value in enumerate(node.outputs):
             value.name = f"{op_type}_{number}" + (f"_{index}" if index else "") + "_output"
         self._graph.append(node)
-        if asked:
+        if requested:
             self._counted.append(node)
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)
 

@@ -28,8 +28,8 @@ def _cut(node: ir.Node, x: ir.Value, w: ir.Value, window: Window) -> _Cut:
         ONNX, ConvTranspose-11: the equations of `total_padding`.
     """
     rank = len(window.strides)
-    more, asked = attribute(node, "output_padding", (0,) * rank), attribute(node, "output_shape", ())
-    if not asked and window.auto_pad in ("NOTSET", "VALID"):
+    more, requested = attribute(node, "output_padding", (0,) * rank), attribute(node, "output_shape", ())
+    if not requested and window.auto_pad in ("NOTSET", "VALID"):
         padded = window.auto_pad == "NOTSET"
         sides = (window.begins, window.ends) if padded else ((0,) * rank, (0,) * rank)
         return _Cut(sides[0], tuple(end - extra for end, extra in zip(sides[1], more, strict=True)))
@@ -38,7 +38,7 @@ def _cut(node: ir.Node, x: ir.Value, w: ir.Value, window: Window) -> _Cut:
     if len(space) < rank or len(kernel) < rank:
         raise refuse(node, f"with auto_pad or output_shape the spatial dimensions must be fixed, got {extents(x)}")
     spans = window.spans(tuple(kernel))
-    wanted = asked[-rank:] if asked else [e * t for e, t in zip(space, window.strides, strict=True)]
+    wanted = requested[-rank:] if requested else [e * t for e, t in zip(space, window.strides, strict=True)]
     begins, ends = [], []
     for axis, (extent, stride, span) in enumerate(zip(space, window.strides, spans, strict=True)):
         touched = stride * (extent - 1) + span

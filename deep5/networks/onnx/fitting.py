@@ -156,9 +156,9 @@ def _inputs(node: ir.Node, without: int | None = None) -> str:
 
 
 def _attributes(node: ir.Node) -> str:
-    told = [f"{name}={attribute(node, name)}" for name in ("group", "kernel_shape", "transA", "transB")
+    reported = [f"{name}={attribute(node, name)}" for name in ("group", "kernel_shape", "transA", "transB")
             if name in node.attributes]  # fmt: skip
-    return f" and {', '.join(told)}" if told else ""
+    return f" and {', '.join(reported)}" if reported else ""
 
 
 def _called(node: ir.Node) -> str:

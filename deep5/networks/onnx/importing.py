@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deep5.core.errors import Deep5Error, NetworkError
-from deep5.networks.diagnostics.failures import told_by
+from deep5.networks.diagnostics.failures import reported_by
 from deep5.networks.diagnostics.refusals import check_output_shapes, first_line
 from deep5.networks.onnx.axes import check_axes, check_widths
 from deep5.networks.onnx.element_types import check_element_types
@@ -53,7 +53,7 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
     except Deep5Error:
         raise
     except Exception as error:  # from onnx, onnx-ir and protobuf, for contradictory files
-        raise NetworkError(f"{what} is not valid ONNX: {told_by(error)}") from error
+        raise NetworkError(f"{what} is not valid ONNX: {reported_by(error)}") from error
 
 
 def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Model:

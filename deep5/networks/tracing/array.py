@@ -136,16 +136,16 @@ class TracedArray:
 
         def __getattr__(self, name: str) -> NoReturn:
             """Raise an error for an attribute outside the standard, and name the function that replaces it."""
-            told = f"a traced array has no attribute {name!r}"
+            what = f"a traced array has no attribute {name!r}"
             if name.startswith("_"):
-                raise AttributeError(told, name=name)  # attributes that libraries probe, and can do without
+                raise AttributeError(what, name=name)  # attributes that libraries probe, and can do without
             function = _METHODS.get(name, name)
             more = "" if function == name else ", …"  # further arguments
             if function in dir(self.trace.namespace):
                 remedy = f"xp.{function}(x{more}) instead of x.{name}({more and '…'}), with xp = d5.array_namespace(x)"
             else:
                 remedy = "the functions of d5.array_namespace(x)"
-            raise AttributeError(f"{told}; allowed: {', '.join(_ATTRIBUTES)}, operators; remedy: {remedy}", name=name)
+            raise AttributeError(f"{what}; allowed: {', '.join(_ATTRIBUTES)}, operators; remedy: {remedy}", name=name)
 
     def __getitem__(self, key: Any) -> TracedArray:
         trace, selected = self.trace, selection(self.shape, key, self)

@@ -87,8 +87,8 @@ def _is(name: str, *, infinite: bool, missing: bool) -> Callable[..., TracedArra
             return joined("Xor", known, known)  # false for all integers
         found = [
             trace.emit(op_type, [x], _BOOL, x.shape)
-            for op_type, asked in (("IsInf", infinite), ("IsNaN", missing))
-            if asked
+            for op_type, requested in (("IsInf", infinite), ("IsNaN", missing))
+            if requested
         ]
         return found[0] if len(found) == 1 else joined("Or", *found)
 

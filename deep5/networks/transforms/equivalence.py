@@ -198,10 +198,10 @@ class _Pair:
         """Run all checks."""
         self.check_names()
         given, feeds = self.given, self.given.feeds
-        asked = list(self.drawn() if feeds is None else (("the given feed", feed) for feed in feeds))
+        requested = list(self.drawn() if feeds is None else (("the given feed", feed) for feed in feeds))
         networks, loss = _with_loss((self.before, self.after), given.loss, given.what)
         executors = [given.framework.executor(network) for network in networks]
-        for index, (what, feed) in enumerate(asked):
+        for index, (what, feed) in enumerate(requested):
             found = [_outcome(executor, feed, loss, index, list(self.before.parameter_specs)) for executor in executors]
             for kind in found[0]:
                 want, got = found[0][kind], found[1][kind]

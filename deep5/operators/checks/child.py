@@ -44,7 +44,7 @@ def main(say: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     die_with_parent()
 
-    def tell(doing: str) -> None:
+    def report(doing: str) -> None:
         os.write(say, doing.encode() + b"\n")
 
     data = sys.stdin.buffer.read()
@@ -63,32 +63,32 @@ def main(say: int) -> None:
         for what, values in runs:
             # The checks report the operator's own errors.
             with suppress(Exception, SystemExit):
-                _call(operator, what, values, tell)
+                _call(operator, what, values, report)
     else:
         # First with index checks, then without, as in normal use.
         for BOUNDS[0] in (OUTSIDE, 0):
             operator, refused = _operator(head), set[tuple[str, ...]]()
             for (what, expected), (_, values) in zip(head["runs"], runs, strict=True):
-                if expected is not None and _compiles(operator, values, refused, tell):
+                if expected is not None and _compiles(operator, values, refused, report):
                     operator.answer = tuple(TensorSpec(shape=tuple(shape), dtype=dtype) for shape, dtype in expected)
                     with suppress(Deep5Error):
-                        _call(operator, what, values, tell)
+                        _call(operator, what, values, report)
         for number, ((what, expected), (_, values)) in enumerate(zip(head["runs"], runs, strict=True)):
-            if expected is not None and (not number or what == LARGER) and _compiles(operator, values, refused, tell):
+            if expected is not None and (not number or what == LARGER) and _compiles(operator, values, refused, report):
                 operator.answer = tuple(TensorSpec(shape=tuple(shape), dtype=dtype) for shape, dtype in expected)
                 for THREADS[0] in COUNTS:
                     with suppress(Deep5Error):
-                        _call(operator, f"{what}, with {THREADS[0]} threads", values, tell)
-    tell("the end")
+                        _call(operator, f"{what}, with {THREADS[0]} threads", values, report)
+    report("the end")
 
 
 def _compiles(
-    operator: Any, values: Sequence[np.ndarray], refused: set[tuple[str, ...]], tell: Callable[[str], None]
+    operator: Any, values: Sequence[np.ndarray], refused: set[tuple[str, ...]], report: Callable[[str], None]
 ) -> bool:
     dtypes = tuple(str(value.dtype) for value in values)
     if dtypes in refused:
         return False
-    tell(f"compiling for {', '.join(dtypes)}")
+    report(f"compiling for {', '.join(dtypes)}")
     try:
         operator.kernel(dtypes)
     except Deep5Error:
@@ -97,12 +97,12 @@ def _compiles(
     return True
 
 
-def _call(operator: Any, what: str, values: Sequence[np.ndarray], tell: Callable[[str], None]) -> None:
+def _call(operator: Any, what: str, values: Sequence[np.ndarray], report: Callable[[str], None]) -> None:
     """Run forward and backward; a C++ operator gets guarded memory."""
     with guarded_memory(pages=True) as memory:
         if isinstance(operator, CppOperator):
             values = [memory.copy(value) for value in values]
-        outputs = _seen(memory, f"forward on {what}", lambda: several(operator.forward(*values)), tell)
+        outputs = _seen(memory, f"forward on {what}", lambda: several(operator.forward(*values)), report)
         needs = floating(values)
         if not getattr(operator, "differentiable", True) or not any(needs):
             return
@@ -113,21 +113,21 @@ def _call(operator: Any, what: str, values: Sequence[np.ndarray], tell: Callable
         other = copy.copy(operator) if isinstance(operator, CppOperator) else operator
         for name, some in (("", needs), *some_needs(needs)):
             # A gradient that is not needed has no memory: this reveals operators that write to it anyway.
-            told = name and f", with a gradient by {name}"
+            reported = name and f", with a gradient by {name}"
             _seen(
                 memory,
-                f"backward on {what}{told}",
+                f"backward on {what}{reported}",
                 lambda some=some: other.backward(grads, values, outputs, some),  # type: ignore[misc]
-                tell,
+                report,
             )
 
 
-def _seen(memory: Guarded, doing: str, call: Callable[[], Any], tell: Callable[[str], None]) -> Any:
+def _seen(memory: Guarded, doing: str, call: Callable[[], Any], report: Callable[[str], None]) -> Any:
     """The result of a call; reports writes out of bounds and elements that were not written."""
-    tell(doing)
+    report(doing)
     made = call()
-    if told := memory.wrong():
-        tell(f"{WRONG}{told} in {doing}")
+    if reported := memory.wrong():
+        report(f"{WRONG}{reported} in {doing}")
     left = memory.untouched(made)
     if any(part is not None and part.any() for part in left):
         # Elements may equal the fill pattern by chance: repeat in memory with another pattern.
@@ -136,7 +136,7 @@ def _seen(memory: Guarded, doing: str, call: Callable[[], Any], tell: Callable[[
         for number, (first, second) in enumerate(zip(left, again, strict=True)):
             if first is not None and second is not None and (count := int(np.count_nonzero(first & second))):
                 what = "gradient by input" if doing.startswith("backward") else "output"
-                tell(
+                report(
                     f"{WRONG}leaves {count} of {first.size} elements of {what} {number} unwritten in "
                     f"{doing}; allowed: all of them written, and not added to; remedy: look at the ends of loops, and "
                     "at what each thread takes"

@@ -65,7 +65,7 @@ class Collector:
             return True
         name, worst = max(wrong or parts, key=lambda entry: _share(entry[1]))
         story = "; ".join(f"{name}: {part.story}" for name, part in wrong)
-        picture, drawn, untold = self._draw(f"{check}, {name}", worst, name) if wrong else (None, "", "")
+        picture, drawn, unreported = self._draw(f"{check}, {name}", worst, name) if wrong else (None, "", "")
         self._rows.append(
             Row(
                 check=check,
@@ -76,7 +76,7 @@ class Collector:
                 allowed=worst.allowed,
                 tolerance=tolerance,
                 note="; ".join(
-                    text for text in (story, note, f"tolerance: {tolerance}" if wrong else "", untold) if text
+                    text for text in (story, note, f"tolerance: {tolerance}" if wrong else "", unreported) if text
                 ),
                 picture=picture,
                 drawn=drawn,
@@ -99,9 +99,13 @@ class Collector:
             return None, "", ""
         at = np.unravel_index(int(part.differences.argmax()), part.differences.shape)
         shows = part.shows or f"differences beyond the tolerance, by element of {name}"
-        told = f"{shows}; the largest is {part.differences[at]:.2g} at {[int(index) for index in at]}"
+        caption = f"{shows}; the largest is {part.differences[at]:.2g} at {[int(index) for index in at]}"
         try:
-            return heat_map(part.differences, f"{self.operator} {title}", told, self._out or picture_folder()), told, ""
+            return (
+                heat_map(part.differences, f"{self.operator} {title}", caption, self._out or picture_folder()),
+                caption,
+                "",
+            )
         except Deep5Error as error:
             return None, "", f"no picture: {error}"
 

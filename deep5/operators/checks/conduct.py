@@ -119,9 +119,9 @@ def check_backward_conduct(
     before = [np.array(value) for value in subject.back(outputs)]
     after = [np.array(value) for value in subject.back(native)]
     again, _ = given()
-    told = _forward_at_fault(subject, inputs, after, before, subject.back(subject.run(again)))
-    if told:
-        into.say("forward, before backward", "FAILED", told)
+    fault = _forward_at_fault(subject, inputs, after, before, subject.back(subject.run(again)))
+    if fault:
+        into.say("forward, before backward", "FAILED", fault)
         if not subject.direct:
             return False  # further faults cannot be attributed
     if subject.direct:
@@ -161,7 +161,7 @@ def check_backward_conduct(
         f"{name} wrote to the gradients of an earlier call when it was called again; allowed: gradients that "
         "stay unchanged once returned; remedy: a new array per call",
     )
-    return left and not told
+    return left and not fault
 
 
 def _forward_at_fault(
@@ -222,7 +222,7 @@ def check_nothing_kept(
         into: Receives a row.
     """
     check, needs = "nothing is kept for backward", floating(inputs)
-    told = (
+    message = (
         f"{subject.name}.backward gives %s; allowed: nothing that forward keeps, since a framework calls forward many "
         "times before backward, or backward on another object; remedy: backward's own inputs and outputs"
     )
@@ -237,7 +237,7 @@ def check_nothing_kept(
     if not into.require(
         same_bits(first, subject.pull(inputs, outputs, grads, needs)),
         check,
-        told % "different bits where forward ran on other inputs in between",
+        message % "different bits where forward ran on other inputs in between",
     ):
         return
     if fresh is not None:
@@ -245,9 +245,11 @@ def check_nothing_kept(
         try:
             found = fresh.pull(inputs, outputs, grads, needs)
         except Deep5Error as error:
-            into.say(check, "FAILED", told % f"an error on an object that has not run forward ({error})")
+            into.say(check, "FAILED", message % f"an error on an object that has not run forward ({error})")
         else:
-            into.require(same_bits(first, found), check, told % "different bits on an object that has not run forward")
+            into.require(
+                same_bits(first, found), check, message % "different bits on an object that has not run forward"
+            )
 
 
 def some_needs(needs: Sequence[bool]) -> Iterator[tuple[str, tuple[bool, ...]]]:
@@ -309,8 +311,8 @@ def _elsewhere(subject: Subject, inputs: Sequence[np.ndarray], dtypes: Sequence[
         for layout, lay in layouts.items():
             laid = [lay(value.copy()) if value.ndim and value.size else value.copy() for value in values]
             with suppress(Deep5Error):  # rejected types are reported by the checks of values
-                shared += [f"{told} ({dtype}, {layout})" for told in _shared(subject.run(laid), laid)]
-            changed += [f"{told} ({dtype}, {layout})" for told in _changed(subject, laid, values, "input")]
+                shared += [f"{each} ({dtype}, {layout})" for each in _shared(subject.run(laid), laid)]
+            changed += [f"{each} ({dtype}, {layout})" for each in _changed(subject, laid, values, "input")]
     return changed, shared
 
 

@@ -69,8 +69,8 @@ def check_directions(point: Point, into: Collector) -> None:
             if worst.story:
                 worst = _located(point, number, of, joined, gradients[number], pull, worst)
             parts.append((f"output {of}", worst))
-        told = "; ".join(point.notes(number) + notes)
-        into.compare(check, parts, how_found(f"{_DIRECTIONS} random directions", made[number]), told)
+        reported = "; ".join(point.notes(number) + notes)
+        into.compare(check, parts, how_found(f"{_DIRECTIONS} random directions", made[number]), reported)
 
 
 def _random(point: Point, number: int) -> np.ndarray:

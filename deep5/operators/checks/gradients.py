@@ -32,7 +32,7 @@ def check_backward_dtypes(
     subject: Subject,
     inputs: Sequence[np.ndarray],
     dtypes: Sequence[str],
-    asked: bool,
+    requested: bool,
     right: Subject,
     into: Collector,
 ) -> None:
@@ -42,7 +42,7 @@ def check_backward_dtypes(
         subject: Runs the operator.
         inputs: The given inputs.
         dtypes: Element types of the floating-point inputs, one at a time.
-        asked: Whether the user requested these types, so that none may be rejected.
+        requested: Whether the user requested these types, so that none may be rejected.
         right: Computes the gradients in float64.
         into: Receives a row per type.
     """
@@ -54,7 +54,7 @@ def check_backward_dtypes(
         values = cast(inputs, dtype)
         needs = floating(values)
         with into.guarded(check):
-            outputs = run_in(subject, lambda values=values: subject.forward(values), dtype, not asked, check, into)  # type: ignore[misc]
+            outputs = run_in(subject, lambda values=values: subject.forward(values), dtype, not requested, check, into)  # type: ignore[misc]
             if outputs is None:
                 continue
             grads = cotangents(outputs, rng)
@@ -62,7 +62,7 @@ def check_backward_dtypes(
                 subject,
                 lambda values=values, grads=grads, needs=needs: subject.gradients(values, grads, needs),  # type: ignore[misc]
                 dtype,
-                not asked,
+                not requested,
                 check,
                 into,
             )
@@ -171,11 +171,11 @@ def check_strict(subject: Subject, inputs: Sequence[np.ndarray], backward: bool,
                 gradients = operator.backward(given, made, strict, needs)
                 found = check_gradients(operator, _plain(gradients, made), values, needs)
     except Exception as error:
-        told = str(error) if isinstance(error, Deep5Error) else f"{type(error).__name__}: {error}"
+        reported = str(error) if isinstance(error, Deep5Error) else f"{type(error).__name__}: {error}"
         into.say(
             check,
             "FAILED",
-            f"{name} does not run on arrays of the array API standard: {told}; allowed: functions of "
+            f"{name} does not run on arrays of the array API standard: {reported}; allowed: functions of "
             "d5.array_namespace(…) only, so that every framework runs them; remedy: see "
             "https://data-apis.org/array-api, or strict=False",
         )

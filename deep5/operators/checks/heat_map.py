@@ -45,11 +45,11 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
         for row in range(shown.shape[0])
         for column in range(shown.shape[1])
     ]
-    told = [shows, f"shape {list(differences.shape)}"]
+    reported = [shows, f"shape {list(differences.shape)}"]
     if rows > 1 or columns > 1:
-        told[-1] += f", a cell the largest of {rows} x {columns} elements"
+        reported[-1] += f", a cell the largest of {rows} x {columns} elements"
     chart = (
-        alt.Chart({"values": values}, title=alt.Title(title, subtitle=told))
+        alt.Chart({"values": values}, title=alt.Title(title, subtitle=reported))
         .mark_rect()
         .encode(
             x=alt.X("column:O", title="last axis", axis=alt.Axis(labelOverlap=True)),

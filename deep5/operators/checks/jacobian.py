@@ -39,16 +39,16 @@ def check_jacobian(subject: Subject, inputs: Sequence[np.ndarray], rng: np.rando
     """
     point = Point(subject, inputs, rng)
     if not point.by or not point.of or not point.base.size:
-        told = "there is no floating-point input, or no floating-point output, that has elements"
-        into.say("gradient", "not evaluated", told)
+        note = "there is no floating-point input, or no floating-point output, that has elements"
+        into.say("gradient", "not evaluated", note)
         return
     if point.lost.all():
         into.say("gradient", "FAILED", _NUMBERLESS.format(name=subject.name, what="outputs"))
         return
     for number in point.by:
         if point.inputs[number].size and point.blind[number].all():
-            told = _NUMBERLESS.format(name=subject.name, what=f"gradient by input {number}, and some of the outputs,")
-            into.say(f"gradient by input {number}", "FAILED", told)
+            note = _NUMBERLESS.format(name=subject.name, what=f"gradient by input {number}, and some of the outputs,")
+            into.say(f"gradient by input {number}", "FAILED", note)
             return
     count = sum(point.inputs[number].size for number in point.by)
     if count <= WHOLE_INPUTS and point.base.size <= WHOLE_OUTPUTS:
@@ -121,14 +121,14 @@ def _entries(point: Point, made: Slopes, got: np.ndarray, number: int, of: int) 
     want, error, room_at = (float(each[at]) / size for each in (value, off, allowed))
     story = ""
     if bad.any():
-        told = (
+        note = (
             f"{want:.12g} by differences"
             if settled[at]
             else f"{low[at] / size:.6g} to {high[at] / size:.6g}, the slopes to either side of a kink"
         )
         story = (
             f"{entry(point, of, at[1], number, at[0])}: got {float(mine[at]) / size:.12g} by backward, expected "
-            f"{told}; allowed: a difference of {room_at:.2g}, got one of {error:.2g}; {int(bad.sum())} of {bad.size} "
+            f"{note}; allowed: a difference of {room_at:.2g}, got one of {error:.2g}; {int(bad.sum())} of {bad.size} "
             "entries are wrong"
         )
     shows = f"wrong entries of the Jacobian, by element of input {number}, each the worst over output {of}"

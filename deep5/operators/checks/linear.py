@@ -71,7 +71,7 @@ def _linear(point: Point, number: int, entries: np.ndarray, joined: np.ndarray, 
 def check_nan(point: Point, into: Collector) -> None:
     """Check that gradients that depend on an output are NaN if the gradient of this output is."""
     pull = point.subject.pullback(point.inputs)
-    told = []
+    reported = []
     for of, part in point.part.items():
         joined = np.zeros(point.base.size)
         joined[part] = np.where(point.lost[part], 0.0, point.rng.uniform(0.5, 1.5, part.stop - part.start))
@@ -83,9 +83,9 @@ def check_nan(point: Point, into: Collector) -> None:
             if swallowed.any():
                 at = int(swallowed.argmax())
                 where, lost = index(at, point.inputs[number].shape), int(swallowed.sum())
-                told.append(
+                reported.append(
                     f"{point.subject.name}.backward: the gradient by input {number} at {where} is "
                     f"{nan[at] + 0.0:.12g} where all gradients by output {of} are NaN, and follows from them; allowed: "
                     f"NaN; {lost} of {swallowed.size} elements lose it; remedy: look for what compares or replaces NaN"
                 )
-    into.require(not told, "backward, NaN in gradients by outputs", "; ".join(told))
+    into.require(not reported, "backward, NaN in gradients by outputs", "; ".join(reported))

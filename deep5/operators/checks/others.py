@@ -33,7 +33,7 @@ def check_follows(
         fresh: The same for an unused copy of the operator; None if there is none.
         inputs: The given inputs.
         others: Other values with the same shapes and element types.
-        truth: The expected outputs; marked as not telling if the operator's own run does not depend on its inputs.
+        truth: The expected outputs; marked as not informative if the operator's own run does not depend on its inputs.
         into: Receives a row.
     """
     if same_bits(inputs, others):  # all are empty, or all elements are equal
@@ -52,7 +52,7 @@ def check_follows(
             into.say(check, "passed")
         elif truth is None or not truth.given:
             if truth is not None:
-                truth.telling = False
+                truth.informative = False
             into.say(
                 check,
                 "not evaluated",
@@ -106,7 +106,7 @@ def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
                 check,
                 compared(got, known, moved, truth.precision, values),
                 tolerance_of(got, truth.precision, values),
-                itself=not truth.given and (own == "float64" or not truth.telling),
+                itself=not truth.given and (own == "float64" or not truth.informative),
             )
     if not tried and any(extent > 1 for value in inputs for extent in value.shape):
         into.say("forward, other sizes", "not evaluated", "it takes none that are one less or one more: only these")

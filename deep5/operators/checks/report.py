@@ -112,8 +112,8 @@ class OperatorReport:
     def document(self) -> dict[str, Any]:
         """The report in JSON types."""
         rows = [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows]
-        told = {"operator": self.operator, "framework": self.framework, "passed": bool(self), "values": self.values}
-        return {**told, "checks": rows}
+        reported = {"operator": self.operator, "framework": self.framework, "passed": bool(self), "values": self.values}
+        return {**reported, "checks": rows}
 
     def __str__(self) -> str:
         from io import StringIO

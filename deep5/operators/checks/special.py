@@ -54,8 +54,8 @@ def check_special(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, 
                         wrong += _spread(got, plain, place, where)
                         lost += _swallowed(got, place, where) if np.isnan(special) else []
             if lost and not wrong:
-                told = f"{'; '.join(lost[:3])}; only a reference can decide whether that is intended; {REFERENCE}"
-                into.say(check, "not evaluated", told)
+                reported = f"{'; '.join(lost[:3])}; only a reference can decide whether that is intended; {REFERENCE}"
+                into.say(check, "not evaluated", reported)
             else:
                 into.require(not wrong, check, "; ".join(wrong[:3]))
 
@@ -81,14 +81,14 @@ def check_finite(outputs: Sequence[np.ndarray], inputs: Sequence[np.ndarray], gi
                 found.append(
                     f"{int(there.sum())} of {wide.size} elements of output {number} are {word}, the first at {at}"
                 )
-    told = f"{' and '.join(found)}, and all inputs are finite"
+    reported = f"{' and '.join(found)}, and all inputs are finite"
     if given and found:
-        into.say(check, "passed", f"{told}; so they are in what it is compared with")
+        into.say(check, "passed", f"{reported}; so they are in what it is compared with")
     else:
         into.require(
             not found,
             check,
-            f"{told}; allowed: numbers, unless a reference has none there either; remedy: inputs in the operator's "
+            f"{reported}; allowed: numbers, unless a reference has none there either; remedy: inputs in the operator's "
             "domain (--range LOW HIGH, or other arrays), or a reference (--against FILE.py:FUNCTION, or reference=)",
         )
 

@@ -68,8 +68,8 @@ class _Direct:
             return call()
         with guarded_memory() as memory:
             made = call()
-            if told := memory.wrong():
-                raise OperatorError(f"{name_of(self.operator)}.{what} {told}")
+            if reported := memory.wrong():
+                raise OperatorError(f"{name_of(self.operator)}.{what} {reported}")
         return made
 
     def synchronize(self) -> None:

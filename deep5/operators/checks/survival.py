@@ -203,5 +203,5 @@ def death(name: str, status: int, doing: str, output: str) -> str:
         how = f"ended its process with the status {status}"
         remedy = "an exception, instead of leaving by exit"
     after = "when it was deleted" if doing == "the end" else f"in {doing}"
-    told = f"; it said: {' | '.join(lines)}" if lines else ""
-    return f"{name} {how} {after} (it ran in a child process, which leaves this one intact){told}; remedy: {remedy}"
+    reported = f"; it said: {' | '.join(lines)}" if lines else ""
+    return f"{name} {how} {after} (it ran in a child process, which leaves this one intact){reported}; remedy: {remedy}"

@@ -186,7 +186,7 @@ def deviation(
         wrong = np.asarray((got != expected) & ~(np.not_equal(got, got) & np.not_equal(expected, expected)), float)
         if jump is not None:
             wrong[jump > 0] = 0.0
-        story = _told(got, expected, np.unravel_index(int(wrong.argmax()), wrong.shape), wrong > 0, "the same")
+        story = _story(got, expected, np.unravel_index(int(wrong.argmax()), wrong.shape), wrong > 0, "the same")
         return Deviation(float(wrong.max()), float(wrong.max()), float(wrong.max()), 0.0, story, wrong, got.size)
     limits = _limits(dtype)
     with np.errstate(all="ignore"):
@@ -213,7 +213,7 @@ def deviation(
         error, room = float(difference[at]), float(allowed[at])
         unit = _unit(abs(float(want[at])), limits)
         relative = error / abs(float(want[at])) if want[at] else (0.0 if error == 0 else np.inf)
-    story = _told(got, expected, at, bad, f"an error of {room:.3g}, got one of {error:.3g}, {error / unit:.3g} ulps")
+    story = _story(got, expected, at, bad, f"an error of {room:.3g}, got one of {error:.3g}, {error / unit:.3g} ulps")
     return Deviation(error, float(relative), error / unit, room, story, beyond, got.size)
 
 
@@ -222,7 +222,7 @@ def tolerance_text(dtype: str, twice: bool = False) -> str:
     return f"{'2 x ' if twice else ''}{ROUNDINGS:g} eps (|y| + sqrt(n) S), eps = {epsilon(dtype):.2g} ({dtype})"
 
 
-def _told(got: np.ndarray, expected: np.ndarray, at: Any, bad: np.ndarray, allowed: str) -> str:
+def _story(got: np.ndarray, expected: np.ndarray, at: Any, bad: np.ndarray, allowed: str) -> str:
     if not bad.any():
         return ""
     where = [int(index) for index in at]

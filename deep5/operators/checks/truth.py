@@ -38,7 +38,7 @@ class Truth:
             changes vanish by rounding. None: `function` itself.
 
     Attributes:
-        telling: Whether a comparison is meaningful; false if the operator's own run gives the same result for all
+        informative: Whether a comparison is meaningful; false if the operator's own run gives the same result for all
             inputs.
     """
 
@@ -47,7 +47,7 @@ class Truth:
     ) -> None:
         self._function, self.name, self.given, self.precision = function, name, given, precision
         self._smooth = smooth
-        self.telling = True
+        self.informative = True
         self.rng = np.random.default_rng(0)
 
     def at(self, inputs: Sequence[np.ndarray]) -> Condition:
@@ -200,12 +200,12 @@ def wide_subject(subject: Subject, inputs: Sequence[np.ndarray]) -> Subject:
             return plain
     try:
         subject.forward(wide)
-        told = "its outputs have lower precision"
+        reported = "its outputs have lower precision"
     except Deep5Error as error:
         if not (native or refuses(subject, error)):
             raise
-        told = str(error)
+        reported = str(error)
     raise Unsupported(
-        f"{subject.name} does not compute in float64 on {subject.framework} ({told}); allowed: float64, for "
+        f"{subject.name} does not compute in float64 on {subject.framework} ({reported}); allowed: float64, for "
         f"differences{f'; {IN_FLOAT64}' if native else ''}"
     )

@@ -73,7 +73,12 @@ def _room(dtype: str, known: Condition, number: int, precision: str, inputs: Seq
 
 
 def check_dtypes(
-    subject: Subject, inputs: Sequence[np.ndarray], dtypes: Sequence[str], asked: bool, truth: Truth, into: Collector
+    subject: Subject,
+    inputs: Sequence[np.ndarray],
+    dtypes: Sequence[str],
+    requested: bool,
+    truth: Truth,
+    into: Collector,
 ) -> None:
     """Compare forward in several element types with the expected outputs for the rounded inputs.
 
@@ -81,7 +86,7 @@ def check_dtypes(
         subject: Runs the operator.
         inputs: The given inputs.
         dtypes: Element types of the floating-point inputs, one at a time.
-        asked: Whether the user requested these types, so that none may be rejected.
+        requested: Whether the user requested these types, so that none may be rejected.
         truth: The expected outputs.
         into: Receives a row per type.
     """
@@ -93,7 +98,7 @@ def check_dtypes(
             continue
         values = cast(inputs, dtype)
         with into.guarded(check):
-            may_refuse = not asked and dtype != own
+            may_refuse = not requested and dtype != own
             got = run_in(subject, lambda values=values: subject.forward(values), dtype, may_refuse, check, into)  # type: ignore[misc]
             if got is None:
                 continue
@@ -103,7 +108,7 @@ def check_dtypes(
                 check,
                 compared(got, known, moved, truth.precision, values),
                 tolerance_of(got, truth.precision, values),
-                itself=not (truth.given or truth.telling),
+                itself=not (truth.given or truth.informative),
             )
 
 
@@ -180,8 +185,8 @@ def _as_contiguous(
     for number, (value, want) in enumerate(zip(got, plain, strict=True)):
         scale = None if known is None or known.total[number] is None else known.scale(number)
         parts.append((f"output {number}", deviation(np.asarray(value), np.asarray(want), scale, twice=True)))
-    told = f"against contiguous inputs; {tolerance_text(_float_of(plain), twice=True)}"
-    into.compare(check, parts, told, itself=True)
+    reported = f"against contiguous inputs; {tolerance_text(_float_of(plain), twice=True)}"
+    into.compare(check, parts, reported, itself=True)
 
 
 def _float_of(values: Sequence[np.ndarray]) -> str:
@@ -207,9 +212,9 @@ def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
         try:
             got = subject.forward(values)
         except Deep5Error as error:
-            told = str(error).split("\n", 1)[0]
+            reported = str(error).split("\n", 1)[0]
             nothing = expected is not None and all(0 in spec.shape for spec in expected)
-            into.say(check, "FAILED" if strict and nothing else "refused", told)
+            into.say(check, "FAILED" if strict and nothing else "refused", reported)
             continue
         try:
             known = truth.at(values) if truth.given else None
