@@ -80,7 +80,7 @@ def check_output_grads(name: str, outputs: Sequence[Any], output_grads: Sequence
         if floating and not (
             isinstance(gradient, kind) and (gradient.shape, gradient.dtype) == (value.shape, value.dtype)
         ):
-            got = spec_of(gradient) if isinstance(gradient, kind) else "a value that is not an array of the framework"
+            got = spec_of(gradient) if isinstance(gradient, kind) else "no array of the framework"
             raise ShapeError(
                 f"{name}: the gradient by output {number}: got {got}, expected {spec_of(value)}; remedy: an "
                 "array like that output, as executor.arrays(…) gives it"

@@ -748,7 +748,7 @@ def test_an_index_out_of_the_buffer_is_refused() -> None:
 
 def test_what_is_not_bound_does_not_work() -> None:
     with pytest.raises(
-        UsageError, match=r"TopKSparsification is bound to no run; remedy: TopKSparsification\(.*\).bound\(seed\)"
+        UsageError, match=r"TopKSparsification is not bound to a run; remedy: TopKSparsification\(.*\).bound\(seed\)"
     ):
         TopKSparsification().encode(np.zeros(4), key="a", step=0)
     with pytest.raises(UsageError, match="got the key 3; allowed: a string"):
@@ -758,7 +758,7 @@ def test_what_is_not_bound_does_not_work() -> None:
 def test_a_key_is_one_buffer() -> None:
     bound = TopKSparsification().bound(0)
     bound.encode(np.zeros(4), key="a", step=0)
-    with pytest.raises(UsageError, match=r"'a' is float64\[5\]; allowed: float64\[4\], as before; remedy: a key"):
+    with pytest.raises(UsageError, match=r"'a' is float64\[5\]; allowed: float64\[4\], as before; remedy: one key"):
         bound.encode(np.zeros(5), key="a", step=1)
     with pytest.raises(CheckpointError, match=r"residual/a is int64\[2\]"):
         bound.load_state_dict({"residual/a": np.arange(2)})

@@ -341,7 +341,9 @@ def test_what_cannot_be_shared_is_refused() -> None:
             own.step(batch(0, 4, "float64"), told(0, 4, 8))
         with pytest.raises(UsageError, match="step_together is for several ranks, bound to an optimizer that owns"):
             own.step(batch(0, 4, "float64"), told(1, 4, 8))
-        with pytest.raises(Unsupported, match="LBFGSOptimizer owns its step, within which jax evaluates it out of any"):
+        with pytest.raises(
+            Unsupported, match="LBFGSOptimizer owns its step, within which jax evaluates it out of reach"
+        ):
             AllReduce().wrap(d5.framework("jax").optimizer("lbfgs")(), communicator)
         own = AllReduce().wrap(d5.LBFGS(), communicator)
         own.bind(run)

@@ -228,7 +228,7 @@ def _kept(own: Any, x: Any) -> Any:
 
 
 def test_results_that_are_kept_by_shape() -> None:
-    told = "forward, other values: .* other bits for the same inputs where it ran on others of their shape before"
+    told = "forward, other values: .* different bits for the same inputs where it ran on others of their shape before"
     with pytest.raises(OperatorError, match=told):
         d5.check_forward(changed(forward=lambda self, x: _kept(vars(self).setdefault("kept", {}), x)), [X])
     # State that another object finds, too, cannot be distinguished from a constant: the report says so.
@@ -366,7 +366,7 @@ def test_types_side_by_side_in_python(dtype: str) -> None:
         (["MatMul"], "its inputs are A, B; the inputs were A float32[3, 4], B float32[3, 4] (change them by --shape"),
         (["Conv"], "its inputs are X, W, B (optional); the inputs were X float32[3, 4], W float32[3, 4]"),
         (["Gather"], "integers, such as indices, by --dtype int64"),
-        (["MatMul", *["--shape", "3x4"] * 3], "got 3 times --shape; allowed: once, or once an input, 2 times (A, B)"),
+        (["MatMul", *["--shape", "3x4"] * 3], "got 3 times --shape; allowed: once, or once per input, 2 times (A, B)"),
     ],
 )
 def test_an_operator_of_onnx_says_what_it_takes(deep5: Command, given: Sequence[str], told: str) -> None:

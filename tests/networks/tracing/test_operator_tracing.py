@@ -389,7 +389,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "Unheard": (lambda xp, x: x.numpy(), r"no attribute 'numpy'; .*remedy: the functions of d5\.array_namespace\(x\)"),
     "Indices": (
         lambda xp, x: xp.take(x, x[:, 0], axis=0),
-        r"take with indices of float32\[N\]; allowed: whole numbers; remedy: xp\.astype",
+        r"take with indices of float32\[N\]; allowed: integers; remedy: xp\.astype",
     ),
     "Input": (
         lambda xp, x: xp.where(x, x, 0.0),
