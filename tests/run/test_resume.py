@@ -512,8 +512,8 @@ def test_what_is_true_of_all_ranks_is_warned_of_once(deep5: Command) -> None:
     folder = killed_at(15, words=TWO)
     copied = {words: Path(shutil.copytree(folder, f"{words[1]}/{folder.name}")) for words in (THREE, ("--ranks", "1"))}
     for words, sentence in (
-        (THREE, "2 ranks wrote the checkpoint and 3 ranks go on from it: "),
-        (("--ranks", "1"), "2 ranks wrote the checkpoint and 1 rank goes on from it: "),
+        (THREE, "2 ranks wrote the checkpoint and 3 ranks resume from it: "),
+        (("--ranks", "1"), "2 ranks wrote the checkpoint and 1 rank resumes from it: "),
     ):
         answer = deep5("run", "own.py", *words, "--resume", str(copied[words]))
         assert answer.status == 0, answer.err
