@@ -1,10 +1,8 @@
 """Reject the phrases of `english_phrases.py` in the prose of this repository.
 
-`python tests/support/plain_english.py` reads Markdown, and the docstrings, comments and strings of Python files (of the
-tests docstrings and comments only), and prints `file:line: 'phrase' -> write ...`. Code is not prose: identifiers,
-inline code, doctests, shown output, strings of a single word. Paths in `tests/not_yet_plain.txt` may still hold such
-phrases; one without any has to leave that list, which `--prune` does. Given paths are read whether or not they are
-listed; `--count` prints how many phrases each package holds.
+`python tests/support/plain_english.py [PATH ...]` reads Markdown, and the docstrings, comments and strings of Python
+files (of the tests docstrings and comments only), and prints `file:line: 'phrase' -> write ...`. Code is not prose:
+identifiers, inline code, doctests, shown output, strings of a single word.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import sys
 import token
 import tokenize
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,7 +22,6 @@ from pathlib import Path
 from english_phrases import PHRASES
 
 ROOT = Path(__file__).parents[2]
-LISTED = "tests/not_yet_plain.txt"
 QUOTING = ("tests/support/english_phrases.py", "tests/support/plain_english.py", "tests/project/test_plain_english.py")
 """These files quote the phrases."""
 
@@ -176,63 +172,17 @@ def files(root: Path) -> list[str]:
     return sorted(name for name in set(done.stdout.split("\n")) if name not in QUOTING and (root / name).is_file())
 
 
-def listed(path: Path) -> list[str]:
-    """The paths that may still hold phrases: folders and files, one a line."""
-    lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
-    return [line for line in lines if line]
-
-
-def covering(path: str, entries: list[str]) -> str | None:
-    """The longest entry that is `path` or a folder above it."""
-    above = [entry for entry in entries if path == entry or path.startswith(f"{entry}/")]
-    return max(above, key=len, default=None)
-
-
-def lint(root: Path, entries: list[str]) -> tuple[list[Finding], list[str]]:
-    """Phrases outside the listed paths, and the listed paths without a phrase."""
-    wrong, unclean = [], set()
-    for path in files(root):
-        entry = covering(path, entries)
-        if entry in unclean:
-            continue
-        found = list(find(path, (root / path).read_text()))
-        if entry is None:
-            wrong += found
-        elif found:
-            unclean.add(entry)
-    return wrong, [entry for entry in entries if entry not in unclean]
-
-
-def counts(root: Path) -> Counter[str]:
-    """How many phrases each package and page holds."""
-    total: Counter[str] = Counter()
-    for path in files(root):
-        folders = Path(path).parts[: 2 if path.startswith(("deep5/", "tests/", "docs/")) else 1]
-        total["/".join(folders)] += sum(1 for _ in find(path, (root / path).read_text()))
-    return total
-
-
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Print the findings; returns 1 where there are any."""
-    if arguments == ["--count"]:
-        for package, number in sorted(counts(root).items()):
-            sys.stdout.write(f"{number:6} {package}\n")
-        return 0
-    entries, wrong, clean = listed(root / LISTED), [], []
-    if arguments and arguments != ["--prune"]:
-        names = [name for name in files(root) if covering(name, [each.rstrip("/") for each in arguments])]
-        wrong = [each for name in names for each in find(name, (root / name).read_text())]
-    else:
-        wrong, clean = lint(root, entries)
-    if arguments == ["--prune"]:
-        kept = [line for line in (root / LISTED).read_text().splitlines() if line not in clean]
-        (root / LISTED).write_text("\n".join(kept) + "\n")
-        clean = []
-    for each in wrong:
-        sys.stdout.write(f"{each}\n")
-    for each in clean:
-        sys.stdout.write(f"{LISTED}: {each} holds none of the phrases; remedy: remove it from the list\n")
-    return int(bool(wrong or clean))
+    """Print the findings in these folders and files, or in all; returns 1 if there are any."""
+    chosen = tuple(each.rstrip("/") for each in arguments)
+    names = [
+        name
+        for name in files(root)
+        if not chosen or any(name == each or name.startswith(f"{each}/") for each in chosen)
+    ]
+    wrong = [each for name in names for each in find(name, (root / name).read_text())]
+    sys.stdout.writelines(f"{each}\n" for each in wrong)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":
