@@ -684,7 +684,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "share_of_roofline of MatMul"),
     ("cold times of nobody", LEVEL0, operators(lambda row: row.update(cold={"median_s": 1e-6})), 9,
      "the cold times of MatMul"),
-    ("other warm-ups", LEVEL0, operators(lambda row: row.update(warm_ups=1)), 8, "the warm-ups of MatMul"),
+    ("other warm-ups", LEVEL0, operators(lambda row: row.update(warm_ups=row["warm_ups"] + 1)), 8, "the warm-ups of MatMul"),
     ("a higher peak", LEVEL0, other_peak, 9, "the peak flop_s"),
     ("a headline that no row has", LEVEL0, cells_of("operator_time", 0.01), 9, "the samples of operator_time"),
     ("a study without its hash", STUDY, study(lambda d: d.pop("hash")), 11, "study.json does not state its hash"),

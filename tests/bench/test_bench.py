@@ -215,9 +215,10 @@ def test_threads_that_compute_on_are_caught() -> None:
 @pytest.mark.parametrize("seconds", [4e-3, 0.03])
 def test_asynchronous_work_that_nobody_waits_for_is_caught(seconds: float, waits: bool, sign: str) -> None:
     late = Late(seconds=seconds, honest=False, waits=waits)
-    found = timing.untimed_work(Work(call=late.call, synchronize=late.synchronize), late.read)
-    assert found is not None
-    assert sign in found
+    found: str | None = None
+    for _ in range(10):  # on a busy machine the work may be over before its outputs are read
+        found = found or timing.untimed_work(Work(call=late.call, synchronize=late.synchronize), late.read)
+    assert sign in (found or "")
     late = Late(seconds=seconds, honest=True, waits=waits)
     assert timing.untimed_work(Work(call=late.call, synchronize=late.synchronize), late.read) is None
 

@@ -370,7 +370,7 @@ def test_a_recipe_is_checked_without_running_it(deep5: Command, tmp_path: Path) 
         (("run", NAME, "--ranks", "3"), "'ranks' is fixed by the recipe"),
         (("run", NAME, "--set", "sizes=4"), "'sizes' is fixed by the recipe"),
         (("study", NAME, "--vary", "optimizer=adam,sgd"), "trains nothing; allowed: a recipe that trains a network"),
-        (("compare", NAME, "--frameworks", "pytorch,jax"), "times collectives, every algorithm in turn already"),
+        (("compare", NAME, "--frameworks", "pytorch,jax"), "itself times collectives, every algorithm in turn"),
     ],
 )
 def test_what_does_not_fit_is_refused(deep5: Command, words: tuple[str, ...], message: str) -> None:
