@@ -36,7 +36,7 @@ def predict_command(errors: Errors) -> click.Command:
     @click.option("--mean", metavar="M,…", help="Subtracted from pixels in [0, 1]; one number per channel.")
     @click.option("--std", metavar="D,…", help="Divides pixels minus the mean; one number per channel.")
     @click.option("--fit", type=click.Choice(["crop", "stretch"]), help="How to make an image square.")
-    @click.option("--invert", is_flag=True, help="Invert images: dark on bright, while the data set is bright on dark.")
+    @click.option("--invert", is_flag=True, help="Invert images, if they are dark on bright and the data is not.")
     @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
     @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
     @click.option("--recipe", metavar="RECIPE", help="The run's recipe, if it contains code.")

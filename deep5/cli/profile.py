@@ -30,7 +30,11 @@ def profile_command(errors: Errors) -> click.Command:
     @click.argument("folders", metavar="STUDY_FOLDER…", nargs=-1, required=True)
     @click.option("-o", "--out", metavar="DIR", help="Write profile.json, profile.svg and profile.png there.")
     @click.option(
-        "--by", type=click.Choice(["seconds", "epochs", "steps"]), default="seconds", show_default=True, help="Count."
+        "--by",
+        type=click.Choice(["seconds", "epochs", "steps"]),
+        default="seconds",
+        show_default=True,
+        help="What a candidate needs to reach the target.",
     )
     @click.option(
         "--limit", type=float, default=4.0, show_default=True, metavar="R", help="Largest ratio of the profile."

@@ -41,7 +41,7 @@ def show_command(errors: Errors) -> click.Group:
 
     @click.group("show")
     def show() -> None:
-        """Show what something is made of."""
+        """Show the parts of a component: the layers of a network."""
 
     @show.command("network")
     @click.argument("network", metavar="NAME|FILE")

@@ -160,8 +160,8 @@ def name_of(kind: str, component: Any) -> str | None:
 def mode_fault(name: str) -> str | None:
     """What is wrong with the mode in the name of a registered framework, or None; its library is not loaded.
 
-    >>> mode_fault("pytorch:compiled"), mode_fault("pytorch:fast")[:50]
-    (None, "unknown mode of the framework 'pytorch' 'fast'; al")
+    >>> mode_fault("pytorch:compiled"), mode_fault("pytorch:fast")[:28]
+    (None, "unknown pytorch mode 'fast';")
     """
     plain, _, mode = name.partition(":")
     try:
@@ -178,7 +178,7 @@ def _check_mode(plain: str, mode: str, modes: Mapping[str, str]) -> None:
             raise UsageError(
                 f"got the framework {plain + ':'!r}, a colon without a mode; allowed: {' or '.join(names)}"
             )
-        raise UnknownName(f"mode of the framework {plain!r}", mode, modes, remedy=f"remedy: {' or '.join(names)}")
+        raise UnknownName(f"{plain} mode", mode, modes, remedy=f"remedy: {' or '.join(names)}")
 
 
 def framework(name: str) -> Framework:

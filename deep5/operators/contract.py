@@ -111,7 +111,7 @@ def _advice(inputs: Sequence[TensorSpec]) -> str:
     """A remedy if `specs` failed for these inputs."""
     names = sorted({str(extent) for spec in inputs for extent in spec.shape if isinstance(extent, str)})
     if not names:
-        return "; remedy: raise d5.ShapeError(…), where it does not take these"
+        return "; remedy: raise d5.ShapeError(…) if it does not accept these inputs"
     return (
         f"; {', '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} symbolic, known when the network runs; "
         "allowed: to pass a dimension on, and + - * // %; remedy: compare only numbers, as in isinstance(size, int) "

@@ -84,7 +84,9 @@ def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], def
         CheckpointError: They differ; the message states the difference.
     """
     if left["name"] != now["name"]:
-        raise CheckpointError(f"the run {name} is of the recipe {left['name']!r}; got {now['name']!r}")
+        raise CheckpointError(
+            f"the run {name} is of the recipe {left['name']!r}, got {now['name']!r}; remedy: the original recipe"
+        )
     if left["size"] != now["size"]:
         raise CheckpointError(
             f"the run {name} has the size {left['size']!r}, got {now['size']!r}; remedy: --size {left['size']}"

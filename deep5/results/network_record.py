@@ -89,7 +89,7 @@ class NetworkRecord:
         console.print(Text(plain(f"{found.name}: {counted(len(found.layers), 'layer')}{extents and f', {extents}'}")))
         table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_footer=True)
         least = "≥ " if found.unknown else ""
-        for title, foot in (("layer", "in all"), ("operator", ""), ("output", "")):
+        for title, foot in (("layer", "total"), ("operator", ""), ("output", "")):
             table.add_column(Text(title), no_wrap=True, overflow="ellipsis", footer=Text(foot))
         for title, foot in (
             ("parameters", f"{found.parameters:,}"),

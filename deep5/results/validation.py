@@ -120,7 +120,7 @@ def _object_fault(value: dict[str, Any], rule: Mapping[str, Any], root: Mapping[
     known = rule.get("properties", {})
     missing = [key for key in rule.get("required", ()) if key not in value]
     if missing:
-        return f"{where or 'the document'} lacks {', '.join(missing)}"
+        return f"{where or 'the document'} has no {', '.join(missing)}"
     for key, item in value.items():
         inner = known.get(key, rule.get("additionalProperties", True))
         if inner is False:

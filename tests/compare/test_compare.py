@@ -560,7 +560,7 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
         ({"frameworks": ["reference", "reference"]}, "names a framework twice"),
         ({"frameworks": ["reference", "nothing"]}, "nothing"),
         ({"frameworks": ["pytorhc"]}, "unknown framework 'pytorhc'; .*did you mean 'pytorch'"),
-        ({"frameworks": ["pytorch:compield"]}, "unknown mode of the framework 'pytorch' 'compield'"),
+        ({"frameworks": ["pytorch:compield"]}, "unknown pytorch mode 'compield'"),
         ({"frameworks": "pytorch,jax"}, "got frameworks='pytorch,jax'; allowed: a list of names, such as "),
         ({"frameworks": [1, 2]}, "allowed: a list of names"),
         ({"vary": "optimizer=adam"}, "got vary='optimizer=adam'; allowed: a dict of lists, such as "),

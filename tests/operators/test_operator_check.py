@@ -600,7 +600,7 @@ CONDUCT: dict[str, tuple[type[Any], str, str | None]] = {
     ),
     "random": (
         changed(IPow, forward=lambda self, x: x + x.dtype.type(1e-3 * (next(CALLS) % 7))),
-        r"forward is repeatable: Wrong.forward gave other bits",
+        r"forward is repeatable: Wrong.forward gave different bits",
         None,
     ),
 }

@@ -113,7 +113,7 @@ def test_what_passes_no_gradient_need_not_pass_nan() -> None:
 
 # -- nothing is kept between forward and backward ---------------------------------------------------------------------
 
-KEPT, FRESH = "nothing is kept for backward", "backward on a new object"
+KEPT, FRESH = "forward keeps nothing for backward", "backward on a new object"
 
 
 class Saved(Square):

@@ -204,7 +204,7 @@ def test_a_document_that_lacks_a_field_is_caught(field: str) -> None:
     document = full()
     del document[field]
     assert not VALIDATOR.is_valid(document)
-    with pytest.raises(UsageError, match=f"the document lacks {field}$"):
+    with pytest.raises(UsageError, match=f"the document has no {field}$"):
         check_document(document)
 
 
@@ -316,7 +316,7 @@ def test_a_result_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_an_invalid_document_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     folder = ResultFolder.create(tmp_path, "digits", blank())
     before = (folder.path / "result.json").read_bytes()
-    with pytest.raises(UsageError, match="lacks seeds"):
+    with pytest.raises(UsageError, match="has no seeds"):
         folder.write_result({key: value for key, value in full(run_id=folder.run_id).items() if key != "seeds"})
     with pytest.raises(UsageError, match="the document is of run 'digits-x'; this folder is of 'digits-2"):
         folder.write_result(full())
@@ -438,7 +438,7 @@ def test_every_truncation_of_a_result_is_refused(tmp_path: Path) -> None:
         (b"[]", "schema version None.*not written by deep5"),
         (b'{"name": "x"}', "not written by deep5"),
         (b'{"schema_version": "2"}', "schema version '2'; this deep5 reads '3'; read it with the deep5 that wrote it"),
-        (b'{"schema_version": "3"}', "the document lacks run_id, recipe"),
+        (b'{"schema_version": "3"}', "the document has no run_id, recipe"),
         (b'{"schema_version": NaN}', "NaN is not JSON"),
         (b"\xff\xfe", "is truncated or not JSON"),
         (b"[" * 100_000, "is truncated or not JSON"),

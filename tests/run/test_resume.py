@@ -296,7 +296,7 @@ def test_another_recipe_is_refused(ended: Path, deep5: Command) -> None:
     assert "has 'epochs': 4, got 5; remedy: the original recipe" in answer.err
     Path("other.py").write_text(SHORT)
     answer = deep5("run", "other.py", "--quiet", "--resume", str(ended))
-    assert "is of the recipe 'own'; got 'other'" in answer.err
+    assert "is of the recipe 'own', got 'other'; remedy: the original recipe" in answer.err
     answer = deep5("run", "digits_lenet", "--size", "smoke", "--quiet", "--resume", "nowhere")
     assert answer.status == 2
     assert "nowhere is not a result folder" in answer.err

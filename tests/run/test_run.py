@@ -282,7 +282,7 @@ def test_a_compiled_mode_says_what_its_first_call_took(framework: str, optimizer
 
 
 def test_a_mode_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"unknown mode of the framework 'pytorch' 'fast'; .* 'pytorch:compiled'"):
+    with pytest.raises(RecipeError, match=r"unknown pytorch mode 'fast'; .* 'pytorch:compiled'"):
         execute(recipe({"framework": "pytorch:fast"}), out=tmp_path)
 
 

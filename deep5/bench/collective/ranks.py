@@ -43,7 +43,7 @@ def crowded(ranks: int) -> list[str]:
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if ranks <= processors:
         return []
-    return [f"{ranks} ranks share {processors} processors, and the model assumes one for each: it predicts too little"]
+    return [f"{ranks} ranks share {processors} processors, and the model assumes one for each: it underestimates times"]
 
 
 def disturbed(times: CollectiveTimes) -> list[str]:

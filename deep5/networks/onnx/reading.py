@@ -92,7 +92,7 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
 
 def _check_versions(what: str, proto: onnx.ModelProto) -> None:
     if not proto.HasField("graph") or not proto.graph.output:
-        raise NetworkError(f"{what} is not valid ONNX: it holds no graph with an output")
+        raise NetworkError(f"{what} is not valid ONNX: it holds no graph with an output; allowed: a complete ONNX file")
     if proto.ir_version > onnx.IR_VERSION:
         raise NetworkError(
             f"{what} has IR version {proto.ir_version}; allowed: up to {onnx.IR_VERSION}, the newest that onnx "

@@ -141,7 +141,9 @@ def _read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     try:
         values: dict[str, np.ndarray] = load(Path(path).read_bytes())
     except (refused, KeyError, ValueError) as error:  # KeyError: an element type that NumPy lacks
-        raise NetworkError(f"the file {path} cannot be read as safetensors ({error})") from error
+        raise NetworkError(
+            f"the file {path} cannot be read as safetensors ({error}); allowed: a complete file"
+        ) from error
     return values
 
 

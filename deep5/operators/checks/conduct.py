@@ -129,7 +129,7 @@ def check_backward_conduct(
     else:
         native, by_output = given()
         outputs, found = subject.run_back(native, by_output, needs)
-    check = "backward changes nothing it is given"
+    check = "arguments of backward are not changed"
     wrong = _changed(subject, native, after, "input")
     kept = [(n, value) for n, value in enumerate(by_output) if value is not None]
     wrong += _changed(subject, [value for _, value in kept], [grads[n] for n, _ in kept], "gradient by output")
@@ -221,7 +221,7 @@ def check_nothing_kept(
         grads: Output gradients.
         into: Receives a row.
     """
-    check, needs = "nothing is kept for backward", floating(inputs)
+    check, needs = "forward keeps nothing for backward", floating(inputs)
     message = (
         f"{subject.name}.backward gives %s; allowed: nothing that forward keeps, since a framework calls forward many "
         "times before backward, or backward on another object; remedy: backward's own inputs and outputs"

@@ -211,8 +211,8 @@ class Subject:
                 raise Unsupported(f"{self.name}.backward is not implemented: {error}") from error
             given = ", ".join(str(spec_of(value)) for value in inputs)
             raise OperatorError(
-                f"{self.name}.{what} raised {type(error).__name__} for the inputs {given}: {error}; remedy: a "
-                "ShapeError in specs, where it does not take these"
+                f"{self.name}.{what} raised {type(error).__name__} for the inputs {given}: {error}; remedy: "
+                "raise d5.ShapeError(…) in specs if it does not accept these inputs"
             ) from error
 
 
