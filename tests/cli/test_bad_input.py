@@ -455,7 +455,7 @@ BAD_MODELS: dict[str, tuple[Any, str]] = {
     ),
     "nothing": (onnx.ModelProto(), "is not valid ONNX: it holds no graph with an output"),
     "unknown operator": (model(node("Rellu", "x", "y")), "No Op registered for Rellu"),
-    "recursive function": (recursive(), "my::F -> my::F"),
+    "recursive function": (recursive(), "the function 'my.F' calls itself"),
     "name computed twice": (model(node("Relu", "x", "y"), node("Tanh", "x", "y")), "'y' has been used as output names"),
     "input twice": (with_graph(lambda graph: graph.input.append(graph.input[0])), "'x' has been used as graph input"),
     "initial value twice": (
@@ -501,7 +501,7 @@ BAD_MODELS: dict[str, tuple[Any, str]] = {
     ),
     "sequence of sequences": (
         with_graph(lambda graph: graph.input[0].type.CopyFrom(sequence_of(sequence_of(graph.input[0].type)))),
-        "the input 'x' is a sequence; allowed: an array, a sequence of arrays, or an optional one",
+        "the input 'x' is a sequence; allowed: an array, a sequence of arrays, or one of them optionally",
     ),
     "map": (
         with_graph(lambda graph: graph.input[0].type.map_type.SetInParent()),
