@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from deep5.cli.bench_collective import collective_command
+from deep5.cli.group import CommandGroup
 from deep5.core.errors import Errors, UsageError
 
 __all__ = ["bench_command", "ready_recipe"]
@@ -113,7 +114,7 @@ def bench_command(errors: Errors) -> click.Group:
         errors: Error handling of the command line.
     """
 
-    @click.group()
+    @click.group(cls=CommandGroup)
     def bench() -> None:
         """Time operators on every framework, and collectives of ranks."""
 

@@ -7,13 +7,13 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import click
 
 from deep5.cli.errors import errors, fail, reported
+from deep5.cli.group import CommandGroup
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
 
 __all__ = ["main"]
@@ -29,30 +29,8 @@ Exit status:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class _Late(click.Group):
-    """A group that imports some of its commands on use.
-
-    Args:
-        late: By a command's name, the module and the name of the command in it, or of the function that creates it.
-    """
-
-    def __init__(self, *args: Any, late: Mapping[str, tuple[str, str]], **extra: Any) -> None:
-        super().__init__(*args, **extra)
-        self.late = late
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self.late})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.late and cmd_name not in self.commands:
-            module, function = self.late[cmd_name]
-            made = getattr(import_module(module), function)
-            self.add_command(made if isinstance(made, click.Command) else made(errors))
-        return super().get_command(ctx, cmd_name)
-
-
 @click.group(
-    cls=_Late,
+    cls=CommandGroup,
     late={
         "audit": ("deep5.cli.audit", "audit_command"),
         "bench": ("deep5.cli.bench_operator", "bench_command"),
@@ -77,7 +55,7 @@ def _cli() -> None:
     """Run deep-learning recipes, check them, and see what there is to build them from."""
 
 
-class _OrRecipe(_Late):
+class _OrRecipe(CommandGroup):
     """A group that treats an unknown command as a recipe: `deep5 check RECIPE`."""
 
     def make_context(
@@ -196,6 +174,8 @@ def list_(kind: str | None, everything: bool, as_json: bool, debug: bool) -> Non
             width = max((len(row["name"]) for row in shown), default=0)
             for row in shown:
                 show(f"{'  ' if kind is None else ''}{row['name']:<{width}}  {row['about']}".rstrip())
+            if len(shown) < len(rows):
+                show(f"{'  ' if kind is None else ''}({len(rows) - len(shown)} more measure deep5 itself: add --all)")
 
 
 @_cli.command()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deep5.cli.group import CommandGroup
 from deep5.core.errors import (
     Deep5Error,
     Errors,
@@ -39,7 +40,7 @@ def show_command(errors: Errors) -> click.Group:
         errors: Error handling of the command line.
     """
 
-    @click.group("show")
+    @click.group("show", cls=CommandGroup)
     def show() -> None:
         """Show the parts of a component: the layers of a network."""
 

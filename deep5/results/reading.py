@@ -118,6 +118,10 @@ def _refusal(path: Path, root: Path, error: OSError | ValueError) -> UsageError:
         )
     if isinstance(error, FileNotFoundError):
         return NotThere(f"{shown_path(path)} does not exist; allowed: a file that deep5 wrote; remedy: check the path")
+    if isinstance(error, NotADirectoryError):
+        return UsageError(
+            f"{shown_path(path)} does not exist: {shown_path(path.parent)} is not a folder; allowed: a result folder"
+        )
     if isinstance(error, OSError) and error.errno == errno.ENXIO:  # a socket
         return UsageError(f"{shown_path(path)} is not a plain file; allowed: one that deep5 wrote")
     why = (isinstance(error, OSError) and error.strerror) or error

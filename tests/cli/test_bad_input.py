@@ -515,6 +515,12 @@ BAD_MODELS: dict[str, tuple[Any, str]] = {
 }
 
 
+def test_an_empty_model_file(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"")
+    with pytest.raises(NetworkError, match=r"^the file .*net\.onnx is empty; allowed: a complete ONNX file$"):
+        Network.from_onnx(tmp_path / "net.onnx")
+
+
 @pytest.mark.parametrize("what", BAD_MODELS)
 def test_model(what: str) -> None:
     proto, message = BAD_MODELS[what]
@@ -604,7 +610,9 @@ def test_files_cut_short(name: str, tmp_path: Path) -> None:
     path, data = tmp_path / "short.onnx", network.to_onnx().SerializeToString()
     for length in range(0, len(data), max(7, len(data) // 60)):
         path.write_bytes(data[:length])
-        with pytest.raises(NetworkError, match=r"short\.onnx (cannot be read as ONNX|is not valid ONNX)") as caught:
+        with pytest.raises(
+            NetworkError, match=r"short\.onnx (is empty|cannot be read as ONNX|is not valid ONNX)"
+        ) as caught:
             Network.from_onnx(path)
         assert "\n" not in str(caught.value)
 

@@ -177,11 +177,11 @@ def test_threads(deep5: Command, tmp_path: Path) -> None:
         (("--set", "optimizer.lr=1"), "unknown key 'optimizer.lr'; allowed: .*; did you mean 'optimizer_kwargs.lr'?"),
         (
             ("--framework", "pytorch:fast"),
-            "the framework 'pytorch' 'fast'; allowed: compiled; remedy: 'pytorch' or 'pytorch:compiled'",
+            "unknown pytorch mode 'fast'; allowed: compiled; remedy: 'pytorch' or 'pytorch:compiled'",
         ),
         (
             ("--framework", "reference:fast"),
-            "the framework 'reference' 'fast'; allowed: none; remedy: 'reference'",
+            "unknown reference mode 'fast'; allowed: none; remedy: 'reference'",
         ),
     ],
 )
@@ -375,9 +375,31 @@ def test_list_leaves_out_what_measures_deep5_itself(deep5: Command) -> None:
         name for name in recipe_names() if name.startswith("overhead_")
     }
     assert deep5("list", "recipes", "--json", "--all").out == deep5("list", "recipes", "--json").out
-    assert "overhead" not in deep5("list", "recipes").out
+    shown = deep5("list", "recipes").out
+    assert "overhead" not in shown
+    assert shown.endswith(f"({sum(row['internal'] for row in rows)} more measure deep5 itself: add --all)\n")
+    assert "add --all" not in deep5("list", "recipes", "--all").out
     # A name that is not shown is still suggested.
     assert deep5("check", "overhead_trainr").err.endswith("did you mean 'overhead_trainer'?\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("rnu",), r"unknown command 'rnu'; allowed: audit, .*, study; did you mean 'run'\?"),
+        (
+            ("bench", "operater"),
+            r"'operater'; allowed: collective, operator; did you mean 'operator'\?",
+        ),
+        (("show", "net"), r"unknown command 'net'; allowed: network"),
+    ],
+)
+def test_an_unknown_command_is_reported_with_the_allowed_ones(
+    deep5: Command, words: tuple[str, ...], says: str
+) -> None:
+    answer = deep5(*words)
+    assert (answer.status, answer.out) == (2, "")
+    assert re.search(says, answer.err)
 
 
 def test_a_family_is_no_recipe(deep5: Command) -> None:

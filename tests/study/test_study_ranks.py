@@ -120,7 +120,7 @@ def test_each_run_has_the_ranks_of_its_candidate(file: Path, tmp_path: Path) -> 
         assert {tuple(about[3:]) for about in found} == {(min(2, HERE), 1)}
         assert not any(psutil.pid_exists(about[2]) for about in found)
     (killed,), (broken,) = study.failures["killed"], study.failures["broken"]
-    assert killed.startswith("seed 0: the run failed: rank 1 of 2 was ended by signal 9 (SIGKILL) from outside")
+    assert killed.startswith("seed 0: the run failed: rank 1 of 2 was terminated by signal 9 (SIGKILL) from outside")
     assert "ValueError: broken" in broken
     assert study.finished
     document = json.loads((study.folder / "study.json").read_text())

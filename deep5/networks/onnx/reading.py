@@ -83,10 +83,13 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
         state = "is not a regular file" if path.exists() else "is not there"
         raise NetworkError(f"{what} {state}; allowed: an ONNX file or an onnx.ModelProto")
     try:
-        proto.ParseFromString(path.read_bytes())
+        content = path.read_bytes()
+        proto.ParseFromString(content)
     except Exception as error:  # protobuf raises its own private classes
         said = f"{what} cannot be read as ONNX ({first_line(error)}); allowed: a complete ONNX file"
         raise NetworkError(said) from error
+    if not content:
+        raise NetworkError(f"{what} is empty; allowed: a complete ONNX file")
     return what, proto, path.parent
 
 

@@ -1,0 +1,47 @@
+"""A group of commands that imports them on use and reports an unknown one with the allowed names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from deep5.cli.errors import errors
+from deep5.core.errors import UnknownName
+
+__all__ = ["CommandGroup"]
+
+
+class CommandGroup(click.Group):
+    """A group that imports some of its commands on use.
+
+    Args:
+        late: By a command's name, the module and the name of the command in it, or of the function that creates it.
+    """
+
+    def __init__(self, *args: Any, late: Mapping[str, tuple[str, str]] | None = None, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.late = late or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, imported or not."""
+        return sorted({*super().list_commands(ctx), *self.late})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command, imported if needed; None for an unknown name."""
+        if cmd_name in self.late and cmd_name not in self.commands:
+            module, function = self.late[cmd_name]
+            made = getattr(import_module(module), function)
+            self.add_command(made if isinstance(made, click.Command) else made(errors))
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first argument; click's own message for an unknown one names no allowed command."""
+        names = self.list_commands(ctx)
+        if not ctx.resilient_parsing and args[0] not in names and not args[0].startswith("-"):
+            ctx.fail(str(UnknownName("command", args[0], names)))
+        return super().resolve_command(ctx, args)
