@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deep5.audit.collective_summary import Calls, constants_of, faults, row_of, segment_sizes
 from deep5.audit.collective_values import is_series, plan_requested, requested
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
@@ -17,7 +18,6 @@ from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
 
 if TYPE_CHECKING:
-    from deep5.bench.collective.measure import CollectiveTimes, Measured
     from deep5.bench.collective.plan import CollectivePlan
 
 __all__ = ["check_collective_rows"]
@@ -40,7 +40,6 @@ def check_collective_rows(ledger: Ledger, root: Path, document: Mapping[str, Any
         document: result.json of a finished run.
         samples: By series; for calls, those of the slowest rank.
     """
-    from deep5.bench.collective.summary import summarise_collectives
     from deep5.results.validation import encode
 
     with ledger.part(9, _FILE):
@@ -51,43 +50,44 @@ def check_collective_rows(ledger: Ledger, root: Path, document: Mapping[str, Any
         ledger.same(14, "the number of ranks, by the recipe", ranks, requested(document, "ranks"))
         ledger.same(14, f"the number of ranks of {_FILE}", reported["ranks"], ranks)
         ledger.same(14, f"the plan of {_FILE}, by the recipe", reported["plan"], encode(asdict(plan)))
-        times = _times(ledger, plan, ranks, reported["measured"], samples)
-        if times is None:
+        measured = _measured(ledger, plan, ranks, reported["measured"], samples)
+        if measured is None:
             return
-        lived, took = float(document["resources"]["wall_time_s"]), sum(sum(each.seconds) for each in times.measured)
+        lived, took = float(document["resources"]["wall_time_s"]), sum(sum(each.seconds) for each in measured)
         ledger.hold(8, took <= lived + _SLACK_S, f"all calls took {took:.6g} s, and the run {lived:.6g} s")
-        _check_sent(ledger, root, times)
-        for each, entry in zip(times.measured, reported["measured"], strict=True):
-            _check_bits(ledger, each, entry, times)
-        summary = encode(_in_json(summarise_collectives(times)))
-        for field in ("machine", "optimal_segment_bytes", "wrong"):
-            ledger.same(9, f"{field} of {_FILE}", reported[field], summary[field])
-        for row, follows in zip(reported["rows"], summary["rows"], strict=True):
-            where = f"{follows['algorithm']} at {follows['size_bytes']} bytes"
+        _check_sent(ledger, root, plan, measured)
+        for each, entry in zip(measured, reported["measured"], strict=True):
+            _check_bits(ledger, each, entry, plan, ranks)
+        machine = constants_of(_fitted("message", samples), _fitted("addition", samples))
+        ledger.same(9, f"machine of {_FILE}", reported["machine"], machine)
+        _check_segments(ledger, reported["optimal_segment_bytes"], plan, ranks, machine)
+        for row, each in zip(reported["rows"], measured, strict=True):
+            follows = encode(row_of(each, plan, ranks, machine))
             for field in {**row, **follows}:
-                ledger.same(9, f"{field} of {where} in {_FILE}", row.get(field), follows.get(field))
-        _check_right(ledger, document, times, samples)
+                ledger.same(9, f"{field} of {each.where} in {_FILE}", row.get(field), follows.get(field))
+        wrong = [faults(each, plan, ranks) for each in measured]
+        ledger.same(9, f"wrong of {_FILE}", reported["wrong"], [sentence for own in wrong for sentence in own])
+        _check_right(ledger, document, wrong, samples)
 
 
-def _in_json(summary: Any) -> dict[str, Any]:
-    reported = asdict(summary)
-    return {
-        **reported,
-        "optimal_segment_bytes": {str(size): best for size, best in reported["optimal_segment_bytes"].items()},
-    }
+def _check_segments(
+    ledger: Ledger, stored: Mapping[str, Any], plan: CollectivePlan, ranks: int, machine: Mapping[str, float]
+) -> None:
+    ledger.same(9, f"the sizes of optimal_segment_bytes in {_FILE}", sorted(stored), sorted(map(str, plan.sizes_bytes)))
+    for size in plan.sizes_bytes:
+        best, there = segment_sizes(machine, ranks, size), stored.get(str(size))
+        where = f"optimal_segment_bytes of {size} bytes in {_FILE}"
+        ledger.same(9, where, there, there if there in best else best[0])
 
 
-def _times(
+def _measured(
     ledger: Ledger, plan: CollectivePlan, ranks: int, looked_at: Sequence[Mapping[str, Any]], samples: Samples
-) -> CollectiveTimes | None:
-    """The measurement, with the times of the samples; None if times or result checks are incomplete."""
-    from deep5.bench.collective.measure import CollectiveTimes, Measured
-
+) -> list[Calls] | None:
+    """The calls, with the times of the samples; None if times or result checks are incomplete."""
     planned = [(name, size) for size in plan.sizes_bytes for name in plan.algorithms]
     series = {label: [row.value for row in rows] for label, rows in samples.items() if is_series(label)}
     known = {(entry["algorithm"], entry["size_bytes"]): entry for entry in looked_at}
     counts = [len(series.get(f"{name}/{size}", ())) for name, size in planned]
-    fitted = {what: _of(what, series) for what in ("message", "addition")}
     whole = ledger.same(
         8,
         "how often each algorithm was called at each size, by the plan and by the samples",
@@ -96,18 +96,17 @@ def _times(
     )
     whole &= ledger.same(8, f"what {_FILE} lists as measured, by the plan", list(known), planned)
     odd = series.keys() - {f"{name}/{size}" for name, size in planned}
-    odd -= {f"{what}/{size}" for what, sizes in fitted.items() for size in sizes}
+    odd -= {f"{what}/{size}" for what in ("message", "addition") for size in _fitted(what, samples)}
     ledger.hold(8, not odd, f"there are samples of {', '.join(sorted(odd))[:100]}, which the plan does not have")
     if not whole:
         return None
     measured = []
     for name, size in planned:
         entry = known[name, size]
-        own = Measured(
+        own = Calls(
             algorithm=name,
             size_bytes=size,
             seconds=tuple(series[f"{name}/{size}"]),
-            own_seconds=(),
             sent_bytes=tuple(entry["sent_bytes"]),
             messages=tuple(entry["messages"]),
             largest_error=float(entry["largest_error"]),
@@ -120,28 +119,22 @@ def _times(
             [ranks] * 3,
         )
         measured.append(own)
-    return CollectiveTimes(
-        plan=plan,
-        ranks=ranks,
-        measured=tuple(measured),
-        message_s=fitted["message"],
-        addition_s=fitted["addition"],
-    )
+    return measured
 
 
-def _of(what: str, series: Mapping[str, list[float]]) -> dict[int, list[float]]:
+def _fitted(what: str, samples: Samples) -> dict[int, list[float]]:
     """Times of messages or additions, by size."""
-    parts = [(label.partition("/"), values) for label, values in series.items()]
-    return {int(size): values for (name, _, size), values in parts if name == what}
+    parts = [(label.partition("/"), rows) for label, rows in samples.items() if is_series(label)]
+    return {int(size): [row.value for row in rows] for (name, _, size), rows in parts if name == what}
 
 
-def _check_sent(ledger: Ledger, root: Path, times: CollectiveTimes) -> None:
+def _check_sent(ledger: Ledger, root: Path, plan: CollectivePlan, measured: Sequence[Calls]) -> None:
     """Check that a rank sent, in total, at least what it sent in the calls."""
-    calls = times.plan.warm_up + times.plan.rounds
+    calls = plan.warm_up + plan.rounds
     for entry in json_of(root, RANKS) or ():
         rank = entry["rank"]
         for what in ("sent_bytes", "messages"):
-            least = calls * sum(getattr(each, what)[rank] for each in times.measured)
+            least = calls * sum(getattr(each, what)[rank] for each in measured)
             ledger.hold(
                 8,
                 entry[what] >= least,
@@ -149,19 +142,16 @@ def _check_sent(ledger: Ledger, root: Path, times: CollectiveTimes) -> None:
             )
 
 
-def _check_bits(ledger: Ledger, each: Measured, entry: Mapping[str, Any], times: CollectiveTimes) -> None:
+def _check_bits(ledger: Ledger, each: Calls, entry: Mapping[str, Any], plan: CollectivePlan, ranks: int) -> None:
     """Check that a result declared correct has the correct bits, if they do not depend on the order of additions."""
-    from deep5.bench.collective.measure import is_right
-
-    where = f"{each.algorithm} at {each.size_bytes} bytes"
-    ledger.same(9, f"whether all ranks had the same bits of {where}", entry["same_bits"], each.same_bits)
-    if not is_right(each, times.plan):
+    ledger.same(9, f"whether all ranks had the same bits of {each.where}", entry["same_bits"], each.same_bits)
+    if not each.right(plan):
         return
-    due = _right_sums(times.plan, times.ranks, each.size_bytes)
+    due = _right_sums(plan, ranks, each.size_bytes)
     if due is None:
         ledger.skip("the bits of results that are large, or depend on the order of additions")
         return
-    ledger.same(9, f"the checksums of {where}, by the drawn numbers", each.checksums[0], (*due, *due))
+    ledger.same(9, f"the checksums of {each.where}, by the drawn numbers", each.checksums[0], (*due, *due))
 
 
 def _right_sums(plan: CollectivePlan, ranks: int, size_bytes: int) -> tuple[int, int] | None:
@@ -180,15 +170,12 @@ def _right_sums(plan: CollectivePlan, ranks: int, size_bytes: int) -> tuple[int,
     return checksum(result)
 
 
-def _check_right(ledger: Ledger, document: Mapping[str, Any], times: CollectiveTimes, samples: Samples) -> None:
+def _check_right(ledger: Ledger, document: Mapping[str, Any], wrong: Sequence[Sequence[str]], samples: Samples) -> None:
     """Check the share of correct results, and that the warnings report incorrect ones."""
-    from deep5.bench.collective.summary import faults_of
-
-    faults = [faults_of(each, times) for each in times.measured]
-    share = 100 * sum(not own for own in faults) / len(faults)
+    share = 100 * sum(not own for own in wrong) / len(wrong)
     for label, metric in zip(metric_labels(document["metrics"]), document["metrics"], strict=True):
         if metric["name"] == "right_results":
             own = [sample.value for sample in samples.get(label, ())]
             ledger.same(9, f"the samples of {label}, by {_FILE}", own, [share])
-    for sentence in (sentence for own in faults for sentence in own):
+    for sentence in (sentence for own in wrong for sentence in own):
         ledger.hold(13, f"wrong: {sentence}" in document["warnings"], f"no warning states: {sentence}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from deep5.audit.collective_summary import bus_bandwidth
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.audit.order_statistics import median_ends
@@ -81,13 +82,11 @@ def check_of_one_size(
         document: result.json.
         samples: All series; for calls, those of the slowest rank.
     """
-    from deep5.bench.collective.summary import bus_gbyte_s
-
     sizes, ranks = plan_requested(document).sizes_bytes, int(document["ranks"])
     number: Callable[[float], float]
     if row["name"] == "bus_bandwidth":
         size = max(sizes)
-        number = lambda seconds: bus_gbyte_s(size, seconds, ranks)  # noqa: E731 - one of two
+        number = lambda seconds: bus_bandwidth(size, seconds, ranks)  # noqa: E731 - one of two
     else:
         size = min(sizes)
         number = lambda seconds: seconds * 1e6  # noqa: E731

@@ -11,6 +11,7 @@ from typing import Any
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import own_recipe
+from deep5.audit.operator_summary import middle, rates
 from deep5.core.errors import Deep5Error
 from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
@@ -70,23 +71,21 @@ def check_operator_rows(
 def _check_row(
     ledger: Ledger, row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], roofline: Mapping[str, Any]
 ) -> None:
-    from deep5.bench.summary import middle_of, rates_of, roofline_of
-
     name = f"{row['problem']}, {row['direction']}, {row['candidate']}"
     series = [[sample.value for sample in samples.get(own, ())] for own in row["series"]]
     if not ledger.hold(8, bool(series) and all(series), f"{name}: its samples are missing"):
         return
-    warm = middle_of(series)
+    warm = middle(series)
     for field, value in warm.items():
         ledger.same(8 if field == "samples" else 9, f"{field} of {name}", row[field], value)
     cold, tried = (_beside(row, samples, state) for state in ("cold", "warm-up"))
-    ledger.same(9, f"the cold times of {name}", row["cold"], middle_of(cold) if cold and cold[0] else None)
+    ledger.same(9, f"the cold times of {name}", row["cold"], middle(cold) if cold and cold[0] else None)
     ledger.same(8, f"the warm-ups of {name}", row["warm_ups"], sum(map(len, tried)))
-    for field, value in rates_of(warm["median_s"], row["flops"], row["bytes"], roofline_of(roofline)).items():
+    for field, value in rates(warm["median_s"], row["flops"], row["bytes"], roofline).items():
         ledger.same(9, f"{field} of {name}", row[field], value)
     least = min(value for times in series for value in times) * row["calls"]
     ledger.hold(6, least >= 1e-6, f"{name}: a sample took {least:.2g} s, which no clock can resolve")
-    peak = max([roofline["flop_s"] or 0.0, *(rates[0] or 0.0 for rates in roofline["seen"].values())])
+    peak = max([roofline["flop_s"] or 0.0, *(seen[0] or 0.0 for seen in roofline["seen"].values())])
     if row["flops"] is None or not peak:
         ledger.skip("times compared with the arithmetic: the number of operations, or the peak, is not known")
         return
@@ -108,7 +107,7 @@ def _beside(row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], 
 def _check_peak(ledger: Ledger, roofline: Mapping[str, Any]) -> None:
     """Check that the peaks are the highest rates observed of any library."""
     for place, field in enumerate(("flop_s", "byte_s")):
-        best = max((rates[place] for rates in roofline["seen"].values() if rates[place]), default=None)
+        best = max((seen[place] for seen in roofline["seen"].values() if seen[place]), default=None)
         ledger.same(9, f"the peak {field}", roofline[field], best)
 
 

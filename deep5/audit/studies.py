@@ -16,12 +16,12 @@ from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.audit.runs import audit_run
+from deep5.audit.scaling import scaling_again
 from deep5.audit.sets import Together
 from deep5.audit.settings import check_runs_alike, check_set
 from deep5.results.kind import RESULT, RUN_KIND, STUDY, kind_of
 from deep5.results.result import Result
 from deep5.results.study.record import FAILED, RUNS, moment
-from deep5.results.study.scaling import scaling_of
 from deep5.results.time_to_target import Reached, Target, stated_goals, summary, time_to_target
 
 __all__ = ["audit_study"]
@@ -235,8 +235,7 @@ def _check_scaling(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[st
         ledger.skip("the statements about scaling: not all of the study's runs can be read")
     elif "scaling" in document:
         there = {name: [run for run in own if run is not None] for name, own in by_candidate.items()}
-        follows = [scaling.document() for scaling in scaling_of(there)]
-        ledger.same(9, "the statements about scaling", document["scaling"], follows)
+        ledger.same(9, "the statements about scaling", document["scaling"], scaling_again(there))
 
 
 def _check_target(
