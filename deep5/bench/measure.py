@@ -6,12 +6,9 @@ The rigorous mode uses fresh processes, in which threads can be set that a frame
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,13 +18,13 @@ from deep5.bench.peaks import peaks
 from deep5.bench.plan import Plan, Workload, remarks, workloads
 from deep5.bench.series import Series, call_first, sample, sample_cold, warm_up
 from deep5.core.errors import Deep5Error, MissingDependency, RunFailed, UsageError
-from deep5.core.parent_watch import die_with_parent
 from deep5.core.plugins import framework, uninterrupted
+from deep5.core.python_child import ask, keep
 from deep5.core.seeds import derive_seed, generator
 from deep5.measuring import loops as timing
 from deep5.operators.checks.survival import death
 
-__all__ = ["SCOPE", "main", "measure", "measure_here", "measure_series"]
+__all__ = ["SCOPE", "measure", "measure_here", "measure_series"]
 
 SCOPE = (
     "whole calls with inputs in the framework's memory, each finished by synchronize before the next begins; a "
@@ -37,10 +34,6 @@ SCOPE = (
 # Processors beyond the number of threads that a candidate may keep busy, for the interpreter's own work.
 _BESIDE = 0.3
 _TIMEOUT_S = 3600
-# A fresh process finds modules where this one does: not in a folder named `deep5` in its working directory.
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.bench.measure import main; main(sys.argv[2:])"
-)
 
 
 def measure(plan: Plan) -> list[dict[str, Any]]:
@@ -78,37 +71,23 @@ def _check_framework(name: str) -> None:
 
 
 def _in_fresh_process(plan: Plan, number: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="deep5-bench-") as folder:
-        wanted, got, doing = Path(folder, "plan.json"), Path(folder, "out.json"), Path(folder, "doing.txt")
-        wanted.write_text(plan.to_json())
-        command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *map(str, (wanted, got, doing, number))]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired:
-            raise RunFailed(
-                f"{_name(plan)} did not finish within {_TIMEOUT_S} s in {_read(doing)} (its child process was "
-                "killed); remedy: look for an endless loop, or run fewer sizes"
-            ) from None
-        # An operator's output is for its author; that of frameworks at startup is not.
-        sys.stdout.write(done.stdout)
-        if done.returncode or not got.exists():
-            raise RunFailed(death(_name(plan), done.returncode, _read(doing), done.stderr))
-        raw: dict[str, Any] = json.loads(got.read_text())
+    answer = ask(_measure_for_parent, plan.to_json(), number, time_limit_s=_TIMEOUT_S, hear=keep)
+    ended, name = answer.ended, (plan.operator or str(plan.problems)).rpartition(":")[2]
+    if ended.stopped is not None:
+        raise RunFailed(
+            f"{name} {ended.stopped}{ended.where} (it ran in a child process, now stopped); remedy: look for an "
+            "endless loop, or run fewer sizes"
+        )
+    # An operator's output is for its author; that of frameworks at startup is not.
+    sys.stdout.write(ended.output.decode(errors="replace"))
+    if answer.fault is not None:
+        raise RunFailed(death(name, ended.status, ended.doing, ended.errors.decode(errors="replace")))
+    raw: dict[str, Any] = answer.value
     if "refused" in raw:
         raise UsageError(raw["refused"])
     if "failed" in raw:
         raise RunFailed(raw["failed"])
     return raw
-
-
-def _name(plan: Plan) -> str:
-    return (plan.operator or str(plan.problems)).rpartition(":")[2]
-
-
-def _read(doing: Path) -> str:
-    return doing.read_text() if doing.exists() else "the start"
 
 
 def _unreported(doing: str) -> None:
@@ -226,9 +205,9 @@ def _start(plan: Plan, candidate: Candidate, raw: dict[str, Any]) -> str | None:
         "bit-identical results and without TF32": lambda: set_numerics(engine, plan),
         f"{plan.threads} threads": lambda: engine.set_threads(plan.threads),
     }
-    for what, request in requested.items():
+    for what, apply in requested.items():
         try:
-            request()
+            apply()
         except UsageError as error:
             if not candidate.bare:
                 raw["warnings"].append(
@@ -306,16 +285,14 @@ def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Seq
     ]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Entry point of a fresh process: read the plan, measure, and write the result."""
-    die_with_parent()
-    wanted, got, doing, number = arguments
-    plan, report = Plan.from_json(Path(wanted).read_text()), Path(doing).write_text
+def _measure_for_parent(plan: str, number: int, report: Callable[[str], object]) -> dict[str, Any]:
+    """In a fresh process: measure a plan in JSON; the result is in JSON types."""
     try:
-        raw = measure_here(plan, int(number), report)
+        raw = measure_here(Plan.from_json(plan), number, report)
     except UsageError as error:
         raw = {"refused": str(error)}
     except Deep5Error as error:
         raw = {"failed": str(error)}
     report("the end")
-    Path(got).write_text(json.dumps(raw, default=str))
+    made: dict[str, Any] = json.loads(json.dumps(raw, default=str))
+    return made

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+from deep5.core.child_main import Report
 
 __all__ = ["ARRAYS", "main"]
 
@@ -19,29 +21,26 @@ ARRAYS = "arrays.safetensors"
 """File in a job's folder with the arrays of its answer."""
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(place: str, report: Report) -> None:
     """Run the job in a folder.
 
     Args:
-        arguments: The folder.
+        place: The folder.
+        report: Reports what the job is doing.
     """
     begin = perf_counter()
-    folder = Path(arguments[0])
+    folder = Path(place)
     request = json.loads((folder / "request.json").read_text())
     if hasattr(os, "sched_setaffinity"):
         # Before anything is loaded: libraries count processors at load time.
         os.sched_setaffinity(0, request["processors"])
 
-    from deep5.core.parent_watch import die_with_parent
-
-    die_with_parent(request["parent"])
     # If memory runs out, the system should end this process rather than its parent.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
     from deep5.core.errors import Deep5Error
 
-    report = (folder / "doing.txt").write_text
     report("the imports")
     try:
         answer, arrays = _job(request, report, begin)
@@ -63,8 +62,8 @@ def _job(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The result in JSON types, and arrays by name."""
     from deep5.compare import inference, operators, training, whole_run
-    from deep5.compare.availability import check_candidate
     from deep5.compare.candidate import content_hash
+    from deep5.compare.candidate_check import check_candidate
     from deep5.compare.request import recipe_of
     from deep5.core.errors import RecipeError
 

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import psutil
 
+from deep5.compare import child
 from deep5.core.errors import UsageError
+from deep5.core.process_tree import resident_bytes
+from deep5.core.python_child import keep, read_answer, run_function
 from deep5.measuring.pinning import environment, processors
 
 __all__ = ["Outcome", "check_limits", "run_process"]
 
-# A fresh process finds modules where this one does: not in a folder named `deep5` in its working directory.
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.compare.child import main; main(sys.argv[2:])"
-)
-# Polling interval of a process. Each poll costs the parent's core about 0.2 ms.
-_LOOK_S = 0.1
-_LAST_LINES, _LAST_BYTES, _MOST_SAID = 3, 20_000, 64 << 20
 _LEAST_MEMORY = 256 << 20
-# Ranks notice immediately that their parent is gone.
-_GRACE_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,131 +84,30 @@ def run_process(
         pinned: Number of processors for the process and its children; None: as many as threads.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    requested, answer, doing = (folder / name for name in ("request.json", "answer.json", "doing.txt"))
-    more = {"folder": str(folder), "processors": processors(pinned or threads), "parent": os.getpid()}
-    requested.write_text(json.dumps({**request, **more}))
+    more = {"folder": str(folder), "processors": processors(pinned or threads)}
+    (folder / "request.json").write_text(json.dumps({**request, **more}))
+    memory = 0
+
+    def look(processes: Sequence[psutil.Process]) -> str | None:
+        nonlocal memory
+        memory = max(memory, resident_bytes(processes))
+        # Rounded up and down in the message, so that it shows the used memory above the limit.
+        return f"used {math.ceil(memory / 2**20)} MiB of memory" if memory > memory_limit_bytes else None
+
     begin = perf_counter()
-    reason, memory = None, 0
-    with tempfile.TemporaryFile() as said:
-        child = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            env=environment(threads),
-            # A separate process group, ended as a whole so that no child runs beside the next job.
-            start_new_session=True,
-        )
-        started: set[psutil.Process] = set()
-        try:
-            watched = psutil.Process(child.pid)
-            while True:
-                try:
-                    child.wait(_LOOK_S)
-                    break
-                except subprocess.TimeoutExpired:
-                    below = _children(watched)
-                    started.update(below)
-                    memory = max(memory, _resident((watched, *below)))
-                if memory > memory_limit_bytes:
-                    reason = (
-                        # Rounded up and down, so that the message shows the used memory above the limit.
-                        f"it used {math.ceil(memory / 2**20)} MiB of memory in {_doing(doing)}; allowed: "
-                        f"{memory_limit_bytes >> 20} MiB; remedy: --memory-limit, or a smaller size"
-                    )
-                elif os.fstat(said.fileno()).st_size > _MOST_SAID:
-                    reason = f"it printed more than {_MOST_SAID >> 20} MiB in {_doing(doing)}"
-                elif perf_counter() - begin > time_limit_s:
-                    reason = (
-                        f"it did not finish within {time_limit_s:g} s, in {_doing(doing)}; remedy: --time-limit, or "
-                        "a smaller size"
-                    )
-                if reason is not None:
-                    break
-        finally:
-            _end(child, started)
-        wall = perf_counter() - begin
-        if reason is None:
-            reason = _fault(child.returncode, answer, doing, said)
-    found: dict[str, Any] | None = None
+    ended = run_function(
+        child.main, str(folder), time_limit_s=time_limit_s, environment=environment(threads), look=look, hear=keep
+    )
+    answer = read_answer(ended, folder / "answer.json")
+    found, reason = answer.value, None if answer.fault is None else f"it {answer.fault}"
+    if memory > memory_limit_bytes:
+        reason = f"{reason}; allowed: {memory_limit_bytes >> 20} MiB; remedy: --memory-limit, or a smaller size"
+    elif ended.late:
+        reason = f"it {ended.stopped}, in {ended.doing}; remedy: --time-limit, or a smaller size"
     if reason is None:
         try:
-            found = json.loads(answer.read_text())
             memory = max(memory, int(found["memory_bytes"]))
             reason = found.get("reason")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             found, reason = None, f"its answer cannot be read ({type(error).__name__}: {error})"
-    return Outcome(answer=found, reason=reason, begin_s=begin - origin, wall_s=wall, memory_bytes=memory)
-
-
-def _resident(processes: Iterable[psutil.Process]) -> int:
-    """Resident memory of processes; ended processes are ignored."""
-    total = 0
-    for each in processes:
-        try:
-            total += int(each.memory_info().rss)
-        except psutil.Error:
-            continue
-    return total
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return list(process.children(recursive=True))
-    except psutil.Error:
-        return []
-
-
-def _end(child: subprocess.Popen[bytes], started: Iterable[psutil.Process]) -> None:
-    """End a process and all its descendants.
-
-    Descendants in their own process group, such as ranks, get some time to notice that this process is gone and to
-    delete their files.
-    """
-    left = set(started)
-    if child.poll() is None:
-        with suppress(psutil.Error):
-            left.update(_children(psutil.Process(child.pid)))
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    if child.poll() is None:
-        child.kill()
-        child.wait()
-    deadline = monotonic() + _GRACE_S
-    while (left := {each for each in left if _lives(each)}) and monotonic() < deadline:
-        sleep(_LOOK_S / 4)
-    for each in left:
-        with suppress(psutil.Error):
-            each.kill()
-
-
-def _lives(process: psutil.Process) -> bool:
-    """Whether a process is alive; a zombie is not (containers without an init process keep them)."""
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _doing(doing: Path) -> str:
-    return doing.read_text(errors="replace") if doing.exists() else "the start"
-
-
-def _fault(status: int, answer: Path, doing: Path, said: Any) -> str | None:
-    """Why an ended process has no answer, or None if it has one."""
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - _LAST_BYTES))
-    lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
-    reported = _brief(lines)
-    if status < 0:
-        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-        why = "; the system does so when memory runs out" if name == "SIGKILL" else ""
-        return f"it was killed by {name} in {_doing(doing)}{why}{reported}"
-    if status or not answer.exists():
-        return f"it exited with status {status} in {_doing(doing)}, without an answer{reported}"
-    return None
-
-
-def _brief(lines: Sequence[str]) -> str:
-    last = " | ".join(line.strip()[:200] for line in lines[-_LAST_LINES:])
-    return f"; its last output: {last}" if last else ""
+    return Outcome(answer=found, reason=reason, begin_s=begin - origin, wall_s=ended.wall_s, memory_bytes=memory)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from deep5.core.python_child import python_command
 from deep5.measuring.machine_load import machine_state, share_of_others
 from deep5.recipe.recipe import Recipe
 
 __all__ = ["JOBS", "main"]
-
-# A rank finds modules where this process does.
-_RANK = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.compare.whole_run import main; "
-    "main(sys.argv[2:])"
-)
 
 
 def _run(
@@ -36,21 +30,22 @@ def _run(
     else:
         from deep5.run.ranks import run_by_command
 
-        command = [sys.executable, "-c", _RANK, json.dumps(sys.path), request["folder"]]
+        # A rank finds modules where this process does.
+        command = python_command(main, request["folder"])
         folder = run_by_command(recipe, command, out=request["out"], quiet=True)
     return {"run": folder.name, "others_share": share_of_others([(before, machine_state())])}, {}
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(folder: str) -> None:
     """Run as one of the ranks of a run.
 
     Args:
-        arguments: The folder of the job.
+        folder: The folder of the job.
     """
     from deep5.compare.request import recipe_of
     from deep5.run.ranks import run_with_ranks
 
-    request = json.loads((Path(arguments[0]) / "request.json").read_text())
+    request = json.loads(Path(folder, "request.json").read_text())
     run_with_ranks(recipe_of(request), None, None, (), out=request["out"], quiet=True)
 
 

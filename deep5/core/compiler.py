@@ -9,12 +9,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deep5.core.child_process import supervise
 from deep5.core.errors import Deep5Error
 from deep5.core.files import write_atomically
 
@@ -253,23 +253,23 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
     command = call[0]
     call = [*call, "-MMD", "-MF", str(built.with_suffix(".d")), "-o", str(built), str(code), "-lm"]
     try:
-        done = subprocess.run(
+        done = supervise(
             call,
-            capture_output=True,
-            text=True,
-            timeout=_COMPILE_TIMEOUT_S,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},  # the output is parsed and shown in one language
+            time_limit_s=_COMPILE_TIMEOUT_S,
+            environment={**os.environ, "LC_ALL": "C"},  # the output is parsed and shown in one language
+            separate=True,
         )
-    except subprocess.TimeoutExpired:
-        raise Deep5Error(f"{command} did not finish within {_COMPILE_TIMEOUT_S} s") from None
     except OSError as error:
         raise Deep5Error(
             f"the compiler {command} cannot be started ({error.strerror}); remedy: set {language.variable} to one that "
             "works"
         ) from error
-    if done.returncode:
-        output = (done.stderr or done.stdout).strip() or f"(no output; exit status {done.returncode})"
+    if done.late:
+        raise Deep5Error(f"{command} did not finish within {_COMPILE_TIMEOUT_S} s")
+    if done.fault() is not None:
+        output = (done.errors or done.output).decode(
+            errors="replace"
+        ).strip() or f"(no output; exit status {done.status})"
         raise CompilerRefusal(f"{command} refused {what}:\n{output}", output)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import RunFailed
+from deep5.core.python_child import ask
 from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
 from deep5.measuring.pinning import environment, processors
 
@@ -30,10 +29,6 @@ __all__ = [
 PROCESSES = 32
 """Number of fresh processes of a calibration."""
 
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.measuring.calibration import measure_once; "
-    "print(json.dumps(measure_once(int(sys.argv[2]), json.loads(sys.argv[3]))))"
-)
 _TIMEOUT_S = 60.0
 # The background load of a shared machine changes within a day; load during the calibration changes much sooner.
 _LASTS_S, _LOADED_LASTS_S = 24 * 3600.0, 600.0
@@ -232,25 +227,14 @@ def calibrate(threads: int, report: Callable[[int], object] | None = None) -> Ca
     found: dict[str, list[float]] = {}
     spans = []
     for number in range(PROCESSES):
-        command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(threads), json.dumps(pinned)]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env=environment(threads),
+        answer = ask(measure_once, threads, pinned, time_limit_s=_TIMEOUT_S, environment=environment(threads))
+        if answer.fault is not None:
+            raise RunFailed(
+                f"a process of the calibration {answer.fault}; allowed: its times within {_TIMEOUT_S:g} s; remedy: a "
+                "quiet machine, and again"
             )
-        except subprocess.TimeoutExpired as error:
-            raise RunFailed(f"a process of the calibration did not finish within {_TIMEOUT_S:g} s") from error
-        if done.returncode:
-            last = " | ".join(done.stderr.strip().splitlines()[-2:])
-            raise RunFailed(f"a process of the calibration exited with status {done.returncode}: {last}")
-        reported = json.loads(done.stdout)
-        spans.append((reported["before"], reported["after"]))
-        for name, seconds in reported["seconds"].items():
+        spans.append((answer.value["before"], answer.value["after"]))
+        for name, seconds in answer.value["seconds"].items():
             found.setdefault(name, []).append(seconds)
         if report is not None:
             report(number + 1)

@@ -9,7 +9,6 @@ import platform
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -17,6 +16,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
+from deep5.core.child_process import supervise
 from deep5.core.version import PACKAGE, __version__
 
 __all__ = ["default_threads", "describe_software", "describe_system", "environment_hash", "info"]
@@ -258,14 +258,12 @@ def _run(command: list[str], timeout_s: float = 10) -> tuple[str | None, str | N
     settings = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     name = Path(command[0]).name
     try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=timeout_s, env=settings, stdin=subprocess.DEVNULL, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"{name} did not answer within {timeout_s:g} s"
+        done = supervise(command, time_limit_s=timeout_s, environment=settings, separate=True)
     except OSError as error:
         return None, f"{name} could not be started: {error}"
-    if done.returncode != 0:
-        text = (done.stderr or done.stdout).decode(errors="replace").strip()
-        return None, f"{name} returned {done.returncode}: {text[:200]}"
-    return done.stdout.decode(errors="replace"), None
+    if done.late:
+        return None, f"{name} did not answer within {timeout_s:g} s"
+    if done.fault() is not None:
+        text = (done.errors or done.output).decode(errors="replace").strip()
+        return None, f"{name} returned {done.status}: {text[:200]}"
+    return done.output.decode(errors="replace"), None

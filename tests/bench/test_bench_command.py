@@ -183,8 +183,8 @@ def test_the_command_takes_an_element_type_an_input_and_a_range(own: str, tmp_pa
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("Crashes", r"Crashes was ended by SIGSEGV \(segmentation fault\)"),
-        ("Dies", r"Dies was ended by SIGABRT \(aborted\).*it said: the last words"),
+        ("Crashes", r"Crashes was killed by SIGSEGV \(segmentation fault\)"),
+        ("Dies", r"Dies was killed by SIGABRT \(aborted\).*its last output: the last words"),
         ("Leaves", "Leaves ended its process with the status 7"),
         ("LeavesWithoutError", "LeavesWithoutError ended its process with the status 0"),
     ],

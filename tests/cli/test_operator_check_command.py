@@ -205,9 +205,9 @@ def test_where_nothing_was_judged_it_is_not_accepted(deep5: Command, file: str) 
     [
         ("__import__('os')._exit(4)", r"Exits ended its process with the status 4 in forward on float32 inputs"),
         ("__import__('os')._exit(0)", r"Exits ended its process with the status 0 in forward on float32 inputs"),
-        ("__import__('os').abort()", r"Exits was ended by SIGABRT \(aborted\) in forward on float32 inputs"),
+        ("__import__('os').abort()", r"Exits was killed by SIGABRT \(aborted\) in forward on float32 inputs"),
         ("__import__('sys').exit(5)", r"Exits\.forward called sys\.exit, with the status 5"),
-        ("__import__('time').sleep(60)", r"Exits did not end within 4 s in forward .* allow more by --time-limit"),
+        ("__import__('time').sleep(60)", r"Exits did not finish within 4 s in forward .* allow more by --time-limit"),
     ],
 )
 def test_the_command_outlives_an_operator_in_python(deep5: Command, file: str, how: str, told: str) -> None:
@@ -233,7 +233,7 @@ def test_the_command_outlives_a_crash(deep5: Command, tmp_path: Path) -> None:
     )
     answer = deep5("check", "operator", "crash.py:Made", "--json")
     assert answer.status == 3
-    assert re.search(r"Made was ended by SIGSEGV \(segmentation fault\) in forward on float32 inputs", answer.err)
+    assert re.search(r"Made was killed by SIGSEGV \(segmentation fault\) in forward on float32 inputs", answer.err)
     assert "SIGSEGV" in json.loads(answer.out)["error"]
 
 

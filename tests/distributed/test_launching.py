@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from deep5.core.errors import MissingDependency, UsageError
+from deep5.core.process_end import last_lines
 from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
 from deep5.distributed.launch.join import Report, compare_ranks
 from deep5.distributed.launch.launcher import Launched, launched
-from deep5.distributed.launch.output import last_lines
 from deep5.distributed.launch.start import RanksEnded, start_ranks
 
 LAUNCHERS = ["mpiexec", "torchrun"]
@@ -126,7 +126,7 @@ def test_a_killed_rank_is_named_and_the_others_are_ended(
     ended = start(launcher, KILLED[when], ranks=2)
     took_s = time.monotonic() - begin
     assert (ended.status, ended.lost, ended.failed, ended.signal) == (3, 1, None, signal.SIGKILL)
-    assert "rank 1 of 2 is lost: it was ended by SIGKILL" in str(ended.error)
+    assert "rank 1 of 2 is lost: it was killed by SIGKILL" in str(ended.error)
     assert 0.0 <= (ended.seconds_to_notice or 0.0) < 10.0  # the guaranteed limit; it takes 0.1 s
     assert took_s < 30.0  # the others sleep for 60 s
     assert capfd.readouterr() == ("", "")  # no output of the launcher
@@ -189,7 +189,7 @@ def test_a_launcher_that_fails_is_told(place: Path, tmp_path: Path, monkeypatch:
     mpiexec.chmod(0o755)
     monkeypatch.setattr("deep5.distributed.launch.start._mpiexec", lambda: str(mpiexec))
     ended = start("mpiexec", "")
-    assert ended.error == "mpiexec ended with the status 7 before its ranks; it said: there are no slots"
+    assert ended.error == "mpiexec exited with status 7 before its ranks; its last output: there are no slots"
     assert ended.status == 3
 
 
@@ -204,7 +204,7 @@ def test_a_rank_that_does_not_begin_is_named(place: Path, monkeypatch: pytest.Mo
     assert (ended.status, ended.failed) == (3, 1)
     assert ended.error is not None
     assert ended.error.startswith("rank 1 of 2 did not begin within 2 s of the first one; remedy: look at what takes")
-    assert ended.error.endswith("it said: reads")
+    assert ended.error.endswith("its last output: reads")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -229,7 +229,7 @@ def test_what_a_batch_system_gave_is_not_asked(place: Path, launcher: str, monke
 
 def test_of_what_a_launcher_says_boxes_are_left_out() -> None:
     said = b"-----------\nThere are not enough slots\n\x00\nin the system\n------------\n  \n"
-    assert last_lines(said) == "; it said: There are not enough slots | in the system"
+    assert last_lines(said) == "; its last output: There are not enough slots | in the system"
 
 
 NO_LISTENER = """#!/bin/sh

@@ -961,11 +961,11 @@ def test_wrong_operators_in_cpp() -> None:
 DEATHS = {
     "segmentation fault": (
         "*(volatile int *)(8) = 1;",
-        r"Made was ended by SIGSEGV \(segmentation fault\) in forward on float32 inputs",
+        r"Made was killed by SIGSEGV \(segmentation fault\) in forward on float32 inputs",
     ),
     "abort": (
         'std::fprintf(stderr, "no way on\\n"); std::abort();',
-        r"Made was ended by SIGABRT \(aborted\) .*it said: no way on",
+        r"Made was killed by SIGABRT \(aborted\) .*its last output: no way on",
     ),
     "exit": ("std::_Exit(3);", r"Made ended its process with the status 3 in forward on float32 inputs"),
     "empty alone": (
@@ -974,7 +974,7 @@ DEATHS = {
     ),
     "throw in OpenMP": (
         "\n#pragma omp parallel for\nfor (int64_t i = 0; i < x.size(); ++i) { if (i > 2) throw 1; y[i] = x[i]; }",
-        r"Made was ended by SIGABRT .*remedy: .*an exception in a parallel region",
+        r"Made was killed by SIGABRT .*remedy: .*an exception in a parallel region",
     ),
 }
 
@@ -988,7 +988,7 @@ def test_a_crash_is_a_clear_error(name: str) -> None:
 
 def test_a_crash_in_backward_alone() -> None:
     operator = compiled(CUBE[0], "std::abort();")()
-    with pytest.raises(OperatorError, match=r"Made was ended by SIGABRT \(aborted\) in backward on float32 inputs"):
+    with pytest.raises(OperatorError, match=r"Made was killed by SIGABRT \(aborted\) in backward on float32 inputs"):
         check_gradient(operator, X, dtypes=["float32"])
 
 
@@ -1019,7 +1019,7 @@ def test_a_loop_without_an_end() -> None:
     begin = time.monotonic()
     with pytest.raises(
         OperatorError,
-        match=r"Made did not end within 1 s in forward on float32 .*allow more by --time-limit, or time_limit_s=",
+        match=r"Made did not finish within 1 s in forward on float32 .*allow more by --time-limit, or time_limit_s=",
     ):
         check_forward(operator, X, dtypes=["float32"], time_limit_s=1.0)
     assert time.monotonic() - begin < 60
@@ -1049,7 +1049,7 @@ def test_a_source_in_a_file_finds_its_neighbours_in_the_child(tmp_path: Path) ->
         "  void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { END; y[0] = x[0]; }\n};\n"
     )
     operator = type("Made", (d5.CppOperator,), {"source": str(source), "specs": lambda self, x: (x,)})()
-    with pytest.raises(OperatorError, match="Made was ended by SIGABRT"):
+    with pytest.raises(OperatorError, match="Made was killed by SIGABRT"):
         check_forward(operator, X, dtypes=["float32"])
 
 

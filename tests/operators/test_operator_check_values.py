@@ -136,8 +136,8 @@ def test_memory_is_numpys_again_afterwards() -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("for (auto &v : y) v = 1; y.data()[y.size()] = 0;", r"was ended by SIGSEGV .* in forward on float64 inputs"),
-        ("for (auto &v : y) v = x.data()[x.size()];", r"was ended by SIGSEGV .* in forward on float64 inputs"),
+        ("for (auto &v : y) v = 1; y.data()[y.size()] = 0;", r"was killed by SIGSEGV .* in forward on float64 inputs"),
+        ("for (auto &v : y) v = x.data()[x.size()];", r"was killed by SIGSEGV .* in forward on float64 inputs"),
         ("for (auto &v : y) v = 1; y.data()[-1] = 0;", r"wrote 8 bytes before the first element of a tensor"),
         (
             "for (int64_t i = 0; i + 1 < x.size(); ++i) y[i] = 2 * x[i];",

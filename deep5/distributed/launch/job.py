@@ -15,7 +15,10 @@ from typing import Any, TextIO
 
 import psutil
 
-from deep5.distributed.launch.output import RankOutput, last_lines
+from deep5.core.child_process import start
+from deep5.core.process_end import OUT_OF_MEMORY, how_ended, last_lines
+from deep5.core.process_tree import ancestors, descendants, is_alive, kill_processes
+from deep5.distributed.launch.output import RankOutput
 from deep5.distributed.launch.supervisor import LIFELINE, OVER
 
 __all__ = ["BEGIN_S", "START_S", "RankJob", "RanksEnded"]
@@ -113,15 +116,8 @@ class RankJob:
         self._lifeline = os.open(folder / LIFELINE, os.O_RDWR)
         self._output = RankOutput(folder, ranks, stdout)
         with (folder / "launcher.txt").open("wb") as printed:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=printed,
-                env=dict(variables),
-                # The terminal's signals are for this process, which forwards them.
-                start_new_session=True,
-            )
+            # The terminal's signals are for this process, which forwards them.
+            self.process = start(command, variables, printed)
 
     def __enter__(self) -> RankJob:
         return self
@@ -184,7 +180,7 @@ class RankJob:
                     self.holders[rank] = (psutil.Process(reported["pid"]), reported["rank_pid"])
                 gone = rank not in self.holders
             else:
-                gone = rank in self.holders and not _lives(self.holders[rank][0])
+                gone = rank in self.holders and not is_alive(self.holders[rank][0])
             if reported := self._read(f"ended-{rank}.json"):
                 self.ended[rank] = _End(
                     rank=rank, at_ns=reported["at_ns"], status=reported["status"], signal=reported["signal"]
@@ -249,7 +245,7 @@ class RankJob:
         return RanksEnded(
             status=status,
             failed=rank,
-            error=report.get("error") or f"rank {rank} ended with the status {status}{self._tail(rank)}",
+            error=report.get("error") or f"rank {rank} exited with status {status}{self._tail(rank)}",
             reason=reason,
             alike=all(self._read(f"rank-{other}.json").get("reason") == reason for other in range(self.ranks)),
             trace=report.get("trace"),
@@ -260,22 +256,18 @@ class RankJob:
     def _lost(self, end: _End) -> str:
         if not end.signal:
             return f"rank {end.rank} of {self.ranks} is lost: its process is gone"
-        number = end.signal
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        why = "; the system does so when memory runs out" if number == signal.SIGKILL else self._tail(end.rank)
-        return f"rank {end.rank} of {self.ranks} is lost: it was ended by {name}{why}"
+        why = OUT_OF_MEMORY if end.signal == signal.SIGKILL else self._tail(end.rank)
+        return f"rank {end.rank} of {self.ranks} is lost: it {how_ended(-end.signal)}{why}"
 
     def _interrupted(self, requested: list[int], grace_s: float) -> RanksEnded:
         self._end(requested[0], grace_s if len(self.holders) == self.ranks else 0.0, requested)
         return RanksEnded(status=_INTERRUPTED, error="interrupted", result_folder=self._result_folder())
 
     def _launcher_failed(self) -> RanksEnded:
-        status = self.process.returncode
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with the status {status}"
         self._end(signal.SIGTERM, _LOST_GRACE_S)
         return RanksEnded(
             status=_FAILED,
-            error=f"{self.launcher} {how} before its ranks{self._printed()}",
+            error=f"{self.launcher} {how_ended(self.process.returncode)} before its ranks{self._printed()}",
             result_folder=self._result_folder(),
         )
 
@@ -304,21 +296,22 @@ class RankJob:
         self._look()
         for rank, (holder, process) in self.holders.items():
             # A rank's process id stays valid until its parent, the holder, has reaped it.
-            if rank not in self.ended and _lives(holder):
+            if rank not in self.ended and is_alive(holder):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, number)
         self._wait(grace_s, requested)
 
     def _sweep(self) -> None:
         """End all remaining processes: those that ranks started, the ranks, their holders, and the launcher."""
-        left = _tree(self.process)
+        left = descendants(self.process.pid)
         places = {holder.pid for holder, _ in self.holders.values()}
-        above = {ancestor.pid for holder, _ in self.holders.values() for ancestor in _parents(holder)}
-        for each in left:
-            # Of the launcher's processes, only those below a holder: it would report an error for any other.
-            if each.pid not in places and each.pid not in above and places & {up.pid for up in _parents(each)}:
-                with suppress(psutil.Error):
-                    each.kill()
+        above = {ancestor.pid for holder, _ in self.holders.values() for ancestor in ancestors(holder)}
+        # Of the launcher's processes, only those below a holder: it would report an error for any other.
+        kill_processes(
+            each
+            for each in left
+            if each.pid not in places and each.pid not in above and places & {up.pid for up in ancestors(each)}
+        )
         # The holders exit, and the launcher sees all of them succeed.
         (self.folder / OVER).touch()
         os.close(self._lifeline)
@@ -328,28 +321,5 @@ class RankJob:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(_LAUNCHER_S)
                 break
-        for each in left:
-            with suppress(psutil.Error):
-                each.kill()
+        kill_processes(left)
         psutil.wait_procs(left, _LAUNCHER_S)
-
-
-def _tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    try:
-        return list(psutil.Process(process.pid).children(recursive=True))
-    except psutil.Error:
-        return []
-
-
-def _parents(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return list(process.parents())
-    except psutil.Error:
-        return []
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False

@@ -10,11 +10,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TextIO
 
-__all__ = ["RankOutput", "last_lines"]
+from deep5.core.process_end import last_lines
+
+__all__ = ["RankOutput"]
 
 # The reader of the last output may be slow.
 _DRAIN_S = 60.0
-_TAIL_LINES, _TAIL_BYTES = 3, 20_000
+_KEPT_BYTES = 20_000
 
 
 class RankOutput:
@@ -49,7 +51,7 @@ class RankOutput:
     def _connect(self, rank: int) -> None:
         """Connect a rank's output: to terminals directly, otherwise through pipes."""
         out, err = (self._folder / f"rank-{rank}.{name}" for name in ("out", "err"))
-        self._said[rank] = deque(maxlen=_TAIL_BYTES // 1000)
+        self._said[rank] = deque(maxlen=_KEPT_BYTES // 1000)
         if rank == 0:
             self._relay(rank, out, self._stdout, keep=False)
             self._relay(rank, err, sys.stderr, keep=True)
@@ -103,12 +105,3 @@ def _write(stream: Any, block: bytes) -> None:
     else:
         buffer.write(block)
         buffer.flush()
-
-
-def last_lines(said: bytes) -> str:
-    """The last lines that a program printed, as the end of an error message; empty without output."""
-    text = said[-_TAIL_BYTES:].replace(b"\0", b"").decode(errors="replace")
-    # Without the borders of boxes.
-    lines = [line.strip() for line in text.splitlines() if line.strip(" \t-=*_")]
-    last = " | ".join(line[:200] for line in lines[-_TAIL_LINES:])
-    return f"; it said: {last}" if last else ""

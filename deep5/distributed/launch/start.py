@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args
+from typing import Literal, TextIO, get_args
 
 import psutil
 
 from deep5.core.arguments import is_whole
-from deep5.core.errors import MissingDependency, UsageError, brief
+from deep5.core.child_process import supervise
+from deep5.core.errors import MissingDependency, RunFailed, UsageError, brief
 from deep5.core.plugins import install_command
+from deep5.core.python_child import python_command
 from deep5.distributed.launch.job import START_S, RankJob, RanksEnded
 from deep5.distributed.launch.join import FOLDER
 from deep5.distributed.launch.launcher import LAUNCH
+from deep5.distributed.launch.supervisor import follow, hold
 
 __all__ = ["Launcher", "RanksEnded", "start_ranks"]
 
@@ -37,11 +38,6 @@ _TRIES = 3
 # Variables of a batch system. All ranks run on this machine, whatever was allocated: a launcher that reads these would
 # start some on other machines, or reject more ranks than the job has tasks.
 _BATCH = ("SLURM_", "PBS_", "LSB_", "FLUX_", "COBALT_", "PE_HOSTFILE")
-
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.distributed.launch import supervisor; "
-    "getattr(supervisor, sys.argv[2])(*json.loads(sys.argv[3]), sys.argv[4:])"
-)
 
 
 def start_ranks(
@@ -99,15 +95,10 @@ def _job(
             del variables[foreign]
         variables.update({FOLDER: name, LAUNCH: f"{launcher}:{ranks}"})
         start, variable, unset = _start(launcher, ranks, Path(name), variables)
-        held = _own("hold", name, os.getpid(), variable, unset)
-        whole = [*_own("follow", os.getpid()), *start, *held, *command]
+        held = python_command(hold, name, os.getpid(), variable, unset)
+        whole = [*python_command(follow, os.getpid()), *start, *held, *command]
         with _signals() as requested, RankJob(Path(name), ranks, launcher, whole, variables, stdout) as job:
             return job.watch(requested, grace_s), bool(job.holders)
-
-
-def _own(function: str, *arguments: Any) -> list[str]:
-    """A command line that calls a function of `deep5.distributed.launch.supervisor` as this process imports it."""
-    return [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), function, json.dumps(arguments)]
 
 
 def _start(
@@ -124,10 +115,10 @@ def _start(
         options = ["--nproc-per-node", str(ranks), "--standalone", "--log-dir", str(folder / "torchrun"), "--no-python"]
         return [sys.executable, "-m", "torch.distributed.run", *options], "RANK", unset
     path = _mpiexec()
-    reported = subprocess.run(
-        [path, "--version"], capture_output=True, text=True, timeout=START_S, check=False, stdin=subprocess.DEVNULL
-    )
-    if "Open MPI" not in reported.stdout + reported.stderr:
+    version = supervise([path, "--version"], time_limit_s=START_S)
+    if version.stopped is not None:
+        raise RunFailed(f"{path} --version {version.stopped}; remedy: check what it waits for, or --launcher torchrun")
+    if b"Open MPI" not in version.output:
         return [path, "-n", str(ranks)], "PMI_RANK", []
     start = [path, "--bind-to", "none", "-n", str(ranks)]
     if ranks > (psutil.cpu_count(logical=False) or 1) or ranks > len(os.sched_getaffinity(0)):

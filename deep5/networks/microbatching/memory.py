@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +12,12 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import RunFailed, Unsupported
+from deep5.core.python_child import ask
 from deep5.core.tensors import to_numpy
 from deep5.networks.network import Network
 
 __all__ = ["resident_workspaces", "serve"]
 
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.networks.microbatching.memory import serve; "
-    "print(json.dumps(serve(json.loads(sys.argv[2]))))"
-)
 _TIMEOUT_S = 600.0
 # glibc keeps freed blocks of up to 32 MiB. With the initial threshold fixed it returns them, so that the memory of a
 # call is visible.
@@ -61,23 +55,13 @@ def resident_workspaces(
             "wrt": list(wrt),
             "sizes": sorted(sizes),
         }
-        command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), json.dumps(request)]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **_RETURNING},
-            )
-        except subprocess.TimeoutExpired as error:
-            raise RunFailed(f"measuring the memory of a layer did not end within {_TIMEOUT_S:g} s") from error
-    if done.returncode:
-        last = " | ".join(done.stderr.strip().splitlines()[-2:])
-        raise RunFailed(f"measuring the memory of a layer on {framework} failed: {last}")
-    return {int(size): int(count) for size, count in json.loads(done.stdout.splitlines()[-1]).items()}
+        answer = ask(serve, request, time_limit_s=_TIMEOUT_S, environment={**os.environ, **_RETURNING})
+    if answer.fault is not None:
+        raise RunFailed(
+            f"measuring the memory of a layer on {framework} failed: its process {answer.fault}; allowed: an answer "
+            f"within {_TIMEOUT_S:g} s; remedy: smaller minibatches"
+        )
+    return {int(size): int(count) for size, count in answer.value.items()}
 
 
 def serve(request: dict[str, Any]) -> dict[str, int]:

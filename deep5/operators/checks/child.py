@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import importlib
 import json
-import os
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from deep5.core.arguments import THREADS
+from deep5.core.child_main import Report
 from deep5.core.errors import Deep5Error
 from deep5.core.operator import Operator
-from deep5.core.parent_watch import die_with_parent
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.operators.checks.conduct import some_needs
 from deep5.operators.checks.inputs import LARGER, floating, variations
@@ -39,14 +38,9 @@ WRONG = "wrong: "
 """Prefix of the child's messages about faults."""
 
 
-def main(say: int) -> None:
-    """Entry point of the child: read the data, run the operator, and report the current action over the pipe `say`."""
+def main(report: Report) -> None:
+    """Entry point of the child: read the data, run the operator, and report the current action."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    die_with_parent()
-
-    def report(doing: str) -> None:
-        os.write(say, doing.encode() + b"\n")
-
     data = sys.stdin.buffer.read()
     size = int.from_bytes(data[:8], "little")
     head, place = json.loads(data[8 : 8 + size]), 8 + size

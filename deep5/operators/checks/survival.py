@@ -10,13 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import select
 import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +18,9 @@ import numpy as np
 
 from deep5.core.arguments import THREADS
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError
-from deep5.operators.checks.child import OUTSIDE, WRONG
+from deep5.core.process_end import how_ended
+from deep5.core.python_child import run_function
+from deep5.operators.checks.child import OUTSIDE, WRONG, main
 from deep5.operators.checks.inputs import LARGER, variations
 from deep5.operators.checks.subject import specs
 from deep5.operators.checks.threads import too_large
@@ -33,10 +29,6 @@ from deep5.operators.cpp import CppOperator
 
 __all__ = ["death", "survive", "survive_again"]
 
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.operators.checks.child import main; "
-    "main(int(sys.argv[2]))"
-)
 # The compiler has its own limit, which is lower.
 _COMPILE_S = 300.0
 _SURVIVED: set[str] = set()
@@ -114,61 +106,24 @@ def _packed(head: Mapping[str, Any], inputs: Sequence[np.ndarray], dtypes: Seque
 
 
 def _run(name: str, data: bytes, time_limit_s: float) -> None:
-    said, say = os.pipe()
-    with tempfile.TemporaryFile() as sent, tempfile.TemporaryFile() as output:
-        sent.write(data)
-        sent.seek(0)
-        try:
-            child = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(say)],
-                stdin=sent,
-                stdout=output,
-                stderr=output,
-                pass_fds=(say,),
-            )
-        finally:
-            os.close(say)
-        try:
-            last = _watch(name, child, said, time_limit_s)
-        finally:
-            child.kill()
-            child.wait()
-            os.close(said)
-        if child.returncode or last != "the end":
-            output.seek(0)
-            raise OperatorError(death(name, child.returncode, last, output.read().decode(errors="replace")))
+    def hear(doing: str) -> float:
+        if doing.startswith(WRONG):
+            raise OperatorError(f"{name} {doing.removeprefix(WRONG)}")
+        return _COMPILE_S if doing.startswith("compiling") else time_limit_s
 
-
-def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: float) -> str:
-    """Wait for the child to end; returns its last action."""
-    doing, rest, left = "the start", b"", _COMPILE_S
-    deadline = time.monotonic() + left
-    while True:
-        ready, _, _ = select.select([said], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            raise OperatorError(
-                f"{name} did not end within {left:g} s in {doing} (it ran in a child process, now stopped); "
-                "remedy: look for a loop without an end, or allow more by --time-limit, or time_limit_s="
-            )
-        heard = os.read(said, 65536)
-        if not heard:
-            break
-        *lines, rest = (rest + heard).split(b"\n")
-        for line in lines:
-            if line.startswith(WRONG.encode()):
-                raise OperatorError(f"{name} {line.decode().removeprefix(WRONG)}")
-        if lines:
-            doing = lines[-1].decode()
-            left = _COMPILE_S if doing.startswith("compiling") else time_limit_s
-            deadline = time.monotonic() + left
-    try:
-        child.wait(timeout=time_limit_s)
-    except subprocess.TimeoutExpired:
+    ended = run_function(main, time_limit_s=_COMPILE_S, sent=data, hear=hear)
+    if ended.stopped is not None and ended.doing == "the end":
         raise OperatorError(
-            f"{name} did not end within {time_limit_s:g} s after its last call (it ran in a child process, now "
-            "stopped); remedy: look at its destructor, and at threads that it leaves running"
-        ) from None
-    return doing
+            f"{name} {ended.stopped} after its last call (it ran in a child process, now stopped); remedy: look at "
+            "its destructor, and at threads that it leaves running"
+        )
+    if ended.stopped is not None:
+        raise OperatorError(
+            f"{name} {ended.stopped}{ended.where} (it ran in a child process, now stopped); remedy: look for an "
+            f"endless loop{', or allow more by --time-limit, or time_limit_s=' if ended.late else ''}"
+        )
+    if ended.status or ended.doing != "the end":
+        raise OperatorError(death(name, ended.status, ended.doing, ended.output.decode(errors="replace")))
 
 
 def death(name: str, status: int, doing: str, output: str) -> str:
@@ -193,8 +148,7 @@ def death(name: str, status: int, doing: str, output: str) -> str:
             "errors that are subclasses of Exception; remedy: raise another one, say a ValueError"
         )
     if status < 0:
-        number = signal.Signals(-status)
-        how = f"was ended by {number.name} ({(signal.strsignal(number) or '').lower()})"
+        how = f"{how_ended(status)} ({(signal.strsignal(-status) or '').lower()})"
         remedy = (
             "look for an index beyond a tensor's end, memory that is freed twice, an exception in a parallel region, "
             "or a backward that reads what forward kept, since another object may run it"
@@ -203,5 +157,5 @@ def death(name: str, status: int, doing: str, output: str) -> str:
         how = f"ended its process with the status {status}"
         remedy = "an exception, instead of leaving by exit"
     after = "when it was deleted" if doing == "the end" else f"in {doing}"
-    reported = f"; it said: {' | '.join(lines)}" if lines else ""
+    reported = f"; its last output: {' | '.join(lines)}" if lines else ""
     return f"{name} {how} {after} (it ran in a child process, which leaves this one intact){reported}; remedy: {remedy}"

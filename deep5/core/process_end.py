@@ -1,0 +1,73 @@
+"""How a process ended, and what it printed last, in words for messages."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+__all__ = ["OUT_OF_MEMORY", "Ended", "how_ended", "last_lines"]
+
+OUT_OF_MEMORY = "; the system does so when memory runs out"
+"""Why a process may be ended by SIGKILL, as the part of a message."""
+
+_LINES, _LINES_BYTES = 3, 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a child process ended.
+
+    Attributes:
+        status: Its exit status; negative: the number of the signal that ended it.
+        stopped: Why it was ended by this process, in words that follow its name; None if it ended by itself.
+        late: Whether it was ended because of the time limit.
+        doing: What it reported last, in words that follow "in"; empty if it has no way to report.
+        wall_s: Its duration in seconds.
+        output: Its standard output, and its standard error unless separate; at most the last 64 MiB.
+        errors: Its standard error, if separate.
+    """
+
+    status: int
+    stopped: str | None
+    late: bool
+    doing: str
+    wall_s: float
+    output: bytes
+    errors: bytes
+
+    @property
+    def where(self) -> str:
+        """What it reported last, as the part of a message."""
+        return f" in {self.doing}" if self.doing else ""
+
+    def fault(self, *, answered: bool = True) -> str | None:
+        """What is wrong with its end, in words that follow its name; None if it ended well.
+
+        Args:
+            answered: Whether its answer exists.
+        """
+        if self.stopped is not None:
+            return f"{self.stopped}{self.where}"
+        if self.status == 0 and answered:
+            return None
+        if self.status == -signal.SIGKILL:
+            why = OUT_OF_MEMORY
+        else:
+            why = "" if answered or self.status < 0 else ", without an answer"
+        return f"{how_ended(self.status)}{self.where}{why}{last_lines(self.errors or self.output)}"
+
+
+def how_ended(status: int) -> str:
+    """How a process with this return code of `subprocess` ended, in words that follow its name."""
+    if status >= 0:
+        return f"exited with status {status}"
+    return f"was killed by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
+
+
+def last_lines(said: bytes) -> str:
+    """The last lines that a program printed, as the end of an error message; empty without output."""
+    text = said[-_LINES_BYTES:].replace(b"\0", b"").decode(errors="replace")
+    # Without the borders of boxes.
+    lines = [line.strip() for line in text.splitlines() if line.strip(" \t-=*_")]
+    last = " | ".join(line[:200] for line in lines[-_LINES:])
+    return f"; its last output: {last}" if last else ""
