@@ -19,10 +19,11 @@ from deep5.audit.runs import audit_run
 from deep5.audit.scaling import scaling_again
 from deep5.audit.sets import Together
 from deep5.audit.settings import check_runs_alike, check_set
+from deep5.audit.target_summary import target_summary
 from deep5.results.kind import RESULT, RUN_KIND, STUDY, kind_of
 from deep5.results.result import Result
 from deep5.results.study.record import FAILED, RUNS, moment
-from deep5.results.time_to_target import Reached, Target, stated_goals, summary, time_to_target
+from deep5.results.time_to_target import Reached, Target, stated_goals, time_to_target
 
 __all__ = ["audit_study"]
 
@@ -252,7 +253,7 @@ def _check_target(
         seed, _, reason = failure.partition(": ")
         reached[int(seed.removeprefix("seed "))] = Reached.never(f"failed: {reason}")
     order = [seed for seed in document["seeds"] if seed in reached]
-    follows = summary({seed: reached[seed] for seed in order})
+    follows = target_summary({seed: reached[seed] for seed in order})
     ledger.same(11, f"{name}: the time to a {target}", own["time_to_target"], follows)
 
 

@@ -21,6 +21,7 @@ from deep5.audit.finding import Ledger
 from deep5.audit.operator_summary import middle, rates
 from deep5.audit.scaling import scaling_again
 from deep5.audit.studies import _check_scaling
+from deep5.audit.target_summary import target_summary
 from deep5.bench import summary as operator_summary
 from deep5.bench.collective import summary as collective_summary
 from deep5.bench.collective.measure import CollectiveTimes, Measured
@@ -32,6 +33,7 @@ from deep5.distributed.collectives.fitting import fit_line
 from deep5.operators.roofline import Roofline
 from deep5.recipe.recipe import Recipe
 from deep5.results.study import scaling
+from deep5.results.time_to_target import Reached, summary
 from deep5.run.ranks import run_with_ranks
 
 RNG = np.random.default_rng(0)
@@ -306,6 +308,18 @@ def test_a_wrong_scaling_is_found(planted: str, fault: Any, monkeypatch: pytest.
     assert check_study(runs, right) == []
     monkeypatch.setattr(scaling, planted, fault)
     assert check_study(runs, [made.document() for made in scaling.scaling_of(runs)])
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 9, 20])
+@pytest.mark.parametrize("failed", [0.0, 0.4, 1.0])
+def test_times_to_a_target(count: int, failed: float) -> None:
+    reached = {
+        seed: Reached.never("it diverged")
+        if RNG.random() < failed
+        else Reached(seconds=value, epochs=seed + 1, steps=10 * seed + 10)
+        for seed, value in enumerate(times(count))
+    }
+    assert alike(target_summary(reached), summary(reached))
 
 
 def test_bus_bandwidth() -> None:
