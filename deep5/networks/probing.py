@@ -11,6 +11,8 @@ import numpy as np
 
 from deep5.core.errors import Deep5Error, NetworkError, UsageError
 from deep5.core.tensors import TensorSpec
+from deep5.networks.hashes import hash_of_values
+from deep5.networks.native import NativeNetwork
 
 __all__ = [
     "UNFIT",
@@ -21,6 +23,7 @@ __all__ = [
     "misfit",
     "one_tensor",
     "output_specs",
+    "probed_network",
     "said_of",
     "tried",
 ]
@@ -211,6 +214,47 @@ def output_specs(
         )
         specs.append(TensorSpec(shape=shape, dtype=dtype))
     return specs
+
+
+def probed_network(
+    name: str,
+    said: tuple[str, str],
+    inputs: Mapping[str, TensorSpec],
+    outputs: tuple[str, str],
+    run: Callable[[list[np.ndarray]], Sequence[tuple[Sequence[int], str]]],
+    *,
+    parameters: Mapping[str, TensorSpec],
+    buffers: Mapping[str, TensorSpec],
+    structure: str,
+    value: Callable[[str], np.ndarray],
+) -> NativeNetwork:
+    """The description of a framework's own model with a loss.
+
+    Args:
+        name: Name of the network.
+        said: Names of the model and of the loss function in messages.
+        inputs: Specifications of the inputs and the label.
+        outputs: Names of the model's output and of the loss.
+        run: As for `output_specs`.
+        parameters: Specifications of the trained values.
+        buffers: Specifications of the other values.
+        structure: Text that identifies the computation.
+        value: The present value of a parameter or buffer.
+
+    Raises:
+        UsageError: As `output_specs` and `checked_loss`.
+    """
+    found = dict(zip(outputs, output_specs(said[0], inputs, run), strict=True))
+    checked_loss(said[1], found[outputs[1]])
+    return NativeNetwork(
+        name=name,
+        inputs=inputs,
+        outputs=found,
+        parameter_specs=parameters,
+        buffer_specs=buffers,
+        structure=structure,
+        weights=hash_of_values({**parameters, **buffers}, value),
+    )
 
 
 def _is_extent(extent: Any) -> bool:

@@ -65,7 +65,7 @@ class RuleStep(TrainStep, ABC):
         check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self.rule, self._loss, self._modifier = rule, loss, modifier
         self._dynamic: LossScale | CompiledScale | None = None
-        self._inside = False
+        self._inside = self._scales = False
 
     @abstractmethod
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
@@ -109,6 +109,10 @@ class RuleStep(TrainStep, ABC):
     @override
     def skipped_steps(self) -> int:
         return 0 if self._dynamic is None else int(self._dynamic.values()[2])
+
+    def _scaled(self, loss_scale: float) -> float:
+        """A factor of the loss times the loss scale; a dynamic one is read here, which waits for the last update."""
+        return loss_scale * self.loss_scale if self._scales else loss_scale
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -175,9 +175,6 @@ class KernelStep(RuleStep):
             given = [(name, grad * factor) for name, grad in given]
         return {name: modified(modifier, name, parameters[name], grad) for name, grad in given}
 
-    def _scaled(self, loss_scale: float) -> float:
-        return loss_scale * self.loss_scale if self._scales else loss_scale
-
     def _updates(self, info: StepInfo) -> StepInfo:
         return info if self._dynamic is None else by_updates(info, self._dynamic.skipped)
 

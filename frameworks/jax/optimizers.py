@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
@@ -23,9 +23,6 @@ from deep5.training.rules.nadam import Nadam
 from deep5.training.rules.nesterov import Nesterov
 from deep5.training.rules.rmsprop import RMSProp
 from deep5.training.rules.sgd import SGD
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "NATIVE",

@@ -17,12 +17,11 @@ from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, to_numpy
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.functions import JAXNetwork
-from deep5.training.functional import FunctionalRule
-from deep5.training.groups import require_trained
-from deep5.training.loss_scale import CompiledScale, fitting, next_scaling
+from deep5.training.functional_step import FunctionalStep
+from deep5.training.loss_scale import fitting, next_scaling
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
-from deep5.training.rule_step import Modifier, RuleStep, check_gradient, refuse_inside
+from deep5.training.rule_step import Modifier, refuse_inside
 
 __all__ = ["JAXStep"]
 
@@ -53,7 +52,7 @@ class _Functions:
         return jnp.broadcast_to(value, like.shape)
 
 
-class JAXStep(RuleStep):
+class JAXStep(FunctionalStep):
     """A whole training step; created by `JAXExecutor.train_step`. Implements `TrainStep`.
 
     Parameters, buffers and the rule's state are donated: the step writes the new ones into the memory of the old. If
@@ -77,29 +76,14 @@ class JAXStep(RuleStep):
         modifier: Modifier | None = None,
         pipeline: GradientPipeline | None = None,
     ) -> None:
-        super().__init__(rule, loss, modifier)
+        super().__init__(executor, rule, loss, modifier)
         self._executor, self._traces = executor, 0
-        self._loss_dtype = executor.network.outputs[loss].dtype
         self._names, self._outputs = tuple(executor.network.parameter_specs), tuple(executor.network.outputs)
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
         executor = self._executor
-        require_trained(self.rule, executor.network.parameter_specs, executor.network.trained_specs)
-        self._rule = FunctionalRule(
-            self.rule,
-            executor.network.trained_specs,
-            _Functions(),
-            groups=groups,
-            pipeline=pipeline,
-            modified=self._modifier is not None,
-        )
-        self.averages = self._rule.averages
-        self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None
-        self._dynamic: CompiledScale | None = (
-            CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
-        )
-        self._given = self._rule.given if self._dynamic is None else self._dynamic.vector
+        self._build_rule(_Functions(), groups, pipeline)
         self._differentiated = executor.differentiated(self._loss, self._rule.names)
         donated = () if executor.program.fallible else (0, 1, 2)
         self._whole = executor.compiled(self._trace_whole, donate_argnums=donated)
@@ -157,19 +141,14 @@ class JAXStep(RuleStep):
         if self._rule.prepares:
             with jax.enable_x64(True):
                 values = self._prepare(values, self._states, self._scaling, self._given(info))
-        # A dynamic scale is read here, which waits for the last update.
-        options = accumulate, loss_scale * self.loss_scale if self._scales else loss_scale
+        options = accumulate, self._scaled(loss_scale)
         return executor.backpropagate(
             inputs, self._loss, self._rule.names, values, info, options, on_gradient=on_gradient
         )
 
     @override
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        if self._inside:
-            refuse_inside()
-        executor, given = self._executor, self._given(info)
-        specs = executor.network.parameter_specs
-        found = tuple(check_gradient(name, gradients, specs[name], _native) for name in self._rule.names)
+        found, executor, given = tuple(self._checked(gradients, _native)), self._executor, self._given(info)
         with jax.enable_x64(True):
             executor._values, self._states, self._scaling = self._update(
                 executor._values, self._states, self._scaling, found, given

@@ -17,17 +17,14 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import Arrays, Device, TensorSpec, dtype_name
 from deep5.frameworks.pytorch.base import TorchExecutor
-from deep5.networks.hashes import hash_of_values
-from deep5.networks.native import NativeNetwork
 from deep5.networks.probing import (
     UNFIT,
     checked_inputs,
-    checked_loss,
     checked_outputs,
     checked_seed,
     misfit,
     one_tensor,
-    output_specs,
+    probed_network,
     said_of,
     tried,
 )
@@ -108,16 +105,16 @@ class ModuleExecutor(TorchExecutor):
         specs = {name: _spec(name, value) for name, value in live.items()}
         # Whether the module's output, and the loss, may share memory with their inputs or with live values.
         self._borrows, self._owned = [False, False], _places(live.values())
-        found = dict(zip(outputs, output_specs(self._said[0], inputs, self._tried), strict=True))
-        checked_loss(self._said[1], found[outputs[1]])
-        network = NativeNetwork(
-            name=type(module).__name__,
-            inputs=inputs,
-            outputs=found,
-            parameter_specs={name: specs[name] for name in parameters},
-            buffer_specs={name: specs[name] for name in buffers},
+        network = probed_network(
+            type(module).__name__,
+            self._said,
+            inputs,
+            outputs,
+            self._tried,
+            parameters={name: specs[name] for name in parameters},
+            buffers={name: specs[name] for name in buffers},
             structure=_structure(module, loss),
-            weights=hash_of_values(specs, lambda name: live[name].detach().cpu().numpy()),
+            value=lambda name: live[name].detach().cpu().numpy(),
         )
         kind, index = self._place.type, self._place.index or 0
         super().__init__(network, parameters, buffers, device=Device(kind=kind, index=index), seed=seed)

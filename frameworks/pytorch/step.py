@@ -192,10 +192,7 @@ class DeviceStep(RuleStep):
         if self._inside:
             refuse_inside()
         run, options = self._executor.inference_and_backprop, {**self._wrt, "on_gradient": on_gradient}
-        options |= {
-            "accumulate": accumulate,
-            "loss_scale": loss_scale * self.loss_scale if self._scales else loss_scale,
-        }
+        options |= {"accumulate": accumulate, "loss_scale": self._scaled(loss_scale)}
         if not self._rule.prepares:
             return run(inputs, self._loss, info=info, **options)
         with self._holding(self._points(info)):

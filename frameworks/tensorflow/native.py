@@ -19,17 +19,14 @@ from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.networks.hashes import hash_of_values
-from deep5.networks.native import NativeNetwork
 from deep5.networks.probing import (
     UNFIT,
     checked_inputs,
-    checked_loss,
     checked_outputs,
     checked_seed,
     misfit,
     one_tensor,
-    output_specs,
+    probed_network,
     said_of,
     tried,
 )
@@ -113,16 +110,16 @@ class KerasExecutor(TracedExecutor):
             for training in (False, True)
         }
         specs = {name: _spec(own[name]) for name in (*parameters, *buffers)}
-        found = dict(zip(outputs, output_specs(self._said[0], inputs, self._tried), strict=True))
-        checked_loss(self._said[1], found[outputs[1]])
-        network = NativeNetwork(
-            name=model.name,
-            inputs=inputs,
-            outputs=found,
-            parameter_specs={name: specs[name] for name in parameters},
-            buffer_specs={name: specs[name] for name in buffers},
+        network = probed_network(
+            model.name,
+            self._said,
+            inputs,
+            outputs,
+            self._tried,
+            parameters={name: specs[name] for name in parameters},
+            buffers={name: specs[name] for name in buffers},
             structure=_structure(model, loss),
-            weights=hash_of_values(specs, lambda name: np.asarray(own[name].value.numpy())),
+            value=lambda name: np.asarray(own[name].value.numpy()),
         )
         super().__init__(network, {name: _shared(own[name].value) for name in specs}, device=Device(), seed=seed)
 

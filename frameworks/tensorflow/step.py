@@ -19,12 +19,11 @@ from deep5.frameworks.tensorflow.memory import HostVector
 from deep5.frameworks.tensorflow.namespace import NAMESPACE
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.training.functional import FunctionalRule
-from deep5.training.groups import require_trained
-from deep5.training.loss_scale import CompiledScale, fitting, next_scaling
+from deep5.training.functional_step import FunctionalStep
+from deep5.training.loss_scale import fitting, next_scaling
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
-from deep5.training.rule_step import Modifier, RuleStep, check_gradient, refuse_inside
+from deep5.training.rule_step import Modifier, refuse_inside
 
 __all__ = ["TensorFlowStep"]
 
@@ -67,7 +66,7 @@ class _Functions:
         return tf.broadcast_to(value, like.shape)
 
 
-class TensorFlowStep(RuleStep):
+class TensorFlowStep(FunctionalStep):
     """The whole training step of a `TracedNetwork`; implements `TrainStep`.
 
     Hyperparameters and other host values of the rule enter as one vector, so that changing them does not retrace. The
@@ -87,28 +86,18 @@ class TensorFlowStep(RuleStep):
         modifier: Modifier | None,
         pipeline: GradientPipeline | None = None,
     ) -> None:
-        super().__init__(rule, loss, modifier)
+        super().__init__(executor, rule, loss, modifier)
         self._executor, self._functions, self._traced_before = executor, _Functions(), 0
-        self._loss_dtype = executor.network.outputs[loss].dtype
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
-        executor, specs = self._executor, self._executor.network.trained_specs
-        require_trained(self.rule, executor.network.parameter_specs, specs)
-        modified = self._modifier is not None
-        self._rule = FunctionalRule(
-            self.rule, specs, self._functions, groups=groups, pipeline=pipeline, modified=modified
-        )
-        self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None
-        self._dynamic: CompiledScale | None = (
-            CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
-        )
-        self._given = self._rule.given if self._dynamic is None else self._dynamic.vector
+        executor = self._executor
+        self._build_rule(self._functions, groups, pipeline)
         self._scaling: Any = None
         if self._dynamic is not None:
             with tf.device(executor.place):
                 self._scaling = tf.Variable(self._dynamic.values(), trainable=False, name="loss_scale")
-        names, self.averages = self._rule.names, self._rule.averages
+        names = self._rule.names
         width = len(self._given(StepInfo(batch_size=1)))
         self._tensor: Callable[[np.ndarray], Any] = HostVector(width) if executor.waits and width else executor.tensor
         self._states = self._initial()
@@ -155,20 +144,14 @@ class TensorFlowStep(RuleStep):
         if self._inside:
             refuse_inside()
         check_info(info)
-        # A dynamic scale is read here, which waits for the last update.
-        number = loss_scale * self.loss_scale if self._scales else loss_scale
-        scale = self._executor.scale(self._loss, number)
+        scale = self._executor.scale(self._loss, self._scaled(loss_scale))
         added = self._rule.names if accumulate else None
         further = (scale, self._vector(info)) if self._rule.prepares else (scale,)
         return self._executor.run_backprop(self._half, inputs, info, *further, added=added, on_gradient=on_gradient)
 
     @override
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        if self._inside:
-            refuse_inside()
-        specs = self._executor.network.parameter_specs
-        given = [check_gradient(name, gradients, specs[name], self._native) for name in self._rule.names]
-        self._other_half(*given, self._vector(info))
+        self._other_half(*self._checked(gradients, self._native), self._vector(info))
         if self._dynamic is not None:
             self._dynamic.done(self._scaling.value())
 
