@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deep5.core.errors import Errors, MissingDependency, OutputError, UsageError
+from deep5.core.errors import Errors, MissingDependency, UsageError
 from deep5.core.terminal import plain
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def profile_command(errors: Errors) -> click.Command:
 
 def _write(record: ProfileRecord, out: Path, *, log: bool) -> str | None:
     """Write the files; without the drawing packages, only the document, and return the reason."""
-    from deep5.core.files import write_atomically
+    from deep5.core.files import write_folder
 
     content: dict[str, bytes | str] = {f"{_NAME}.json": json.dumps(record.document(), indent=2, allow_nan=False) + "\n"}
     missing = None
@@ -91,10 +91,5 @@ def _write(record: ProfileRecord, out: Path, *, log: bool) -> str | None:
         content |= files(_NAME, chart)
     except MissingDependency as error:
         missing = f"no {_NAME}.svg was drawn: {error}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, data in content.items():
-            write_atomically(out / name, data)
-    except OSError as error:
-        raise OutputError(f"cannot write into {out}: {error.strerror or error}; allowed: a writable folder") from error
+    write_folder(out, content)
     return missing

@@ -17,7 +17,6 @@ from deep5.core.errors import (
     Errors,
     MissingDependency,
     NetworkError,
-    OutputError,
     UnknownName,
     UsageError,
     suggestion,
@@ -241,7 +240,7 @@ def _printed(record: NetworkRecord) -> str:
 
 def _write(made: Network, record: NetworkRecord, out: Path) -> list[str]:
     """Write the files; returns what could not be drawn, with reasons."""
-    from deep5.core.files import write_atomically
+    from deep5.core.files import write_folder
     from deep5.networks.analysis.picture import svg
     from deep5.results.kind import NETWORK
 
@@ -259,10 +258,5 @@ def _write(made: Network, record: NetworkRecord, out: Path) -> list[str]:
             content |= files(name, chart)
     except MissingDependency as error:
         missing.append(f"no shares were drawn: {error}")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, data in content.items():
-            write_atomically(out / name, data)
-    except OSError as error:
-        raise OutputError(f"cannot write into {out}: {error.strerror or error}; allowed: a writable folder") from error
+    write_folder(out, content)
     return missing

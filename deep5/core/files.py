@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["write_atomically"]
+from deep5.core.errors import OutputError
+
+__all__ = ["write_atomically", "write_folder"]
 
 
 def write_atomically(path: str | Path, data: bytes | str | Callable[[BinaryIO], None]) -> None:
@@ -33,3 +35,23 @@ def write_atomically(path: str | Path, data: bytes | str | Callable[[BinaryIO], 
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
+    """Write files into a folder, which is created if it does not exist.
+
+    Args:
+        folder: The folder.
+        files: Content by file name.
+
+    Raises:
+        OutputError: The folder or a file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            write_atomically(folder / name, data)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {folder}: {error.strerror or error}; allowed: a writable folder"
+        ) from error

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from deep5.core.arguments import is_finite
-from deep5.core.communicator import TIMEOUT_S, Request
-from deep5.core.errors import UsageError, brief
+from deep5.core.communicator import TIMEOUT_S
 from deep5.core.events import StepInfo
 from deep5.core.tensors import Arrays
-from deep5.distributed.buckets import Buckets
 from deep5.distributed.schemes.base import DistributedOptimizer
+from deep5.distributed.schemes.bucketed import BucketedStep, checked_bucket_mib
 
 if TYPE_CHECKING:
     from deep5.distributed.compression import Compression
@@ -60,40 +58,14 @@ class AllReduce(DistributedOptimizer):
             timeout_s=timeout_s,
             synchronise_batch_norm=synchronise_batch_norm,
         )
-        if not is_finite(bucket_mib) or bucket_mib <= 0:
-            raise UsageError(f"AllReduce: got bucket_mib={brief(bucket_mib)}; allowed: a number above 0")
-        self.bucket_mib = float(bucket_mib)
+        self.bucket_mib = checked_bucket_mib("AllReduce", bucket_mib)
 
     def _bound(self) -> None:
-        most = round(self.bucket_mib * 2**20)
-        self._buckets: Any = Buckets(self.trained, bucket_bytes=most, first_bytes=min(most, 1 << 20))
-        self._early = "early_gradients" in self.executor.capabilities
-        self._requests: list[Request] = []
+        self._bucketed = BucketedStep(self, self.bucket_mib, self.communicator.all_reduce_start)
+        self._buckets = self._bucketed.buckets
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Backward, the mean over all ranks, the update; see `DistributedOptimizer.step`."""
-        if self._shared is not None:
-            outputs = self.step_together(inputs, info)
-            self.verify_in_turn(info)
-            return outputs
-        buckets, requests = self._buckets, self._requests
-        requests.clear()
-        start = self._start if self.compression is None else None
-        buckets.begin(self.share(info), start)
-        if self._early:
-            outputs = self.backprop(inputs, info, buckets.put)
-        else:
-            outputs = self.backprop(inputs, info)
-            gradients = self.gradients()
-            for name in buckets.views:
-                buckets.put(name, gradients[name])
-        if start is None:
-            self.sum_buckets(buckets.buffers, info)
-        for request in requests:
-            request.wait(self.timeout_s)
-        self.apply(buckets.views, info)
+        outputs = self.step_together(inputs, info) if self._shared is not None else self._bucketed.step(inputs, info)
         self.verify_in_turn(info)
         return outputs
-
-    def _start(self, index: int) -> None:
-        self._requests.append(self.communicator.all_reduce_start(self._buckets.buffers[index]))

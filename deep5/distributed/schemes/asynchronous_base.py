@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from deep5.core.communicator import TIMEOUT_S, Communicator
 from deep5.core.errors import Unsupported, UsageError
 from deep5.core.events import StepInfo
-from deep5.core.tensors import Array, Arrays, to_numpy
+from deep5.core.tensors import Array, Arrays
 from deep5.distributed.schemes.server import DONE, HELLO, OVER, PUSH, TAG, TICK, WAIT, Server
 from deep5.distributed.schemes.server_memory import Block
-from deep5.distributed.schemes.server_scheme import ServedOptimizer
+from deep5.distributed.schemes.server_scheme import SchemeHalves, ServedOptimizer
 from deep5.distributed.schemes.shared_executor import owns_step
 from deep5.training.accumulation import accumulated_step, batch_layout
 from deep5.training.optimizer import RuleOptimizer
@@ -132,7 +132,7 @@ class AsynchronousScheme(ServedOptimizer):
         if self._without_samples(info):
             return self.step(own[0], info)
         self._layout = layout = batch_layout(self.executor.network, self.__dict__.get("_layout"))
-        return accumulated_step(_Worked(self), self.executor, own, info, layout)
+        return accumulated_step(SchemeHalves(self), self.executor, own, info, layout)
 
     def first_half(
         self,
@@ -295,18 +295,6 @@ class AsynchronousScheme(ServedOptimizer):
             self._updates = None
             if "updates" in own:
                 self._updates = self._server.updates = int(own["updates"])
-
-
-class _Worked:
-    """The two halves of a worker's step of micro-batches; see `deep5.training.accumulation.Halves`."""
-
-    def __init__(self, scheme: AsynchronousScheme) -> None:
-        self._scheme, self.apply = scheme, scheme.apply
-
-    def backprop(self, inputs: Arrays, info: StepInfo, on_gradient: Any = None, **options: Any) -> Arrays:
-        outputs = self._scheme.first_half(inputs, info, on_gradient, **options)
-        # NumPy values, because they are averaged outside of the framework's own step.
-        return {name: to_numpy(value) for name, value in outputs.items()}
 
 
 class _Halves:

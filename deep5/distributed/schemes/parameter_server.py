@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from deep5.core.arguments import is_finite
 from deep5.core.communicator import TIMEOUT_S, Request
-from deep5.core.errors import UsageError, brief
 from deep5.core.events import StepInfo
-from deep5.core.tensors import Array, Arrays, to_numpy
-from deep5.distributed.buckets import Buckets
+from deep5.core.tensors import Array, Arrays
 from deep5.distributed.scaled import skips, unscaled
-from deep5.distributed.schemes.server_scheme import ServedOptimizer
+from deep5.distributed.schemes.bucketed import BucketedStep, checked_bucket_mib
+from deep5.distributed.schemes.server_scheme import SchemeHalves, ServedOptimizer
 
 if TYPE_CHECKING:
     from deep5.distributed.compression import Compression
@@ -73,15 +71,11 @@ class ParameterServer(ServedOptimizer):
             timeout_s=timeout_s,
             synchronise_batch_norm=synchronise_batch_norm,
         )
-        if not is_finite(bucket_mib) or bucket_mib <= 0:
-            raise UsageError(f"ParameterServer: got bucket_mib={brief(bucket_mib)}; allowed: a number above 0")
-        self.bucket_mib = float(bucket_mib)
+        self.bucket_mib = checked_bucket_mib("ParameterServer", bucket_mib)
 
     def _bound(self) -> None:
-        most = round(self.bucket_mib * 2**20)
-        self._buckets: Any = Buckets(self.trained, bucket_bytes=most, first_bytes=min(most, 1 << 20))
-        self._early = "early_gradients" in self.executor.capabilities
-        self._requests: list[Request] = []
+        self._bucketed = BucketedStep(self, self.bucket_mib, self._start)
+        self._buckets = self._bucketed.buckets
         self._sent = False
         # Whether the compression holds its state from before the current step, and how many steps were skipped before
         # it.
@@ -92,31 +86,12 @@ class ParameterServer(ServedOptimizer):
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Backward, the mean at the root, its update, the parameters back; see `DistributedOptimizer.step`."""
-        if self._shared is not None:
-            outputs = self.step_together(inputs, info)
-            self.verify_in_turn(info)
-            return outputs
-        buckets, requests = self._buckets, self._requests
-        requests.clear()
-        start = self._start if self.compression is None else None
-        buckets.begin(self.share(info), start)
-        if self._early:
-            outputs = self.backprop(inputs, info, buckets.put)
-        else:
-            outputs = self.backprop(inputs, info)
-            gradients = self.gradients()
-            for name in buckets.views:
-                buckets.put(name, gradients[name])
-        if start is None:
-            self.sum_buckets(buckets.buffers, info)
-        for request in requests:
-            request.wait(self.timeout_s)
-        self.apply(buckets.views, info)
+        outputs = self.step_together(inputs, info) if self._shared is not None else self._bucketed.step(inputs, info)
         self.verify_in_turn(info)
         return outputs
 
-    def _start(self, index: int) -> None:
-        self._requests.append(self.communicator.reduce_start(self._buckets.buffers[index], root=self.root))
+    def _start(self, buffer: np.ndarray) -> Request:
+        return self.communicator.reduce_start(buffer, root=self.root)
 
     def sum(self, buffer: np.ndarray, key: str, info: StepInfo) -> None:
         """The sum of a flat buffer over all ranks, at the root, in place; see `DistributedOptimizer.sum`."""
@@ -192,7 +167,7 @@ class ParameterServer(ServedOptimizer):
 
     @property
     def _halves(self) -> Any:
-        return super()._halves if self._memory is None else _Halves(self)
+        return super()._halves if self._memory is None else SchemeHalves(self)
 
     def backprop(
         self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
@@ -228,15 +203,3 @@ class ParameterServer(ServedOptimizer):
         """Restore `state_dict`; called by every rank. The next step starts from the root's parameters."""
         super().load_state_dict(state)
         self._sent = False
-
-
-class _Halves:
-    """The first half of a step of micro-batches; see `deep5.training.accumulation.Halves`."""
-
-    def __init__(self, scheme: ParameterServer) -> None:
-        self._scheme = scheme
-
-    def backprop(self, inputs: Arrays, info: StepInfo, on_gradient: Any = None, **options: Any) -> Arrays:
-        outputs = self._scheme.first_half(inputs, info, on_gradient, **options)
-        # NumPy values, because they are averaged outside of the framework's own step.
-        return {name: to_numpy(value) for name, value in outputs.items()}

@@ -11,7 +11,7 @@ from deep5.core.arguments import is_whole
 from deep5.core.communicator import TIMEOUT_S
 from deep5.core.errors import Unsupported, UsageError, brief
 from deep5.core.events import StepInfo
-from deep5.core.tensors import Array, Arrays
+from deep5.core.tensors import Array, Arrays, to_numpy
 from deep5.distributed.packed import Packed
 from deep5.distributed.schemes.base import DistributedOptimizer
 from deep5.distributed.schemes.server_memory import Block, ServerMemory
@@ -22,7 +22,7 @@ from deep5.training.rule import UpdateRule
 if TYPE_CHECKING:
     from deep5.distributed.compression import Compression
 
-__all__ = ["ServedOptimizer"]
+__all__ = ["SchemeHalves", "ServedOptimizer"]
 
 
 class ServedOptimizer(DistributedOptimizer):
@@ -194,6 +194,23 @@ class ServedOptimizer(DistributedOptimizer):
         }
         super().load_state_dict(kept)
         self._memory.block.read(self.executor)
+
+
+class SchemeHalves:
+    """The halves of a scheme's step for micro-batches; see `deep5.training.accumulation.Halves`.
+
+    Args:
+        scheme: Its `first_half` takes the arguments of `TrainStep.backprop`.
+    """
+
+    def __init__(self, scheme: Any) -> None:
+        self._scheme, self.apply = scheme, scheme.apply
+
+    def backprop(self, inputs: Arrays, info: StepInfo, on_gradient: Any = None, **options: Any) -> Arrays:
+        """Forward and backward."""
+        outputs = self._scheme.first_half(inputs, info, on_gradient, **options)
+        # NumPy values, because they are averaged outside of the framework's own step.
+        return {name: to_numpy(value) for name, value in outputs.items()}
 
 
 def _as_executor(memory: ServerMemory) -> Any:
