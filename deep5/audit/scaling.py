@@ -38,7 +38,7 @@ class _Side:
 
 
 def scaling_again(runs: Mapping[str, Sequence[Result]]) -> list[dict[str, Any]]:
-    """What study.json states about scaling.
+    """What study.json states about scaling; for each of its notes, the parts that it has to contain.
 
     The candidates of a group do the same work. Those with the fewest ranks are the references: of the candidates with
     the same batch for all ranks together (strong scaling), and of those with the same batch for each rank (weak
@@ -110,13 +110,13 @@ def _scaling(kind: str, base: _Side, group: Sequence[_Side]) -> dict[str, Any] |
     counts = Counter(row["ranks"] for row in rows)
     if len(counts) < 2 or max(counts.values()) > 1:
         return None
-    notes = []
+    notes: list[tuple[str, ...]] = []
     if shared := [row for row in rows if row["shared"]]:
         number = shared[0]["processors"]
-        names, here = ", ".join(row["candidate"] for row in shared), f"{number} processor{'' if number == 1 else 's'}"
-        notes.append(f"{names}: ranks shared {here}, so that efficiency is no claim about the scheme")
+        here = f" {number} processor{'' if number == 1 else 's'}"
+        notes.append((", ".join(row["candidate"] for row in shared), "ranks shared", f"{here},"))
     if not all(row["interval"] for row in rows[1:]):
-        notes.append("fewer than six seeds: the least and the largest value stand in place of an interval")
+        notes.append(("fewer than six seeds",))
     return {"kind": kind, "rows": rows, "notes": notes}
 
 

@@ -236,7 +236,23 @@ def _check_scaling(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[st
         ledger.skip("the statements about scaling: not all of the study's runs can be read")
     elif "scaling" in document:
         there = {name: [run for run in own if run is not None] for name, own in by_candidate.items()}
-        ledger.same(9, "the statements about scaling", document["scaling"], scaling_again(there))
+        _check_scaled(ledger, document["scaling"], scaling_again(there))
+
+
+def _check_scaled(ledger: Ledger, stored: Sequence[Mapping[str, Any]], follows: Sequence[Mapping[str, Any]]) -> None:
+    what = "the statements about scaling"
+    if not ledger.same(9, what, [_unnoted(own) for own in stored], [_unnoted(own) for own in follows]):
+        return
+    for own, due in zip(stored, follows, strict=True):
+        notes = own["notes"]
+        fits = len(notes) == len(due["notes"]) and all(
+            part in note for note, parts in zip(notes, due["notes"], strict=True) for part in parts
+        )
+        ledger.hold(9, fits, f"{what}: the notes are {notes!r:.100}; due: {due['notes']!r:.100}")
+
+
+def _unnoted(scaling: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in scaling.items() if field != "notes"}
 
 
 def _check_target(
