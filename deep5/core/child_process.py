@@ -1,4 +1,4 @@
-"""Supervises a child process: limits its time and output, and leaves no process behind.
+"""Supervises a child process: limits its time and output, and kills it with all its descendants.
 
 `python_child` runs functions in a fresh Python interpreter by it. A job of ranks, which has many processes, uses only
 `start`.
@@ -93,7 +93,7 @@ def start(
     sent: IO[bytes] | None = None,
     handles: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session and process group of its own, which is ended as a whole.
+    """Start a process in a new session and process group, so that the group can be killed as a whole.
 
     Args:
         command: Program and arguments.

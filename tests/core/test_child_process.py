@@ -1,4 +1,4 @@
-"""Child processes: every way to end is reported in words, everything is limited, and no process is left behind."""
+"""Child processes: every way to end is reported in words, everything is limited, and no process keeps running."""
 
 from __future__ import annotations
 
