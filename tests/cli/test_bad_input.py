@@ -611,8 +611,6 @@ def test_files_cut_short(name: str, tmp_path: Path) -> None:
     for length in range(0, len(data), max(7, len(data) // 60)):
         path.write_bytes(data[:length])
         with pytest.raises(NetworkError, match=r"short\.onnx (is empty|cannot be read as ONNX|is not valid)") as caught:
-            NetworkError, match=r"short\.onnx (is empty|cannot be read as ONNX|is not valid ONNX)"
-        ) as caught:
             Network.from_onnx(path)
         assert "\n" not in str(caught.value)
 
