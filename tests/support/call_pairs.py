@@ -2,8 +2,8 @@
 
 The amount of the product that a reader crosses to follow one run. `python tests/support/call_pairs.py FRAMEWORK` runs
 `deep5 run` on a copy of `digits_lenet` with a size of one step and prints the number of pairs; `--list` prints each
-pair, `--files` the number of pairs by the caller's and the callee's folder. Calls during the import of a module do not
-count: they belong to the import and not to the run.
+pair, `--files` the number of pairs by the caller's and the callee's folder. Calls during the import of a module, by the
+module or by what it calls, do not count: they belong to the import and not to the run.
 """
 
 from __future__ import annotations
@@ -64,11 +64,22 @@ class Calls:
         if event != "call" or caller is None:
             return
         from_file, to_file = caller.f_code.co_filename, frame.f_code.co_filename
-        if from_file == to_file or caller.f_code.co_name == "<module>":
+        if from_file == to_file:
             return
         from_, to = self._product_file(from_file), self._product_file(to_file)
-        if from_ is not None and to is not None:
-            self.pairs.add((Function(from_, caller.f_code.co_qualname), Function(to, frame.f_code.co_qualname)))
+        if from_ is None or to is None:
+            return
+        pair = Function(from_, caller.f_code.co_qualname), Function(to, frame.f_code.co_qualname)
+        if pair not in self.pairs and not self._is_importing(caller):
+            self.pairs.add(pair)
+
+    def _is_importing(self, frame: FrameType | None) -> bool:
+        """Whether a module's own code is on the stack above the code that is watched."""
+        while frame is not None and frame.f_code is not pairs_of_one_step.__code__:
+            if frame.f_code.co_name == "<module>":
+                return True
+            frame = frame.f_back
+        return False
 
     def _product_file(self, name: str) -> str | None:
         """A file relative to the product's root; None for one outside of the product."""
