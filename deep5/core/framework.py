@@ -125,7 +125,7 @@ class Framework(ABC):
         return [
             f"{node.name or node.op_type} ({node.op_type}): {answer.reason}"
             for node in nodes
-            if not (answer := self.supports(node))
+            if not (answer := self.supports(node)).yes
         ]
 
     @abstractmethod

@@ -14,7 +14,7 @@ from deep5.core.tensors import TensorSpec
 from deep5.networks.constants import separate_roles
 from deep5.networks.diagnostics.failures import unmakeable
 from deep5.networks.edit import editing, freezing, initials, subnetwork
-from deep5.networks.hashes import hash_of_lines, hash_of_values, node_lines
+from deep5.networks.hashes import hash_of_graph, hash_of_values
 from deep5.networks.onnx.importing import import_model
 from deep5.networks.onnx.initial_values import InitialValues, initial_value
 from deep5.networks.onnx.specs import initial_specs, named_specs
@@ -44,6 +44,7 @@ class Network:
 
     Attributes:
         model: The `onnx_ir.Model`.
+        nodes: Its nodes in execution order.
         inputs: Specifications of the inputs that a caller feeds, by name.
         outputs: Specifications of the outputs, by name.
         parameter_specs: Specifications of the trainable initial values, in the order of first use.
@@ -55,9 +56,10 @@ class Network:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         graph = model.graph
-        self.inputs = named_specs(value for value in graph.inputs if value.name not in graph.initializers)
+        self.inputs = named_specs([value for value in graph.inputs if value.name not in graph.initializers])
         self.outputs = named_specs(graph.outputs)
         separate_roles(graph)
+        self.nodes: tuple[ir.Node, ...] = tuple(graph)
         self.parameter_specs, self.buffer_specs = initial_specs(graph)
         self.frozen: frozenset[str] = freezing.frozen_names(model, self.parameter_specs)
         self.trained_specs = {name: spec for name, spec in self.parameter_specs.items() if name not in self.frozen}
@@ -84,11 +86,6 @@ class Network:
             NetworkError: A missing file, an invalid ONNX model, or weights outside the model's folder.
         """
         return cls(import_model(path_or_model))
-
-    @property
-    def nodes(self) -> list[ir.Node]:
-        """The nodes in execution order."""
-        return list(self.model.graph)
 
     @property
     def opset(self) -> int:
@@ -335,11 +332,11 @@ class Network:
 
     def structure_hash(self) -> str:
         """SHA-256 over opset, nodes, attributes, inputs and outputs, without the weights."""
-        lines = [f"opset {domain} {version}" for domain, version in sorted(self.model.graph.opset_imports.items())]
-        lines += [f"input {name} {spec}" for name, spec in self.inputs.items()]
-        lines += [f"parameter {name} {spec}" for name, spec in {**self.parameter_specs, **self.buffer_specs}.items()]
-        lines += [f"constant {name} {array.dtype} {array.tolist()}" for name, array in self.constants.items()]
-        lines += node_lines(self.model.graph)
-        lines += [f"output {name}" for name in self.outputs]
-        lines += [f"frozen {name}" for name in sorted(self.frozen)]
-        return hash_of_lines(lines)
+        return hash_of_graph(
+            self.model.graph,
+            inputs=self.inputs,
+            values={**self.parameter_specs, **self.buffer_specs},
+            constants=self.constants,
+            outputs=self.outputs,
+            frozen=self.frozen,
+        )

@@ -21,7 +21,7 @@ from deep5.networks.custom import is_custom
 from deep5.networks.masks import dropout_mask
 from deep5.networks.network import Network
 from deep5.networks.nodes import subgraphs
-from deep5.networks.onnx.bounds import beyond_memory, without_end
+from deep5.networks.onnx.bounds import beyond_limits
 from deep5.networks.transforms.lowering import lowered
 
 __all__ = ["Forms", "Mask", "TrainingForm", "evaluation_form", "training_form"]
@@ -99,7 +99,7 @@ class Forms:
         # Supported nodes with nested graphs: the time of a query grows with the number of nodes in them.
         self._known: set[ir.Node] = set()
         # Registered operators stay nodes here: their gradient is their own backward, not that of their expansion.
-        self._kept = lowered(network, lambda node: Support(is_custom(node)) or self._supports(node))
+        self._kept = lowered(network, lambda node: Support(True) if is_custom(node) else self._supports(node))
         self._lowered = self.lowered(self._kept) if any(map(is_custom, self._kept.nodes)) else self._kept
         self.evaluation: Network = self.checked(evaluation_form(self._lowered))
 
@@ -126,7 +126,7 @@ class Forms:
         """
         nodes = network.nodes
         requested = [node for node in nodes if node not in self._known]
-        refused = [*self._framework.unsupported(requested), *beyond_memory(nodes), *without_end(nodes)]
+        refused = [*self._framework.unsupported(requested), *beyond_limits(nodes)]
         if refused:
             raise Unsupported(f"{self._framework.name} cannot run this network:\n  " + "\n  ".join(refused))
         return network
@@ -136,7 +136,7 @@ class Forms:
         if node in self._known or (node.op_type in _SPECIAL and node.domain == ""):
             return Support(True)
         answer = self._framework.supports(node)
-        if answer and subgraphs(node):
+        if answer.yes and subgraphs(node):
             self._known.add(node)  # supported nodes do not change any more
         return answer
 

@@ -71,11 +71,11 @@ def supports(node: ir.Node, *, compiled: bool = False) -> Support:
         return Support(reason is None, reason or "")
     kinds = _DTYPES | _NARROW if node.op_type in _NARROW_OPERATORS else _DTYPES
     answer = supported(node, "PyTorch", OPERATORS, CHECKS, kinds, _FLOATING, _is_shapeless)
-    if answer and compiled and (reason := _read_on_host(node)):
+    if answer.yes and compiled and (reason := _read_on_host(node)):
         return Support(False, reason)
-    for graph in subgraphs(node).values() if answer else ():
+    for graph in subgraphs(node).values() if answer.yes else ():
         for inner in graph:
-            if not (found := supports(inner, compiled=compiled)):
+            if not (found := supports(inner, compiled=compiled)).yes:
                 return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) inside it: {found.reason}")
     return answer
 

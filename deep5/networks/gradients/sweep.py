@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
@@ -25,7 +25,7 @@ CONSTANT = frozenset({
 
 
 def path_between(
-    nodes: list[ir.Node], sources: set[ir.Value], roots: Collection[ir.Value]
+    nodes: Sequence[ir.Node], sources: set[ir.Value], roots: Collection[ir.Value]
 ) -> tuple[set[ir.Value], list[ir.Node]]:
     """Values that depend on the sources and that the roots depend on, and the nodes between, in their order."""
     forward = set(sources)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +16,13 @@ from deep5.networks.transforms.control_flow import never_stops
 
 __all__ = [
     "Count",
-    "beyond_memory",
+    "beyond_limits",
     "check_calls",
     "check_declared",
     "drop_uncalled",
     "fed_counts",
     "followable",
     "nested_nodes",
-    "without_end",
 ]
 
 # Limit on the nodes that inlined function calls expand to: reading this many takes about fifteen seconds.
@@ -121,7 +120,12 @@ def check_declared(what: str, proto: onnx.ModelProto) -> None:
             raise NetworkError(f"{what}: the value {name!r} has the shape {shape}, which exceeds any memory")
 
 
-def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
+def beyond_limits(nodes: Sequence[ir.Node]) -> list[str]:
+    """One line per node that no machine can run: its output exceeds any memory, or nothing ends its loop."""
+    return [*_beyond_memory(nodes), *_without_end(nodes)]
+
+
+def _beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
     """One line per node whose output exceeds the memory of any machine, as far as shapes are known."""
     refused = []
     for node in nodes:
@@ -137,7 +141,7 @@ def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
     return refused
 
 
-def without_end(nodes: Iterable[ir.Node]) -> list[str]:
+def _without_end(nodes: Iterable[ir.Node]) -> list[str]:
     """One line per loop, nested or not, that neither a count nor a condition ends."""
     return [
         f"{node.name or node.op_type} (Loop): no count, and a condition that always holds; allowed: a loop that ends"

@@ -46,7 +46,7 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
     References:
         ONNX, Open Neural Network Exchange Specification, section Functions; operator schemas with a function body.
     """
-    if all(map(supports, network.nodes)):
+    if all(supports(node).yes for node in network.nodes):
         return network
     model = network.model.clone()
     held = [model.graph.initializers[name] for name in network.parameter_specs]
@@ -99,7 +99,7 @@ def _expand_in(model: ir.Model, graph: ir.Graph, supports: Callable[[ir.Node], S
     changed = False
     for node in list(graph):
         answer = supports(node)
-        if answer:
+        if answer.yes:
             continue
         if node.op_type == "If" and written_out(node):  # the branch that is never taken needs no expansion
             changed = True
