@@ -68,7 +68,7 @@ class BucketSampler(Sampler):
         """Indices batch by batch, a function of (seed, epoch); a smaller batch comes last."""
         draw = generator(self.seed, "buckets", epoch)
         size = self.epoch_batch_size(epoch)
-        order: np.ndarray = draw.permutation(len(self.dataset)).astype(np.int64)
+        order: np.ndarray = draw.permutation(self._length).astype(np.int64)
         stride, rest = self.pool * size, len(order) % size
         cut, smaller = [], order[:0]
         for begin in range(0, len(order), stride):

@@ -40,7 +40,6 @@ def run_chunks(
         dtype: Element type of the parameters.
         chunk: Elements per chunk.
     """
-    scalar_states = [name for name in traced.states if traced.scalar_state(name)]
     if phase.name == "sums":
         memory["sums"][...] = 0.0
     total = TOTALS.index(phase.name) if phase.name in TOTALS else None
@@ -50,7 +49,7 @@ def run_chunks(
         row, own = memory["sums"][tensor if per_tensor else 0], memory["scalar_state"][tensor]
         known = {
             **given[int(memory["group"][tensor])],
-            **{f"state:{name}": own[index] for index, name in enumerate(scalar_states)},
+            **{f"state:{name}": own[index] for index, name in enumerate(traced.scalars)},
         }
         if phase.name != "sums":
             known |= {f"sum:{name}": row[index] for index, name in enumerate(traced.sums)}
@@ -77,7 +76,7 @@ def run_chunks(
                 else:
                     part[destination][...] = value
         for name, value in run_phase(phase.new_scalars, known, {}, "float64").items():
-            own[scalar_states.index(name)] = value
+            own[traced.scalars.index(name)] = value
 
 
 def run_phase(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deep5.training.expression import OPERATIONS, Expr, topological
@@ -26,12 +26,16 @@ class Phase:
             value.
         scalars: Scalar nodes that the element expressions use, in the order of the kernel's scratch.
         new_scalars: New values of states of shape (), by name.
+        nodes: All nodes of `elements`, operands first.
+        scalar_nodes: All nodes of `scalars` and `new_scalars`, operands first.
     """
 
     name: str
     elements: dict[str, Expr]
     scalars: tuple[Expr, ...]
     new_scalars: dict[str, Expr]
+    nodes: tuple[Expr, ...]
+    scalar_nodes: tuple[Expr, ...]
 
 
 def phases(traced: TracedRule) -> dict[str, Phase]:
@@ -45,11 +49,10 @@ def phases(traced: TracedRule) -> dict[str, Phase]:
         found["norm"] = _phase("norm", {"total:norm": traced.norm})
     if traced.sums:
         found["sums"] = _phase("sums", {f"sum:{name}": value for name, value in traced.sums.items()})
-    arrays = {name: value for name, value in traced.new_states.items() if not traced.scalar_state(name)}
     found["update"] = _phase(
         "update",
-        {"live": traced.param, **{f"state:{name}": value for name, value in arrays.items()}},
-        {name: value for name, value in traced.new_states.items() if traced.scalar_state(name)},
+        {"live": traced.param, **{f"state:{name}": traced.new_states[name] for name in traced.arrays}},
+        {name: traced.new_states[name] for name in traced.scalars},
     )
     if traced.evaluate is not None:
         found["evaluate"] = _phase("evaluate", {"live": traced.evaluate})
@@ -58,12 +61,21 @@ def phases(traced: TracedRule) -> dict[str, Phase]:
 
 def _phase(name: str, elements: Mapping[str, Expr], new_scalars: Mapping[str, Expr] | None = None) -> Phase:
     used: dict[int, Expr] = {}
-    for node in topological(elements.values()):
+    nodes = topological(elements.values())
+    for node in nodes:
         if node.element:
             used.update((arg.serial, arg) for arg in node.args if isinstance(arg, Expr) and not arg.element)
     # A state may be constant; then the root itself is the scalar that every element receives.
     used.update((root.serial, root) for root in elements.values() if not root.element)
-    return Phase(name=name, elements=dict(elements), scalars=tuple(used.values()), new_scalars=dict(new_scalars or {}))
+    scalars, states = tuple(used.values()), dict(new_scalars or {})
+    return Phase(
+        name=name,
+        elements=dict(elements),
+        scalars=scalars,
+        new_scalars=states,
+        nodes=tuple(nodes),
+        scalar_nodes=tuple(topological((*scalars, *states.values()))),
+    )
 
 
 _HEADER = """\
@@ -128,7 +140,7 @@ def emit_c(traced: TracedRule, dtype: str) -> str:
 
 
 def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
-    arrays = [name for name in traced.states if not traced.scalar_state(name)]
+    arrays = traced.arrays
     lines = [f"void {phase.name}(const Args *a) {{"]
     lines += _emit_scalars(phase, traced)
     sums = list(phase.elements) if phase.name in ("sums", *TOTALS) else []
@@ -137,7 +149,7 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
         "    for (int64_t c = 0; c < a->chunks; ++c) {",
         "        const int64_t t = a->chunk_tensor[c], begin = a->chunk_begin[c], end = a->chunk_end[c];",
     ]
-    leaves = {node.args[0] for node in topological(phase.elements.values()) if node.op == "load"}
+    leaves = {node.args[0] for node in phase.nodes if node.op == "load"}
     for name in ("grad", "param"):
         if name in leaves:
             lines.append(f"        const T *const {name} = a->{name}[t];")
@@ -190,17 +202,14 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
 
 
 def _emit_scalars(phase: Phase, traced: TracedRule) -> list[str]:
-    roots = [*phase.scalars, *phase.new_scalars.values()]
-    if not roots:
+    if not phase.scalar_nodes:
         return []
-    given = list(traced.given)
-    states = [name for name in traced.states if traced.scalar_state(name)]
-    sums = list(traced.sums)
+    given, states, sums = traced.given, traced.scalars, list(traced.sums)
     lines = ["    for (int64_t t = 0; t < a->tensors; ++t) {"]
     if given:
         lines.append(f"        const double *const given = a->given + a->group[t] * {len(given)};")
     names: dict[int, str] = {}
-    for number, node in enumerate(topological(roots)):
+    for number, node in enumerate(phase.scalar_nodes):
         names[node.serial] = f"s{number}"
         if node.op == "const":
             value = _literal(node.args[0])
@@ -223,9 +232,9 @@ def _emit_scalars(phase: Phase, traced: TracedRule) -> list[str]:
     return lines
 
 
-def _emit_elements(phase: Phase, names: dict[int, str], arrays: list[str], suffix: str) -> list[str]:
+def _emit_elements(phase: Phase, names: dict[int, str], arrays: Sequence[str], suffix: str) -> list[str]:
     lines = []
-    for number, node in enumerate(node for node in topological(phase.elements.values()) if node.element):
+    for number, node in enumerate(node for node in phase.nodes if node.element):
         names[node.serial] = f"v{number}"
         if node.op == "load":
             leaf = node.args[0]

@@ -12,7 +12,7 @@ from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import TensorSpec
 from deep5.training.rule import UpdateRule
 
-__all__ = ["by_dtype", "check_groups", "matches", "owners", "partition", "require_trained"]
+__all__ = ["check_groups", "matches", "owners", "partition", "partition_by_dtype", "require_trained"]
 
 Parts = list[tuple[dict[str, TensorSpec], dict[str, float]]]
 
@@ -72,10 +72,12 @@ def check_groups(groups: Any) -> None:
         )
 
 
-def by_dtype(parts: Parts) -> list[Parts]:
-    """The parts by element type: one kernel handles each."""
+def partition_by_dtype(
+    specs: Mapping[str, TensorSpec], groups: Sequence[ParameterGroup], present: Container[str]
+) -> list[Parts]:
+    """The parts of `partition` by element type: one kernel handles each."""
     found: dict[str, Parts] = {}
-    for part, hyper in parts:
+    for part, hyper in partition(specs, groups, present):
         found.setdefault(next(iter(part.values())).dtype, []).append((part, hyper))
     return list(found.values())
 

@@ -29,9 +29,6 @@ __all__ = ["RuleKernel", "bind_groups", "bind_rule"]
 
 Parts = Sequence[tuple[Mapping[str, TensorSpec], Mapping[str, float]]]
 
-# Below this many elements a second thread costs more than it saves (about 10 µs to wake it).
-_PARALLEL = 1 << 17
-
 
 def bind_rule(
     rule: UpdateRule,
@@ -113,8 +110,6 @@ class RuleKernel:
             raise ShapeError(f"parameters of dtype {sorted(dtypes)}; allowed: all float32 or all float64")
         self.names, self.dtype = tuple(specs), dtypes.pop()
         self._groups = [index for index, group in enumerate(groups) for _ in group]
-        self.sizes = [spec.size for spec in specs.values()]
-        self._shapes = [tuple(map(int, spec.shape)) for spec in specs.values()]
         self._phases = phases(self._traced)
         self.prepares, self.averages = "prepare" in self._phases, "evaluate" in self._phases
         self.clips_norm = "norm" in self._phases
@@ -130,15 +125,16 @@ class RuleKernel:
             width=numbers.width,
             per_tensor=self.rule.scope == "tensor",
             scratch=max(len(phase.scalars) for phase in self._phases.values()),
+            threads=threads,
         )
+        self.sizes, self._shapes = held.sizes, held.shapes
         self._arrays, self._scalars, self._state = held.arrays, held.scalars, held.state
         self._memory, self._grad, self._given = held.tables, held.grad, held.given
         self._master = held.packed() if self.prepares or self.averages else None
         self._live: list[np.ndarray] = []
         # Whether the live memory holds the gradient's point or the evaluation value, and `_master` the parameter.
         self._prepared = self._averaging = False
-        self._args = held.arguments(threads=threads if sum(self.sizes) >= _PARALLEL else 1)
-        self._pointer = ctypes.addressof(self._args)
+        self._pointer = ctypes.addressof(held.arguments)
 
     def attach(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Bind the live parameters, which are updated in place from now on, and initialize the state.

@@ -17,6 +17,8 @@ __all__ = ["CHUNK", "KernelMemory", "address_of"]
 
 # A chunk of every array that a rule uses fits in the second-level cache.
 CHUNK = 8192
+# Below this many elements a second thread costs more than it saves (about 10 µs to wake it).
+_PARALLEL = 1 << 17
 
 
 class KernelMemory:
@@ -29,14 +31,18 @@ class KernelMemory:
         width: Numbers per group and step.
         per_tensor: Whether the rule's sums are over one parameter instead of all.
         scratch: Maximum number of scalars that a phase computes per parameter.
+        threads: Maximum number of threads.
 
     Attributes:
+        sizes: Elements of each parameter.
+        shapes: Shape of each parameter.
         arrays: Names of the states with the parameter's shape.
         scalars: Names of the scalar states.
         state: For each of `arrays`, flat memory by parameter.
         tables: The targets of the pointers in `KernelArgs`, by name.
         grad: Addresses of the gradients; the memory of `tables["grad"]`.
         given: The numbers of a step; the memory of `tables["given"]`.
+        arguments: The arguments for a compiled kernel; valid as long as this object exists.
     """
 
     def __init__(
@@ -48,18 +54,17 @@ class KernelMemory:
         width: int,
         per_tensor: bool,
         scratch: int,
+        threads: int,
     ) -> None:
         self._names = tuple(specs)
         self._dtype = next(iter(specs.values())).dtype
-        self._sizes = [spec.size for spec in specs.values()]
-        self._shapes = [tuple(map(int, spec.shape)) for spec in specs.values()]
-        self._sum_stride = len(traced.sums) if per_tensor else 0
-        self.arrays = [name for name in traced.states if not traced.scalar_state(name)]
-        self.scalars = [name for name in traced.states if traced.scalar_state(name)]
+        self.sizes = [spec.size for spec in specs.values()]
+        self.shapes = [tuple(map(int, spec.shape)) for spec in specs.values()]
+        self.arrays, self.scalars = traced.arrays, traced.scalars
         self.state = {name: self.packed() for name in self.arrays}
         chunks = [
             (tensor, begin, min(begin + CHUNK, size))
-            for tensor, size in enumerate(self._sizes)
+            for tensor, size in enumerate(self.sizes)
             for begin in range(0, size, CHUNK)
         ]
         table = np.ascontiguousarray(np.array(chunks, dtype=np.int64).reshape(-1, 3).T)
@@ -83,29 +88,26 @@ class KernelMemory:
         # Shares the NumPy array's memory, but assigning a list to it takes a third of the time.
         self.grad: Any = (ctypes.c_uint64 * tensors).from_buffer(self.tables["grad"])
         self.given: Any = (ctypes.c_double * given).from_buffer(self.tables["given"]) if given else []
-
-    def arguments(self, *, threads: int) -> KernelArgs:
-        """The arguments for a compiled kernel; valid as long as this object exists."""
-        return KernelArgs(
-            tensors=len(self._names),
-            chunks=len(self.tables["chunk_tensor"]),
-            threads=threads,
-            sum_stride=self._sum_stride,
+        self.arguments = KernelArgs(
+            tensors=tensors,
+            chunks=len(chunks),
+            threads=threads if sum(self.sizes) >= _PARALLEL else 1,
+            sum_stride=sums if per_tensor else 0,
             **{name: self.tables[name].ctypes.data for name in POINTERS},
         )
 
     def packed(self) -> list[np.ndarray]:
         """One block for all parameters, and an aligned view of it for each."""
-        offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in self._sizes)])
+        offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in self.sizes)])
         block = aligned_empty((int(offsets[-1]),), self._dtype)
-        return [block[offset : offset + size] for offset, size in zip(offsets, self._sizes, strict=False)]
+        return [block[offset : offset + size] for offset, size in zip(offsets, self.sizes, strict=False)]
 
     def state_views(self) -> dict[str, np.ndarray]:
         """The state by `"<state>/<parameter>"`, live; states of shape () in float64."""
         found = {
             f"{state}/{name}": view.reshape(shape)
             for state, views in self.state.items()
-            for name, view, shape in zip(self._names, views, self._shapes, strict=True)
+            for name, view, shape in zip(self._names, views, self.shapes, strict=True)
         }
         for index, state in enumerate(self.scalars):
             for tensor, name in enumerate(self._names):

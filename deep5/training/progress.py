@@ -9,7 +9,7 @@ from typing import Any
 from deep5.core.errors import UsageError
 from deep5.core.events import Event, StepInfo
 from deep5.core.tensors import Arrays, to_numpy
-from deep5.training.schedules.scheduled import batches_a_step, plan_of
+from deep5.training.schedules.scheduled import plan_of
 
 __all__ = ["ProgressBar"]
 
@@ -149,6 +149,6 @@ def _total_steps(trainer: Any) -> int | None:
     except UsageError:
         return None
     # Batches of a resumed epoch done before the resume, as steps.
-    behind = -(-trainer.batch // batches_a_step(trainer))
+    behind = -(-trainer.batch // trainer.accumulate)
     total: int = trainer.step + ahead - behind
     return total

@@ -47,7 +47,8 @@ class Sampler(ABC):
             )
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.transforms = seeded(transforms, seed)
-        _check_batch_size(batch_size(0) if callable(batch_size) else batch_size, len(dataset))
+        self._length = len(dataset)
+        _check_batch_size(batch_size(0) if callable(batch_size) else batch_size, self._length)
 
     @abstractmethod
     def order(self, epoch: int) -> np.ndarray:
@@ -55,7 +56,7 @@ class Sampler(ABC):
 
     def samples(self, epoch: int) -> int:
         """Number of samples in the epoch: the length of its order."""
-        return len(self.dataset)
+        return self._length
 
     def epoch_batch_size(self, epoch: int) -> int:
         """Samples per batch in the epoch, except for the last batch.
@@ -68,7 +69,7 @@ class Sampler(ABC):
         size = self.batch_size(epoch)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"batch size {size!r} of epoch {epoch}; allowed: an integer of at least 1")
-        return min(size, len(self.dataset))
+        return min(size, self._length)
 
     def __len__(self) -> int:
         """Batches of the first epoch."""
@@ -128,7 +129,7 @@ class OrderedSampler(Sampler):
 
     def order(self, epoch: int) -> np.ndarray:
         """0, 1, …"""
-        return np.arange(len(self.dataset), dtype=np.int64)
+        return np.arange(self._length, dtype=np.int64)
 
 
 class ShuffleSampler(Sampler):
@@ -136,7 +137,7 @@ class ShuffleSampler(Sampler):
 
     def order(self, epoch: int) -> np.ndarray:
         """A permutation that is a function of (seed, epoch)."""
-        order: np.ndarray = generator(self.seed, "order", epoch).permutation(len(self.dataset)).astype(np.int64)
+        order: np.ndarray = generator(self.seed, "order", epoch).permutation(self._length).astype(np.int64)
         return order
 
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.core.tensors import Array, Arrays, to_numpy
-from deep5.training.groups import by_dtype, partition, require_trained
+from deep5.training.groups import partition_by_dtype, require_trained
 from deep5.training.kernel import RuleKernel, bind_groups
 from deep5.training.loss_scale import LossScale
 from deep5.training.pipeline import GradientPipeline, modified
@@ -34,6 +34,9 @@ class KernelStep(RuleStep):
             contiguous. If given, the gradients are not inspected through NumPy, and `gradients` is not called, so that
             the executor may reuse the memory in the next step. Gradients of `apply` and of a modifier are inspected.
         spend: Called after a whole step: its gradients are consumed, and `accumulate` must not add to them.
+
+    Attributes:
+        how: `"c"` or `"numpy"`: how the rule runs.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class KernelStep(RuleStep):
         rule, live = self.rule, self._live
         kernels = [
             bind_groups(rule, parts, threads=self._threads, pipeline=pipeline, fused=self._modifier is None)
-            for parts in by_dtype(partition(self._executor.network.trained_specs, groups, live))
+            for parts in partition_by_dtype(self._executor.network.trained_specs, groups, live)
         ]
         for kernel in kernels:
             kernel.attach({name: to_numpy(live[name]) for name in kernel.names})
@@ -69,6 +72,7 @@ class KernelStep(RuleStep):
         require_trained(rule, live, names)
         # The rest cannot fail: a rebuilt step is either the old one or the new one.
         self._kernels, self.pipeline = kernels, pipeline
+        self.how = kernels[0].how if kernels else "c"
         self._traced += max((kernel.traces for kernel in kernels), default=0)
         # Frozen parameters have no gradient; without any, the executor's fast path needs no checks.
         self._wrt: dict[str, Any] = {} if len(names) == len(self._executor.network.trained_specs) else {"wrt": names}
@@ -80,11 +84,6 @@ class KernelStep(RuleStep):
             self._dynamic = LossScale(self._executor.network.outputs[self._loss].dtype)
         self._prepares = any(kernel.prepares for kernel in kernels)
         self.averages = any(kernel.averages for kernel in kernels)
-
-    @property
-    def how(self) -> str:
-        """`"c"` or `"numpy"`: how the rule runs."""
-        return self._kernels[0].how if self._kernels else "c"
 
     @property
     def traces(self) -> int:

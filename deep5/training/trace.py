@@ -28,6 +28,8 @@ class TracedRule:
         hyper: Hyperparameters, in the kernel's order.
         inputs: Names that `new_input` returns, likewise.
         states: Initial value of every state by name; an element expression, or a scalar one for a state of shape ().
+        arrays: Names of the states of the parameter's shape.
+        scalars: Names of the states of shape ().
         sums: The expression of each sum.
         prepare: The gradient's point, or None if it is the parameter itself.
         param: The new parameter.
@@ -36,28 +38,23 @@ class TracedRule:
         stages: Numbers of the gradient pipeline, after `inputs` in the kernel's order.
         norm: The gradient whose norm over the model is clipped, or None.
         overflow: An expression that is zero for finite elements of a gradient, otherwise NaN.
+        given: Names of all numbers of a step, in the kernel's order.
     """
 
     hyper: tuple[str, ...]
     inputs: tuple[str, ...]
     states: dict[str, Expr]
+    arrays: tuple[str, ...]
+    scalars: tuple[str, ...]
     sums: dict[str, Expr]
     prepare: Expr | None
     param: Expr
     new_states: dict[str, Expr]
     evaluate: Expr | None
-    stages: tuple[str, ...] = ()
-    norm: Expr | None = None
-    overflow: Expr | None = None
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """Names of all numbers of a step, in the kernel's order."""
-        return (*self.hyper, *self.inputs, *(f"stage:{name}" for name in self.stages))
-
-    def scalar_state(self, name: str) -> bool:
-        """Whether a state has shape ()."""
-        return not self.states[name].element
+    stages: tuple[str, ...]
+    norm: Expr | None
+    overflow: Expr | None
+    given: tuple[str, ...]
 
     def numbers(self, rule: UpdateRule, info: StepInfo) -> list[float]:
         """The numbers of a step: the current hyperparameters, and the results of `new_input`.
@@ -152,6 +149,8 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
         hyper=tuple(rule.hyper),
         inputs=inputs,
         states=initial,
+        arrays=tuple(key for key, value in initial.items() if value.element),
+        scalars=tuple(key for key, value in initial.items() if not value.element),
         sums=sums,
         prepare=None if prepared is param else _element(prepared, name, "prepare_param"),
         param=new_param,
@@ -160,6 +159,7 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
         stages=stages.names,
         norm=norm,
         overflow=raw - raw if "loss_scale" in stages.names else None,
+        given=(*rule.hyper, *inputs, *(f"stage:{stage}" for stage in stages.names)),
     )
     if any(node.op == "sum" for node in topological(traced.roots())):
         raise RuleError(

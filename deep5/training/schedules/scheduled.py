@@ -14,7 +14,7 @@ from deep5.training.schedules.decay import as_schedule
 from deep5.training.schedules.plan import Plan
 from deep5.training.schedules.schedule import Schedule
 
-__all__ = ["Scheduled", "batches_a_step", "epoch_batches", "plan_of"]
+__all__ = ["Scheduled", "epoch_batches", "plan_of"]
 
 _INFINITY = float("inf")
 
@@ -119,7 +119,8 @@ def plan_of(trainer: Any) -> Plan:
 
     A step consists of the batches that the trainer accumulates, and its batch size is their total.
     """
-    sampler, count = trainer.train_sampler, batches_a_step(trainer)
+    # The last step of an epoch may have fewer batches.
+    sampler, count = trainer.train_sampler, trainer.accumulate
 
     def steps(epoch: int) -> int | None:
         batches = epoch_batches(sampler, epoch)
@@ -131,12 +132,6 @@ def plan_of(trainer: Any) -> Plan:
         return size * count if isinstance(size, int) else None
 
     return Plan(epochs=trainer.epochs, steps=steps, batch_size=batch_size)
-
-
-def batches_a_step(trainer: Any) -> int:
-    """Batches that a trainer accumulates into one step; the last step of an epoch may have fewer."""
-    count: int = trainer.accumulate
-    return count
 
 
 def epoch_batches(sampler: Any, epoch: int) -> int | None:
