@@ -65,7 +65,7 @@ class _Losses(Observer):
 
     def samples(self) -> list[Sample]:
         self._read()
-        times = (elapsed_ns / 1e9 for elapsed_ns in self._elapsed_ns)
+        times = [elapsed_ns / 1e9 for elapsed_ns in self._elapsed_ns]
         return list(map(Sample, self._losses, self._steps, self._epochs, times))
 
     def _last(self) -> tuple[float, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -127,4 +128,4 @@ def _shown(result: Any, as_json: bool) -> str:
 
     if as_json:
         return to_json(result)
-    return printed(lambda console: verdict_table(result, console))
+    return printed(partial(verdict_table, result))

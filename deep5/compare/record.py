@@ -55,7 +55,7 @@ class ComparisonRecord:
     def __init__(
         self, out: Path, plan: Plan, recipes: Mapping[str, Recipe], scope: str, resume: Path | None = None
     ) -> None:
-        from deep5.measuring.environment import describe_software, describe_system, environment_hash
+        from deep5.measuring.environment import describe_environment
 
         self._plan, self._recipes = plan, recipes
         recipe = recipes[plan.baseline]
@@ -67,7 +67,7 @@ class ComparisonRecord:
         )
         run_id = f"{name}-compare-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         self.path = out.absolute() / run_id
-        system, software = describe_system(), describe_software()
+        environment = describe_environment()
         self.document: dict[str, Any] = {
             "schema_version": COMPARISON_VERSION,
             "run_id": run_id,
@@ -116,11 +116,11 @@ class ComparisonRecord:
             "workloads": [],
             "results": [],
             "verdicts": [],
-            "system": {"before": system, "after": None},
-            "software": software,
+            "system": {"before": environment.system, "after": None},
+            "software": environment.software,
             "provenance": {
                 "recipe_source": recipe.source_hash(),
-                "environment": environment_hash(system, software),
+                "environment": environment.hash,
             },
             "resources": None,
             "resumed": [],

@@ -14,12 +14,20 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from deep5.core.child_process import supervise
 from deep5.core.version import PACKAGE, __version__
 
-__all__ = ["default_threads", "describe_software", "describe_system", "environment_hash", "info"]
+__all__ = [
+    "Environment",
+    "default_threads",
+    "describe_environment",
+    "describe_software",
+    "describe_system",
+    "environment_hash",
+    "info",
+]
 
 PACKAGES = (
     "array-api-compat", "deep5", "jax", "jaxlib", "keras", "ml-dtypes", "mpi4py", "numpy", "onnx", "onnx-ir",
@@ -54,6 +62,26 @@ _ACCELERATOR_FIELDS = {
 }
 _ACCELERATOR_NUMBERS = {"index", "memory_mib", "clock_mhz", "clock_max_mhz", "temperature_c", "power_w"}
 _VOLATILE = {"clock_mhz", "temperature_c", "power_w", "index", "uuid"}
+
+
+class Environment(NamedTuple):
+    """The environment of a measurement.
+
+    Attributes:
+        system: As returned by `describe_system`.
+        software: As returned by `describe_software`.
+        hash: As returned by `environment_hash` for both.
+    """
+
+    system: dict[str, Any]
+    software: dict[str, Any]
+    hash: str
+
+
+def describe_environment() -> Environment:
+    """The machine in its current state, the installed software, and the hash of both."""
+    system, software = describe_system(), describe_software()
+    return Environment(system, software, environment_hash(system, software))
 
 
 def describe_system() -> dict[str, Any]:
@@ -176,15 +204,15 @@ def info() -> dict[str, Any]:
     """
     import threadpoolctl
 
-    system, software = describe_system(), describe_software()
+    found = describe_environment()
     import_module("numpy")  # a pool is listed only after its library is loaded
     keys = ("user_api", "internal_api", "version", "num_threads", "threading_layer", "architecture")
     return {
-        "deep5": {"version": __version__, "folder": str(PACKAGE), "commit": software["commit"]},
-        "system": system,
-        "software": software,
+        "deep5": {"version": __version__, "folder": str(PACKAGE), "commit": found.software["commit"]},
+        "system": found.system,
+        "software": found.software,
         "blas": [{key: pool.get(key) for key in keys} for pool in threadpoolctl.threadpool_info()],
-        "environment_hash": environment_hash(system, software),
+        "environment_hash": found.hash,
     }
 
 

@@ -121,9 +121,7 @@ class ResultFolder:
         """
         if document.get("run_id") != self.run_id:
             raise UsageError(f"the document is of run {document.get('run_id')!r}; this folder is of {self.run_id!r}")
-        content = _text(document)
-        with _writing(f"cannot write {self.path / RESULT}"):
-            write_atomically(self.path / RESULT, content)
+        self._write(RESULT, _text(document))
 
     def append_event(self, line: str) -> None:
         """Append one line to events.mllog; it is flushed to the system when the call returns.

@@ -33,8 +33,8 @@ def verdict_table(result: Result, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = styled_where_fit(console)
-    rows = [(_value(verdict), str(verdict.goal or ""), verdict.word) for verdict in result.verdicts]
+    console, document, verdicts = styled_where_fit(console), result.document, result.verdicts
+    rows = [(_value(verdict), str(verdict.goal or ""), verdict.word) for verdict in verdicts]
     # Names are broken before numbers, which could be misread; `no_wrap` truncates, so only if there is room.
     lengths = (
         max((len(line) for cell in column for line in cell.split("\n")), default=0)
@@ -47,20 +47,21 @@ def verdict_table(result: Result, console: Console) -> None:
     table.add_column("value", overflow="fold", no_wrap=keep, justify="right")
     table.add_column("goal", overflow="fold", no_wrap=keep)
     table.add_column("verdict", overflow="fold", no_wrap=keep)
-    for verdict, (value, goal, word) in zip(result.verdicts, rows, strict=True):
+    for verdict, (value, goal, word) in zip(verdicts, rows, strict=True):
         table.add_row(Text(verdict.label), Text(value), Text(goal), Text(word, style=_STYLE[word]))
-    if result.verdicts:
+    if verdicts:
         console.print(table)
         console.print()
-    overall = "accepted" if result.accepted else "not accepted" if result.accepted is False else "not evaluated"
+    accepted = document["accepted"]
+    overall = "accepted" if accepted else "not accepted" if accepted is False else "not evaluated"
     style = _STYLE[{"accepted": "passed", "not accepted": "FAILED"}.get(overall, "not evaluated")]
-    line = Text.assemble((overall, style), f" ({result.division}; {result.status})")
+    line = Text.assemble((overall, style), f" ({document['recipe']['division']}; {document['status']})")
     console.print(line)
-    if result.rank_count > 1:
+    if document["ranks"] > 1:
         console.print(Text(_ranks(result)), overflow="fold")
-    for reason in result.reasons:
+    for reason in document["reasons"]:
         console.print(Text(f"  reason: {reason}"), overflow="fold")
-    for warning in result.document["warnings"]:
+    for warning in document["warnings"]:
         console.print(Text(f"  warning: {warning}"), overflow="fold")
     # soft_wrap: a path broken into lines cannot be copied.
     console.print(Text(str(result.folder)), soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,11 @@ __all__ = ["Components", "assemble"]
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
-    """The components that a training recipe names."""
+    """The components that a training recipe names, and the settings that its executor reports."""
 
     framework: str
     executor: GraphExecutor
+    settings: Mapping[str, Any]
     optimizer: Any
     splits: Any
     train_sampler: Any
@@ -112,6 +113,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
     return Components(
         framework=name,
         executor=executor,
+        settings=found,
         optimizer=optimizer if scheme is None else scheme,
         splits=splits,
         train_sampler=train_sampler,

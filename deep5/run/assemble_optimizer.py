@@ -27,12 +27,12 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
     value = parts["optimizer"].value
     if isinstance(value, str) and value.startswith("native:"):
         try:
-            made = framework(framework_name).optimizer(value.removeprefix("native:"))
+            native = framework(framework_name).optimizer(value.removeprefix("native:"))
         except UnknownName as error:
             raise RecipeError(f"{parts['optimizer'].where}{error}") from error
+        optimizer = parts["optimizer"].make(native)
     else:
-        made = parts["optimizer"].component()
-    optimizer = parts["optimizer"].make(made)
+        optimizer = parts["optimizer"].made()
     from deep5.training.optimizer import RuleOptimizer
     from deep5.training.rule import UpdateRule
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import RecipeError, UsageError
 from deep5.recipe.faults import batch_size_fault
-from deep5.recipe.part import Part, Parts
+from deep5.recipe.part import Parts
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
@@ -21,7 +21,8 @@ def samplers(
     from deep5.training.batch_source import BatchSource
     from deep5.training.transforms import fitted
 
-    batch_size, size = parts["batch_size"].component(), _first_size(parts["batch_size"])
+    batch_size = parts["batch_size"].component()
+    size = _first_size(batch_size, parts["batch_size"].where)
     count = length(splits.train)
     if count is not None and size > count:
         raise RecipeError(
@@ -84,19 +85,18 @@ def _check_labels(network: Any, samples: Any, what: str) -> None:
             check_labels(samples, labels.classes, name=labels.name, ignore=labels.ignored, what=what)
 
 
-def _first_size(part: Part) -> int:
-    """Batch size of the first epoch."""
-    given = part.component()
+def _first_size(given: Any, where: str) -> int:
+    """Batch size of the first epoch; `where` is the position of the key, for messages."""
     if not callable(given):
         if fault := batch_size_fault(given):
-            raise RecipeError(f"{part.where}'batch_size' {fault}")
+            raise RecipeError(f"{where}'batch_size' {fault}")
         return int(given)
     try:
         size = given(0)
     except Exception as error:
-        raise RecipeError(f"{part.where}'batch_size' raised {type(error).__name__} for epoch 0: {error}") from error
+        raise RecipeError(f"{where}'batch_size' raised {type(error).__name__} for epoch 0: {error}") from error
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise RecipeError(f"{part.where}'batch_size' gave {size!r} for epoch 0; allowed: an integer of at least 1")
+        raise RecipeError(f"{where}'batch_size' gave {size!r} for epoch 0; allowed: an integer of at least 1")
     return size
 
 

@@ -62,7 +62,7 @@ class RunRecord:
         begin_again: Callable[[Path], str] = lambda folder: "",
         **known: Any,
     ) -> None:
-        from deep5.measuring.environment import describe_software, describe_system, environment_hash
+        from deep5.measuring.environment import describe_environment
         from deep5.results.continuing import check_name, going_on
         from deep5.results.folder import ResultFolder
         from deep5.results.result import load
@@ -75,16 +75,16 @@ class RunRecord:
         self.extra_rows: list[SampleRow] = []
         self.checkpointer: Any = None
         self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
-        system, software = describe_system(), describe_software()
+        environment = describe_environment()
         provenance = {
             **known.pop("provenance", {}),
             "recipe_source": experiment.source_hash,
-            "environment": environment_hash(system, software),
+            "environment": environment.hash,
         }
         self.document = blank_document(
             recipe=dict(experiment.document),
-            system=system,
-            software=software,
+            system=environment.system,
+            software=environment.software,
             provenance=provenance,
             metrics=self._rows(judged=False, valued=False),
             started=_now(),

@@ -74,7 +74,7 @@ def train(
 
         train_as_rank(experiment, trainer, communicator, listeners, keeper, resuming=resume is not None)
         return None
-    settings = parts.executor.settings()
+    settings, components = parts.settings, _described(trainer, (*listeners, *(saving if requested else ())))
     run = RunRecord(
         experiment,
         options.out,
@@ -83,7 +83,7 @@ def train(
             "version": settings.get("version"),
             "device": str(parts.executor.device),
         },
-        components=_described(trainer, (*listeners, *(saving if requested else ()))),
+        components=components,
         level=2 if communicator.size == 1 else 3,
         numerics={key: settings[key] for key in _NUMERICS if key in settings},
         threads={"asked": parts.threads, "framework": settings.get("threads")},
@@ -115,7 +115,7 @@ def train(
         _warn(run, reason, quiet=quiet)
     if communicator.size == 1 and values["scheme"] is not None:
         run.warn("one process trained by itself, and the recipe's scheme had nothing to do; remedy: --ranks 2, say")
-    if _how(trainer) == "numpy":
+    if components["optimizer"].get("kernel") == "numpy":
         run.warn("there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang")
     went_on = None
     if keeper is not None:
@@ -303,9 +303,3 @@ def _described(trainer: Any, listeners: Iterable[Event]) -> dict[str, Any]:
         )
 
     return {"optimizer": described(trainer.optimizer), "events": [described(listener) for listener in listeners]}
-
-
-def _how(trainer: Any) -> str | None:
-    """Whether an update rule runs as C or as NumPy; None for an optimizer that owns its step."""
-    describe = getattr(trainer.optimizer, "describe", None)
-    return describe().get("kernel") if callable(describe) else None
