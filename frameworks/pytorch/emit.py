@@ -67,7 +67,7 @@ class _Writer(Emitter):
         arguments = [self.name(value) for value in graph.inputs]
         self._write(list(graph), graph.outputs)
         results = "".join(f"{self.name(value)}, " for value in graph.outputs)
-        name = f"g{len(self._names)}"
+        name = f"g{len(self.names)}"
         body = [f"    {line}" for line in (*self._lines, f"return ({results})")]
         self._lines = [*outer, f"def {name}({', '.join(arguments)}):", *body]
         return name
@@ -100,7 +100,7 @@ class _Writer(Emitter):
             made = [value for value in step.outputs if value.name]
             own = (value for value, at in last.items() if at == index and self._is_of(value, graph))
             dead = [value for value in (*own, *(value for value in made if value not in last)) if value not in kept]
-            names = [self._names[value] for value in dead if value in self._names]
+            names = [self.names[value] for value in dead if value in self.names]
             if names := [name for name in names if name not in self.bound]:
                 self.line(f"del {', '.join(names)}")
             if owners is not None:
@@ -115,11 +115,12 @@ class _Writer(Emitter):
         lift, back = widening(step.nodes[-1])
         for value in dict.fromkeys(step.inputs) if lift else ():
             if value is not None and value.dtype in lift:
-                name = f"w{len(self._names)}_{len(self._stand_ins)}"
+                name = f"w{len(self.names)}_{len(self._stand_ins)}"
                 self.line(f"{name} = {self.function(lift[value.dtype])}({self.name(value)})")
                 self._stand_ins[value] = name
         made = [*self._stand_ins.values()]
-        step.emit(self)
+        if (text := step.emit(self)) is not None:
+            self.line(f"{self.name(step.outputs[0])} = {text}")
         self._stand_ins.clear()
         for value in step.outputs if back else ():
             if value.name and value.dtype in back:
@@ -136,7 +137,7 @@ class _Writer(Emitter):
             self.bound["begin"], self.bound["mark"] = self._stamps.begin, self._stamps.mark
             self._lines.insert(0, "begin()")
         if (group := owners.group(owners.of(str(node.name)) for node in step.nodes)) is not None:
-            values = [self._names[key] for key in alive if key in self._names]
+            values = [self.names[key] for key in alive if key in self.names]
             self.line(f"mark({', '.join([str(self._stamps.number(group)), *values])})")
         else:
             self.line("begin()")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -37,6 +37,8 @@ class Emitter(ABC):
 
     Attributes:
         batch_norm: As given.
+        on_host: Whether the network runs in host memory.
+        names: The identifiers of all values.
         bound: The objects that the source refers to by name: parameters, buffers, constants, functions.
     """
 
@@ -50,17 +52,13 @@ class Emitter(ABC):
     ) -> None:
         self._network, self._known, self._place = network, known, place
         self._operators, self.batch_norm = operators, batch_norm
+        self.on_host: bool = place.type == "cpu"
         self._graph = network.model.graph
-        self._names: dict[ir.Value, str] = {}
+        self.names: dict[ir.Value, str] = {}
         # Substitutes for values while one node is emitted: integer types that torch stores but has no arithmetic for.
         self._stand_ins: dict[ir.Value, str] = {}
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
-
-    @property
-    def names(self) -> Mapping[ir.Value, str]:
-        """The identifiers of all values."""
-        return self._names
 
     def name(self, value: ir.Value | None) -> str:
         """The identifier of a value; `None` for an omitted input."""
@@ -68,12 +66,12 @@ class Emitter(ABC):
             return "None"
         if value in self._stand_ins:
             return self._stand_ins[value]
-        if value not in self._names:
-            name = self._names[value] = f"v{len(self._names)}"
+        if value not in self.names:
+            name = self.names[value] = f"v{len(self.names)}"
             held = self._nested_constant(value) if self._is_nested(value) else self._held(value)
             if held is not None:
                 self.bound[name] = held
-        return self._names[value]
+        return self.names[value]
 
     def _held(self, value: ir.Value) -> Any:
         """The constant, live parameter or buffer of a value in the network's main graph; else None."""
@@ -130,19 +128,10 @@ class Emitter(ABC):
         self.bound[f"t_{name}"] = getattr(torch, name)
         return f"t_{name}"
 
-    @property
-    def on_host(self) -> bool:
-        """Whether the network runs in host memory."""
-        return bool(self._place.type == "cpu")
-
     def place(self) -> str:
         """The identifier of the device for new tensors."""
         self.bound["place"] = self._place
         return "place"
-
-    def assign(self, node: ir.Node, text: str) -> None:
-        """Append the line that computes a node's first output."""
-        self.line(f"{self.name(node.outputs[0])} = {text}")
 
     def custom(self, node: ir.Node) -> None:
         """Append the line that runs a registered operator; the node may have fewer outputs than the operator.

@@ -30,13 +30,13 @@ class Step(NamedTuple):
     """One or several lines of a program.
 
     Attributes:
-        emit: Writes it.
+        emit: Returns the source of the first output; None if it appends the lines of all outputs itself.
         inputs: The values that it reads.
         outputs: The values that it computes.
         nodes: The nodes that it implements.
     """
 
-    emit: Callable[[Emitter], None]
+    emit: Callable[[Emitter], str | None]
     inputs: tuple[ir.Value | None, ...]
     outputs: tuple[ir.Value, ...]
     nodes: tuple[ir.Node, ...]
@@ -58,7 +58,7 @@ def steps(nodes: Sequence[ir.Node]) -> list[Step]:
     ]
 
 
-def _single(node: ir.Node) -> Callable[[Emitter], None]:
+def _single(node: ir.Node) -> Callable[[Emitter], str | None]:
     if is_custom(node):
         return lambda emitter: emitter.custom(node)
     return lambda emitter: OPERATORS[key(node)](emitter, node)
@@ -101,9 +101,9 @@ def _linear(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
     return None
 
 
-def _emit_linear(node: ir.Node, x: _Value, weight: _Value, bias: _Value, emitter: Emitter) -> None:
+def _emit_linear(node: ir.Node, x: _Value, weight: _Value, bias: _Value, emitter: Emitter) -> str:
     function = emitter.product(node, F.linear)
-    emitter.assign(node, f"{function}({emitter.name(x)}, {emitter.name(weight)}.t(), {emitter.name(bias)})")
+    return f"{function}({emitter.name(x)}, {emitter.name(weight)}.t(), {emitter.name(bias)})"
 
 
 def _attention(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
@@ -125,7 +125,7 @@ def _attention(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
     floating = q is not None and q.dtype is not None and q.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
     if None in batches or len(batches) > 1 or not floating or attribute(softmax, "axis", -1) not in (-1, 3):
         return None
-    emit = partial(_emit_attention, node, q, k, v)
+    emit = partial(_emit_attention, q, k, v)
     return Step(emit, (q, k, v), tuple(node.outputs), (*inner, node)), inner
 
 
@@ -137,7 +137,7 @@ def _batch(value: ir.Value | None) -> tuple[int | str, ...] | None:
     return None if None in known else tuple(known)  # type: ignore[arg-type]  # checked for None
 
 
-def _emit_attention(node: ir.Node, q: _Value, k: _Value, v: _Value, emitter: Emitter) -> None:
+def _emit_attention(q: _Value, k: _Value, v: _Value, emitter: Emitter) -> str:
     function = emitter.function(F.scaled_dot_product_attention)
     operands = f"{emitter.name(q)}, {emitter.name(k)}.transpose(2, 3), {emitter.name(v)}"
-    emitter.assign(node, f"{function}({operands}, scale=1.0)")
+    return f"{function}({operands}, scale=1.0)"

@@ -121,7 +121,7 @@ def _attention_with_cache(*settings: Any) -> tuple[Any, Any, Any]:
 
 
 @operator("Attention", _check_attention, ranked=True)
-def _emit_attention(emitter: Emitter, node: ir.Node) -> None:
+def _emit_attention(emitter: Emitter, node: ir.Node) -> str | None:
     dot, heads = emitter.product(node, F.scaled_dot_product_attention), _heads_of(node)
     causal, scale = bool(attribute(node, "is_causal", 0)), attribute(node, "scale", None)
     scaled = "None" if scale is None else number(scale)
@@ -130,15 +130,14 @@ def _emit_attention(emitter: Emitter, node: ir.Node) -> None:
     plain = set(further) == {"None"} and windows == (-1, -1) and len(node.outputs) == 1
     if plain and rank(node) == 4 and None not in heads:
         grouped = "" if heads[0] == heads[1] else ", enable_gqa=True"
-        emitter.assign(node, f"{dot}({q}, {k}, {v}, None, 0.0, {causal}, scale={scaled}{grouped})")
-        return
+        return f"{dot}({q}, {k}, {v}, None, 0.0, {causal}, scale={scaled}{grouped})"
     inputs = ", ".join((q, k, v, *further))
     text = f"({dot}, ({inputs}), {heads}, {causal}, {windows}, {scaled})"
     if not any(value.name for value in node.outputs[1:]):
-        emitter.assign(node, f"{emitter.function(_attention)}{text}[0]")
-        return
+        return f"{emitter.function(_attention)}{text}[0]"
     targets = [emitter.name(value) if value.name else "_" for value in node.outputs[:3]]
     emitter.line(f"{', '.join(targets)}, = {emitter.function(_attention_with_cache)}{text}[:{len(targets)}]")
+    return None
 
 
 @kernel("RotaryEmbedding")
@@ -181,12 +180,12 @@ def _causal_convolution(product: Any, x: Any, weight: Any, bias: Any, past: Any,
 
 
 @operator("CausalConvWithState")
-def _emit_causal_convolution(emitter: Emitter, node: ir.Node) -> None:
+def _emit_causal_convolution(emitter: Emitter, node: ir.Node) -> str | None:
     inputs = ", ".join(emitter.name(value) for value in (*node.inputs, *(None,) * 2)[:4])
     gated = attribute(node, "activation", "none") != "none"
     text = f"{emitter.function(_causal_convolution)}({emitter.product(node, F.conv1d)}, {inputs}, {gated})"
     if len(node.outputs) == 1:
-        emitter.assign(node, f"{text}[0]")
-    else:
-        targets = [emitter.name(value) if value.name else "_" for value in node.outputs]
-        emitter.line(f"{', '.join(targets)} = {text}")
+        return f"{text}[0]"
+    targets = [emitter.name(value) if value.name else "_" for value in node.outputs]
+    emitter.line(f"{', '.join(targets)} = {text}")
+    return None

@@ -72,18 +72,18 @@ def _map(emitter: Emitter, node: ir.Node) -> None:
 
 
 @operator("SequenceConstruct")
-def _construct(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, f"[{', '.join(emitter.name(value) for value in node.inputs)}]")
+def _construct(emitter: Emitter, node: ir.Node) -> str:
+    return f"[{', '.join(emitter.name(value) for value in node.inputs)}]"
 
 
 @operator("SequenceEmpty")
-def _none(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, "[]")
+def _none(emitter: Emitter, node: ir.Node) -> str:
+    return "[]"
 
 
 @operator("Optional")
-def _optional(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, emitter.name(node.inputs[0]) if node.inputs else "None")
+def _optional(emitter: Emitter, node: ir.Node) -> str:
+    return emitter.name(node.inputs[0]) if node.inputs else "None"
 
 
 @kernel("OptionalHasElement", eager=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -21,6 +22,7 @@ from deep5.frameworks.pytorch.table import (
     spare,
     writer,
 )
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emitter import Emitter
@@ -29,7 +31,7 @@ __all__: list[str] = []
 
 
 @operator("Gemm")
-def _gemm(emitter: Emitter, node: ir.Node) -> None:
+def _gemm(emitter: Emitter, node: ir.Node) -> str:
     alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
     a, b = emitter.name(node.inputs[0]), emitter.name(node.inputs[1])
     c = node.inputs[2] if len(node.inputs) > 2 else None
@@ -37,74 +39,58 @@ def _gemm(emitter: Emitter, node: ir.Node) -> None:
     a = f"{a}.t()" if attribute(node, "transA", 0) else a
     vector = c is None or (c.shape is not None and len(c.shape) == 1)
     if trans_b and vector and alpha == 1.0 and beta == 1.0:
-        emitter.assign(node, f"{emitter.product(node, F.linear)}({a}, {b}, {emitter.name(c)})")
-        return
+        return f"{emitter.product(node, F.linear)}({a}, {b}, {emitter.name(c)})"
     b = f"{b}.t()" if trans_b else b
     if c is None:
         scaled = "" if alpha == 1.0 else f" * {number(alpha)}"
-        emitter.assign(node, f"{emitter.product(node, torch.mm)}({a}, {b}){scaled}")
-    else:
-        factors = f"beta={number(beta)}, alpha={number(alpha)}"
-        emitter.assign(node, f"{emitter.product(node, torch.addmm)}({emitter.name(c)}, {a}, {b}, {factors})")
+        return f"{emitter.product(node, torch.mm)}({a}, {b}){scaled}"
+    factors = f"beta={number(beta)}, alpha={number(alpha)}"
+    return f"{emitter.product(node, torch.addmm)}({emitter.name(c)}, {a}, {b}, {factors})"
 
 
-def _kernel(node: ir.Node) -> list[int | None]:
-    """The size of the window; for a convolution, that of its weight."""
-    return list(attribute(node, "kernel_shape", None) or extents(node, 1)[2:])
+def _window(node: ir.Node) -> Window | None:
+    """The window with its sizes and its padding before and after each axis; None if torch's functions cannot take it.
 
-
-def _pads(node: ir.Node) -> list[int] | None:
-    """Padding before all axes, then after all axes; None if it depends on an unknown dimension."""
-    axes = rank(node) - 2
-    auto = attribute(node, "auto_pad", "NOTSET")
-    if auto in ("NOTSET", "VALID"):
-        return [0] * 2 * axes if auto == "VALID" else list(attribute(node, "pads", [0] * 2 * axes))
-    before, behind = [], []
-    strides, dilations = attribute(node, "strides", [1] * axes), attribute(node, "dilations", [1] * axes)
-    for extent, kernel, stride, dilation in zip(extents(node)[2:], _kernel(node), strides, dilations, strict=True):
-        if extent is None or kernel is None:
-            return None
-        total = max((-(-extent // stride) - 1) * stride + dilation * (kernel - 1) + 1 - extent, 0)
-        small, large = total // 2, total - total // 2
-        before.append(small if auto == "SAME_UPPER" else large)
-        behind.append(large if auto == "SAME_UPPER" else small)
-    return before + behind
-
-
-def _check_window(node: ir.Node) -> str | None:
+    They take 1 to 3 axes, with sizes and padding that are known, and no negative padding.
+    """
     axes = rank(node) - 2
     if axes not in (1, 2, 3):
-        return f"{axes} spatial axes; 1 to 3 are supported"
-    pads = _pads(node)
-    if pads is None:
-        return f"auto_pad={attribute(node, 'auto_pad', '')} of unknown size"
-    if any(pad < 0 for pad in pads):
-        return "negative padding"
-    return "a window of unknown size" if None in _kernel(node) else None
+        return None
+    window = Window.of(node, axes)
+    kernel = [size for size in window.kernel or extents(node, 1)[2:] if isinstance(size, int)]
+    space = [extent for extent in extents(node)[2:] if isinstance(extent, int)]
+    if len(kernel) < axes or (window.auto_pad.startswith("SAME") and len(space) < axes):
+        return None
+    begins, ends = window.begins, window.ends
+    if window.auto_pad == "VALID":
+        begins = ends = (0,) * axes
+    elif window.auto_pad != "NOTSET":
+        _, begins, ends = window.fit(tuple(space), tuple(kernel))
+    if min(*begins, *ends) < 0:
+        return None
+    return replace(window, kernel=tuple(kernel), begins=begins, ends=ends, auto_pad="NOTSET")
 
 
-def _even(node: ir.Node) -> tuple[int, ...] | None:
+def _even(window: Window) -> tuple[int, ...] | None:
     """The padding if it is the same on both sides, else None."""
-    pads = _pads(node) or []
-    half = len(pads) // 2
-    return tuple(pads[:half]) if pads[:half] == pads[half:] else None
+    return window.begins if window.begins == window.ends else None
 
 
-def _around(node: ir.Node) -> list[int]:
+def _outside(window: Window) -> bool:
+    """Whether the input must be padded first: torch only supports symmetric padding, up to half the window."""
+    pads = _even(window)
+    return pads is None or any(2 * pad > size for pad, size in zip(pads, window.kernel, strict=True))
+
+
+def _around(window: Window) -> list[int]:
     """The padding as `F.pad` requires it: pairs, beginning with the last axis."""
-    pads = _pads(node) or []
-    half = len(pads) // 2
-    return [extent for index in reversed(range(half)) for extent in (pads[index], pads[index + half])]
+    return [extent for pair in reversed([*zip(window.begins, window.ends, strict=True)]) for extent in pair]
 
 
-def _padded(emitter: Emitter, node: ir.Node, fill: float) -> str:
+def _padded(emitter: Emitter, node: ir.Node, window: Window, fill: float) -> str:
     """The padded input, for operators for which torch has no such padding."""
     x = emitter.name(node.inputs[0])
-    return f"{emitter.function(F.pad)}({x}, {_around(node)}, 'constant', {number(fill)})"
-
-
-def _steps(node: ir.Node, name: str) -> tuple[int, ...]:
-    return tuple(attribute(node, name, (1,) * (rank(node) - 2)))
+    return f"{emitter.function(F.pad)}({x}, {_around(window)}, 'constant', {number(fill)})"
 
 
 def _check_spatial(node: ir.Node) -> str | None:
@@ -118,61 +104,46 @@ _WRITE_MAX_POOL = writer(max_pool)
 
 
 @operator("Conv", _check_spatial, ranked=True)
-def _conv(emitter: Emitter, node: ir.Node) -> None:
-    if _check_window(node):
-        _WRITE_CONVOLUTION(emitter, node)
-        return
-    axes, pads, strides = rank(node) - 2, _even(node), _steps(node, "strides")
-    x = _padded(emitter, node, 0.0) if pads is None else emitter.name(node.inputs[0])
-    if emitter.on_host and _few_taken(node, pads, strides):
+def _conv(emitter: Emitter, node: ir.Node) -> str | None:
+    if (window := _window(node)) is None:
+        return _WRITE_CONVOLUTION(emitter, node)
+    axes, pads, strides = len(window.kernel), _even(window), window.strides
+    x = _padded(emitter, node, window, 0.0) if pads is None else emitter.name(node.inputs[0])
+    if emitter.on_host and _few_taken(window, pads, extents(node)[1]):
         x, strides = f"{x}[:, :, {', '.join(f'::{step}' for step in strides)}]", (1,) * axes
     function = emitter.product(node, (F.conv1d, F.conv2d, F.conv3d)[axes - 1])
     weight, bias = emitter.name(node.inputs[1]), emitter.name(node.inputs[2] if len(node.inputs) > 2 else None)
-    how = f"{strides}, {pads or (0,) * axes}, {_steps(node, 'dilations')}, {attribute(node, 'group', 1)}"
-    emitter.assign(node, f"{function}({x}, {weight}, {bias}, {how})")
+    how = f"{strides}, {pads or (0,) * axes}, {window.dilations}, {attribute(node, 'group', 1)}"
+    return f"{function}({x}, {weight}, {bias}, {how})"
 
 
 # oneDNN's channel blocks have size 8 or 16, depending on the processor.
 _BLOCK = 16
 
 
-def _few_taken(node: ir.Node, pads: tuple[int, ...] | None, strides: tuple[int, ...]) -> bool:
+def _few_taken(window: Window, pads: tuple[int, ...] | None, channels: int | None) -> bool:
     """Whether windows of size one skip elements, with fewer channels than a oneDNN block.
 
     oneDNN writes the gradient of such a weight past the end of an array if channels come last in memory (oneDNN issue
     6035). Selecting the elements first gives the same result.
     """
-    channels = extents(node)[1]
     return (
-        all(extent == 1 for extent in _kernel(node))
-        and any(step > 1 for step in strides)
+        all(size == 1 for size in window.kernel)
+        and any(step > 1 for step in window.strides)
         and not any(pads or ())  # none: padding is added before
         and (channels is None or channels < _BLOCK)
     )
 
 
-def _check_pool(node: ir.Node) -> str | None:
-    if reason := _check_window(node):
-        return reason
-    if _outside(node) and attribute(node, "ceil_mode", 0):
-        return "ceil_mode with padding that differs between the sides or is more than half the window"
-    return None
-
-
-def _outside(node: ir.Node) -> bool:
-    """Whether the input must be padded first: torch only supports symmetric padding, up to half the window."""
-    pads = _even(node)
-    return pads is None or any(2 * pad > int(extent or 0) for pad, extent in zip(pads, _kernel(node), strict=True))
+def _pool_window(node: ir.Node) -> Window | None:
+    """The window as torch's pooling supports it; None if it does not."""
+    window = _window(node)
+    # Padding that differs between the sides, or exceeds half the window, is added before: `ceil_mode` would see it.
+    return None if window is None or (_outside(window) and window.ceil) else window
 
 
 def _check_pooled(node: ir.Node) -> str | None:
     return None if rank(node) > 2 else "no spatial axes"
-
-
-def _check_average(node: ir.Node) -> str | None:
-    if any(extent != 1 for extent in attribute(node, "dilations", ())):
-        return "dilations"
-    return _check_pool(node)
 
 
 def _average_inside(pool: Any, x: Any, around: list[int], kernel: Any, strides: Any) -> Any:
@@ -182,48 +153,46 @@ def _average_inside(pool: Any, x: Any, around: list[int], kernel: Any, strides: 
 
 
 @operator("AveragePool", _check_pooled, ranked=True)
-def _average_pool(emitter: Emitter, node: ir.Node) -> None:
-    if _check_average(node):
-        _WRITE_AVERAGE_POOL(emitter, node)
-        return
-    pool = emitter.function((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank(node) - 3])
-    ceil, include = bool(attribute(node, "ceil_mode", 0)), bool(attribute(node, "count_include_pad", 0))
-    x, window = emitter.name(node.inputs[0]), f"{tuple(_kernel(node))}, {_steps(node, 'strides')}"
-    if not _outside(node):
+def _average_pool(emitter: Emitter, node: ir.Node) -> str | None:
+    window = _pool_window(node)
+    if window is None or any(step != 1 for step in window.dilations):
+        return _WRITE_AVERAGE_POOL(emitter, node)
+    pool = emitter.function((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(window.kernel) - 1])
+    x, include = emitter.name(node.inputs[0]), bool(attribute(node, "count_include_pad", 0))
+    moved = f"{window.kernel}, {window.strides}"
+    if not _outside(window):
         # Without padding both variants are equal; torch takes 3 % less time if it need not clip windows to count.
-        include = include or not (ceil or any(_even(node) or ()))
-        emitter.assign(node, f"{pool}({x}, {window}, {_even(node)}, {ceil}, {include})")
-    elif include:
-        emitter.assign(node, f"{pool}({_padded(emitter, node, 0.0)}, {window})")
-    else:
-        emitter.assign(node, f"{emitter.function(_average_inside)}({pool}, {x}, {_around(node)}, {window})")
+        include = include or not (window.ceil or any(window.begins))
+        return f"{pool}({x}, {moved}, {window.begins}, {window.ceil}, {include})"
+    if include:
+        return f"{pool}({_padded(emitter, node, window, 0.0)}, {moved})"
+    return f"{emitter.function(_average_inside)}({pool}, {x}, {_around(window)}, {moved})"
 
 
 @operator("MaxPool", _check_spatial, ranked=True)
-def _max_pool(emitter: Emitter, node: ir.Node) -> None:
-    if spare(node) or _check_pool(node) or is_whole(node.inputs[0]):
-        _WRITE_MAX_POOL(emitter, node)
-        return
-    axes, outside = rank(node) - 2, _outside(node)
+def _max_pool(emitter: Emitter, node: ir.Node) -> str | None:
+    window = _pool_window(node)
+    if window is None or spare(node) or is_whole(node.inputs[0]):
+        return _WRITE_MAX_POOL(emitter, node)
+    axes, outside = len(window.kernel), _outside(window)
     # The public functions dispatch on return_indices at every call; these are their targets.
     pool = emitter.function((torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)[axes - 1])
-    x = _padded(emitter, node, float("-inf")) if outside else emitter.name(node.inputs[0])
-    pads = (0,) * axes if outside else _even(node)
-    ceil = bool(attribute(node, "ceil_mode", 0))
-    window = f"{tuple(_kernel(node))}, {_steps(node, 'strides')}, {pads}, {_steps(node, 'dilations')}, {ceil}"
-    emitter.assign(node, f"{pool}({x}, {window})")
+    x = _padded(emitter, node, window, float("-inf")) if outside else emitter.name(node.inputs[0])
+    pads = (0,) * axes if outside else window.begins
+    how = f"{window.kernel}, {window.strides}, {pads}, {window.dilations}, {window.ceil}"
+    return f"{pool}({x}, {how})"
 
 
 @operator("GlobalAveragePool", _check_pooled, ranked=True)
-def _global_average_pool(emitter: Emitter, node: ir.Node) -> None:
+def _global_average_pool(emitter: Emitter, node: ir.Node) -> str:
     axes = tuple(range(2, rank(node)))
-    emitter.assign(node, f"{emitter.name(node.inputs[0])}.mean({axes}, keepdim=True)")
+    return f"{emitter.name(node.inputs[0])}.mean({axes}, keepdim=True)"
 
 
 @operator("GlobalMaxPool", _check_pooled, ranked=True)
-def _global_max_pool(emitter: Emitter, node: ir.Node) -> None:
+def _global_max_pool(emitter: Emitter, node: ir.Node) -> str:
     axes = tuple(range(2, rank(node)))
-    emitter.assign(node, f"{emitter.name(node.inputs[0])}.amax({axes}, keepdim=True)")
+    return f"{emitter.name(node.inputs[0])}.amax({axes}, keepdim=True)"
 
 
 def _check_batch_norm(node: ir.Node) -> str | None:
@@ -250,15 +219,15 @@ def _batch_norm_in_training(
 
 
 @operator("BatchNormalization", _check_batch_norm)
-def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
+def _batch_normalization(emitter: Emitter, node: ir.Node) -> str | None:
     momentum, epsilon = number(attribute(node, "momentum", 0.9)), number(attribute(node, "epsilon", 1e-5))
-    if attribute(node, "training_mode", 0):
-        inputs = ", ".join(emitter.name(value) for value in node.inputs)
-        outputs = ", ".join(emitter.name(value) for value in node.outputs)
-        function = emitter.function(emitter.batch_norm or _batch_norm_in_training)
-        emitter.line(f"{outputs} = {function}({inputs}, {momentum}, {epsilon})")
-    else:
-        call(emitter, node, _batch_norm, epsilon)
+    if not attribute(node, "training_mode", 0):
+        return call(emitter, node, _batch_norm, epsilon)
+    inputs = ", ".join(emitter.name(value) for value in node.inputs)
+    outputs = ", ".join(emitter.name(value) for value in node.outputs)
+    function = emitter.function(emitter.batch_norm or _batch_norm_in_training)
+    emitter.line(f"{outputs} = {function}({inputs}, {momentum}, {epsilon})")
+    return None
 
 
 def _check_layer_norm(node: ir.Node) -> str | None:
@@ -271,11 +240,11 @@ def _check_layer_norm(node: ir.Node) -> str | None:
 
 
 @operator("LayerNormalization", _check_layer_norm, ranked=True)
-def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
+def _layer_normalization(emitter: Emitter, node: ir.Node) -> str:
     x, *weights = (emitter.name(value) for value in node.inputs)
     shape, epsilon = tuple(extents(node)[axis(node, -1) :]), number(attribute(node, "epsilon", 1e-5))
     scale, bias = (*weights, "None")[:2]
-    emitter.assign(node, f"{emitter.function(F.layer_norm)}({x}, {shape}, {scale}, {bias}, {epsilon})")
+    return f"{emitter.function(F.layer_norm)}({x}, {shape}, {scale}, {bias}, {epsilon})"
 
 
 def _local_response_norm(x: torch.Tensor, size: int, alpha: float, beta: float, bias: float) -> torch.Tensor:
@@ -290,29 +259,29 @@ def _check_local(node: ir.Node) -> str | None:
 
 
 @operator("LRN", _check_local, ranked=True)
-def _lrn(emitter: Emitter, node: ir.Node) -> None:
+def _lrn(emitter: Emitter, node: ir.Node) -> str:
     size = attribute(node, "size")
     alpha, beta, bias = (number(attribute(node, *each)) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
     x = emitter.name(node.inputs[0])
     # torch puts the larger half before a channel, ONNX after it: for an odd size they are equal.
     function = F.local_response_norm if size % 2 else _local_response_norm
-    emitter.assign(node, f"{emitter.function(function)}({x}, {size}, {alpha}, {beta}, {bias})")
+    return f"{emitter.function(function)}({x}, {size}, {alpha}, {beta}, {bias})"
 
 
 @operator("SoftmaxCrossEntropyLoss", spare)
-def _cross_entropy(emitter: Emitter, node: ir.Node) -> None:
-    _loss(emitter, node, F.cross_entropy)
+def _cross_entropy(emitter: Emitter, node: ir.Node) -> str:
+    return _loss(emitter, node, F.cross_entropy)
 
 
 @operator("NegativeLogLikelihoodLoss")
-def _negative_log_likelihood(emitter: Emitter, node: ir.Node) -> None:
-    _loss(emitter, node, F.nll_loss)
+def _negative_log_likelihood(emitter: Emitter, node: ir.Node) -> str:
+    return _loss(emitter, node, F.nll_loss)
 
 
 _NO_LABEL = -(2**62)
 
 
-def _loss(emitter: Emitter, node: ir.Node, function: Any) -> None:
+def _loss(emitter: Emitter, node: ir.Node, function: Any) -> str:
     x, label, *weight = (emitter.name(value) for value in node.inputs)
     if node.inputs[1].dtype is not ir.DataType.INT64:  # type: ignore[union-attr]
         label = f"{label}.long()"
@@ -322,7 +291,7 @@ def _loss(emitter: Emitter, node: ir.Node, function: Any) -> None:
     options.append(f"ignore_index={ignore}")
     reduction = attribute(node, "reduction", "mean")
     options.append(f"reduction={_REDUCTIONS[reduction]}")
-    emitter.assign(node, f"{emitter.function(function)}({x}, {label}, {', '.join(options)})")
+    return f"{emitter.function(function)}({x}, {label}, {', '.join(options)})"
 
 
 _REDUCTIONS = {"mean": "'mean'", "none": "'none'", "sum": "'sum'"}

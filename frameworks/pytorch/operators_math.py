@@ -23,8 +23,8 @@ __all__: list[str] = []
 def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
     """torch's function has the same arguments as ONNX's operator; attributes follow the inputs, in this order."""
 
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        call(emitter, node, function, *(number(attribute(node, key, value)) for key, value in defaults.items()))
+    def emit(emitter: Emitter, node: ir.Node) -> str:
+        return call(emitter, node, function, *(number(attribute(node, key, value)) for key, value in defaults.items()))
 
     OPERATORS[op_type] = emit
 
@@ -78,9 +78,9 @@ _as_it_is("Softmax", F.softmax, axis=-1)
 
 
 @operator("MatMul")
-def _matmul(emitter: Emitter, node: ir.Node) -> None:
+def _matmul(emitter: Emitter, node: ir.Node) -> str:
     operands = ", ".join(emitter.name(value) for value in node.inputs)
-    emitter.assign(node, f"{emitter.product(node, torch.matmul)}({operands})")
+    return f"{emitter.product(node, torch.matmul)}({operands})"
 
 
 def _scalar(value: ir.Value | None) -> str | None:
@@ -91,7 +91,7 @@ def _scalar(value: ir.Value | None) -> str | None:
     return number(constant.item())
 
 
-def _binary(emitter: Emitter, node: ir.Node, function: Callable[..., Any], turned: Callable[..., Any] | None) -> None:
+def _binary(emitter: Emitter, node: ir.Node, function: Callable[..., Any], turned: Callable[..., Any] | None) -> str:
     """Emit a function of two arguments; a scalar constant is passed as a number, which torch need not read from memory.
 
     `turned(y, x)` is equal to `function(x, y)`, if torch has such a function.
@@ -99,26 +99,25 @@ def _binary(emitter: Emitter, node: ir.Node, function: Callable[..., Any], turne
     first, second = node.inputs
     left, right = _scalar(first), _scalar(second)
     if right is not None and left is None:
-        emitter.assign(node, f"{emitter.function(function)}({emitter.name(first)}, {right})")
-    elif left is not None and right is None and turned is not None:
-        emitter.assign(node, f"{emitter.function(turned)}({emitter.name(second)}, {left})")
-    else:
-        call(emitter, node, function)
+        return f"{emitter.function(function)}({emitter.name(first)}, {right})"
+    if left is not None and right is None and turned is not None:
+        return f"{emitter.function(turned)}({emitter.name(second)}, {left})"
+    return call(emitter, node, function)
 
 
 @operator("Add")
-def _add(emitter: Emitter, node: ir.Node) -> None:
-    _binary(emitter, node, torch.add, torch.add)
+def _add(emitter: Emitter, node: ir.Node) -> str:
+    return _binary(emitter, node, torch.add, torch.add)
 
 
 @operator("Mul")
-def _mul(emitter: Emitter, node: ir.Node) -> None:
-    _binary(emitter, node, torch.mul, torch.mul)
+def _mul(emitter: Emitter, node: ir.Node) -> str:
+    return _binary(emitter, node, torch.mul, torch.mul)
 
 
 @operator("Sub")
-def _sub(emitter: Emitter, node: ir.Node) -> None:
-    _binary(emitter, node, torch.sub, torch.rsub)
+def _sub(emitter: Emitter, node: ir.Node) -> str:
+    return _binary(emitter, node, torch.sub, torch.rsub)
 
 
 def _whole_div(x: Any, y: Any) -> Any:
@@ -146,19 +145,17 @@ def _is_unsigned(value: ir.Value | None) -> bool:
 
 
 @operator("Div")
-def _div(emitter: Emitter, node: ir.Node) -> None:
+def _div(emitter: Emitter, node: ir.Node) -> str:
     if _is_unsigned(node.inputs[0]):
-        call(emitter, node, _UNSIGNED_DIV)
-        return
-    _binary(emitter, node, _whole_div if is_whole(node.inputs[0]) else torch.div, None)
+        return call(emitter, node, _UNSIGNED_DIV)
+    return _binary(emitter, node, _whole_div if is_whole(node.inputs[0]) else torch.div, None)
 
 
 @operator("Mod")
-def _mod(emitter: Emitter, node: ir.Node) -> None:
+def _mod(emitter: Emitter, node: ir.Node) -> str:
     if _is_unsigned(node.inputs[0]):
-        call(emitter, node, _UNSIGNED_MOD)
-        return
-    _binary(emitter, node, torch.fmod if attribute(node, "fmod", 0) else torch.remainder, None)
+        return call(emitter, node, _UNSIGNED_MOD)
+    return _binary(emitter, node, torch.fmod if attribute(node, "fmod", 0) else torch.remainder, None)
 
 
 def _cast_pow(x: Any, y: Any) -> Any:
@@ -166,21 +163,21 @@ def _cast_pow(x: Any, y: Any) -> Any:
 
 
 @operator("Pow")
-def _pow(emitter: Emitter, node: ir.Node) -> None:
+def _pow(emitter: Emitter, node: ir.Node) -> str:
     base, exponent = node.inputs
     # The result has the base's element type for any exponent type; a number does not change a float type.
     keeps = base.dtype is exponent.dtype or (not is_whole(base) and _scalar(exponent))  # type: ignore[union-attr]
-    _binary(emitter, node, torch.pow if keeps else _cast_pow, None)
+    return _binary(emitter, node, torch.pow if keeps else _cast_pow, None)
 
 
 def _fold(op_type: str, function: Callable[..., Any]) -> None:
     """An operator with any number of inputs, from a binary function."""
 
-    def emit(emitter: Emitter, node: ir.Node) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> str:
         text = emitter.name(node.inputs[0])
         for value in node.inputs[1:]:
             text = f"{emitter.function(function)}({text}, {emitter.name(value)})"
-        emitter.assign(node, text)
+        return text
 
     OPERATORS[op_type] = emit
 
@@ -191,26 +188,24 @@ _fold("Sum", torch.add)
 
 
 @operator("Clip")
-def _clip(emitter: Emitter, node: ir.Node) -> None:
+def _clip(emitter: Emitter, node: ir.Node) -> str:
     x, *bounds = (*node.inputs, None, None)[:3]
     given = [value for value in bounds if value is not None]
     if not given:
-        emitter.assign(node, emitter.name(x))
-        return
+        return emitter.name(x)
     numbers = [_scalar(value) for value in bounds]
     # All numbers or all tensors: torch does not accept a mixture.
     if sum(text is not None for text in numbers) < len(given):
         numbers = [emitter.name(value) for value in bounds]
-    emitter.assign(node, f"{emitter.function(torch.clamp)}({emitter.name(x)}, {numbers[0]}, {numbers[1]})")
+    return f"{emitter.function(torch.clamp)}({emitter.name(x)}, {numbers[0]}, {numbers[1]})"
 
 
 @operator("Cast")
-def _cast(emitter: Emitter, node: ir.Node) -> None:
+def _cast(emitter: Emitter, node: ir.Node) -> str:
     x, kind = emitter.name(node.inputs[0]), emitter.dtype(node.outputs[0])
     if str(node.outputs[0].dtype).startswith("FLOAT8"):
-        emitter.assign(node, f"{emitter.function(converted)}({x}, {kind}, {attribute(node, 'saturate', 1)})")
-    else:
-        emitter.assign(node, f"{x}.to({kind})")
+        return f"{emitter.function(converted)}({x}, {kind}, {attribute(node, 'saturate', 1)})"
+    return f"{x}.to({kind})"
 
 
 def _check_gelu(node: ir.Node) -> str | None:
@@ -219,6 +214,6 @@ def _check_gelu(node: ir.Node) -> str | None:
 
 
 @operator("Gelu", _check_gelu)
-def _gelu(emitter: Emitter, node: ir.Node) -> None:
+def _gelu(emitter: Emitter, node: ir.Node) -> str:
     tanh = attribute(node, "approximate", "none") == "tanh"
-    call(emitter, node, F.gelu, *(["approximate='tanh'"] if tanh else []))
+    return call(emitter, node, F.gelu, *(["approximate='tanh'"] if tanh else []))

@@ -36,18 +36,18 @@ def _normal(shape: Any, kind: Any, place: Any, stream: Any, mean: float, scale: 
 
 
 def _drawn(op_type: str, function: Any, first: tuple[str, float], second: tuple[str, float]) -> None:
-    def write(emitter: Emitter, node: ir.Node, shape: str) -> None:
+    def write(emitter: Emitter, node: ir.Node, shape: str) -> str:
         kind, place, stream = emitter.dtype(node.outputs[0]), emitter.place(), _stream(emitter, node)
         how = ", ".join(number(attribute(node, *each)) for each in (first, second))
-        emitter.assign(node, f"{emitter.function(function)}({shape}, {kind}, {place}, {stream}, {how})")
+        return f"{emitter.function(function)}({shape}, {kind}, {place}, {stream}, {how})"
 
     @operator(op_type)
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        write(emitter, node, emitter.literal(attribute(node, "shape")))
+    def emit(emitter: Emitter, node: ir.Node) -> str:
+        return write(emitter, node, emitter.literal(attribute(node, "shape")))
 
     @operator(f"{op_type}Like")
-    def emit_like(emitter: Emitter, node: ir.Node) -> None:
-        write(emitter, node, f"{emitter.name(node.inputs[0])}.shape")
+    def emit_like(emitter: Emitter, node: ir.Node) -> str:
+        return write(emitter, node, f"{emitter.name(node.inputs[0])}.shape")
 
 
 _drawn("RandomNormal", _normal, ("mean", 0.0), ("scale", 1.0))
@@ -59,9 +59,9 @@ def _bernoulli(p: Any, kind: Any, stream: Any) -> Any:
 
 
 @operator("Bernoulli")
-def _emit_bernoulli(emitter: Emitter, node: ir.Node) -> None:
+def _emit_bernoulli(emitter: Emitter, node: ir.Node) -> str:
     kind, stream = emitter.dtype(node.outputs[0]), _stream(emitter, node)
-    emitter.assign(node, f"{emitter.function(_bernoulli)}({emitter.name(node.inputs[0])}, {kind}, {stream})")
+    return f"{emitter.function(_bernoulli)}({emitter.name(node.inputs[0])}, {kind}, {stream})"
 
 
 def _multinomial(logits: Any, count: int, kind: Any, stream: Any) -> Any:
@@ -71,10 +71,10 @@ def _multinomial(logits: Any, count: int, kind: Any, stream: Any) -> Any:
 
 
 @operator("Multinomial")
-def _emit_multinomial(emitter: Emitter, node: ir.Node) -> None:
+def _emit_multinomial(emitter: Emitter, node: ir.Node) -> str:
     kind, stream, count = emitter.dtype(node.outputs[0]), _stream(emitter, node), attribute(node, "sample_size", 1)
     x = emitter.name(node.inputs[0])
-    emitter.assign(node, f"{emitter.function(_multinomial)}({x}, {count}, {kind}, {stream})")
+    return f"{emitter.function(_multinomial)}({x}, {count}, {kind}, {stream})"
 
 
 # Each call draws new values: torch would compile a single draw.

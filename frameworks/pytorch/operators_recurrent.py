@@ -126,28 +126,28 @@ def _vanilla_relu(*values: Any) -> tuple[Any, Any]:
     return _recurrent(torch.rnn_relu, (0,), *values)
 
 
-def _emit_recurrent(emitter: Emitter, node: ir.Node, function: Any, general: Any, states: int) -> None:
+def _emit_recurrent(emitter: Emitter, node: ir.Node, function: Any, general: Any, states: int) -> str | None:
     if _beyond_torch(node):
-        writer(general)(emitter, node)
-        return
+        return writer(general)(emitter, node)
     x, weight, recurrence, bias, _, *first = (*node.inputs, *(None,) * 4)[: 5 + states]
     inputs = ", ".join(emitter.name(value) for value in (x, weight, recurrence, bias, *first))
     outputs = [emitter.name(value) if value.name else "_" for value in node.outputs]
     targets = ", ".join([*outputs, *["_"] * (1 + states - len(outputs))])
     emitter.line(f"{targets} = {emitter.function(function)}({inputs})")
+    return None
 
 
 @operator("LSTM", _check_short, ranked=True)
-def _lstm(emitter: Emitter, node: ir.Node) -> None:
-    _emit_recurrent(emitter, node, _long_short, long_short_term, 2)
+def _lstm(emitter: Emitter, node: ir.Node) -> str | None:
+    return _emit_recurrent(emitter, node, _long_short, long_short_term, 2)
 
 
 @operator("GRU", _check_short, ranked=True)
-def _gru(emitter: Emitter, node: ir.Node) -> None:
-    _emit_recurrent(emitter, node, _gated, gated_recurrent, 1)
+def _gru(emitter: Emitter, node: ir.Node) -> str | None:
+    return _emit_recurrent(emitter, node, _gated, gated_recurrent, 1)
 
 
 @operator("RNN", _check_short, ranked=True)
-def _rnn(emitter: Emitter, node: ir.Node) -> None:
+def _rnn(emitter: Emitter, node: ir.Node) -> str | None:
     function = _vanilla_relu if "relu" in _activations(node) else _vanilla_tanh
-    _emit_recurrent(emitter, node, function, simple_recurrent, 1)
+    return _emit_recurrent(emitter, node, function, simple_recurrent, 1)

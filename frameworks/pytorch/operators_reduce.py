@@ -145,10 +145,9 @@ def _reduction(op_type: str) -> None:
     write = writer(otherwise, (1,))
 
     @operator(op_type, settings=(1,), otherwise=otherwise)
-    def emit(emitter: Emitter, node: ir.Node) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> str | None:
         if not _direct(node):
-            write(emitter, node)
-            return
+            return write(emitter, node)
         x, axes = emitter.name(node.inputs[0]), fixed(node, 1)
         if axes is not None and axes.size:
             chosen = tuple(sorted(int(entry) % rank(node) for entry in axes))
@@ -156,7 +155,7 @@ def _reduction(op_type: str) -> None:
             chosen = () if attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank(node)))
         # For torch, no axes means all axes.
         keep = bool(attribute(node, "keepdims", 1))
-        emitter.assign(node, method(x, f"{chosen}, {keep}") if chosen else method(f"{x}[None]", "(0,), False"))
+        return method(x, f"{chosen}, {keep}") if chosen else method(f"{x}[None]", "(0,), False")
 
 
 for _name in _FUNCTIONS:

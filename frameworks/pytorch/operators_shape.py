@@ -40,8 +40,8 @@ def _constant(emitter: Emitter, node: ir.Node) -> None:
 
 
 @operator("Identity")
-def _identity(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, emitter.name(node.inputs[0]))
+def _identity(emitter: Emitter, node: ir.Node) -> str:
+    return emitter.name(node.inputs[0])
 
 
 def _transposed(x: Any, *, perm: Any = None) -> Any:
@@ -49,14 +49,14 @@ def _transposed(x: Any, *, perm: Any = None) -> Any:
 
 
 @operator("Transpose", otherwise=_transposed)
-def _transpose(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, torch.permute, repr(tuple(attribute(node, "perm", range(rank(node))[::-1]))))
+def _transpose(emitter: Emitter, node: ir.Node) -> str:
+    return call(emitter, node, torch.permute, repr(tuple(attribute(node, "perm", range(rank(node))[::-1]))))
 
 
 @operator("Concat")
-def _concat(emitter: Emitter, node: ir.Node) -> None:
+def _concat(emitter: Emitter, node: ir.Node) -> str:
     inputs = ", ".join(emitter.name(value) for value in node.inputs)
-    emitter.assign(node, f"{emitter.function(torch.cat)}(({inputs},), {node.attributes['axis'].value})")
+    return f"{emitter.function(torch.cat)}(({inputs},), {node.attributes['axis'].value})"
 
 
 def _parts(x: Any, sizes: Any = None, *, axis: int = 0, outputs: int) -> Any:
@@ -80,14 +80,13 @@ def _flattened(x: Any, *, axis: int = 1) -> Any:
 
 
 @operator("Flatten", otherwise=_flattened)
-def _flatten(emitter: Emitter, node: ir.Node) -> None:
+def _flatten(emitter: Emitter, node: ir.Node) -> str:
     first, x = axis(node, 1), emitter.name(node.inputs[0])
     if first == 1 and rank(node) > 1:
-        emitter.assign(node, f"{x}.flatten(1)")
-    else:
-        parts = (range(first), range(first, rank(node)))
-        sizes = [" * ".join([f"{x}.shape[{index}]" for index in part] or ["1"]) for part in parts]
-        emitter.assign(node, f"{x}.reshape({', '.join(sizes)})")
+        return f"{x}.flatten(1)"
+    parts = (range(first), range(first, rank(node)))
+    sizes = [" * ".join([f"{x}.shape[{index}]" for index in part] or ["1"]) for part in parts]
+    return f"{x}.reshape({', '.join(sizes)})"
 
 
 def _reshaped(x: Any, shape: list[int], *, allowzero: int = 0) -> Any:
@@ -95,14 +94,14 @@ def _reshaped(x: Any, shape: list[int], *, allowzero: int = 0) -> Any:
 
 
 @operator("Reshape", settings=(1,), otherwise=_reshaped)
-def _reshape(emitter: Emitter, node: ir.Node) -> None:
+def _reshape(emitter: Emitter, node: ir.Node) -> str:
     x = emitter.name(node.inputs[0])
     copies = not attribute(node, "allowzero", 0)
     shape = [
         f"{x}.shape[{index}]" if extent == 0 and copies else str(extent)
         for index, extent in enumerate(fixed(node, 1).tolist())
     ]
-    emitter.assign(node, f"{x}.reshape({', '.join(shape) or '()'})")
+    return f"{x}.reshape({', '.join(shape) or '()'})"
 
 
 def _squeezed(x: Any, axes: list[int] | None = None) -> Any:
@@ -110,11 +109,9 @@ def _squeezed(x: Any, axes: list[int] | None = None) -> Any:
 
 
 @operator("Squeeze", settings=(1,), otherwise=_squeezed)
-def _squeeze(emitter: Emitter, node: ir.Node) -> None:
+def _squeeze(emitter: Emitter, node: ir.Node) -> str:
     axes = fixed(node, 1)
-    emitter.assign(
-        node, f"{emitter.name(node.inputs[0])}.squeeze({'' if axes is None else repr(tuple(axes.tolist()))})"
-    )
+    return f"{emitter.name(node.inputs[0])}.squeeze({'' if axes is None else repr(tuple(axes.tolist()))})"
 
 
 def _unsqueezed(x: Any, axes: Any) -> Any:
@@ -125,12 +122,12 @@ def _unsqueezed(x: Any, axes: Any) -> Any:
 
 
 @operator("Unsqueeze", settings=(1,), otherwise=_unsqueezed)
-def _unsqueeze(emitter: Emitter, node: ir.Node) -> None:
+def _unsqueeze(emitter: Emitter, node: ir.Node) -> str:
     axes = fixed(node, 1).reshape(-1).tolist()
     text = emitter.name(node.inputs[0])
     for position in sorted(entry % (rank(node) + len(axes)) for entry in axes):
         text += f".unsqueeze({position})"
-    emitter.assign(node, text)
+    return text
 
 
 def _expanded(x: Any, shape: Any) -> Any:
@@ -138,9 +135,9 @@ def _expanded(x: Any, shape: Any) -> Any:
 
 
 @operator("Expand", settings=(1,), otherwise=_expanded)
-def _expand(emitter: Emitter, node: ir.Node) -> None:
+def _expand(emitter: Emitter, node: ir.Node) -> str:
     x, expand = emitter.name(node.inputs[0]), emitter.function(_expanded)
-    emitter.assign(node, f"{expand}({x}, {tuple(fixed(node, 1).tolist())})")
+    return f"{expand}({x}, {tuple(fixed(node, 1).tolist())})"
 
 
 def _tiled(x: Any, repeats: list[int]) -> Any:
@@ -148,16 +145,16 @@ def _tiled(x: Any, repeats: list[int]) -> Any:
 
 
 @operator("Tile", settings=(1,), otherwise=_tiled)
-def _tile(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, f"{emitter.name(node.inputs[0])}.repeat({tuple(fixed(node, 1).tolist())})")
+def _tile(emitter: Emitter, node: ir.Node) -> str:
+    return f"{emitter.name(node.inputs[0])}.repeat({tuple(fixed(node, 1).tolist())})"
 
 
 @operator("Shape")
-def _shape(emitter: Emitter, node: ir.Node) -> None:
+def _shape(emitter: Emitter, node: ir.Node) -> str:
     first, last = attribute(node, "start", 0), attribute(node, "end", None)
     x, tensor = emitter.name(node.inputs[0]), emitter.function(torch.tensor)
     part = f"{x}.shape[{first}:{'' if last is None else last}]"
-    emitter.assign(node, f"{tensor}({part}, dtype={emitter.dtype(node.outputs[0])}, device={emitter.place()})")
+    return f"{tensor}({part}, dtype={emitter.dtype(node.outputs[0])}, device={emitter.place()})"
 
 
 def _filled(shape: list[int], *, value: Any = None, kind: Any, place: Any) -> Any:
@@ -166,12 +163,12 @@ def _filled(shape: list[int], *, value: Any = None, kind: Any, place: Any) -> An
 
 
 @operator("ConstantOfShape", settings=(0,), otherwise=_filled)
-def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
+def _constant_of_shape(emitter: Emitter, node: ir.Node) -> str:
     value = attribute(node, "value", None)
     text = "0.0" if value is None else number(value.numpy().reshape(-1)[0].item())
     shape, dtype = tuple(fixed(node, 0).tolist()), emitter.dtype(node.outputs[0])
     full = emitter.function(torch.full)
-    emitter.assign(node, f"{full}({shape}, {text}, dtype={dtype}, device={emitter.place()})")
+    return f"{full}({shape}, {text}, dtype={dtype}, device={emitter.place()})"
 
 
 def _stepped(x: Any, along: int, start: int, end: int, step: int) -> Any:
@@ -192,7 +189,7 @@ def _sliced(x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None)
 
 
 @operator("Slice", settings=(1, 2, 3, 4), otherwise=_sliced)
-def _slice(emitter: Emitter, node: ir.Node) -> None:
+def _slice(emitter: Emitter, node: ir.Node) -> str:
     starts, ends = fixed(node, 1).tolist(), fixed(node, 2).tolist()
     axes, steps = fixed(node, 3), fixed(node, 4)
     axes = [entry % rank(node) for entry in (range(len(starts)) if axes is None else axes.tolist())]
@@ -203,7 +200,7 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
             parts[along] = str(slice_of(start, end, step, None))
         else:
             text = f"{emitter.function(_stepped)}({text}, {along}, {start}, {end}, {step})"
-    emitter.assign(node, f"{text}[{', '.join(parts)}]" if parts else text)
+    return f"{text}[{', '.join(parts)}]" if parts else text
 
 
 def _padded(x: Any, pads: list[int], fill: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
@@ -245,11 +242,10 @@ _WRITE_PAD = writer(_padded, (1, 3))
 
 
 @operator("Pad", _check_pad, settings=(1, 3), otherwise=_padded)
-def _pad(emitter: Emitter, node: ir.Node) -> None:
+def _pad(emitter: Emitter, node: ir.Node) -> str | None:
     boolean = node.inputs[0].dtype == ir.DataType.BOOL  # type: ignore[union-attr]
     if attribute(node, "mode", "constant") != "constant" or boolean or computed(node, 2):
-        _WRITE_PAD(emitter, node)
-        return
+        return _WRITE_PAD(emitter, node)
     pads, fill, axes = fixed(node, 1).tolist(), fixed(node, 2), fixed(node, 3)
     value = 0.0 if fill is None or not fill.size else fill.reshape(-1)[0].item()
     axes = [entry % rank(node) for entry in (range(rank(node)) if axes is None else axes.tolist())]
@@ -257,7 +253,7 @@ def _pad(emitter: Emitter, node: ir.Node) -> None:
     # torch counts from the last axis.
     flat = [extent for along in reversed(range(rank(node))) for extent in both.get(along, (0, 0))]
     pad = emitter.function(F.pad)
-    emitter.assign(node, f"{pad}({emitter.name(node.inputs[0])}, {flat}, 'constant', {number(value)})")
+    return f"{pad}({emitter.name(node.inputs[0])}, {flat}, 'constant', {number(value)})"
 
 
 _VECTORS = ("FLOAT", "DOUBLE")
@@ -281,14 +277,13 @@ def _gathered(x: Any, indices: Any, along: int) -> Any:
 
 
 @operator("Gather", otherwise=_gathered_at)
-def _gather(emitter: Emitter, node: ir.Node) -> None:
+def _gather(emitter: Emitter, node: ir.Node) -> str:
     along, indices = axis(node, 0), fixed(node, 1)
     if indices is not None and not indices.shape:
-        emitter.assign(node, f"{emitter.name(node.inputs[0])}.select({along}, {indices.item()})")
-    elif along == 0 and rank(node) == 2 and str(node.inputs[0].dtype) in _VECTORS:  # type: ignore[union-attr]
-        call(emitter, node, _rows)
-    else:
-        call(emitter, node, _gathered, str(along))
+        return f"{emitter.name(node.inputs[0])}.select({along}, {indices.item()})"
+    if along == 0 and rank(node) == 2 and str(node.inputs[0].dtype) in _VECTORS:  # type: ignore[union-attr]
+        return call(emitter, node, _rows)
+    return call(emitter, node, _gathered, str(along))
 
 
 @kernel("DepthToSpace")

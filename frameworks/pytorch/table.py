@@ -38,7 +38,8 @@ __all__ = [
     "writer",
 ]
 
-Emit = Callable[["Emitter", ir.Node], None]
+Emit = Callable[["Emitter", ir.Node], str | None]
+"""Returns the source of a node's first output; None if it appends the lines of all outputs itself."""
 Check = Callable[[ir.Node], str | None]
 
 OPERATORS: dict[str, Emit] = {}
@@ -80,8 +81,8 @@ def operator(
             return emit
         write = writer(otherwise, settings)
 
-        def chosen(emitter: Emitter, node: ir.Node) -> None:
-            (write if _open(node, settings) else emit)(emitter, node)
+        def chosen(emitter: Emitter, node: ir.Node) -> str | None:
+            return (write if _open(node, settings) else emit)(emitter, node)
 
         enter(op_type, chosen, check, settings)
         return emit
@@ -131,7 +132,7 @@ def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
 
-    def emit(emitter: Emitter, node: ir.Node) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> str | None:
         inputs = [
             emitter.setting(value) if position in settings else emitter.name(value)
             for position, value in enumerate(node.inputs)
@@ -150,10 +151,10 @@ def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit
             inputs.append(f"{name}={text}")
         text = f"{emitter.function(function)}({', '.join(inputs)})"
         if "outputs" not in takes:
-            emitter.assign(node, text)
-        else:
-            names = [emitter.name(value) if value.name else "_" for value in node.outputs]
-            emitter.line(f"{', '.join(names)}, = {text}")
+            return text
+        names = [emitter.name(value) if value.name else "_" for value in node.outputs]
+        emitter.line(f"{', '.join(names)}, = {text}")
+        return None
 
     return emit
 
@@ -169,10 +170,10 @@ def _open(node: ir.Node, settings: tuple[int, ...]) -> bool:
     return computed(node, *settings) is not None or (first is not None and first.shape is None)
 
 
-def call(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> None:
-    """Emit output = function(inputs …, further arguments)."""
+def call(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> str:
+    """The source of function(inputs …, further arguments)."""
     inputs = [emitter.name(value) for value in node.inputs]
-    emitter.assign(node, f"{emitter.function(function)}({', '.join([*inputs, *arguments])})")
+    return f"{emitter.function(function)}({', '.join([*inputs, *arguments])})"
 
 
 def extents(node: ir.Node, position: int = 0) -> list[int | None]:
