@@ -66,7 +66,7 @@ def compile_network(
     Raises:
         Unsupported: Some nodes cannot run; the message gives the reason for each.
     """
-    missing = [(node, answer) for node in network.nodes if not (answer := supports(node))]
+    missing = [(node, answer) for node in network.nodes if not (answer := supports(node)).yes]
     if missing:
         lines = [f"{node.name or node.op_type} ({node.op_type}): {answer.reason}" for node, answer in missing]
         raise Unsupported("the reference cannot run the network; " + "; ".join(lines))
@@ -204,6 +204,7 @@ class _Emitter:
         setting = self.setting
         site = Site(
             node=node,
+            given=tuple(i for i, value in enumerate(node.inputs) if value is not None),
             constants=self.constants,
             scratch=setting.scratch,
             outputs=count,

@@ -63,12 +63,12 @@ def supports(node: ir.Node) -> Support:
             f"the reference has no kernel for {kind}; allowed: those in docs/onnx_operators.md; remedy: "
             f"{own if node.domain else 'another back-end'}",
         )
-    reason = operator.refusal(node)
+    reason = None if operator.refusal is None else operator.refusal(node)
     if reason is not None:
         return Support(False, reason)
     for graph in subgraphs(node).values():
         for inner in graph:
-            if not (answer := supports(inner)):
+            if not (answer := supports(inner)).yes:
                 return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) inside it: {answer.reason}")
     return Support(True)
 

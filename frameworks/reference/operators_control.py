@@ -36,7 +36,7 @@ def _empty(value: ir.Value) -> np.ndarray:
 
 def _loop(site: Site) -> Call:
     body: ir.Graph = site.attribute("body")
-    given, state = site.given(), len(body.inputs) - 2
+    given, state = site.given, len(body.inputs) - 2
     function = partial(
         control.loop,
         site.nested(body),
@@ -62,36 +62,36 @@ def _scan(site: Site) -> Call:
         reverse=site.attribute("scan_output_directions") or (0,) * stacked,
         empty=[_empty(value) for value in body.outputs[state:]],
     )
-    return Call(_outputs(site, function), site.given(), captures=True)
+    return Call(_outputs(site, function), site.given, captures=True)
 
 
 def _map(site: Site) -> Call:
     count = len(site.node.inputs)
     return Call(
-        _outputs(site, partial(control.over_lists, site.nested(site.attribute("body")), count)), site.given(), True
+        _outputs(site, partial(control.over_lists, site.nested(site.attribute("body")), count)), site.given, True
     )
 
 
 def _construct(site: Site) -> Call:
-    return Call(lambda *values: list(values), site.given())
+    return Call(lambda *values: list(values), site.given)
 
 
 def _insert(site: Site) -> Call:
-    return Call(by_position(sequence.insert, site.given()), site.given())
+    return Call(by_position(sequence.insert, site.given), site.given)
 
 
 def _split(site: Site) -> Call:
     function = partial(sequence.split, axis=site.attribute("axis", 0), keepdims=bool(site.attribute("keepdims", 1)))
-    return Call(by_position(function, site.given()), site.given())
+    return Call(by_position(function, site.given), site.given)
 
 
 def _none(site: Site) -> Call:
     """An empty Optional, or one of its input."""
-    return Call((lambda: None) if not site.given() else (lambda value: value), site.given())
+    return Call((lambda: None) if not site.given else (lambda value: value), site.given)
 
 
 def _has(site: Site) -> Call:
-    return Call(lambda value=None: np.array(value is not None), site.given())
+    return Call(lambda value=None: np.array(value is not None), site.given)
 
 
 OPERATORS: dict[str, Operator] = {
@@ -105,7 +105,7 @@ OPERATORS: dict[str, Operator] = {
     "SequenceAt": plain(sequence.element)._replace(keeps=True),
     "SequenceConstruct": Operator(_construct, keeps=True),
     "SequenceEmpty": plain(list),
-    "SequenceErase": Operator(lambda site: Call(by_position(sequence.erase, site.given()), site.given()), keeps=True),
+    "SequenceErase": Operator(lambda site: Call(by_position(sequence.erase, site.given), site.given), keeps=True),
     "SequenceInsert": Operator(_insert, keeps=True),
     "SequenceLength": plain(lambda values: np.array(len(values), np.int64)),
     "SequenceMap": Operator(_map, keeps=True),

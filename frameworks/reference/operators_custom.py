@@ -48,8 +48,8 @@ def custom_operator(node: ir.Node) -> Operator:
 
     def make(site: Site) -> Call:
         if site.outputs == 1:
-            return Call(lambda *values: function(*values)[0], site.given())
-        return Call(lambda *values: function(*values)[: site.outputs], site.given())
+            return Call(lambda *values: function(*values)[0], site.given)
+        return Call(lambda *values: function(*values)[: site.outputs], site.given)
 
     return Operator(make, keeps=not isinstance(forward, CppOperator))
 

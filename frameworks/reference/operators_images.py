@@ -49,7 +49,7 @@ def _resize(site: Site) -> Call:
         policy=site.attribute("keep_aspect_ratio_policy", "stretch"),
         extrapolation_value=site.attribute("extrapolation_value", 0.0),
     )
-    return Call(by_position(function, site.given()), site.given())
+    return Call(by_position(function, site.given), site.given)
 
 
 def _resize_refusal(node: ir.Node) -> str | None:
@@ -85,7 +85,7 @@ def _roi_align(site: Site) -> Call:
 
 def _non_max_suppression(site: Site) -> Call:
     function = partial(regions.non_max_suppression, center_point_box=bool(site.attribute("center_point_box", 0)))
-    return Call(by_position(function, site.given()), site.given())
+    return Call(by_position(function, site.given), site.given)
 
 
 def _image_decoder(site: Site) -> Call:

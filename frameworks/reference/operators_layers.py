@@ -21,7 +21,7 @@ def _gemm(site: Site) -> Call:
         trans_a=bool(site.attribute("transA", 0)),
         trans_b=bool(site.attribute("transB", 0)),
     )
-    return Call(function, site.given())
+    return Call(function, site.given)
 
 
 def _softmax_cross_entropy(site: Site) -> Call:
@@ -30,7 +30,7 @@ def _softmax_cross_entropy(site: Site) -> Call:
         reduction=site.attribute("reduction", "mean"),
         ignore_index=site.attribute("ignore_index"),
     )
-    return Call(first(function, site.outputs), site.given())
+    return Call(first(function, site.outputs), site.given)
 
 
 def _negative_log_likelihood(site: Site) -> Call:
@@ -39,7 +39,7 @@ def _negative_log_likelihood(site: Site) -> Call:
         reduction=site.attribute("reduction", "mean"),
         ignore_index=site.attribute("ignore_index"),
     )
-    return Call(function, site.given())
+    return Call(function, site.given)
 
 
 def _batch_normalization(site: Site) -> Call:
@@ -53,9 +53,7 @@ def _batch_normalization(site: Site) -> Call:
 
 def _layer_normalization(site: Site) -> Call:
     axis, epsilon = site.attribute("axis", -1), site.attribute("epsilon", 1e-5)
-    return Call(
-        first(partial(normalization.layer_normalization, axis=axis, epsilon=epsilon), site.outputs), site.given()
-    )
+    return Call(first(partial(normalization.layer_normalization, axis=axis, epsilon=epsilon), site.outputs), site.given)
 
 
 def _lrn(site: Site) -> Call:

@@ -24,7 +24,7 @@ _DEFAULTS = {"int64": ("default_int64", -1), "float": ("default_float", -0.0), "
 def _update(function: Callable[..., tuple[Array, ...]], **defaults: Any) -> Operator:
     def make(site: Site) -> Call:
         settings = {name: site.attribute(name, default) for name, default in defaults.items()}
-        return Call(first(partial(function, **settings), site.outputs), site.given())
+        return Call(first(partial(function, **settings), site.outputs), site.given)
 
     return Operator(make)
 
@@ -32,7 +32,7 @@ def _update(function: Callable[..., tuple[Array, ...]], **defaults: Any) -> Oper
 def _momentum(site: Site) -> Call:
     settings = {name: site.attribute(name) for name in ("norm_coefficient", "alpha", "beta")}
     function = partial(updates.momentum, nesterov=site.attribute("mode") == "nesterov", **settings)
-    return Call(first(function, site.outputs), site.given())
+    return Call(first(function, site.outputs), site.given)
 
 
 def _momentum_refusal(node: ir.Node) -> str | None:

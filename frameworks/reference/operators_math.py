@@ -57,7 +57,7 @@ def _mean_refusal(node: ir.Node) -> str | None:
 
 
 def _clip(site: Site) -> Call:
-    return Call(by_position(activation.clip, site.given()), site.given())
+    return Call(by_position(activation.clip, site.given), site.given)
 
 
 def _modulo(site: Site) -> Call:
@@ -65,7 +65,7 @@ def _modulo(site: Site) -> Call:
 
 
 def _einsum(site: Site) -> Call:
-    return Call(partial(linear.einsum, equation=site.attribute("equation")), site.given())
+    return Call(partial(linear.einsum, equation=site.attribute("equation")), site.given)
 
 
 def _is_inf(site: Site) -> Call:

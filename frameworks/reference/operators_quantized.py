@@ -18,7 +18,7 @@ __all__ = ["OPERATORS"]
 
 
 def _optional(site: Site, function: Callable[..., Array]) -> Call:
-    return Call(by_position(function, site.given()), site.given())
+    return Call(by_position(function, site.given), site.given)
 
 
 def _quantize(site: Site) -> Call:

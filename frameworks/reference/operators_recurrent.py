@@ -36,7 +36,7 @@ def _recurrent(site: Site) -> Call:
         reverse=site.attribute("direction", "forward") == "reverse",
         batch_first=bool(site.attribute("layout", 0)),
     )
-    return Call(first(by_position(function, site.given()), site.outputs), site.given())
+    return Call(first(by_position(function, site.given), site.outputs), site.given)
 
 
 def _activations(node: ir.Node) -> list[str]:

@@ -43,7 +43,7 @@ def _slice(site: Site) -> Call:
 
 def _pad(site: Site) -> Call:
     function = partial(shape.pad, mode=site.attribute("mode", "constant"))
-    return Call(by_position(function, site.given()), site.given())
+    return Call(by_position(function, site.given), site.given)
 
 
 def _pad_refusal(node: ir.Node) -> str | None:
@@ -53,7 +53,7 @@ def _pad_refusal(node: ir.Node) -> str | None:
 
 def _concat(site: Site) -> Call:
     axis = site.attribute("axis")
-    return Call(lambda *values: np.concatenate(values, axis=axis), site.given())
+    return Call(lambda *values: np.concatenate(values, axis=axis), site.given)
 
 
 def _shape(site: Site) -> Call:
@@ -75,7 +75,7 @@ def _eye_like(site: Site) -> Call:
 
 def _tensor_scatter(site: Site) -> Call:
     circular = site.attribute("mode", "linear") == "circular"
-    return Call(partial(parts.tensor_scatter, axis=site.attribute("axis", -2), circular=circular), site.given())
+    return Call(partial(parts.tensor_scatter, axis=site.attribute("axis", -2), circular=circular), site.given)
 
 
 def _tensor_scatter_refusal(node: ir.Node) -> str | None:
@@ -90,7 +90,7 @@ def _split(site: Site) -> Call:
 
 
 def _trilu(site: Site) -> Call:
-    return Call(partial(shape.trilu, upper=bool(site.attribute("upper", 1))), site.given())
+    return Call(partial(shape.trilu, upper=bool(site.attribute("upper", 1))), site.given)
 
 
 _CONSTANTS = {

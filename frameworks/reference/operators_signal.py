@@ -16,7 +16,7 @@ def _dft(site: Site) -> Call:
     function = partial(
         signal.dft, inverse=bool(site.attribute("inverse", 0)), onesided=bool(site.attribute("onesided", 0))
     )
-    return Call(by_position(function, site.given()), site.given())
+    return Call(by_position(function, site.given), site.given)
 
 
 def _dft_refusal(node: ir.Node) -> str | None:
@@ -25,12 +25,12 @@ def _dft_refusal(node: ir.Node) -> str | None:
 
 def _stft(site: Site) -> Call:
     function = partial(signal.stft, onesided=bool(site.attribute("onesided", 1)))
-    return Call(by_position(function, site.given()), site.given())
+    return Call(by_position(function, site.given), site.given)
 
 
 def _mel_weights(site: Site) -> Call:
     dtype = ir.DataType(site.attribute("output_datatype", ir.DataType.FLOAT)).numpy()
-    return Call(partial(signal.mel_weights, dtype=dtype), site.given())
+    return Call(partial(signal.mel_weights, dtype=dtype), site.given)
 
 
 OPERATORS: dict[str, Operator] = {

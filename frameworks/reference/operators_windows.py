@@ -31,7 +31,7 @@ def _moved(site: Site, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _conv(site: Site) -> Call:
     function = partial(convolution.convolution, group=site.attribute("group", 1), scratch=site.scratch)
-    return Call(_moved(site, function), site.given())
+    return Call(_moved(site, function), site.given)
 
 
 def _conv_transpose(site: Site) -> Call:
@@ -49,7 +49,7 @@ def _conv_transpose(site: Site) -> Call:
             scratch=site.scratch,
         )
 
-    return Call(_moved(site, transposed), site.given())
+    return Call(_moved(site, transposed), site.given)
 
 
 def _deform_conv(site: Site) -> Call:
@@ -58,7 +58,7 @@ def _deform_conv(site: Site) -> Call:
         group=site.attribute("group", 1),
         offset_group=site.attribute("offset_group", 1),
     )
-    return Call(by_position(_moved(site, function), site.given()), site.given())
+    return Call(by_position(_moved(site, function), site.given), site.given)
 
 
 def _col2im(site: Site) -> Call:
@@ -88,7 +88,7 @@ def _max_pool_refusal(node: ir.Node) -> str | None:
 
 
 def _max_unpool(site: Site) -> Call:
-    return Call(_moved(site, pooling.max_unpool), site.given())
+    return Call(_moved(site, pooling.max_unpool), site.given)
 
 
 def _lp_pool(site: Site) -> Call:

@@ -35,6 +35,7 @@ class Site:
 
     Attributes:
         node: The node.
+        given: Positions of the inputs that are not omitted.
         constants: Constant values, known while compiling.
         scratch: The shared buffer of the network's convolutions.
         outputs: The number of outputs that are read.
@@ -44,15 +45,12 @@ class Site:
     """
 
     node: ir.Node
+    given: tuple[int, ...]
     constants: Mapping[ir.Value, Array]
     scratch: Scratch
     outputs: int
     nested: Callable[[ir.Graph], Callable[..., tuple[Any, ...]]]
     ranks: RankStatistics | None = None
-
-    def given(self) -> tuple[int, ...]:
-        """Positions of the inputs that are not omitted."""
-        return tuple(i for i, value in enumerate(self.node.inputs) if value is not None)
 
     def constant(self, position: int) -> Array | None:
         """An input's value if it is constant, else None."""
@@ -86,21 +84,21 @@ class Operator(NamedTuple):
         view: The result may share memory with the first input.
         in_place: The call takes `out=`, which may be one of its inputs.
         keeps: The results may share memory with any input, or with memory kept between calls.
-        refusal: Why a node cannot run, or None.
+        refusal: Returns why a node cannot run, or None; left out: it always can.
         exact: Short floats are passed unchanged, not as float32.
     """
 
     make: Callable[[Site], Call]
     view: bool = False
     in_place: bool = False
-    refusal: Callable[[ir.Node], str | None] = lambda node: None
+    refusal: Callable[[ir.Node], str | None] | None = None
     keeps: bool = False
     exact: bool = False
 
 
 def plain(function: Callable[..., Any], *, view: bool = False, in_place: bool = False) -> Operator:
     """An operator without attributes: the function takes the inputs in order."""
-    return Operator(lambda site: Call(function, site.given()), view=view, in_place=in_place)
+    return Operator(lambda site: Call(function, site.given), view=view, in_place=in_place)
 
 
 def configured(function: Callable[..., Any], **defaults: Any) -> Operator:
@@ -108,7 +106,7 @@ def configured(function: Callable[..., Any], **defaults: Any) -> Operator:
 
     def make(site: Site) -> Call:
         settings = {name: site.attribute(name, default) for name, default in defaults.items()}
-        return Call(partial(function, **settings), site.given())
+        return Call(partial(function, **settings), site.given)
 
     return Operator(make)
 
@@ -120,7 +118,7 @@ def with_constants(site: Site, function: Callable[..., Any], *names: str) -> Cal
         known = site.constant(position)
         if known is None:
             if position < len(site.node.inputs) and site.node.inputs[position] is not None:
-                return Call(by_position(function, site.given()), site.given())
+                return Call(by_position(function, site.given), site.given)
             continue
         bound[name] = tuple(int(number) for number in known.reshape(-1))
     return Call(partial(function, **bound), (0,))
