@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,7 @@ from deep5.core.events import Event
 from deep5.core.executors import GraphExecutor
 from deep5.core.seeds import derive_seed
 from deep5.recipe.part import Parts
-from deep5.run.assemble_executor import (
-    executor_factory,
-    framework_of,
-    made_executor,
-    numerics_warnings,
-    set_numerics,
-    set_threads,
-    written_numerics,
-)
+from deep5.run.assemble_executor import ExecutorMaker
 from deep5.run.assemble_optimizer import events_of, make_optimizer
 from deep5.run.assemble_samples import samplers
 from deep5.run.assemble_scheme import plain_scheme, wrapped
@@ -71,49 +63,32 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
     scheme = None if communicator is None else plain_scheme(parts)
     seed = parts["seed"].value
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
-    ranks = _ranks_here(communicator)
     # Dropout masks depend on the position in the batch, so every rank uses a different seed.
     noise = (
         derive_seed(seeds["noise"], "rank", communicator.rank) if communicator and communicator.rank else seeds["noise"]
     )
-    name, known, build = executor_factory(parts)
-    # Before the executor is created: some frameworks fix their threads at the first computation, and creating it starts
-    # JAX.
-    threads, warnings = None, []
-    if known is not None:
-        warnings = set_numerics(parts, known)
-        threads, more = set_threads(parts, known, ranks=ranks)
-        warnings += more
+    maker = ExecutorMaker(parts, ranks=_ranks_here(communicator))
     network = parts["model"].made(seed=seeds["weights"])
     executor = None
     if isinstance(network, Network):
         network = prepared(parts, network)
     else:
-        executor = _native_executor(parts, network, build, noise)
-        network, name = executor.network, executor.settings().get("framework", name)
+        executor = _native_executor(parts, network, maker, noise)
+        network, maker.name = executor.network, executor.settings().get("framework", maker.name)
     splits = parts["dataset"].made()
     if not isinstance(splits, Splits):
         raise parts["dataset"].not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
     train_sampler, validation, batch_size = samplers(parts, network, splits, seeds["order"], communicator)
     if executor is None:
-        executor = made_executor(parts, build, network, noise)
-    if known is None and parts["threads"].value is not None:
-        threads, warnings = set_threads(parts, framework_of(parts, executor, "threads"), ranks=ranks)
-    if known is None:
-        for key in written_numerics(parts):
-            warnings += set_numerics(parts, framework_of(parts, executor, key))
-    found = executor.settings()
-    count = found.get("threads")
-    if threads is not None and count is not None and count != threads and not warnings:
-        warnings.append(f"the run requested {threads} threads and {name} has {count}; remedy: set threads={count}")
-    warnings += numerics_warnings(parts, name, found)
-    optimizer = make_optimizer(parts, name)
+        executor = maker.make(network, noise)
+    settings = maker.settle(executor)
+    optimizer = make_optimizer(parts, maker.name)
     if communicator is not None and scheme is not None:
         scheme = wrapped(parts["scheme"], scheme, optimizer, communicator, seed)
     return Components(
-        framework=name,
+        framework=maker.name,
         executor=executor,
-        settings=found,
+        settings=settings,
         optimizer=optimizer if scheme is None else scheme,
         splits=splits,
         train_sampler=train_sampler,
@@ -122,8 +97,8 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         events=events_of(parts, optimizer),
         seeds={"run": seed, **seeds},
         noise=noise,
-        threads=threads,
-        warnings=tuple(warnings),
+        threads=maker.threads,
+        warnings=tuple(maker.warnings),
     )
 
 
@@ -137,7 +112,7 @@ def _ranks_here(communicator: Communicator | None) -> int:
     return hosts.count(hosts[communicator.rank])
 
 
-def _native_executor(parts: Parts, network: Any, build: Callable[[Any, int], Any], seed: int) -> GraphExecutor:
+def _native_executor(parts: Parts, network: Any, maker: ExecutorMaker, seed: int) -> GraphExecutor:
     """The executor of a network that does not use ONNX operators: the recipe's own function under `executor` creates
     it."""
     if parts["executor"].value is None:
@@ -150,4 +125,4 @@ def _native_executor(parts: Parts, network: Any, build: Callable[[Any, int], Any
         raise RecipeError(
             f"{parts['init'].where}'init' is for a d5.Network; remedy: load the weights in the function under 'model'"
         )
-    return made_executor(parts, build, network, seed)
+    return maker.make(network, seed)

@@ -14,15 +14,84 @@ from deep5.distributed.launch.device import rank_device
 from deep5.measuring.environment import default_threads
 from deep5.recipe.part import Parts
 
-__all__ = [
-    "executor_factory",
-    "framework_of",
-    "made_executor",
-    "numerics_warnings",
-    "set_numerics",
-    "set_threads",
-    "written_numerics",
-]
+__all__ = ["ExecutorMaker", "executor_factory", "written_numerics"]
+
+
+class ExecutorMaker:
+    """Makes the executor of a recipe, with the recipe's threads and numerics.
+
+    Args:
+        parts: The recipe's parts, by key.
+        ranks: Processes on this machine that train together.
+
+    Attributes:
+        name: Name of the framework.
+        threads: The requested number of threads; None if the framework keeps its own setting.
+        warnings: What differs from the recipe's settings so far.
+    """
+
+    def __init__(self, parts: Parts, *, ranks: int = 1) -> None:
+        self._parts, self._ranks = parts, ranks
+        self.name, self._known, self._build = executor_factory(parts)
+        self.threads: int | None = None
+        self.warnings: list[str] = []
+        # Before the executor is created: some frameworks fix their threads at the first computation, and creating it
+        # starts JAX.
+        if self._known is not None:
+            self.warnings += _set_numerics(parts, self._known)
+            self._set_threads(self._known)
+
+    def make(self, network: Any, seed: int) -> GraphExecutor:
+        """Create the executor of a network.
+
+        Raises:
+            RecipeError: The recipe's component does not return an executor.
+        """
+        executor = self._build(network, seed)
+        if not isinstance(executor, GraphExecutor):
+            key = "framework" if self._parts["executor"].value is None else "executor"
+            raise self._parts[key].not_a(executor, "a callable that returns a d5.GraphExecutor")
+        return executor
+
+    def settle(self, executor: GraphExecutor) -> Mapping[str, Any]:
+        """Apply what the recipe sets if only the executor reports its framework, and compare the settings.
+
+        Returns:
+            The settings that the executor reports.
+
+        Raises:
+            RecipeError: The recipe sets threads or numerics, and the executor's framework does not support that.
+        """
+        parts = self._parts
+        if self._known is None:
+            if parts["threads"].value is not None:
+                self._set_threads(_framework_of(parts, executor, "threads"))
+            for key in written_numerics(parts):
+                self.warnings += _set_numerics(parts, _framework_of(parts, executor, key))
+        found = executor.settings()
+        count = found.get("threads")
+        if self.threads is not None and count is not None and count != self.threads and not self.warnings:
+            self.warnings.append(
+                f"the run requested {self.threads} threads and {self.name} has {count}; remedy: set threads={count}"
+            )
+        self.warnings += _numerics_warnings(parts, self.name, found)
+        return found
+
+    def _set_threads(self, known: Framework) -> None:
+        """Set the threads to the recipe's number, or to the common default if the recipe does not set it."""
+        requested = self._parts["threads"].value
+        threads = default_threads(known.thread_variable, ranks=self._ranks) if requested is None else requested
+        if threads is None:
+            return
+        try:
+            known.set_threads(threads)
+        except Deep5Error as error:
+            if requested is not None:
+                raise RecipeError(f"{self._parts['threads'].where}'threads': {error}") from error
+            # An earlier run in this process, or the user's code, set the threads first, and the recipe requests no
+            # number.
+            self.warnings.append(f"the number of threads is not the default: {error}")
+        self.threads = threads
 
 
 def executor_factory(parts: Parts) -> tuple[str, Framework | None, Callable[[Any, int], Any]]:
@@ -52,20 +121,7 @@ def executor_factory(parts: Parts) -> tuple[str, Framework | None, Callable[[Any
     return name, known, lambda network, seed: parts["executor"].make(made, network, device=place, seed=seed)
 
 
-def made_executor(parts: Parts, build: Callable[[Any, int], Any], network: Any, seed: int) -> GraphExecutor:
-    """Create the executor of the network.
-
-    Raises:
-        RecipeError: The recipe's component does not return an executor.
-    """
-    executor = build(network, seed)
-    if not isinstance(executor, GraphExecutor):
-        key = "framework" if parts["executor"].value is None else "executor"
-        raise parts[key].not_a(executor, "a callable that returns a d5.GraphExecutor")
-    return executor
-
-
-def framework_of(parts: Parts, executor: GraphExecutor, key: str) -> Framework:
+def _framework_of(parts: Parts, executor: GraphExecutor, key: str) -> Framework:
     """The framework of an executor that the recipe's own function created, by the name that the executor reports."""
     name = executor.settings().get("framework")
     if isinstance(name, str) and name.partition(":")[0] in registered("frameworks"):
@@ -99,32 +155,7 @@ def _registered(where: str, name: str) -> Framework:
         raise RecipeError(f"{where}{error}") from error
 
 
-def set_threads(parts: Parts, known: Framework, *, ranks: int = 1) -> tuple[int | None, list[str]]:
-    """Set the framework's threads to the recipe's number, or to the common default if the recipe does not set it.
-
-    Args:
-        parts: The recipe's parts, by key; they contain the number of threads.
-        known: The framework.
-        ranks: Processes on this machine that train together.
-
-    Returns:
-        The requested number, None if the framework keeps its own setting; and warnings.
-    """
-    requested = parts["threads"].value
-    threads = default_threads(known.thread_variable, ranks=ranks) if requested is None else requested
-    if threads is None:
-        return None, []
-    try:
-        known.set_threads(threads)
-    except Deep5Error as error:
-        if requested is not None:
-            raise RecipeError(f"{parts['threads'].where}'threads': {error}") from error
-        # An earlier run in this process, or the user's code, set the threads first, and the recipe requests no number.
-        return threads, [f"the number of threads is not the default: {error}"]
-    return threads, []
-
-
-def set_numerics(parts: Parts, known: Framework) -> list[str]:
+def _set_numerics(parts: Parts, known: Framework) -> list[str]:
     """Set the recipe's numerics on an accelerator's framework; on the host there is nothing to set.
 
     Returns:
@@ -155,7 +186,7 @@ def _on_host(parts: Parts) -> bool:
     return device(place).kind == "cpu"
 
 
-def numerics_warnings(parts: Parts, name: str, found: Mapping[str, Any]) -> list[str]:
+def _numerics_warnings(parts: Parts, name: str, found: Mapping[str, Any]) -> list[str]:
     """Warnings on settings that the framework has but the recipe does not allow; allowed settings need not be used."""
     warnings = []
     if parts["deterministic"].value and found.get("deterministic") is False:
