@@ -91,8 +91,8 @@ def describe_system() -> dict[str, Any]:
         `host`; `cpu` (`model`, `vendor`, `architecture`, `physical_cores`, `logical_cores`, `clock_mhz`); `affinity`,
         the processors this process may use; `memory_bytes` (`total`, `available`); `load_average` over 1, 5 and 15
         minutes; `accelerators`, one dictionary each, and `accelerators_error`, why they could not be listed.
-        Unavailable values are None. The first call takes one or two seconds, because it looks up the processor model
-        once.
+        Unavailable values are None. The processor model is looked up once; where Linux does not list it, that takes one
+        or two seconds.
     """
     import psutil
 
@@ -218,14 +218,25 @@ def info() -> dict[str, Any]:
 
 @cache
 def _cpu() -> dict[str, Any]:
-    import cpuinfo
+    model, vendor = _listed_cpu()
+    if model is None or vendor is None:
+        # It starts a process, which takes about a second.
+        import cpuinfo
 
-    found = cpuinfo.get_cpu_info()
-    return {
-        "model": found.get("brand_raw") or platform.processor() or None,
-        "vendor": found.get("vendor_id_raw"),
-        "architecture": platform.machine(),
-    }
+        found = cpuinfo.get_cpu_info()
+        model, vendor = found.get("brand_raw") or platform.processor() or None, found.get("vendor_id_raw")
+    return {"model": model, "vendor": vendor, "architecture": platform.machine()}
+
+
+def _listed_cpu() -> tuple[str | None, str | None]:
+    """The processor's model and vendor as Linux lists them, and as py-cpuinfo reads them there; None if unlisted."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return None, None
+    model = re.search(r"^model name\s*:[ \t]*(\S.*?)\s*$", text, re.MULTILINE)
+    vendor = re.search(r"^vendor_id\s*:[ \t]*(\S.*?)\s*$", text, re.MULTILINE)
+    return (None if model is None else model[1]), (None if vendor is None else vendor[1])
 
 
 def _distributions() -> list[tuple[str, str]]:

@@ -53,6 +53,15 @@ def test_the_model_of_the_processor_is_looked_up_once(system: dict[str, object],
     assert environment.describe_system()["cpu"]["model"] == system["cpu"]["model"]
 
 
+def test_the_processor_is_the_one_that_py_cpuinfo_reads(system: dict[str, object], monkeypatch) -> None:
+    import cpuinfo
+
+    found = cpuinfo.get_cpu_info()
+    assert (system["cpu"]["model"], system["cpu"]["vendor"]) == (found["brand_raw"], found.get("vendor_id_raw"))
+    monkeypatch.setattr(environment, "_listed_cpu", lambda: (None, None))
+    assert environment._cpu.__wrapped__() == environment._cpu()
+
+
 def test_the_software_is_what_is_installed(monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("XLA_FLAGS", "--xla_x")
