@@ -1,4 +1,8 @@
-"""The honest folders that the tests of `deep5 audit` start from: one per kind of result, made by deep5."""
+"""The honest folders that the tests of `deep5 audit` start from: one per kind of result, made by deep5.
+
+They are committed in `tests/audit/honest`, without large pictures and the recipe of deep5's own that tests add;
+`python tests/audit/honest_results.py` makes them again.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,7 @@ MUTABLE = {"frameworks": "reference", "threads": 1, "rounds": 8, "pictures": Fal
 METRICS = [(d5.OperatorTime(), None), (d5.OperatorCoverage(), None)]
 """
 RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0 = "run", "set", "study", "quick", "rigorous", "level0"
+HONEST = Path(__file__).with_name("honest")
 
 
 def make(out: Path) -> None:
@@ -130,3 +135,12 @@ def many_rounds(one: Path, path: Path) -> None:
     shutil.copy(one / "recipe.py", path / "recipe.py")
     (path / "comparison.json").write_text(json.dumps(document))
     (path / "samples.csv").write_text(round_samples_text(made))
+
+
+if __name__ == "__main__":
+    shutil.rmtree(HONEST, ignore_errors=True)
+    HONEST.mkdir()
+    make(HONEST)
+    for file in (*HONEST.glob("study/*.html"), *HONEST.glob("study/*.png"), HONEST / QUICK / "recipe.py"):
+        file.unlink()
+    (HONEST / RIGOROUS / "recipe.py").unlink()

@@ -17,11 +17,9 @@ from typing import Any
 
 import honest_results
 import pytest
-from honest_results import LEVEL0, QUICK, RECIPE, RIGOROUS, RUN, SET, STUDY
+from honest_results import HONEST, LEVEL0, QUICK, RECIPE, RIGOROUS, RUN, SET, STUDY
 
-import deep5
 import deep5 as d5
-import kept
 from deep5.audit import audit
 from deep5.audit.finding import Ledger
 from deep5.audit.settings import check_set
@@ -32,28 +30,21 @@ from deep5.core.errors import RunFailed, UsageError
 from deep5.measuring.calibration import Calibration
 from deep5.measuring.environment import environment_hash
 from deep5.recipe.recipe import load_recipe
+from deep5.recipes import digits_lenet
 from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from deep5.run.execute import execute
 from deep5.training.checkpointer import Checkpointer
-from staging import ROOMS
 
 Doctor = Callable[[Path], None]
 
 
 @pytest.fixture(scope="session")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder per kind of result, made once by the current sources of deep5; read only."""
-    package = Path(deep5.__file__).parent
-    sources = [Path(honest_results.__file__), *package.rglob("*.py")]
-    sources += [path for room in ROOMS for path in (package.parent / room).rglob("*.py")]
-    return kept.folder(
-        "honest",
-        honest_results.make,
-        tmp_path_factory.mktemp("honest"),
-        sources=sorted(sources),
-        packages=("numpy", "onnx", "onnxruntime"),
-    )
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder per kind of result, made now; read only."""
+    folder = tmp_path_factory.mktemp("honest")
+    honest_results.make(folder)
+    return folder
 
 
 # How a result is doctored --------------------------------------------------------------------------------------------
@@ -960,18 +951,24 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
 
 
 @pytest.fixture
-def given(honest: Path, tmp_path: Path) -> Callable[[str], Path]:
+def given(tmp_path: Path) -> Callable[[str], Path]:
     """A copy of one of the honest folders."""
 
     def copy(kind: str) -> Path:
-        return Path(shutil.copytree(honest / kind, tmp_path / kind))
+        folder = Path(shutil.copytree(HONEST / kind, tmp_path / kind))
+        if kind in (QUICK, RIGOROUS):
+            shutil.copy(digits_lenet.__file__, folder / "recipe.py")
+        return folder
 
     return copy
 
 
 @pytest.mark.parametrize("kind", [RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0])
-def test_honest_results_pass(honest: Path, kind: str) -> None:
-    report = audit([honest / kind])
+@pytest.mark.parametrize("when", ["committed", pytest.param("made now", marks=pytest.mark.slow)])
+def test_honest_results_pass(
+    when: str, kind: str, given: Callable[[str], Path], request: pytest.FixtureRequest
+) -> None:
+    report = audit([given(kind) if when == "committed" else request.getfixturevalue("made") / kind])
     assert [str(finding) for finding in report.findings] == []
     assert report
     assert report.checks > 20
@@ -1288,7 +1285,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         audit([])
 
 
-def test_a_folder_of_folders_is_a_set(honest: Path, given: Callable[[str], Path]) -> None:
+def test_a_folder_of_folders_is_a_set(given: Callable[[str], Path]) -> None:
     folder = given(SET)
     one, other = sorted(folder.iterdir())
     assert audit([one, other, one]).folders == 2
@@ -1296,8 +1293,8 @@ def test_a_folder_of_folders_is_a_set(honest: Path, given: Callable[[str], Path]
     assert not audit([folder])
 
 
-def test_the_command(honest: Path, given: Callable[[str], Path], deep5: Any) -> None:
-    fine = deep5("audit", str(honest / RUN), str(honest / QUICK))
+def test_the_command(given: Callable[[str], Path], deep5: Any) -> None:
+    fine = deep5("audit", str(HONEST / RUN), str(given(QUICK)))
     assert fine.status == 0
     assert fine.out.splitlines()[-1].startswith("2 folders, ")
     assert "not re-checked, 1 time: the hash of the initial weights" in fine.out
@@ -1310,7 +1307,7 @@ def test_the_command(honest: Path, given: Callable[[str], Path], deep5: Any) -> 
     told = json.loads(deep5("audit", "--json", str(folder)).out)
     assert [row["rule"] for row in told["findings"]] == [9]
     assert not told["passed"]
-    assert deep5("audit", "--quiet", str(honest / RUN)).out == ""
+    assert deep5("audit", "--quiet", str(HONEST / RUN)).out == ""
     assert deep5("audit", str(folder / "none")).status == 2
 
 
