@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import browser
+import forked
 import kept
 import processors
 from command import deep5  # noqa: F401 - a fixture
@@ -113,6 +116,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             own.bit_generator.state = np.random.default_rng(zlib.crc32(_name(item).encode())).bit_generator.state
     if item.get_closest_marker("gpu") and not processors.any_listed():
         pytest.skip("no framework finds a graphics processor on this machine")
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    """Fork the Python processes that the module's tests start from one that has imported the frameworks."""
+    forked.server()  # its start counts towards no test's time limit
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(subprocess, "Popen", forked.Popen)
+        yield
 
 
 def _require(name: str) -> None:

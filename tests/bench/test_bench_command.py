@@ -31,6 +31,8 @@ from deep5.operators.native import NativeOperator
 from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 FILE = """
 import os, signal, sys, time
 from textwrap import dedent

@@ -34,6 +34,8 @@ from deep5.run.collectives import Collectives
 from deep5.run.execute import execute, execute_as_rank
 from deep5.run.ranks import run_with_ranks
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 NAME = "distributed_collectives"
 FIXED = {"collective": "all_reduce", "sizes": "64,4K", "algorithms": "ring,library", "rounds": 6, "launcher": "threads"}
 METRICS = [(d5.RightResults(), 100), (d5.BusBandwidth("ring"), None), (d5.CollectiveLatency("ring"), None)]

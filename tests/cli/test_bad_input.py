@@ -20,6 +20,8 @@ from command import Answer, Command
 from deep5.core.errors import NetworkError
 from deep5.networks import Network, lenet, lstm, mlp, resnet18_small, transformer
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 RECIPE = """\
 import deep5 as d5
 

@@ -10,6 +10,8 @@ import pytest
 
 from command import Command
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 FILE = """
 import numpy as np
 import deep5 as d5

@@ -31,6 +31,8 @@ from deep5.distributed.collectives.pipeline import pipeline
 from deep5.distributed.communicators.threads import run_in_threads
 from deep5.results.samples_file import read_samples
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 OPS = ("sum", "max", "min", "prod")
 NAMES = tuple(ALGORITHMS)
 MACHINE = Machine(latency_s=5e-6, gap_s_byte=2e-10, reduction_s_byte=1e-10)

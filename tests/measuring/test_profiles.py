@@ -26,6 +26,8 @@ from deep5.results.study.folder import StudyFolder, load_study_folder
 from deep5.results.time_to_target import Reached, Target, median_to_target, parse_target, summary, time_to_target
 from deep5.study.study import run_study
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 INF = math.inf
 
 

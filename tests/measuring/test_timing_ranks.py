@@ -37,6 +37,8 @@ from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.uci_digits import digits
 from ranks import mpi_launcher
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SIDES = ("candidate_time", "baseline_time", "baseline_again_time")
 
 RECIPE = """

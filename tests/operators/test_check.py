@@ -20,6 +20,8 @@ from deep5.networks.judge import ConformanceError
 from deep5.training.check import check_optimizer
 from deep5.training.rule import UpdateRule
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 XP = d5.array_namespace
 
 RULES = {

@@ -24,6 +24,8 @@ from deep5.operators.checks.heat_map import heat_map
 from deep5.operators.checks.report import OperatorReport, Row
 from operators_right import LOG, RIGHT, TANH, Gather, IPow, MatMul, Max, Polar, ReLU, Sum, Unary, constant, normal
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 X = [constant(0, 3, 4)]
 
 

@@ -18,6 +18,8 @@ from deep5.operators.checks.inputs import LAYOUTS
 from deep5.operators.checks.report import OperatorReport
 from operators_right import RIGHT, IPow, MatMul, ReLU, Unary, constant, normal
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 X = [constant(0, 3, 4)]
 
 

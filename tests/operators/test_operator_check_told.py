@@ -18,6 +18,8 @@ from deep5.operators.check import check_forward, check_gradient
 from deep5.operators.checks.heat_map import heat_map
 from deep5.operators.checks.inputs import without_elements
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 X = np.random.default_rng(0).standard_normal((3, 4))
 
 

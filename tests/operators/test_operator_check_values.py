@@ -23,6 +23,8 @@ from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.threads import check_threads
 from deep5.operators.checks.tolerance import LEGEND
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 4))
 Specs = tuple[d5.TensorSpec, ...]

@@ -11,6 +11,8 @@ import pytest
 
 from deep5.core.plugins import registered
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 # Those with a STUDY are run by test_study_ranks.py, and those that train nothing by test_recipe_collectives.py.
 OTHERS = ("_study", "_strong", "_weak", "_collectives")
 SCHEMES = sorted(

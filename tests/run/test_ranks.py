@@ -23,6 +23,8 @@ from deep5.results.store import result_folders
 from deep5.training.checkpointer import checkpoints
 from ranks import mpi_launcher, under_mpi
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 RECIPE = """
 import deep5 as d5
 

@@ -25,6 +25,8 @@ from deep5.results.store import result_folders
 from deep5.training import interruption
 from deep5.training.checkpointer import checkpoints
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 RECIPE = Path(__file__).parents[1] / "support" / "resume_recipe.py"
 STEPS = 12 * 14
 # Of samples.csv, the metrics that do not depend on a clock.

@@ -39,6 +39,8 @@ from deep5.run.execute import execute
 from deep5.trained.evaluate import evaluate_result
 from deep5.training.datasets.uci_digits import digits
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 EACH = pytest.mark.parametrize("framework", ["reference", "pytorch"])
 

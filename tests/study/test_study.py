@@ -49,6 +49,8 @@ from deep5.results.study.resumption import DIRTY, source_note
 from deep5.results.time_to_target import Target, parse_target
 from deep5.study.study import _remedy, run_study
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def command() -> None:

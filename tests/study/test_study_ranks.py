@@ -31,6 +31,8 @@ from deep5.results.time_to_target import Target
 from deep5.study.processors import share_processors
 from deep5.study.study import run_study
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 RECIPE = """
 import os
 import signal

@@ -15,6 +15,8 @@ from time import monotonic
 
 import psutil
 
+import forked
+
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
@@ -78,9 +80,7 @@ def _run(commands: list[list[str]], timeout_s: float) -> list[Ended]:
                 # Files, not pipes: no reader is necessary while they run, and their leftover processes keep none open.
                 place = Path(folder, str(number))
                 with place.with_suffix(".out").open("wb") as out, place.with_suffix(".err").open("wb") as err:
-                    process = subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
-                    )
+                    process = forked.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment)
                 started.append((process, place))
             deadline = monotonic() + timeout_s
             alive = [process for process, _ in started if not _ends(process, deadline)]

@@ -27,6 +27,8 @@ from deep5.core.plugins import install_command, load
 from deep5.training import loggers, tensorboard_logger
 from deep5.training.datasets.class_templates import synthetic
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SCHEDULES = {"lr": d5.Polynomial(0.5), "momentum": 0.5}
 EPOCHS, STEPS = 3, 4
 
