@@ -19,15 +19,16 @@ import pytest
 import browser
 import forked
 import kept
+import longest
 import processors
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
 # From this number of cases on a function has a daily sample; and the seed that draws it.
 _FAMILY, _SEED = 12, 0
-# The seconds that the daily cases of a long function may take; at least one case runs.
-_DAILY_S = 12.0
-# Shared modules that draw random numbers.
+# Of a function in tests/long_tests.txt as many cases run every day as take so many seconds, and at least one.
+_DAILY_S = 4.0
+# What tests share to draw numbers.
 _DRAWING = ("executor_cases", "operator_cases", "operators_right", "tracing_cases")
 
 # Some frameworks fix their threads at start, once per process: one thread, here and in processes that tests start.
@@ -78,19 +79,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow all but a sample of the cases of long functions, and of functions with at least `_FAMILY` cases.
 
-    `make test-all` runs the other three of four cases, drawn by their names, and more of a long function where the
-    drawn cases exceed `_DAILY_S`. Tests marked `daily` run every day.
+    Of a family three of four cases are left to `make test-all`, drawn by their names, and of every function that takes
+    long what takes more than `_DAILY_S` together; one case stays. What is marked `daily` runs every day, and nothing
+    of the functions in tests/not_daily.txt.
     """
-    long = _long_tests()
+    long, never = _long_tests(), set(_lines("not_daily.txt"))
     families: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if not any(map(item.get_closest_marker, ("slow", "gpu", "daily"))):
             families[item.nodeid.partition("[")[0]].append(item)
     for name, cases in families.items():
-        if len(cases) >= _FAMILY or name in long:
+        if len(cases) >= _FAMILY or name in long or name in never:
             numbers = {item.nodeid: zlib.crc32(f"{_SEED} {_name(item)}".encode()) for item in cases}
-            drawn = sorted(number for number in numbers.values() if number % 4 == 0)
-            daily = set(drawn[: max(1, int(_DAILY_S / long[name])) if name in long else None])
+            # A fourth is drawn first, so that a shorter sample is a part of a longer one.
+            order = sorted(numbers.values(), key=lambda number: (number % 4 != 0, number))
+            drawn = len(cases) if len(cases) < _FAMILY else sum(number % 4 == 0 for number in order)
+            fit = int(_DAILY_S / long[name].mean) if name in long else drawn
+            daily = set() if name in never else set(order[: max(1, min(drawn, fit))])
             for item in cases:
                 if numbers[item.nodeid] not in daily:
                     item.add_marker(pytest.mark.slow)
@@ -102,10 +107,14 @@ def _name(item: pytest.Item) -> str:
     return f"tests/{Path(file).name}::{rest}"
 
 
-def _long_tests() -> dict[str, float]:
-    """Seconds of the longest case of each long function, as the last complete run measured it."""
-    lines = (Path(__file__).parent / "long_tests.txt").read_text().splitlines()
-    return {name: float(seconds) for seconds, name in (line.split() for line in lines)}
+def _long_tests() -> dict[str, longest.Took]:
+    """Of the functions that take long, the seconds that the last complete run measured."""
+    return longest.read(_lines("long_tests.txt"))
+
+
+def _lines(name: str) -> list[str]:
+    """The lines of a file in this folder."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import counts
 import longest
 
@@ -56,13 +58,25 @@ def test_the_committed_page_has_no_failures() -> None:
 
 
 def test_a_long_function_stays_listed_until_it_runs_again_or_is_gone(tmp_path: Path) -> None:
-    file = junit(tmp_path, "all.xml", ("test_counts", "test_quick[1]", 0.1, ""), ("test_a", "test_slow[2]", 3.5, ""))
+    cases = [("test_counts", "test_quick[1]", 0.1, ""), ("test_a", "test_slow[2]", 3.5, "")]
+    cases += [("test_a", f"test_many[{number}]", 0.25 * number, "") for number in range(1, 13)]
+    file = junit(tmp_path, "all.xml", *cases, ("test_a", "test_few[1]", 2.9, ""))
     here = f"tests/project/{Path(__file__).name}"
     kept = f"{here}::test_a_part_replaces_its_own_rows_only"
     before = [
-        f"4.0 {here}::test_quick",
-        f"5.0 {kept}",
-        f"9.0 {here}::test_that_is_no_more",
-        "7.0 tests/test_gone.py::test_x",
+        f"4.0 4.00 {here}::test_quick",
+        f"5.0 2.50 {kept}",
+        f"9.0 9.00 {here}::test_that_is_no_more",
+        "7.0 7.00 tests/test_gone.py::test_x",
     ]
-    assert longest.longest([file], before) == [f"5.0 {kept}", "3.5 tests/test_a.py::test_slow"]
+    many = "3.0 1.62 tests/test_a.py::test_many"
+    assert longest.longest([file], before) == [f"5.0 2.50 {kept}", many, "3.5 3.50 tests/test_a.py::test_slow"]
+    cases = [("test_a", f"test_many[{number}]", 0.5, "") for number in range(8)]
+    assert longest.longest([junit(tmp_path, "all.xml", *cases)], []) == ["0.5 0.50 tests/test_a.py::test_many"]
+    assert longest.longest([junit(tmp_path, "all.xml", *cases[1:])], []) == []
+
+
+@pytest.mark.parametrize("name", ["long_tests.txt", "not_daily.txt"])
+def test_every_listed_function_is_there(name: str) -> None:
+    lines = (Path(__file__).parents[1] / name).read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not longest.is_there(line.split()[-1])] == []
