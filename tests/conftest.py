@@ -80,10 +80,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow all but a sample of the cases of long functions, and of functions with at least `_FAMILY` cases.
 
     Of a family three of four cases are left to `make test-all`, drawn by their names, and of every function that takes
-    long what takes more than `_DAILY_S` together; one case stays. What is marked `daily` runs every day, and nothing
-    of the functions in tests/not_daily.txt.
+    long what takes more than `_DAILY_S` together; one case stays. What is marked `daily` runs every day, and so do the
+    cases that catch the faults of tests/mutants.txt; of the functions in tests/not_daily.txt nothing does.
     """
     long, never = _long_tests(), set(_lines("not_daily.txt"))
+    catching = {line.partition(" ")[2] for line in _lines("mutants.txt") if line.startswith("test: ")}
     families: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if not any(map(item.get_closest_marker, ("slow", "gpu", "daily"))):
@@ -97,7 +98,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             fit = int(_DAILY_S / long[name].mean) if name in long else drawn
             daily = set() if name in never else set(order[: max(1, min(drawn, fit))])
             for item in cases:
-                if numbers[item.nodeid] not in daily:
+                if numbers[item.nodeid] not in daily and item.nodeid not in catching:
                     item.add_marker(pytest.mark.slow)
 
 

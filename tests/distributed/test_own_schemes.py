@@ -22,8 +22,6 @@ from deep5.run.assemble import assemble
 from pipeline_cases import batch, executor, network
 from scheme_cases import rows_of, trained
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 OWN = '''
 import numpy as np
 
