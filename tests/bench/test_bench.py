@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from deep5.bench import measure as bench_measure
 from deep5.bench.agreement import Results, difference, tolerances
 from deep5.bench.candidates import Candidate, prepare
 from deep5.bench.measure import _thread_warnings, measure, measure_here
@@ -43,6 +44,8 @@ from deep5.recipe.recipe import Recipe
 from deep5.results.result import load
 from deep5.results.schema import schema
 from deep5.run.execute import execute
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 ENGINE = "pytorch"
 
@@ -114,9 +117,18 @@ def plan(**changes: Any) -> Plan:
 
 @pytest.fixture(autouse=True)
 def quick_roofline(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Measuring the machine's peaks takes a second: most tests use one measurement."""
+    """The machine's peaks take seconds to measure: most tests take NumPy's, which were measured once."""
     if "real_roofline" not in request.keywords and "real_roofline" not in request.node.name:
         monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names: _peaks())
+        monkeypatch.setattr("deep5.bench.measure._PROGRAM", PROGRAM)
+
+
+# What a fresh process runs, with NumPy's peaks too.
+PROGRAM = bench_measure._PROGRAM.replace(
+    "from deep5.bench.measure import main;",
+    "from deep5.bench import measure; from deep5.operators.roofline import numpy_roofline; "
+    "measure.peaks = lambda plan, names: numpy_roofline(plan.threads); main = measure.main;",
+)
 
 
 def _peaks(found: list[Roofline] = []) -> Roofline:  # noqa: B006 - measured once
@@ -332,6 +344,8 @@ def test_the_peak_is_that_of_onnx_runtime_too_whoever_is_timed(
 
 def test_a_peak_with_other_threads_or_without_the_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deep5.bench.peaks.PRODUCT", 128)
+    for module in ("deep5.measuring.loops", "deep5.operators.roofline"):
+        monkeypatch.setattr(f"{module}.last_level_cache_bytes", lambda: 1 << 20)
     engine = framework("onnxruntime")
     for error in (UsageError("threads are fixed"), MissingDependency("not installed")):
 

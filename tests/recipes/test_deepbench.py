@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -13,19 +14,19 @@ import pytest
 
 from deep5.bench import measure as measuring
 from deep5.bench import series as timed
-from deep5.bench.plan import Plan, workloads
+from deep5.bench.plan import workloads
 from deep5.bench.recipe import check_operators, plan_of
 from deep5.bench.record import OPERATORS
 from deep5.core.errors import UsageError
 from deep5.core.plugins import registered
 from deep5.operators import problems
-from deep5.operators.roofline import Roofline, numpy_roofline
 from deep5.operators.zoo.problems import BATCHES
 from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.keys import WORKLOAD
 from deep5.recipe.recipe import load_recipe
 from deep5.recipes.deepbench import MUTABLE
 from deep5.run.execute import execute
+from quick_peaks import quick_peaks as peaks_of_numpy
 
 RECIPES = ("deepbench_conv", "deepbench_gemm", "deepbench_rnn")
 FRAMEWORKS = MUTABLE["frameworks"]
@@ -33,13 +34,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "operators.md"
 
 
 @pytest.fixture
-def quick_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only NumPy's peak: those of six frameworks take seconds, and no test here checks a share."""
-
-    def numpy_alone(plan: Plan, names: Any) -> Roofline:
-        return numpy_roofline(plan.threads, plan.dtype)
-
-    monkeypatch.setattr(measuring, "peaks", numpy_alone)
+def quick_peaks() -> Iterator[None]:
+    """No share of a peak is judged here."""
+    with peaks_of_numpy():
+        yield
 
 
 @pytest.mark.parametrize("name", [*RECIPES, "convolution_algorithms", "layer_batches", "matmul_batches"])

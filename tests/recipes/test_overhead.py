@@ -22,6 +22,9 @@ from deep5.recipe.registered import recipe_names
 from deep5.results.result import Result, load
 from deep5.run.code import make_candidate
 from deep5.run.execute import execute, execute_as_rank
+from quick_peaks import quick_peaks
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 RECIPES = recipe_names()
 OVERHEAD = [name for name in RECIPES if name.startswith("overhead_")]
@@ -95,7 +98,8 @@ def test_every_recipe_runs_at_its_smoke_size(name: str, tmp_path: Path) -> None:
     if smallest.ranks is not None:
         result = by_command(name, tmp_path, "--size", "smoke")
     elif smallest.kind in (OPERATORS, CODE) or smallest.value("scheme") is None:
-        result = execute(smallest, out=tmp_path)
+        with quick_peaks():
+            result = execute(smallest, out=tmp_path)
     else:
         result = run_in_threads(2, lambda ranks: execute_as_rank(smallest, ranks, out=tmp_path))[0]
     assert result is not None

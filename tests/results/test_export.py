@@ -38,6 +38,7 @@ from deep5.results.result import load
 from deep5.results.round_samples import read_round_samples, round_samples_text
 from deep5.results.samples_file import SampleRow, samples_text
 from deep5.run.execute import execute
+from quick_peaks import quick_peaks
 
 RULESETS = ("1.0.0", "3.0.0", "5.0.0")
 
@@ -60,7 +61,8 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of level 0."""
     settings = {"frameworks": ["reference"], "take": 2, "pictures": False}
     recipe = load_recipe("deepbench_gemm").at_size("smoke").with_settings(settings)
-    return execute(recipe, out=tmp_path_factory.mktemp("operators"), quiet=True).folder
+    with quick_peaks():
+        return execute(recipe, out=tmp_path_factory.mktemp("operators"), quiet=True).folder
 
 
 @pytest.fixture(scope="module")
