@@ -18,8 +18,8 @@ from deep5.core.errors import MissingDependency, NetworkError, Unsupported
 from fuzzing import fuzz
 from fuzzing_models import write_models
 
-# Cases in a daily run, and in `make test-all`: those of TensorFlow and JAX are traced or compiled.
-DAILY = {"reference": 300, "onnxruntime": 200, "pytorch": 250, "tensorflow": 80, "jax": 80}
+# Cases a day, and in `make test-all`: those of TensorFlow and JAX are traced or compiled.
+DAILY = {"reference": 150, "onnxruntime": 100, "pytorch": 125, "tensorflow": 50, "jax": 50}
 LONG = {"reference": 10_000, "onnxruntime": 6000, "pytorch": 8000, "tensorflow": 2000, "jax": 2000}
 FRAMEWORKS = sorted(DAILY)
 
