@@ -1,6 +1,6 @@
 """The honest folders that the tests of `deep5 audit` start from: one per kind of result, made by deep5.
 
-They are committed in `tests/audit/honest`, without large pictures and the recipe of deep5's own that tests add;
+They are committed in `tests/audit/honest`, without large pictures and the digits recipe, which tests add;
 `python tests/audit/honest_results.py` makes them again.
 """
 

@@ -35,7 +35,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "operators.md"
 
 @pytest.fixture
 def quick_peaks() -> Iterator[None]:
-    """No share of a peak is judged here."""
+    """No test here checks a share of a peak."""
     with peaks_of_numpy():
         yield
 

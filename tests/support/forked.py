@@ -73,7 +73,7 @@ def run(
     """
     words = [sys.executable, *arguments]
     environment = {**os.environ, **dict.fromkeys(_ONE, "1")}
-    # Files, not pipes: what the program leaves behind holds none open.
+    # Files, not pipes: processes that the program leaves hold none open.
     with tempfile.TemporaryFile("w+b") as out, tempfile.TemporaryFile("w+b") as err:
         with Popen(words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process:
             try:

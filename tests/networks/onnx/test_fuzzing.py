@@ -18,7 +18,7 @@ from deep5.core.errors import MissingDependency, NetworkError, Unsupported
 from fuzzing import fuzz
 from fuzzing_models import write_models
 
-# Cases a day, and in `make test-all`: those of TensorFlow and JAX are traced or compiled.
+# Cases in a daily run, and in `make test-all`: those of TensorFlow and JAX are traced or compiled.
 DAILY = {"reference": 150, "onnxruntime": 100, "pytorch": 125, "tensorflow": 50, "jax": 50}
 LONG = {"reference": 10_000, "onnxruntime": 6000, "pytorch": 8000, "tensorflow": 2000, "jax": 2000}
 FRAMEWORKS = sorted(DAILY)
