@@ -27,7 +27,7 @@ _CACHE = pytest.StashKey[str]()
 # From this number of cases on a function has a daily sample; and the seed that draws it.
 _FAMILY, _SEED = 12, 0
 # Of a function in tests/long_tests.txt as many cases run every day as take so many seconds, and at least one.
-_DAILY_S = 4.0
+_DAILY_S = 3.0
 # What tests share to draw numbers.
 _DRAWING = ("executor_cases", "operator_cases", "operators_right", "tracing_cases")
 

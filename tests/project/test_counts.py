@@ -71,7 +71,7 @@ def test_a_long_function_stays_listed_until_it_runs_again_or_is_gone(tmp_path: P
     ]
     many = "3.0 1.62 tests/test_a.py::test_many"
     assert longest.longest([file], before) == [f"5.0 2.50 {kept}", many, "3.5 3.50 tests/test_a.py::test_slow"]
-    cases = [("test_a", f"test_many[{number}]", 0.5, "") for number in range(8)]
+    cases = [("test_a", f"test_many[{number}]", 0.5, "") for number in range(6)]
     assert longest.longest([junit(tmp_path, "all.xml", *cases)], []) == ["0.5 0.50 tests/test_a.py::test_many"]
     assert longest.longest([junit(tmp_path, "all.xml", *cases[1:])], []) == []
 
