@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deep5.bench import measure as bench_measure
 from deep5.bench.agreement import Results, difference, tolerances
 from deep5.bench.candidates import Candidate, prepare
 from deep5.bench.measure import _thread_warnings, measure, measure_here
@@ -44,6 +43,7 @@ from deep5.recipe.recipe import Recipe
 from deep5.results.result import load
 from deep5.results.schema import schema
 from deep5.run.execute import execute
+from numpy_peaks import measure_for_parent
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -120,15 +120,7 @@ def quick_roofline(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     """The machine's peaks take seconds to measure: most tests take NumPy's, which were measured once."""
     if "real_roofline" not in request.keywords and "real_roofline" not in request.node.name:
         monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names: _peaks())
-        monkeypatch.setattr("deep5.bench.measure._PROGRAM", PROGRAM)
-
-
-# What a fresh process runs, with NumPy's peaks too.
-PROGRAM = bench_measure._PROGRAM.replace(
-    "from deep5.bench.measure import main;",
-    "from deep5.bench import measure; from deep5.operators.roofline import numpy_roofline; "
-    "measure.peaks = lambda plan, names: numpy_roofline(plan.threads); main = measure.main;",
-)
+        monkeypatch.setattr("deep5.bench.measure._measure_for_parent", measure_for_parent)
 
 
 def _peaks(found: list[Roofline] = []) -> Roofline:  # noqa: B006 - measured once
