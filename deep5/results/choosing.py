@@ -80,7 +80,7 @@ def unmatched(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> li
         where: As for `chosen`.
 
     >>> unmatched([{"framework": "jax, pytorch"}, {"framework": "jax"}], {"framework": "pytoch"})
-    ["no result has framework 'pytoch'; there are: jax, pytorch; did you mean 'pytorch'?"]
+    ["no result has framework 'pytoch'; available: jax, pytorch; did you mean 'pytorch'?"]
     """
     said = []
     for name, wanted in where.items():

@@ -152,7 +152,7 @@ class TensorFlowOperator(OperatorExecutor):
     def _check_gradients(self, outputs: Sequence[Any], output_grads: Sequence[Any]) -> None:
         if len(output_grads) != len(outputs):
             raise ShapeError(
-                f"{self._name}: got {len(output_grads)} output gradients; allowed: one an output, {len(outputs)}"
+                f"{self._name}: got {len(output_grads)} output gradients; allowed: one per output, {len(outputs)}"
             )
         for number, (value, gradient) in enumerate(zip(outputs, output_grads, strict=True)):
             if not value.dtype.is_floating:

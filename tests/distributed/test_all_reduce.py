@@ -150,5 +150,5 @@ def test_wrong_means_are_caught() -> None:
     whole = trained(AllReduce(), made, 1)[0]
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check_one(trained(Unweighted(), made, 2), whole)
-    with pytest.raises(CommunicationError, match="the parameters after step 2 of rank 1 are not those of rank 0"):
+    with pytest.raises(CommunicationError, match="the parameters after step 2 of rank 1 differ from those of rank 0"):
         trained(OwnGradient(verify_every=2), made, 2)

@@ -362,7 +362,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
 
 
 def test_one_rank_and_unknown_algorithms_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"a collective on 1 rank.*allowed: at least 2; remedy: --ranks 2"):
+    with pytest.raises(UsageError, match=r"a collective on 1 rank.*allowed: at least 2 ranks; remedy: --ranks 2"):
         measure_collectives(SingleRank(), CollectivePlan(sizes_bytes=(8,)))
     with pytest.raises(UnknownName, match=r"unknown all-reduce algorithm 'rign'.*did you mean 'ring'"):
         measured(names=("rign",))
@@ -449,7 +449,7 @@ def test_a_wrong_algorithm_ends_the_command_with_status_1(tmp_path: Path) -> Non
         (("--algorithms", "rign"), "unknown all-reduce algorithm 'rign'; allowed: .*; did you mean 'ring'"),
         (("--algorithms", ","), "allowed: comma-separated names, each once"),
         (("--sizes", "big"), "--sizes 'big' cannot be read"),
-        (("--ranks", "1"), "--ranks 1: .*allowed: at least 2; remedy: --ranks 2"),
+        (("--ranks", "1"), "--ranks 1: .*allowed: at least 2 ranks; remedy: --ranks 2"),
         (("--dtype", "float23"), "unknown element type 'float23'.*did you mean 'float32'"),
         (("--op", "mean"), "unknown reduction 'mean'; allowed: max, min, prod, sum"),
         (("--segment", "0"), "--segment '0' cannot be read"),

@@ -394,7 +394,7 @@ def test_momentum_is_averaged_as_its_paper_says() -> None:
 
 def test_states_that_differ_in_their_entries_are_not_averaged() -> None:
     """PyTorch creates its state at the first step, which a rank without samples has not taken."""
-    with pytest.raises(CommunicationError, match="the entries of the optimizer's state of rank 1 are not those of"):
+    with pytest.raises(CommunicationError, match="the entries of the optimizer's state of rank 1 differ from those of"):
         trained(
             LocalSGD(1, average_state=True),
             lambda: d5.framework("pytorch").optimizer("adam")(0.05),

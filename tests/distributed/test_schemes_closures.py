@@ -371,7 +371,7 @@ def test_wrong_evaluations_are_caught() -> None:
     got = trained(Unweighted(), CLOSURES["lbfgs"], 2)[0]
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         np.testing.assert_allclose(got.values, whole.values, **CLOSE)
-    with pytest.raises(CommunicationError, match="the parameters after step 1 of rank 1 are not those of rank 0"):
+    with pytest.raises(CommunicationError, match="the parameters after step 1 of rank 1 differ from those of rank 0"):
         trained(OwnLoss(verify_every=1), CLOSURES["lbfgs"], 2)
 
 

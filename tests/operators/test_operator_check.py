@@ -185,7 +185,7 @@ def test_wrong_where_memory_is_not_contiguous() -> None:
 
     with pytest.raises(OperatorError, match=r"4 of .* checks failed") as told:
         check_forward(changed(IPow, forward=forward)(2), X, strict=False)
-    for layout in ("in Fortran order", "with every second element", "with negative strides", "with strides of 0"):
+    for layout in ("in Fortran order", "with strides of 2", "with negative strides", "with strides of 0"):
         assert f"forward, input {layout}: output 0: at" in str(told.value)
 
 
@@ -348,9 +348,7 @@ def test_numbers_that_give_none_are_told_and_fail_without_a_reference() -> None:
     assert (X[0] > 0.5).any()
     assert not (X[0] > 0.5).all()
     for word, name in ((np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")):
-        told = (
-            rf"give finite outputs: \d+ of 12 elements of output 0 are {name}, from \[\d, \d\] on, and all inputs are"
-        )
+        told = rf"give finite outputs: \d+ of 12 elements of output 0 are {name}, the first at \[\d, \d\], and all inputs are"
         with pytest.raises(OperatorError, match=told):
             check_forward(holes(word)(2), X, strict=False)
     with pytest.raises(OperatorError, match=r"forward, float32, against <lambda>: output 0: at \[\d, \d\] got nan"):

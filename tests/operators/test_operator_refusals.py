@@ -160,7 +160,7 @@ def test_gradients_that_are_asked_for_are_checked(backend: Backend, kind: str) -
     grads = [*executor.arrays(draw(4, 3, dtype=dtype)), None, *executor.arrays(draw(3, dtype=dtype))]
     (other,) = executor.arrays(np.ones((4, 3), "float32" if dtype == "float64" else "float16"))
     asked: list[tuple[Any, Any, str]] = [
-        (grads[:2], None, r"got 2 output.grad.*; allowed: one an output, 3"),
+        (grads[:2], None, r"got 2 output.grad.*; allowed: one per output, 3"),
         ([None, None, grads[2]], None, r"gradient (by output 0: got no array|0 is None)"),
         ([grads[2], None, grads[2]], None, rf"gradient (by output )?0: got {dtype}.*3.*, expected {dtype}.*4, 3"),
         ([other, None, grads[2]], None, rf"gradient (by output )?0: got float(32|16).*, expected {dtype}"),
@@ -248,7 +248,7 @@ def test_functions_of_other_frameworks_are_refused(backend: Backend) -> None:
         with pytest.raises(Unsupported, match=rf"len is a function of {other}"):
             make(foreign)
     if backend.name in ("onnxruntime", "openvino"):
-        with pytest.raises(Unsupported, match="runs networks alone"):
+        with pytest.raises(Unsupported, match="only runs networks"):
             backend.framework.operator_executor(NativeOperator(len, framework="reference"))
 
 

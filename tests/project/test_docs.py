@@ -111,7 +111,7 @@ def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.
     if any("-compare-" in word for word in words):
         made = str(written_comparison(folder))
         return [made if "-compare-" in word else word for word in words]
-    words = [str(finished) if word.startswith("results/") else word for word in words]
+    words = [re.sub("results/[^/]+", str(finished), word) if word.startswith("results/") else word for word in words]
     if words[0] == "predict":
         from PIL import Image
 

@@ -256,7 +256,7 @@ def some_needs(needs: Sequence[bool]) -> Iterator[tuple[str, tuple[bool, ...]]]:
     """Proper subsets of the gradients to need, with their names; for more than four, each one and all but one.
 
     >>> [name for name, _ in some_needs((True, False, True))]
-    ['input 0 alone', 'input 2 alone']
+    ['input 0 only', 'input 2 only']
     """
     wanted = [number for number, need in enumerate(needs) if need]
     for count in range(1, len(wanted)):

@@ -98,7 +98,7 @@ def repeated(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "Fortran order": np.asfortranarray,
     "first axis last": _first_axis_last,
-    "every second element": _every_second,
+    "strides of 2": _every_second,
     "negative strides": _backwards,
     "misaligned memory": _misaligned,
 }

@@ -115,7 +115,7 @@ def undrawn(points: Sequence[Point], seeds: Mapping[str, int]) -> str:
         seeds: Number of runs made, by candidate.
 
     >>> undrawn([Point("a", 1, 1.0, 1.0, 1.0, 1.0, 2), Point("a", 2, 1.0, 1.0, 1.0, 1.0, 1)], {"a": 2, "b": 2})
-    'of a, 1 of 2 from epoch 2 on; of b, none of 2'
+    'of a, 1 of 2 from epoch 2; of b, none of 2'
     """
     last = max((point.epoch for point in points), default=0)
     missing = []
