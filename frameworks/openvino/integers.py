@@ -63,7 +63,7 @@ def reason(node: ir.Node) -> str | None:
         return None
     if node.op_type in _MOVING:
         added = _whole(node.outputs[0]) and attribute(node, "reduction", "none") != "none"
-        return _refusal(node, "adds up") if added else None
+        return _refusal(node, "adds inexactly") if added else None
     if node.op_type in _COMPARING | _CHOOSING | {"ArgMax", "ArgMin", "Div", "Mod"}:
         bounds = [_bound(value, {}, _DEPTH) for value in node.inputs if _whole(value)]
         return None if _fit(bounds, LARGEST) else _refusal(node, "compares and divides in float32")
@@ -71,13 +71,13 @@ def reason(node: ir.Node) -> str | None:
         unsigned = node.op_type == "Sub" and node.outputs[0].dtype in _UNSIGNED
         result = None if unsigned else _counted(node, {}, _DEPTH)
         return None if _fit([result], min(_INT32, _most(node.outputs[0]))) else _refusal(node, "counts in 32 bits")
-    return _refusal(node, "computes") if any(map(_whole, node.outputs)) else None
+    return _refusal(node, "computes inexactly") if any(map(_whole, node.outputs)) else None
 
 
 def _refusal(node: ir.Node, what: str) -> str:
     kind = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
     return (
-        f"OpenVINO {what} {kind.name if kind else 'integers'}, and large numbers would be wrong; allowed: "
+        f"OpenVINO {what}: large values of {kind.name if kind else 'integers'} would give a wrong result; allowed: "
         "floating-point numbers, or small integers"
     )
 

@@ -207,9 +207,9 @@ class TestOpenVINO(EngineSuite):
     @pytest.mark.parametrize(
         ("dtype", "make", "reason"),
         [
-            ("int64", lambda b, x: b.op("Mul", x, x), "counts in 32 bits what is INT64"),
-            ("int8", lambda b, x: b.op("Add", x, x), "counts in 32 bits what is INT8"),
-            ("int64", lambda b, x: b.op("ReduceSum", x), "computes what is INT64"),
+            ("int64", lambda b, x: b.op("Mul", x, x), "counts in 32 bits: large values of INT64"),
+            ("int8", lambda b, x: b.op("Add", x, x), "counts in 32 bits: large values of INT8"),
+            ("int64", lambda b, x: b.op("ReduceSum", x), "computes inexactly: large values of INT64"),
             ("int64", lambda b, x: b.op("Equal", b.op("Add", x, x), x), "compares and divides in float32"),
             ("int64", lambda b, x: b.op("Max", x, b.constant("c", np.array(2**33))), "'c' holds 8589934592; OpenVINO"),
             ("float32", lambda b, x: b.op("Cast", x, to=7), "casts to INT64 by 32 bits; allowed: INT32"),

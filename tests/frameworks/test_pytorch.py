@@ -85,7 +85,7 @@ REFUSED: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any], str]] = [
         {"mode": "cubic"},
         "3 spatial axes; allowed: 2, and 3 that are not",
     ),
-    ("Gemm", (I7[:, None], I7[None]), {}, "whole numbers"),
+    ("Gemm", (I7[:, None], I7[None]), {}, "integers"),
 ]
 
 
