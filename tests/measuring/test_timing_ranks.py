@@ -351,10 +351,10 @@ def dies(*, steps, communicator):
     # Ranks that wait for a lost one have a limit of 60 s; their supervisor does not wait.
     assert time.monotonic() - begin < 40
     assert done.returncode == 3
-    assert "rank 1 of 2 was ended by signal 9 (SIGKILL) from outside" in done.stderr
+    assert "rank 1 of 2 was terminated by signal 9 (SIGKILL) from outside" in done.stderr
     document = load(only(tmp_path / "out")).document
     assert document["status"] == "failed"
-    assert document["reasons"] == ["rank 1 of 2 was ended by signal 9 (SIGKILL) from outside"]
+    assert document["reasons"] == ["rank 1 of 2 was terminated by signal 9 (SIGKILL) from outside"]
 
 
 def test_a_side_that_raises_on_one_rank_ends_all(recipe: Path, tmp_path: Path) -> None:

@@ -166,13 +166,13 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_to_the_same_bits(recipe: Pat
     # The rank has to be named within 10 s, including the time to end all other processes.
     assert time.monotonic() - begin < 10.0
     assert process.returncode == 3
-    assert f"rank {victim} of 2 was ended by signal 9 (SIGKILL)" in told
+    assert f"rank {victim} of 2 was terminated by signal 9 (SIGKILL)" in told
     assert f"--resume {only(tmp_path / 'cut')}" in told
     assert told.count("\n") == 1
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     left = load(only(tmp_path / "cut"))
     assert left.status == "failed"
-    assert left.document["reasons"] == [f"rank {victim} of 2 was ended by signal 9 (SIGKILL) from outside"]
+    assert left.document["reasons"] == [f"rank {victim} of 2 was terminated by signal 9 (SIGKILL) from outside"]
     again = run(recipe, tmp_path / "cut", "--quiet", *long, "--resume", str(only(tmp_path / "cut")))
     assert again.returncode == 0, again.stderr
     before, after = weights(only(tmp_path / "whole")), weights(only(tmp_path / "cut"))
