@@ -18,7 +18,7 @@ from deep5.networks.onnx.axes import check_axes, check_widths
 from deep5.networks.onnx.element_types import check_element_types
 from deep5.networks.onnx.exported import make_constants, said_by_exporter
 from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
-from deep5.networks.onnx.reading import check_external, nodes_of, read_model
+from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
 from deep5.networks.onnx.versions import IR_VERSION, OPSET
 
@@ -64,6 +64,8 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Mode
     try:
         onnx.checker.check_model(proto)
         model = _upgraded(proto)
+    except UnicodeDecodeError as error:  # in a string that no check before this reads
+        raise NetworkError(f"{what} is not valid ONNX: {NOT_UTF8}") from error
     except Exception as error:  # onnx raises its own private classes
         raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
     _put_weights(what, model, heavy, folder)

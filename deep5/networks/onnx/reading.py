@@ -15,7 +15,10 @@ from deep5.networks.onnx.bounds import check_calls, check_declared, drop_uncalle
 from deep5.networks.onnx.element_types import called
 from deep5.networks.onnx.settings import check_settings
 
-__all__ = ["check_external", "nodes_of", "read_model"]
+__all__ = ["NOT_UTF8", "check_external", "nodes_of", "read_model"]
+
+NOT_UTF8 = "it holds a string that is not UTF-8"
+"""The reason where protobuf or ONNX cannot decode a string."""
 
 _WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "INT2", "INT4", "UINT2", "UINT4")
 _SMALL = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0", "FLOAT4E2M1")
@@ -57,7 +60,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
         check_calls(what, proto)
         check_declared(what, proto)
     except (UnicodeDecodeError, TypeError) as error:  # protobuf decodes strings lazily, or returns bytes instead
-        raise NetworkError(f"{what} is not valid ONNX: it holds a string that is not UTF-8") from error
+        raise NetworkError(f"{what} is not valid ONNX: {NOT_UTF8}") from error
     return what, proto, folder
 
 

@@ -164,7 +164,7 @@ def _check_reference(what: str, made: Sequence[np.ndarray], name: str, outputs: 
     if len(made) != len(outputs):
         raise UsageError(
             f"{what} gives {len(made)} outputs; allowed: {len(outputs)}, as {name} does; remedy: return one array, or "
-            "a tuple of one an output"
+            "a tuple of one array per output"
         )
     for number, (value, own) in enumerate(zip(made, outputs, strict=True)):
         if value.shape != own.shape:
