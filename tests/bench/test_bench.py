@@ -850,7 +850,7 @@ def test_metrics_of_operators() -> None:
         ({"problems": "deepbench.gemm", "operator": "Gemm", "shapes": (), "box": "gemm-0"}, {}, "'box' is 'gemm-0'"),
         ({"attributes": [1]}, {}, "'attributes' is \\[1\\]; allowed: a dict"),
         ({}, {"frameworks": ("pytroch",)}, "unknown framework 'pytroch'; allowed: .*did you mean 'pytorch'"),
-        ({}, {"frameworks": ("pytorch:fast",)}, "unknown mode"),
+        ({}, {"frameworks": ("pytorch:fast",)}, "unknown pytorch mode 'fast'; allowed: compiled; remedy: 'pytorch'"),
         ({}, {"frameworks": ()}, "'frameworks' is \\(\\); allowed: a tuple of names"),
         ({}, {"frameworks": ("pytorch", "pytorch")}, "a framework twice"),
         ({}, {"limit_gflop": 0}, "'limit_gflop' is 0; allowed: a number of GFLOP above 0"),
@@ -859,7 +859,7 @@ def test_metrics_of_operators() -> None:
         ({}, {"epochs": 1}, "unknown key 'epochs' in MUTABLE; allowed: operator, problems"),
         ({}, {"limit_gflop": "abc"}, "'limit_gflop' is 'abc'; allowed: a number of GFLOP above 0, or None"),
         # 2 * 24 * 32 * 40 operations.
-        ({"limit_gflop": 1e-6}, {}, "nothing is left to run; got limit_gflop=1e-06; allowed: at least 6.15e-05,"),
+        ({"limit_gflop": 1e-6}, {}, "no problem is left to run; got limit_gflop=1e-06; allowed: at least 6.15e-05,"),
         ({"dtype": "float99"}, {}, "got the element type 'float99'; allowed: .*'float32'"),
         (
             {"problems": "deepbench.gemm", "operator": None, "shapes": ()},

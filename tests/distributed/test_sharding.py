@@ -412,8 +412,8 @@ def test_a_transform_that_looks_at_the_whole_batch_is_caught() -> None:
             r"got a ShardedSampler that is already sharded; allowed: the sampler of all",
         ),
         (lambda: ShardedSampler(d5.Prefetched(sharded()), 0, 2), r"got a Prefetched that is already sharded"),
-        (lambda: sharded().batches(0, 6), r"start at batch 6; allowed: a whole number from 0 to 5"),
-        (lambda: sharded().batches(0, -1), r"start at batch -1; allowed: a whole number from 0 to 5"),
+        (lambda: sharded().batches(0, 6), r"start at batch 6; allowed: an integer from 0 to 5"),
+        (lambda: sharded().batches(0, -1), r"start at batch -1; allowed: an integer from 0 to 5"),
     ],
 )
 def test_what_is_refused(make: Callable[[], Any], message: str) -> None:

@@ -357,7 +357,7 @@ def spoiled(folder: Path, change: Any) -> None:
         ("truncated", "truncated"),
         ("empty", "truncated"),
         ("deep", "truncated|cannot be read"),
-        ("missing", "has no verdicts"),
+        ("missing", "the document has no verdicts"),
         ("binary", "truncated|cannot be read"),
         ("huge", "too large"),
         ("link", "is a link"),
