@@ -449,7 +449,7 @@ def test_a_wrong_algorithm_ends_the_command_with_status_1(tmp_path: Path) -> Non
         (("--algorithms", "rign"), "unknown all-reduce algorithm 'rign'; allowed: .*; did you mean 'ring'"),
         (("--algorithms", ","), "allowed: comma-separated names, each once"),
         (("--sizes", "big"), "--sizes 'big' cannot be read"),
-        (("--ranks", "1"), "--ranks 1: .*allowed: at least 2 ranks; remedy: --ranks 2"),
+        (("--ranks", "1"), "--ranks 1: .*allowed: at least 2; remedy: --ranks 2"),
         (("--dtype", "float23"), "unknown element type 'float23'.*did you mean 'float32'"),
         (("--op", "mean"), "unknown reduction 'mean'; allowed: max, min, prod, sum"),
         (("--segment", "0"), "--segment '0' cannot be read"),
