@@ -30,7 +30,8 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
 
     Returns:
         `now`, with the run's id, start, measurement, warnings and earlier resumptions from `left`; and a warning for
-        everything that may change bits or times: framework, versions, threads, machine, recipe file. A checkpoint
+        everything that may change bits or times: framework, versions, threads, machine, recipe file, environment
+        variables. A checkpoint
         contains the measurement up to its own step; that in `left` may be of a later step or missing.
 
     Raises:
@@ -118,6 +119,7 @@ def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Differences that may change bits: warnings for users who compare runs."""
     then, here = left["software"] or {}, now["software"] or {}
     packages, present = then.get("packages", {}), here.get("packages", {})
+    variables, set_now = _variables(then), _variables(here)
     pairs: list[tuple[str, Any, Any]] = [
         ("another framework", _named(left["framework"]), _named(now["framework"])),
         ("other threads", (left["threads"] or {}).get("framework"), (now["threads"] or {}).get("framework")),
@@ -127,12 +129,26 @@ def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         *((f"another {name}", packages.get(name), present.get(name)) for name in sorted({*packages, *present})),
         ("another processor", _processor(left), _processor(now)),
         ("another recipe file", left["provenance"]["recipe_source"], now["provenance"]["recipe_source"]),
+        *(
+            (f"another value of {name}", variables.get(name), set_now.get(name))
+            for name in sorted({*variables, *set_now})
+        ),
     ]
+    different = [pair for pair in pairs if pair[1] != pair[2]]
+    if not different:  # memory, usable cores or packages that are not listed
+        was, got = left["provenance"]["environment"], now["provenance"]["environment"]
+        different = [("another environment", was, got)] if was != got else []
     return [
         f"the run was resumed with {what}: {_brief(was)} before, {_brief(got)} now; it may not be bit-identical"
-        for what, was, got in pairs
-        if was != got
+        for what, was, got in different
     ]
+
+
+def _variables(software: Mapping[str, Any]) -> dict[str, str]:
+    """The environment variables that may change how frameworks compute."""
+    found: dict[str, str] = {**software.get("environment_variables", {})}
+    found.pop("DEEP5_CACHE", None)
+    return found
 
 
 def _named(framework: Mapping[str, Any] | None) -> list[Any]:

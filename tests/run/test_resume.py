@@ -317,14 +317,30 @@ def test_other_threads_versions_and_files_are_said(ended: Path, deep5: Command) 
     document = json.loads((ended / "result.json").read_text())
     document["threads"]["framework"] = 64
     document["software"]["packages"]["numpy"] = "1.0"
+    document["software"]["environment_variables"]["OMP_DYNAMIC"] = "true"
     (ended / "result.json").write_text(json.dumps(document))
     Path("own.py").write_text(SHORT + "# another line\n")
     answer = deep5("run", "own.py", "--json", "--resume", str(ended))
     assert answer.status == 0
     told = json.loads(answer.out)["warnings"]
-    for what in ("other threads: 64 before", 'another numpy: "1.0" before', "another recipe file: "):
+    for what in (
+        "other threads: 64 before",
+        'another numpy: "1.0" before',
+        "another recipe file: ",
+        'another value of OMP_DYNAMIC: "true" before, nothing now',
+    ):
         (sentence,) = [warning for warning in told if f"the run was resumed with {what}" in warning]
         assert "it may not be bit-identical" in sentence
+
+
+def test_another_environment_is_reported_whatever_differs(ended: Path, deep5: Command) -> None:
+    """The audit requires a warning: the hash of the environment also covers memory, cores and unlisted packages."""
+    document = json.loads((ended / "result.json").read_text())
+    document["provenance"]["environment"] = "0" * 64
+    (ended / "result.json").write_text(json.dumps(document))
+    answer = deep5("run", "own.py", "--json", "--resume", str(ended))
+    assert answer.status == 0
+    assert any("the run was resumed with another" in warning for warning in json.loads(answer.out)["warnings"])
 
 
 def test_a_truncated_checkpoint_is_passed_over_and_said(ended: Path, deep5: Command) -> None:
