@@ -90,7 +90,7 @@ def dtype_fault(value: Any) -> str | None:
     names = [value] if isinstance(value, str) else value
     if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) and name for name in names):
         return None
-    return f"is {value!r}; allowed: a name such as 'float32', or one an input, such as ('float32', 'int64')"
+    return f"is {value!r}; allowed: a name such as 'float32', or one per input, such as ('float32', 'int64')"
 
 
 def bounds_fault(value: Any) -> str | None:

@@ -162,7 +162,7 @@ def test_a_recipe_gives_element_types_and_bounds(own: str) -> None:
     made = plan_of(recipe_parts(Recipe.make({**fixed, "bounds": (0, 2)}, {"frameworks": ("reference",)}, [])))
     assert (made.dtypes, made.bounds) == (("float32", "int64", "float32"), (0, 2))
     for wrong in ((), ("float32", 3), 3):
-        with pytest.raises(RecipeError, match=r"'dtype' is .*; allowed: a name such as 'float32', or one an input"):
+        with pytest.raises(RecipeError, match=r"'dtype' is .*; allowed: a name such as 'float32', or one per input"):
             Recipe.make({**fixed, "dtype": wrong}, {}, [])
     with pytest.raises(RecipeError, match="'bounds' is 3; allowed: two numbers, the lower one first, or None"):
         Recipe.make({**fixed, "bounds": 3}, {}, [])
