@@ -1,4 +1,4 @@
-"""Steps and inference of networks, how fast executors are built, and how fast networks are read and lowered."""
+"""Steps and inference of networks, and how fast executors are built and networks are read, lowered and analyzed."""
 
 from __future__ import annotations
 
@@ -108,3 +108,20 @@ def _lowered(folder: Path) -> Callable[[], object]:
         return Support(node.op_type != "SoftmaxCrossEntropyLoss", "left out")
 
     return lambda: lowered(network, supports)
+
+
+@register("core.analyse_resnet50", group="core", unit="network")
+def _analysed(folder: Path) -> Callable[[], object]:
+    import deep5 as d5
+    from deep5.networks import analyse
+
+    network = d5.networks.resnet50()
+    return lambda: analyse(network, batch=32)
+
+
+@register("core.layout_of_4000_boxes", group="core", unit="drawing", quick=False, once=True)
+def _drawn(folder: Path) -> Callable[[], object]:
+    from deep5.networks.analysis.layout import layered
+
+    edges = [(i, j) for i in range(4000) for j in (i + 1, i + 8) if j < 4000]
+    return lambda: layered([(80.0, 40.0)] * 4000, edges)

@@ -190,7 +190,7 @@ def test_every_so_many_steps_the_last_are_kept(tmp_path: Path) -> None:
     trainer().train(3, [keeper])  # 6 steps per epoch
     assert names(tmp_path / "c") == ["step-0000000010.safetensors", "step-0000000015.safetensors"]
     assert keeper.written == 3
-    assert 0 < keeper.seconds < 10
+    assert keeper.seconds > 0
     assert checkpoints(tmp_path / "c")[0].name == "step-0000000015.safetensors"
 
 

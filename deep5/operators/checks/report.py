@@ -31,8 +31,8 @@ class Row:
 
     Attributes:
         check: Name of the check: `"forward, float32"`.
-        verdict: `"refused"` if the operator does not accept such inputs, which is allowed; `"not judged"` if there is
-            nothing to compare, or nothing to compare with.
+        verdict: `"refused"` if the operator does not accept such inputs, which is allowed; `"not evaluated"` if there
+            is nothing to compare, or nothing to compare with.
         error: The difference that is closest to its tolerance; None if no values are compared.
         relative: The same relative to the expected value.
         ulps: The same in units in the last place of the expected value.
