@@ -33,7 +33,7 @@ def verdict_table(result: Result, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console, document, verdicts = styled_where_fit(console), result.document, result.verdicts
+    console, verdicts = styled_where_fit(console), result.verdicts
     rows = [(_value(verdict), str(verdict.goal or ""), verdict.word) for verdict in verdicts]
     # Names are broken before numbers, which could be misread; `no_wrap` truncates, so only if there is room.
     lengths = (
@@ -52,16 +52,15 @@ def verdict_table(result: Result, console: Console) -> None:
     if verdicts:
         console.print(table)
         console.print()
-    accepted = document["accepted"]
-    overall = "accepted" if accepted else "not accepted" if accepted is False else "not evaluated"
+    overall = "accepted" if result.accepted else "not accepted" if result.accepted is False else "not evaluated"
     style = _STYLE[{"accepted": "passed", "not accepted": "FAILED"}.get(overall, "not evaluated")]
-    line = Text.assemble((overall, style), f" ({document['recipe']['division']}; {document['status']})")
+    line = Text.assemble((overall, style), f" ({result.division}; {result.status})")
     console.print(line)
-    if document["ranks"] > 1:
+    if result.rank_count > 1:
         console.print(Text(_ranks(result)), overflow="fold")
-    for reason in document["reasons"]:
+    for reason in result.reasons:
         console.print(Text(f"  reason: {reason}"), overflow="fold")
-    for warning in document["warnings"]:
+    for warning in result.document["warnings"]:
         console.print(Text(f"  warning: {warning}"), overflow="fold")
     # soft_wrap: a path broken into lines cannot be copied.
     console.print(Text(str(result.folder)), soft_wrap=True)
