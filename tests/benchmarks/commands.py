@@ -44,6 +44,35 @@ def _compare(folder: Path) -> Callable[[], object]:
     return _fresh(folder, "-m", "deep5", "compare", "digits_lenet", *words)
 
 
+LOST = (
+    """
+import sys
+from deep5.distributed.launch.start import start_ranks
+
+rank = """
+    + repr("""
+import os, signal, time
+from deep5.distributed.launch.join import Report
+from deep5.distributed.launch.launcher import launched
+
+Report().started()
+if launched().rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(600)
+""")
+    + """
+ended = start_ranks([sys.executable, "-c", rank], ranks=2, launcher="mpiexec")
+sys.exit(ended.lost != 1)
+"""
+)
+
+
+@register("commands.lost_rank", group="commands", unit="process")
+def _lost(folder: Path) -> Callable[[], object]:
+    """From the start of two ranks until the loss of one is reported and the other, which sleeps, is ended."""
+    return _fresh(folder, "-c", LOST)
+
+
 def _results(folder: Path, count: int) -> Path:
     """Results of `count` runs, all copies of one."""
     subprocess.run(

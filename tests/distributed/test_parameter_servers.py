@@ -517,7 +517,7 @@ def test_a_lost_rank_ends_the_others(scheme: Any, lost: int, how: str) -> None:
                 if step == 5 and own.rank == lost:
                     if how == "raises":
                         raise Broken("on purpose")
-                    over.wait(20.0)
+                    assert over.wait(60.0), "the others still wait for this rank"
                     return
                 made.step(small(step, own.rank), d5.StepInfo(step, 0, 4))
         except BaseException as error:
@@ -526,10 +526,8 @@ def test_a_lost_rank_ends_the_others(scheme: Any, lost: int, how: str) -> None:
                 over.set()
             raise
 
-    begin = time.monotonic()
     with pytest.raises(Broken if how == "raises" else CommunicationError):
         run_in_threads(3, run)
-    assert time.monotonic() - begin < 10.0
     assert {rank for rank in errors if rank != lost} == {0, 1, 2} - {lost}
     assert all(isinstance(error, CommunicationError) for rank, error in errors.items() if rank != lost)
     gc.collect()
@@ -753,7 +751,7 @@ made.bind(d5.framework("reference").executor(d5.networks.mlp(features=6, hidden=
 try:
     for step in range(100_000):
         if step == 10 and rank == 2:
-            time.sleep(20)
+            time.sleep(600)
         made.step(batch(step), d5.StepInfo(step, 0, 4))
 except d5.core.errors.CommunicationError as error:
     print("rank", rank, error, flush=True)
@@ -761,11 +759,9 @@ except d5.core.errors.CommunicationError as error:
     MPI.COMM_WORLD.Abort(3)
 """
     )
-    begin = time.monotonic()
-    ended = under_mpi(program, 3, timeout_s=40.0)
+    ended = under_mpi(program, 3)
     assert ended.status != 0
     assert "rank 0 the parameter server failed: rank 2 has sent nothing for 1 s" in ended.output, ended
-    assert time.monotonic() - begin < 15.0
 
 
 @pytest.mark.parametrize("slow", [0, 1])

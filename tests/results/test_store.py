@@ -479,7 +479,6 @@ def hostile(folder: Path) -> dict[str, str]:
 def test_hostile_folders_are_rows_that_say_why(tmp_path: Path) -> None:
     said = hostile(tmp_path)
     put(tmp_path / "good", document("good"))
-    begin = time.monotonic()
     for _ in range(2):
         rows = {own.folder: own for own in list_results(tmp_path).results}
         assert set(rows) == {*said, "good"}
@@ -487,7 +486,6 @@ def test_hostile_folders_are_rows_that_say_why(tmp_path: Path) -> None:
         for name, message in said.items():
             assert rows[name].status == "unreadable"
             assert message in (rows[name].reason or ""), name
-    assert time.monotonic() - begin < 10
     assert list_results(tmp_path).read == 0
 
 

@@ -629,10 +629,8 @@ def test_a_server_that_sends_a_byte_at_a_time(
         monkeypatch.setattr(downloads, "_SMALL_BLOCK", 20)
     server.pause_s = 0.01
     monkeypatch.setattr(downloads, "_PATIENCE_S", 0.3)
-    begin = time.monotonic()
     with pytest.raises(UsageError, match=r"the server sent \d\d? bytes in \d s"):
         fetch([remote(server, RNG.bytes(300_000))], tmp_path / "set", plain_http=True)
-    assert time.monotonic() - begin < 20
     monkeypatch.setattr(downloads, "_SLOWEST_BYTES_PER_S", 0.1)  # below the server's rate
     fetch([remote(server, b"eleven byte" * 6, "short")], tmp_path / "set", plain_http=True)
     assert (tmp_path / "set" / "short").read_bytes() == b"eleven byte" * 6

@@ -226,10 +226,8 @@ def test_the_end_of_a_loop_waits_for_no_stuck_thread(monkeypatch: pytest.MonkeyP
     data.go.clear()
     next(batches)
     until(lambda: len(data.asked) == 4)
-    begin = time.monotonic()
     batches.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - begin < LIMIT_S / 2
-    assert len(workers()) == 1
+    assert len(workers()) == 1  # it is still stuck: nobody waited until it gave up
     data.go.set()
     until(lambda: workers() == [])
 

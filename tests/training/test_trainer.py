@@ -614,7 +614,7 @@ def test_the_log(tmp_path: Path) -> None:
     assert [row["epoch"] for row in table] == list("000111")
     assert [bool(row["test_accuracy"]) for row in table] == [False, False, True] * 2
     assert float(table[-1]["test_accuracy"]) == run.scores["accuracy"]
-    assert all(0 < float(row["loss"]) < 10 and 0 < float(row["seconds"]) < 10 for row in table)
+    assert all(0 < float(row["loss"]) < 10 and float(row["seconds"]) > 0 for row in table)
 
 
 @pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt(), d5.StopTraining()])
