@@ -74,7 +74,7 @@ bench: $(VENV)/.complete ## HEAD against the merge base: slower, faster or no di
 bench-smoke: $(VENV)/.complete ## Each benchmark of the quick run once, without a comparison
 	$(BIN)/python tests/benchmarks/bench.py --smoke
 
-overhead: $(VENV)/.complete ## Run the recipes of docs/overhead.md and write its tables: an hour; ONLY=part,of,names
+overhead: $(VENV)/.complete ## Run the recipes of docs/overhead.md and write its tables: two hours; ONLY=part,of,names
 	$(BIN)/python tests/benchmarks/overhead_tables.py docs/overhead.md results/overhead --run $(if $(ONLY),--only $(ONLY))
 
 mutants: $(VENV)/.complete ## Plant each fault of tests/mutants.txt in a copy: the tests that it names must catch it

@@ -11,7 +11,9 @@ from pathlib import Path
 from registry import register
 
 
-def _fresh(folder: Path, *arguments: str) -> Callable[[], object]:
+def fresh(folder: Path, *arguments: str) -> Callable[[], object]:
+    """A call that runs Python with these arguments in a new process."""
+
     def run() -> None:
         subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, check=True)
 
@@ -20,28 +22,28 @@ def _fresh(folder: Path, *arguments: str) -> Callable[[], object]:
 
 @register("commands.import_deep5", group="commands", unit="process")
 def _import(folder: Path) -> Callable[[], object]:
-    return _fresh(folder, "-c", "import deep5")
+    return fresh(folder, "-c", "import deep5")
 
 
 @register("commands.help", group="commands", unit="process")
 def _help(folder: Path) -> Callable[[], object]:
-    return _fresh(folder, "-m", "deep5", "--help")
+    return fresh(folder, "-m", "deep5", "--help")
 
 
 @register("commands.check_digits_lenet", group="commands", unit="process")
 def _check(folder: Path) -> Callable[[], object]:
-    return _fresh(folder, "-m", "deep5", "check", "digits_lenet")
+    return fresh(folder, "-m", "deep5", "check", "digits_lenet")
 
 
 @register("commands.run_digits_lenet_smoke", group="commands", unit="process", quick=False, once=True)
 def _run(folder: Path) -> Callable[[], object]:
-    return _fresh(folder, "-m", "deep5", "run", "digits_lenet", "--size", "smoke", "--out", "out")
+    return fresh(folder, "-m", "deep5", "run", "digits_lenet", "--size", "smoke", "--out", "out")
 
 
 @register("commands.compare_digits_lenet_smoke", group="commands", unit="process", quick=False, once=True)
 def _compare(folder: Path) -> Callable[[], object]:
     words = ("--frameworks", "pytorch,reference", "--size", "smoke", "--steps", "5", "--out", "out")
-    return _fresh(folder, "-m", "deep5", "compare", "digits_lenet", *words)
+    return fresh(folder, "-m", "deep5", "compare", "digits_lenet", *words)
 
 
 LOST = (
@@ -70,7 +72,7 @@ sys.exit(ended.lost != 1)
 @register("commands.lost_rank", group="commands", unit="process")
 def _lost(folder: Path) -> Callable[[], object]:
     """From the start of two ranks until the loss of one is reported and the other, which sleeps, is ended."""
-    return _fresh(folder, "-c", LOST)
+    return fresh(folder, "-c", LOST)
 
 
 def _results(folder: Path, count: int) -> Path:
@@ -95,4 +97,4 @@ def _results(folder: Path, count: int) -> Path:
 
 @register("commands.results_of_10000", group="commands", unit="process", quick=False)
 def _many(folder: Path) -> Callable[[], object]:
-    return _fresh(folder, "-m", "deep5", "results", str(_results(folder, 10_000)))
+    return fresh(folder, "-m", "deep5", "results", str(_results(folder, 10_000)))

@@ -2,14 +2,16 @@
 
 `python tests/benchmarks/overhead_tables.py docs/overhead.md results` replaces the figures of every row that has a
 result there, and leaves the other rows. A row begins with the name of its recipe or, for a recipe of update rules, with
-framework, rule and number of parameters. It shows the latest result; in a table marked "every run", all of them. With
-`--run` the recipes of the rows run first, and the table of memory is measured; `--only` selects rows by parts of their
-beginnings ("memory" for that table).
+framework, rule and number of parameters. It shows the latest result; in a table marked "every run", all of them. A
+table marked by a recipe of DeepBench has that recipe's latest result. With `--run` the recipes of the rows run first,
+and the tables of memory and commands are measured; `--only` selects rows by parts of their beginnings, and tables by
+parts of "memory", "commands" or the name of their recipe.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -18,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import other_tables
 
 from deep5.measuring.samples import Interval, ratio_interval
 from deep5.results.result import Result, load
@@ -172,6 +176,8 @@ def command(name: str) -> list[str]:
     """What `deep5 run` needs for a row."""
     if name.startswith("overhead_"):
         return [name]
+    if name.startswith("deepbench_"):
+        return [name, "--set", "rounds=12"]
     framework, rule, *shapes = name.split(" ")
     given = {"rule": rule, **({"shapes": shapes[0]} if shapes else {})}
     settings = [f"{side}_kwargs.{key}={value}" for side in ("candidate", "baseline") for key, value in given.items()]
@@ -186,6 +192,13 @@ def stored(folder: Path, names: Collection[str]) -> dict[str, list[Figures]]:
         if result.status == "success" and (name := row_name(result)) in names:
             found.setdefault(name, []).append(figures(result))
     return found
+
+
+def _is(folder: Path, recipe: str) -> bool:
+    """Whether a folder has a successful result of this recipe at its full size."""
+    result = load(folder)
+    own = result.document["recipe"]
+    return result.status == "success" and own["name"] == recipe and own["size"] == "full"
 
 
 def _moment(folder: Path) -> str:
@@ -203,16 +216,27 @@ def main() -> int:
     given = parser.parse_args()
     page = given.page.read_text(encoding="utf-8")
     words = [word for word in given.only.split(",") if word]
-    names = [name for name in rows(page) if not words or any(word in name for word in words)]
+
+    def wanted(name: str) -> bool:
+        return not words or any(word in name for word in words)
+
+    names = [name for name in rows(page) if wanted(name)]
     python = [sys.executable, "-m"]
-    for name in names if given.run else ():
+    for name in [*names, *filter(wanted, other_tables.table_names(page))] if given.run else ():
         # A missed goal is a result, too.
         done = subprocess.run([*python, "deep5", "run", *command(name), "--out", given.results, "--quiet"], check=False)
         if done.returncode not in (0, 1):
             sys.stderr.write(f"{name} failed; its row stays\n")
     found = stored(given.results, names)
     page = write_tables(page, found)
-    if given.run and (not words or any(word in "memory" for word in words)):
+    for recipe in filter(wanted, other_tables.table_names(page)):
+        latest = [place for place in sorted(result_folders(given.results), key=_moment) if _is(place, recipe)]
+        if latest:
+            rows_of_file = json.loads((latest[-1] / "operators.json").read_text(encoding="utf-8"))["rows"]
+            page = other_tables.write_ratios(page, recipe, other_tables.ratios(rows_of_file))
+    if given.run and wanted(other_tables.COMMANDS):
+        page = other_tables.write_commands(page, other_tables.time_commands())
+    if given.run and wanted("memory"):
         measured = subprocess.run(
             [*python, "deep5.recipes.overhead.memory"], stdout=subprocess.PIPE, text=True, check=True
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import other_tables
 import overhead_tables
 import pytest
 import sides
@@ -219,6 +220,78 @@ def test_the_table_of_memory_is_replaced_as_a_whole() -> None:
         overhead_tables.write_memory("# Page\n", table)
 
 
+def timed(problem: str, direction: str, *, ours: float, bare: float | None) -> list[dict[str, Any]]:
+    """Rows of `operators.json` of one size on PyTorch."""
+    about = {"problem": problem, "direction": direction, "framework": "pytorch"}
+    rows = [{**about, "bare": False, "median_s": ours}]
+    return rows if bare is None else [*rows, {**about, "bare": True, "median_s": bare}]
+
+
+DEEPBENCH = f"""# Page
+
+<!-- figures: deepbench_conv -->
+
+| framework | sizes | forward | interval | median difference | by data | interval |
+|---|---:|---:|---|---:|---:|---|
+| PyTorch | 1 | 1 | 1 | 1 | 1 | 1 |
+| NumPy | 1 | 1 | 1 | 1 | 1 | 1 |
+
+{overhead_tables.END}
+
+| PyTorch | outside |
+"""
+
+
+def test_a_table_of_deepbench_is_written_from_the_times_of_its_sizes() -> None:
+    ratios = [
+        1.0,
+        1.1,
+        1.2,
+        1.3,
+        1.4,
+        1.5,
+        1.7,
+    ]  # seven sizes: their median's interval is from the least to the largest
+    rows = [
+        row for number, ratio in enumerate(ratios) for row in timed(f"conv-{number}", "forward", ours=ratio, bare=1)
+    ]
+    rows += [row for number in range(7) for row in timed(str(number), "backward by data", ours=1.0, bare=2.0)]
+    rows += timed("8", "forward", ours=5.0, bare=None)
+    page = other_tables.write_ratios(DEEPBENCH, "deepbench_conv", other_tables.ratios(rows))
+    assert [line for line in page.split("\n") if line not in DEEPBENCH.split("\n")] == [
+        "| PyTorch | 7 | 1.300 | 1.000 … 1.700 | 300000 µs | 0.500 | 0.500 … 0.500 |",
+        "| NumPy |  |  |  |  |  |  |",
+    ]
+    with pytest.raises(ValueError, match="the page has no table between"):
+        other_tables.write_ratios("# Page", "deepbench_conv", {})
+    with pytest.raises(ValueError, match="a row 'Torch'; allowed: PyTorch, TensorFlow"):
+        other_tables.write_ratios(DEEPBENCH.replace("| PyTorch | 1", "| Torch | 1"), "deepbench_conv", {})
+
+
+def test_the_other_tables_of_the_page_can_be_written() -> None:
+    page = (ROOT / "docs" / "overhead.md").read_text(encoding="utf-8")
+    names = other_tables.table_names(page)
+    assert names == ["deepbench_gemm", "deepbench_conv", "deepbench_rnn"]
+    frameworks = ("pytorch", "tensorflow", "jax", "onnxruntime", "openvino", "reference")
+    directions = ("forward", "backward by data", "backward by weights")
+    found = other_tables.ratios(
+        [
+            {**row, "framework": framework}
+            for framework in frameworks
+            for direction in directions
+            for number in range(6)
+            for row in timed(f"size-{number}", direction, ours=7.654, bare=1.0)
+        ]
+    )
+    for name in names:
+        assert overhead_tables.command(name) == [name, "--set", "rounds=12"]
+        assert other_tables.write_ratios(page, name, found).count("7.654 … 7.654") in (6, 18), name
+    seconds = dict.fromkeys(("`deep5 --help`", "`deep5 check digits_lenet`"), 1.2345)
+    seconds["`import deep5`, beside Python's own start"] = 0.0044
+    written = other_tables.write_commands(page, seconds)
+    assert (written.count("1.234 s"), written.count("0.004 s")) == (2, 1)
+
+
 def test_every_table_of_the_page_can_be_written() -> None:
     """The recipes of its tables exist, and each of their columns except the first ones and the goal is known."""
     page = (ROOT / "docs" / "overhead.md").read_text(encoding="utf-8")
@@ -227,7 +300,8 @@ def test_every_table_of_the_page_can_be_written() -> None:
     begins = sum(
         page.count(begin) for begin in (overhead_tables.BEGIN, overhead_tables.EVERY_RUN, overhead_tables.MEMORY)
     )
-    assert begins == page.count(overhead_tables.END) >= 11
+    begins += len(other_tables.table_names(page)) + page.count(f"<!-- figures: {other_tables.COMMANDS} -->")
+    assert begins == page.count(overhead_tables.END) >= 15
     found = overhead_tables.figures(result("slowdown", "ratio", 0.525, (0.5, 0.54)))
     written = overhead_tables.write_tables(page, {name: [found] for name in names})
     assert written.count("0.525") >= len(names) - 10

@@ -227,7 +227,7 @@ def test_the_end_of_a_loop_waits_for_no_stuck_thread(monkeypatch: pytest.MonkeyP
     next(batches)
     until(lambda: len(data.asked) == 4)
     batches.close()  # type: ignore[attr-defined]
-    assert len(workers()) == 1  # it is still stuck: nobody waited until it gave up
+    assert len(workers()) == 1  # it is still stuck: `close` did not wait until it gave up
     data.go.set()
     until(lambda: workers() == [])
 
