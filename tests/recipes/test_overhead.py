@@ -236,7 +236,8 @@ def test_a_wait_planted_in_the_executor_is_seen_by_the_recipe(name: str, monkeyp
         return feed(self, inputs, **options)
 
     monkeypatch.setattr(NetworkExecutor, "_feed", slow)
-    assert sees_the_wait(name, wait, steps=1)
+    # A training of one batch of 64 has too few samples.
+    assert sees_the_wait(name, wait, steps=1 if "resnet18" in name else 2)
 
 
 @pytest.mark.parametrize("name", OF_DATA)
