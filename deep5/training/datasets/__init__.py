@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from deep5.training.datasets.numpy_files import arrays as arrays
     from deep5.training.datasets.uci_digits import digits as digits
 
-    made_up = synthetic_files
-
 _HOME = {
     "arrays": "deep5.training.datasets.numpy_files",
     "cifar10": "deep5.training.datasets.cifar",
