@@ -6,7 +6,7 @@ Every public name loads when it is first used, so that `import deep5` costs next
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.former_paths import keep_importable
+from deep5.core.former_paths import IMPORTABLE, keep_importable
 from deep5.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -377,6 +377,8 @@ __all__ = [*_HOME, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if f"deep5.{name}" in IMPORTABLE:  # a module that `import deep5` once loaded
+        return import_module(f"deep5.{name}")
     if name not in _HOME:
         from deep5.core.errors import suggestion
 

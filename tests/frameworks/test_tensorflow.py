@@ -427,7 +427,7 @@ def test_operators_of_the_zoo_have_kernels_for_graphics_processors(name: str) ->
     graphs.append(run.traced_gradients("loss", list(network.parameter_specs)).graph)
     shapes = {key: [2 if isinstance(e, str) else e for e in spec.shape] for key, spec in network.inputs.items()}
     given = {key: np.zeros(shape, network.inputs[key].dtype) for key, shape in shapes.items()}
-    for rule in (d5.Adam(), d5.AcceleGrad(), d5.plugins.load("optimizers", "lars")()):
+    for rule in (d5.Adam(), d5.AcceleGrad(), d5.core.plugins.load("optimizers", "lars")()):
         step = run.train_step(rule)
         step(given, info(size=2))
         graphs += [value.graph for value in vars(step).values() if isinstance(value, Traced)]

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from deep5.core.errors import Unsupported
+from deep5.core.errors import NetworkError, Unsupported
 from deep5.core.framework import Support
 from deep5.core.operator import Operator
 from deep5.networks.attention_body import mend_attention
@@ -40,7 +40,8 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
         nor a registered Python operator: the executor rejects it. Weights are not read.
 
     Raises:
-        Unsupported: Registered Python operators that cannot be expressed in ONNX operators, each with the reason.
+        Unsupported: Registered Python operators that cannot be expressed in ONNX operators, each with the reason; or an
+            operator whose function body ONNX rejects for this node.
         OperatorError: An operator that violates its contract.
 
     References:
@@ -54,8 +55,14 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
     while _expand(model, supports):
         changed = True
         # The next function's body depends on the shapes, which also make most of a body constant.
-        infer_shapes(model, f"network {model.graph.name!r}, expanded,")
-        fold_constants(model, f"network {model.graph.name!r}, expanded,")
+        try:
+            infer_shapes(model, f"network {model.graph.name!r}, expanded,")
+            fold_constants(model, f"network {model.graph.name!r}, expanded,")
+        except NetworkError as error:  # as of AffineGrid of a computed size: the ranks within its body's loops differ
+            raise Unsupported(
+                f"an operator that this back-end does not run has no valid form in other operators: {error}; remedy: "
+                "another back-end, or constant shapes and settings"
+            ) from error
         passes.RemoveUnusedNodesPass()(model)
     if not changed:
         return network
