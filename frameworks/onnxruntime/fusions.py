@@ -124,7 +124,7 @@ def _is_deviation(value: ir.Value | None) -> bool:
 
 
 def _fits(scale: ir.Value | None, value: ir.Value | None) -> bool:
-    """Whether a scale has the known extents of the last axes of a value."""
+    """Whether a scale has the known sizes of the last axes of a value."""
     if scale is None or value is None or scale.shape is None or value.shape is None or not scale.shape:
         return False
     last = list(value.shape)[-len(scale.shape) :]

@@ -15,7 +15,7 @@ from deep5.networks.gradients.build import gradient_network
 
 
 def chain(count: int) -> d5.Network:
-    """Pairs of MatMul and Tanh, each with a parameter of its own."""
+    """Pairs of MatMul and Tanh, each pair with its parameter."""
     nodes, weights, last = [], [], "x"
     for number in range(count):
         weights.append(numpy_helper.from_array(np.full((2, 2), 0.5, np.float32), f"w{number}"))
