@@ -81,6 +81,8 @@ def supported(
 
 def subgraphs(node: ir.Node) -> dict[str, ir.Graph]:
     """The graphs inside a node (the branches of an If, the body of a Loop or Scan), by attribute."""
+    if not node.attributes:
+        return {}
     return {
         name: attribute.as_graph()
         for name, attribute in node.attributes.items()

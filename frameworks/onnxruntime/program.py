@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 from onnxruntime import OrtValue
 
 from deep5.core.errors import Deep5Error, NetworkError, Unsupported
 from deep5.core.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
 from deep5.frameworks.onnxruntime.custom import failure, with_kernels
+from deep5.frameworks.onnxruntime.fusions import left_out
 from deep5.frameworks.onnxruntime.guards import guarded
 from deep5.frameworks.onnxruntime.numerics import EXACT, Numerics
 from deep5.frameworks.onnxruntime.session import (
@@ -93,7 +93,7 @@ class Program:
                 held,
                 numerics,
                 custom=bool(self._kernels),
-                wide=any(map(_is_wide, suited.model.graph.all_nodes())),
+                left_out=left_out(suited),
                 profile=self.profile,
             )
         except Exception as error:  # ONNX Runtime raises private classes
@@ -279,8 +279,3 @@ class Program:
             else:
                 return None
         return tuple(shape)
-
-
-def _is_wide(node: ir.Node) -> bool:
-    """Whether a node is a matrix product in float64."""
-    return node.op_type == "MatMul" and node.outputs[0].dtype == ir.DataType.DOUBLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +89,7 @@ def make_session(
     numerics: Numerics = EXACT,
     *,
     custom: bool = False,
-    wide: bool = False,
+    left_out: Sequence[str] = (),
     profile: Profile | None = None,
 ) -> onnxruntime.InferenceSession:
     """A session on only this device.
@@ -101,7 +101,7 @@ def make_session(
         fixed: Values of initializers that the model leaves to external data; they must outlive the session.
         numerics: Numerical settings of a GPU; the host is always bit-reproducible.
         custom: Whether the model has nodes of compiled operators.
-        wide: Whether it has matrix products in float64.
+        left_out: The names of optimizations that the session does without.
         profile: Where to write kernel times and the optimized model; None: nowhere.
     """
     options = onnxruntime.SessionOptions()
@@ -131,8 +131,7 @@ def make_session(
         options,
         providers=providers(device, tf32=numerics.tf32),
         enable_fallback=False,
-        # It moves a factor of an operand into an attribute of the product, which rounds it to float32.
-        disabled_optimizers=["MatMulScaleFusion"] if wide else [],
+        disabled_optimizers=list(left_out),
     )
     if profile is not None:
         profile.weights.unlink(missing_ok=True)  # a second copy, which is not needed

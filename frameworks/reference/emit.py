@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -116,6 +116,7 @@ class _Emitter:
         self.table = {node: operator_for(node) for node in self.nodes}
         self.reads = {node: reads(node) for node in self.nodes}
         self.outputs = list(graph.outputs)
+        self.returned = set(self.outputs)
         self.announced = {value: i for i, value in enumerate(self.outputs) if value.name in announced}
         self.names: dict[ir.Value, str] = {}
         self.bound: dict[str, Any] = {"own": _own, "copy": _copy}
@@ -134,14 +135,17 @@ class _Emitter:
                 self.names[value] = self.bind("p", setting.values[name])
             elif value.const_value is not None:
                 self.hold(value, setting.initial(value))
-        # For every value: its last reader, the value whose memory it may share, and whether a view of it exists.
+        # For every value: its last reader, the value whose memory it may share, and whether a view of it exists; for
+        # every value that owns memory: the nodes that read it or a view of it.
         self.last: dict[ir.Value, ir.Node] = {}
         self.root: dict[ir.Value, ir.Value] = {}
         self.viewed: set[ir.Value] = set()
+        self.readers: defaultdict[ir.Value, set[ir.Node]] = defaultdict(set)
         for node in self.nodes:
             view = self.table[node].view
             for value in self.reads[node]:
                 self.last[value] = node
+                self.readers[self.root.get(value, value)].add(node)
                 if node in shared:
                     self.viewed.add(value)
             for value in node.outputs:
@@ -197,7 +201,7 @@ class _Emitter:
 
     def emit(self, node: ir.Node) -> None:
         operator = self.table[node]
-        used = [value for value in node.outputs if value in self.last or value in self.outputs]
+        used = [value for value in node.outputs if value in self.last or value in self.returned]
         if not used:
             return
         count = 1 + max(i for i, value in enumerate(node.outputs) if value in used)
@@ -247,15 +251,14 @@ class _Emitter:
 
     def only_views_end_here(self, root: ir.Value, value: ir.Value) -> bool:
         """Whether only the chain of views that ends in `value` reads its root."""
-        readers = [node for node in self.nodes if any(self.root.get(v, v) is root for v in self.reads[node])]
         chain, node = set(), value.producer()
         while node is not None and self.table[node].view and node.inputs[0] is not None:
             chain.add(node)
             node = node.inputs[0].producer()
-        return all(reader in chain for reader in readers)
+        return self.readers[root] <= chain
 
     def dies(self, value: ir.Value, node: ir.Node) -> bool:
-        return self.last[value] is node and value not in self.outputs and self.names[value].startswith("v")
+        return self.last[value] is node and value not in self.returned and self.names[value].startswith("v")
 
     def spare(self, node: ir.Node, arguments: list[ir.Value]) -> ir.Value | None:
         """An input whose memory may hold the output: it is not read again, and has the same shape and dtype."""

@@ -131,8 +131,9 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
     active, path = path_between(nodes, set(sources.values()), roots)
     _check_rules(path)
 
+    taken = {value.name for value in _values(graph)}
     for name in (*seeds.values(), *(f"grad:{name}" for name in names)):
-        if any(value.name == name for value in _values(graph)):
+        if name in taken:
             raise NetworkError(f"the network already has a value {name!r}; remedy: rename it")
     given = {root: ir.Value(name=name, shape=root.shape, type=root.type) for root, name in roots.items()}
     graph.inputs.extend(given.values())
@@ -150,7 +151,8 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
         results[source] = result
 
     # A gradient is named right after its last contribution: a communicator may send it while the rest is computed.
-    last = {value: node for node in reversed(path) for value in targets(node) if value in sources.values()}
+    wanted = set(sources.values())
+    last = {value: node for node in reversed(path) for value in targets(node) if value in wanted}
     for node in reversed(path):
         differentiate(backward, node, active, gradients)
         for value in dict.fromkeys(targets(node)):

@@ -68,6 +68,11 @@ def _matmul(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
             b.op("ReduceSum", b.op("Mul", row, c), axes, keepdims=0) if b.wants(a) else None,
             b.op("Mul", b.op("Unsqueeze", a, b.ints(-1)), row) if b.wants(c) else None,
         ]
+    if rank_a == rank_c == 2:  # Gemm transposes on the way: no node, and no copy, for a transposed matrix
+        return [
+            b.op("Gemm", dy, c, transB=1) if b.wants(a) else None,
+            b.op("Gemm", a, dy, transA=1) if b.wants(c) else None,
+        ]
     batch = extents(y)[:-2]
     da = dc = None
     if b.wants(a):

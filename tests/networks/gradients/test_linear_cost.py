@@ -1,0 +1,63 @@
+"""The work of a network's gradients and of the reference's program grows with the number of nodes, not its square."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import deep5 as d5
+from deep5.networks.gradients.build import gradient_network
+
+
+def chain(count: int) -> d5.Network:
+    """Pairs of MatMul and Tanh, each pair with its parameter."""
+    nodes, weights, last = [], [], "x"
+    for number in range(count):
+        weights.append(numpy_helper.from_array(np.full((2, 2), 0.5, np.float32), f"w{number}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{number}"], [f"m{number}"]))
+        nodes.append(helper.make_node("Tanh", [f"m{number}"], [f"t{number}"]))
+        last = f"t{number}"
+    nodes.append(helper.make_node("ReduceMean", [last], ["loss"], keepdims=0))
+    kind = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", kind, ["N", 2])],
+        [helper.make_tensor_value_info("loss", kind, [])],
+        weights,
+    )
+    return d5.Network.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+
+
+def calls(work: Any) -> int:
+    """How many functions a piece of work calls, generators' steps included."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def first_step(network: d5.Network) -> None:
+    executor = d5.framework("reference").executor(network)
+    executor.inference_and_backprop({"x": np.ones((1, 2), np.float32)})
+
+
+@pytest.mark.parametrize("work", [gradient_network, first_step])
+def test_twice_the_nodes_take_twice_the_calls(work: Any) -> None:
+    small, large = (chain(count) for count in (60, 240))
+    work(small)  # what is made once
+    # Four times the nodes; sixteen times the calls if they grew with the square.
+    assert calls(lambda: work(large)) < 4.5 * calls(lambda: work(small))
