@@ -133,9 +133,17 @@ class Draw:
 
 
 def model_of(
-    operator: str, opset: int, drawn: Drawn, *, symbolic: bool = False
+    operator: str, opset: int, drawn: Drawn, *, symbolic: bool = False, nested: bool = False
 ) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """The model of one node, and what to feed it; `symbolic` inputs have only names as dimensions."""
+    """The model of one node, and what to feed it.
+
+    Args:
+        operator: The operator.
+        opset: The version of the model.
+        drawn: What to build.
+        symbolic: Whether inputs have only names as dimensions.
+        nested: Whether the node is in a branch of an If, whose condition is fed.
+    """
     names = ["" if each is None else f"x{index}" for index, each in enumerate(drawn.inputs)]
     outputs = [f"y{index}" for index in range(drawn.outputs)]
     node = onnx.helper.make_node(operator, names, outputs, name="node", **drawn.attributes)
@@ -149,14 +157,32 @@ def model_of(
             continue
         fed[name] = value
         inputs.append(_value(name, value, symbolic=symbolic))
+    nodes = [node]
+    if nested:
+        nodes, fed["chosen"] = [_branches(node)], np.array(True)
+        inputs.append(_value("chosen", fed["chosen"], symbolic=False))
     graph = onnx.helper.make_graph(
-        [node], "graph", inputs, [onnx.ValueInfoProto(name=name) for name in outputs[: drawn.shown]], stored
+        nodes, "graph", inputs, [onnx.ValueInfoProto(name=name) for name in outputs[: drawn.shown]], stored
     )
     imports = [onnx.helper.make_opsetid("", opset)]
     # From IR version 4 on initial values are not inputs.
     version = max(8, onnx.helper.find_min_ir_version_for(imports))
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=version)
     return model, fed
+
+
+def _branches(node: onnx.NodeProto) -> onnx.NodeProto:
+    """An If of the same node in both branches, which read the values of the graph around them."""
+    bodies = []
+    for name in ("then", "else"):
+        same = onnx.NodeProto()
+        same.CopyFrom(node)
+        same.name, same.output[:] = f"{name}_{node.name}", [f"{name}_{output}" for output in node.output]
+        outputs = [onnx.ValueInfoProto(name=output) for output in same.output]
+        bodies.append(onnx.helper.make_graph([same], name, [], outputs))
+    return onnx.helper.make_node(
+        "If", ["chosen"], list(node.output), name="choice", then_branch=bodies[0], else_branch=bodies[1]
+    )
 
 
 def _value(name: str, value: Any, *, symbolic: bool) -> onnx.ValueInfoProto:
@@ -178,7 +204,9 @@ class NoAnswer(Exception):
 
 def expected(model: onnx.ModelProto, fed: Mapping[str, Any], drawn: Drawn) -> tuple[str, list[Any]]:
     """Who ran a model, and its outputs: ONNX Runtime without optimizations, or ONNX's reference where it does not."""
-    refused = _CRASHES.get((model.graph.node[0].op_type, model.opset_import[0].version), "")
+    # A nested node is the first of a branch.
+    first = next((each.g.node[0] for each in model.graph.node[0].attribute if each.HasField("g")), model.graph.node[0])
+    refused = _CRASHES.get((first.op_type, model.opset_import[0].version), "")
     refused = "ONNX Runtime is wrong there" if drawn.exact else refused
     try:
         if refused:

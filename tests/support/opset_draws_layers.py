@@ -176,7 +176,7 @@ def recurrent(draw: Draw) -> Drawn:
     both = 2 if direction == "bidirectional" else 1
     layout = draw.whole(0, 1) if draw.since >= 14 and draw.chance(0.3) else 0
     attributes = {"hidden_size": hidden, "direction": direction, **({"layout": layout} if layout else {})}
-    # ONNX Runtime clips in LSTM at other places than the equations, and ONNX's reference, the only one with layout 1, nowhere.
+    # ONNX Runtime clips in LSTM at other places than the equations; only ONNX's reference has layout 1, without clip.
     if draw.operator != "LSTM" and not layout and draw.chance(0.3):
         attributes["clip"] = 1.0
     attributes |= draw.some(linear_before_reset=draw.whole(0, 1))

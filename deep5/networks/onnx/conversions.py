@@ -29,8 +29,6 @@ __all__ = ["STEPS", "without_deprecated"]
 
 Nodes = list[onnx.NodeProto]
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-
-
 # The least of the largest integers of int32 and int64, which stand for the end of a dimension.
 _OPEN = np.iinfo(np.int32).max
 
@@ -221,6 +219,17 @@ def _one_coordinate_rule(node: onnx.NodeProto, place: Place) -> Nodes:
     return [node]
 
 
+def _one_of_two(node: onnx.NodeProto, place: Place) -> Nodes:
+    """Resize takes scales or sizes; before opset 13 the other one is empty, and later files still have it so."""
+    for position in (2, 3):
+        value = place.value(node.input[position]) if position < len(node.input) else None
+        if value is not None and not value.size:
+            node.input[position] = ""
+    while node.input and not node.input[-1]:
+        node.input.pop()
+    return [node]
+
+
 # x + 1/2 rounded, for x of half_pixel, which tf_half_pixel_for_nn exceeds by 1/2.
 _HALF_LATER = {b"floor": "round_prefer_ceil", b"round_prefer_floor": "ceil"}
 
@@ -359,9 +368,11 @@ _TABLE: tuple[tuple[str, int, Step], ...] = (
     ("Scatter", 11, _renamed("ScatterElements")),
     ("Dropout", 12, _ratio),
     *((name, 13, _flattened) for name in ("Hardmax", "LogSoftmax", "Softmax")),
-    *((name, 13, _axes) for name in ("ReduceSum", "Squeeze", "Unsqueeze")),
+    *((name, 13, _axes) for name in ("ReduceSum", "Squeeze")),
+    ("Unsqueeze", 13, _integers("axes", 1)),
     ("Erf", 13, _error_function),
-    ("Resize", 13, _half_pixel_for_nearest),
+    ("Resize", 13, _in_turn(_one_of_two, _half_pixel_for_nearest)),
+    ("Resize", 19, _one_of_two),
     ("Split", 13, _integers("split", 1)),
     ("BatchNormalization", 14, running_statistics),
     ("RoiAlign", 16, _defaults(coordinate_transformation_mode="output_half_pixel")),

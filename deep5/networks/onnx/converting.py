@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -132,7 +133,7 @@ def converted(
     walk = _Walk(steps=steps, opset=opset, goal=goal, taken=_names(made.graph))
     if walk.changes(made.graph):
         # Steps that keep the opset need no types, and their models may have large initial values.
-        walk.graph(made.graph, made.graph if keep_opset else _inferred(proto).graph, {}, {})
+        walk.graph(made.graph, made.graph if keep_opset else _inferred(proto).graph, ChainMap(), ChainMap())
     for entry in made.opset_import:
         if not entry.domain and not keep_opset:
             entry.version = goal
@@ -159,8 +160,8 @@ class _Walk:
         self,
         graph: onnx.GraphProto,
         known: onnx.GraphProto,
-        outer: Mapping[str, onnx.TypeProto],
-        constants: Mapping[str, onnx.TensorProto],
+        outer: ChainMap[str, onnx.TypeProto],
+        constants: ChainMap[str, onnx.TensorProto],
     ) -> None:
         """Convert a graph in place.
 
@@ -170,7 +171,7 @@ class _Walk:
             outer: The types of the values of the graphs around it.
             constants: The constants of the graphs around it.
         """
-        types, tensors = {**outer, **_types(known)}, {**constants, **_constants(graph)}
+        types, tensors = outer.new_child(_types(graph, known)), constants.new_child(_constants(graph))
         nodes: list[onnx.NodeProto] = []
         for node, same in zip(list(graph.node), list(known.node), strict=True):
             for inner, inner_known in zip(_nested_graphs(node), _nested_graphs(same), strict=True):
@@ -224,8 +225,12 @@ def _names(graph: onnx.GraphProto) -> set[str]:
     return held
 
 
-def _types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
-    held = {value.name: value.type for value in (*graph.output, *graph.value_info, *graph.input)}
+def _types(graph: onnx.GraphProto, known: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
+    """The types of a graph's values; a declared one only where none with a shape is inferred: it may be stale."""
+    held = {value.name: value.type for value in (*graph.output, *graph.value_info)}
+    for value in (*known.output, *known.value_info, *known.input):
+        if value.type.tensor_type.HasField("shape") or not held.get(value.name, onnx.TypeProto()).WhichOneof("value"):
+            held[value.name] = value.type
     for tensor in graph.initializer:
         held[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
     return held
@@ -242,9 +247,10 @@ def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the types that ONNX infers, as far as it can; nodes and nested graphs are the same."""
+    """The model with the types that follow from its inputs, as far as ONNX infers them; its nodes are the same."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
+    _strip(copy.graph)
     try:
         with standing_in(copy):
             return onnx.shape_inference.infer_shapes(copy)
@@ -252,3 +258,13 @@ def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
         raise
     except Exception:  # onnx raises its own private classes; the model is checked later
         return proto
+
+
+def _strip(graph: onnx.GraphProto) -> None:
+    """Remove what a graph and the graphs in it declare of computed values."""
+    del graph.value_info[:]
+    for value in graph.output:
+        value.ClearField("type")
+    for node in graph.node:
+        for inner in _nested_graphs(node):
+            _strip(inner)

@@ -118,7 +118,7 @@ OLD: dict[str, tuple[str, int, tuple[np.ndarray, ...], dict[str, Any], np.ndarra
     "defaults of Selu": ("Selu", 1, (X,), {}, 1.0507 * np.where(X > 0, X, 1.6732 * np.expm1(X))),
     "default axis": ("Concat", 1, (X, X), {}, np.concatenate([X, X], 1)),
     "shape": ("Reshape", 1, (X,), {"shape": [4, -1]}, X.reshape(4, 6)),
-    "paddings": ("Pad", 1, (ONE,), {"paddings": [1, 2], "value": 3.0}, np.array([3, 1, 1, 1, 3, 3])),
+    "paddings": ("Pad", 1, (ONE,), {"paddings": [1, 2], "value": 3.0}, np.array([3.0, 1, 1, 1, 3, 3])),
     "named type": ("Cast", 1, (X,), {"to": "INT64"}, X.astype(np.int64)),
     "one axis": ("Tile", 1, (X, np.array(2, np.float32), np.array(1, np.float32)), {}, np.tile(X, (1, 2, 1))),
     "float power": ("GlobalLpPool", 1, (X,), {"p": 2.0}, np.sqrt((X**2).sum(2, keepdims=True))),
@@ -250,6 +250,13 @@ def test_a_softmax_of_unknown_rank_is_flattened_when_it_runs() -> None:
     feed = {"x": X, "shape": np.array([2, 3, 4])}
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["a"]), helper.make_node("Softmax", ["a"], ["y"], axis=1)]
     check(model(nodes, feed, {"y": X}, 11), feed)
+
+
+def test_a_stale_declared_rank_changes_nothing() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Softmax", ["a"], ["y"], axis=1)]
+    made = model(nodes, {"x": X}, {"y": X}, 11)
+    made.graph.value_info.append(helper.make_tensor_value_info("a", FLOAT, ["N", "C"]))
+    assert "Flatten" in {node.op_type for node in upgraded(made).graph.node}
 
 
 def test_sparse_values_become_dense_ones() -> None:
