@@ -94,7 +94,7 @@ def _has(site: Site) -> Call:
     return Call(lambda value=None: np.array(value is not None), site.given)
 
 
-OPERATORS: dict[str, Operator] = {
+_TABLE = {
     "ConcatFromSequence": configured(sequence.concatenate, axis=0, new_axis=0),
     "If": Operator(_if, keeps=True),
     "Loop": Operator(_loop, keeps=True),
@@ -111,3 +111,5 @@ OPERATORS: dict[str, Operator] = {
     "SequenceMap": Operator(_map, keeps=True),
     "SplitToSequence": Operator(_split, keeps=True),
 }
+# They move values, or run graphs whose own nodes round: short floats pass unchanged.
+OPERATORS: dict[str, Operator] = {name: operator._replace(exact=True) for name, operator in _TABLE.items()}

@@ -7,7 +7,6 @@ from operator import itemgetter
 from pathlib import Path
 
 import onnx
-import onnx.inliner
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
@@ -20,16 +19,9 @@ from deep5.networks.onnx.exported import make_constants, said_by_exporter
 from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
 from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
-from deep5.networks.onnx.versions import IR_VERSION, OPSET
+from deep5.networks.onnx.upgrading import upgraded
 
 __all__ = ["import_model"]
-
-# An older Scan has other semantics, which onnx's version converter ignores.
-_OLDEST_SCAN = 9
-# In older versions the slope of PRelu is per channel.
-_BROADCAST_SLOPE = 7
-# Before this opset, Resize and Upsample had one fixed coordinate rule, which the converter does not write out.
-_FIRST_CHOICE = 11
 
 
 def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
@@ -63,7 +55,9 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Mode
     check_output_shapes(what, proto)
     try:
         onnx.checker.check_model(proto)
-        model = _upgraded(proto)
+        model: ir.Model = ir.from_proto(upgraded(proto))
+    except Deep5Error as error:  # a node that cannot be converted
+        raise NetworkError(f"{what}: {error}") from error
     except UnicodeDecodeError as error:  # in a string that no check before this reads
         raise NetworkError(f"{what} is not valid ONNX: {NOT_UTF8}") from error
     except Exception as error:  # onnx raises its own private classes
@@ -103,50 +97,6 @@ def _take_weights(what: str, proto: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 def _small(tensor: onnx.TensorProto) -> bool:
     return bool(tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= SMALL_BYTES)
-
-
-def _upgraded(proto: onnx.ModelProto) -> ir.Model:
-    """The model in a new enough opset and IR version, with its functions inlined."""
-    if proto.functions:
-        # onnx-ir's inliner searches linearly for free names: 200 s for 40,000 nodes, here 0.05 s.
-        proto = onnx.inliner.inline_local_functions(proto)
-    # The oldest IR version that supports the opset: some engines do not read the newest.
-    proto.ir_version = max(onnx.helper.find_min_ir_version_for(proto.opset_import, ignore_unknown=True), IR_VERSION)
-    opset = next((entry.version for entry in proto.opset_import if not entry.domain), None)
-    if opset is None:
-        proto.opset_import.add(domain="", version=OPSET)
-    elif opset < OPSET:
-        if opset < _OLDEST_SCAN and any(node.op_type == "Scan" for node in nodes_of(proto)):
-            raise NetworkError(f"Scan in opset {opset}, which has a batch axis; allowed: {_OLDEST_SCAN} and newer")
-        proto = onnx.version_converter.convert_version(_slopes_of_channels(proto, opset), OPSET)
-        for node in nodes_of(proto) if opset < _FIRST_CHOICE else ():
-            if node.op_type == "Resize":
-                given = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-                node.attribute.extend(onnx.helper.make_attribute(name, text) for name, text in given.items())
-    raised: ir.Model = ir.from_proto(proto)
-    return raised
-
-
-def _slopes_of_channels(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """The model with PRelu's slopes reshaped to the channel axis, which onnx's version converter does not do."""
-    if opset >= _BROADCAST_SLOPE or all(node.op_type != "PRelu" for node in proto.graph.node):
-        return proto
-    known = onnx.shape_inference.infer_shapes(proto).graph
-    ranks = {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for value in (*known.input, *known.value_info)
-        if value.type.tensor_type.HasField("shape")
-    } | {tensor.name: len(tensor.dims) for tensor in known.initializer}
-    nodes = list(proto.graph.node)
-    del proto.graph.node[:]
-    for number, node in enumerate(nodes):
-        if node.op_type == "PRelu" and ranks.get(node.input[1]) == 1 and ranks.get(node.input[0], 0) > 2:
-            shaped = f"{node.output[0]}/slope_{number}"
-            axes = list(range(1, ranks[node.input[0]] - 1))
-            proto.graph.node.append(onnx.helper.make_node("Unsqueeze", [node.input[1]], [shaped], axes=axes))
-            node.input[1] = shaped
-        proto.graph.node.append(node)
-    return proto
 
 
 def _put_weights(what: str, model: ir.Model, heavy: list[onnx.TensorProto], folder: Path | None) -> None:

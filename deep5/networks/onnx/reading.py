@@ -9,11 +9,13 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from deep5.core.errors import NetworkError
+from deep5.core.errors import Deep5Error, NetworkError
 from deep5.networks.diagnostics.refusals import check_operators, first_line
 from deep5.networks.onnx.bounds import check_calls, check_declared, drop_uncalled
 from deep5.networks.onnx.element_types import called
 from deep5.networks.onnx.settings import check_settings
+from deep5.networks.onnx.sparse import make_dense
+from deep5.networks.onnx.upgrading import checkable
 
 __all__ = ["NOT_UTF8", "check_external", "nodes_of", "read_model"]
 
@@ -52,6 +54,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
             _complete(node)
         _check_versions(what, proto)
         check_operators(what, proto, nodes_of(proto))
+        make_dense(what, proto)
         for tensor in _tensors(what, proto):
             _check_tensor(what, tensor)
         _check_order(what, proto)
@@ -59,9 +62,19 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
         drop_uncalled(proto)
         check_calls(what, proto)
         check_declared(what, proto)
+        proto = _checkable(what, proto)
     except (UnicodeDecodeError, TypeError) as error:  # protobuf decodes strings lazily, or returns bytes instead
         raise NetworkError(f"{what} is not valid ONNX: {NOT_UTF8}") from error
     return what, proto, folder
+
+
+def _checkable(what: str, proto: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return checkable(proto)
+    except Deep5Error as error:  # a node that cannot be converted
+        raise NetworkError(f"{what}: {error}") from error
+    except Exception as error:  # the inliner raises its own private classes
+        raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
 
 
 def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -139,8 +152,6 @@ def _called(node: onnx.NodeProto) -> str:
 
 
 def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    if proto.graph.sparse_initializer:
-        raise NetworkError(f"{what} has sparse initial values; allowed: dense ones")
     for nodes, initial in _bodies(proto):
         for tensor in initial:
             if not tensor.name:
