@@ -66,9 +66,13 @@ def supported(
     for value in (*node.inputs, *node.outputs):
         if value is None or not value.name:
             continue
-        if value.dtype is None or (value.shape is None and not shapeless(node)):
+        if value.dtype is None:
+            return Support(False, f"the value {value.name!r} has no element type; shape inference did not reach it")
+        if value.shape is None and not shapeless(node):
             return Support(
-                False, f"the value {value.name!r} has no shape or element type; shape inference did not reach it"
+                False,
+                f"only a run determines the rank of {value.name!r}; allowed for this operator on the {back_end} "
+                "back-end: a known rank; remedy: framework 'onnxruntime' or 'reference', or inputs of fixed size",
             )
         if value.dtype not in dtypes:
             return Support(False, f"the element type {value.dtype.name} of {value.name!r}")
