@@ -9,7 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Array, Arrays, Device, TensorSpec, dtype_name, to_numpy
 from deep5.networks.diagnostics.failures import is_own
+from deep5.networks.feeding import Feeding
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.networks.onnx.bounds import fed_counts
@@ -60,10 +61,22 @@ class NetworkExecutor(GraphExecutor, ABC):
         # Inputs that are lists or may be None; their structure is kept.
         self._collections = {name: spec for name, spec in network.inputs.items() if spec.collection}
         self._loop_counts = fed_counts(network.inputs, network.nodes) if isinstance(network, Network) else []
+        # Runs calls that feed initial values; None if there are none to feed.
+        self._feeding: Feeding | None = None
         # Valid shapes, and their symbolic dimensions: a look-up is cheaper than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
         # Valid losses, and the largest number of their element types.
         self._losses: dict[str, float] = {}
+
+    def with_feeding(self, make: Callable[[Network], GraphExecutor]) -> Self:
+        """Let `inference` accept the initial values that are defaults of inputs; returns the executor itself.
+
+        Args:
+            make: Creates an executor of another network on the same back-end and device.
+        """
+        if isinstance(self.network, Network) and self.network.default_specs:
+            self._feeding = Feeding(self, self.network, make)
+        return self
 
     collections: ClassVar[bool] = False
     """Whether the framework supports lists of tensors, optional values, and strings."""
@@ -239,6 +252,11 @@ class NetworkExecutor(GraphExecutor, ABC):
         if not isinstance(inputs, Mapping):
             raise ShapeError(f"got {type(inputs).__name__} as inputs; expected a dict of arrays: {', '.join(expected)}")
         for name in inputs:
+            if self._feeding is not None and self._feeding.is_fed({name: None}):
+                raise ShapeError(
+                    f"input {name!r} is an initial value, and a call fed it; allowed: only in inference, in "
+                    "evaluation; remedy: network.with_values({…}) before the executor is made"
+                )
             if name not in expected:
                 raise ShapeError(
                     f"unknown input {name!r}; expected: {', '.join(expected)}{suggestion(str(name), expected)}"

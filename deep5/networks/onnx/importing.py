@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deep5.core.errors import Deep5Error, NetworkError, NetworkWarning
+from deep5.networks.constants import FLOATS
 from deep5.networks.diagnostics.failures import reported_by
 from deep5.networks.diagnostics.refusals import check_by_onnx, complete_outputs, first_line, worded
 from deep5.networks.onnx.axes import check_axes, check_widths
@@ -20,6 +21,7 @@ from deep5.networks.onnx.declarations import drop_stale_shapes, drop_unconfirmed
 from deep5.networks.onnx.element_types import check_element_types
 from deep5.networks.onnx.exported import make_constants, said_by_exporter
 from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
+from deep5.networks.onnx.name_lists import DEFAULTS, listed_names, store_names
 from deep5.networks.onnx.ranks import require_ranks
 from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
@@ -33,6 +35,8 @@ _OLDEST_SCAN = 9
 _BROADCAST_SLOPE = 7
 # Before this opset, Resize and Upsample had one fixed coordinate rule, which the converter does not write out.
 _FIRST_CHOICE = 11
+# Before this version of the format, every initial value had to be an input too.
+_OPTIONAL_INPUTS = 4
 # Dropped shapes in a warning.
 _SHOWN = 6
 
@@ -67,7 +71,7 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
 
 
 def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    said = said_by_exporter(proto)
+    said, fed = said_by_exporter(proto), _defaults(proto)
     heavy = _take_weights(what, proto)
     check_widths(what, nodes_of(proto))
     model = _inferred(what, proto, heavy, folder)
@@ -77,6 +81,7 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Mode
         lift_weights(model)
     else:
         make_constants(model, said)
+    store_names(model, DEFAULTS, fed.union(listed_names(model, DEFAULTS)))
     fold_constants(model, what)
     lift_constants(model)
     passes.RemoveUnusedNodesPass()(model)
@@ -129,6 +134,16 @@ def _warn_of(what: str, dropped: list[str]) -> None:
     warnings.warn(said, NetworkWarning, stacklevel=6)
 
 
+def _defaults(proto: onnx.ModelProto) -> set[str]:
+    """The initial values that are also inputs, which a caller may feed; in old files, where all are, the floats."""
+    inputs = {value.name for value in proto.graph.input}
+    return {
+        tensor.name
+        for tensor in proto.graph.initializer
+        if tensor.name in inputs and (proto.ir_version >= _OPTIONAL_INPUTS or ir.DataType(tensor.data_type) in FLOATS)
+    }
+
+
 def _take_weights(what: str, proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Take large and external initial values out of the graph; they become inputs of the same shape."""
     graph = proto.graph
@@ -141,8 +156,11 @@ def _take_weights(what: str, proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     graph.initializer.extend(light)
     inputs = {value.name: value for value in graph.input}
     for tensor in heavy:
-        value = inputs[tensor.name] if tensor.name in inputs else graph.input.add(name=tensor.name)
-        value.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
+        if tensor.name not in inputs:
+            inputs[tensor.name] = graph.input.add(name=tensor.name)
+    for tensor in (*heavy, *light):
+        if (value := inputs.get(tensor.name)) is not None:  # what it is declared as may have symbolic dimensions
+            value.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
     return heavy
 
 
