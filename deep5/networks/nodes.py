@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+# Domains whose operators other back-ends have.
+_ELSEWHERE = {"ai.onnx.ml": "'onnxruntime' or 'reference'", "com.microsoft": "'onnxruntime'"}
+
+
 def supported(
     node: ir.Node,
     back_end: str,
@@ -55,6 +59,12 @@ def supported(
     """
     own = node.domain in ("", "ai.onnx")
     if not own and f"{node.domain}.{node.op_type}" not in operators:
+        if node.domain in _ELSEWHERE:
+            return Support(
+                False,
+                f"the {back_end} back-end has no operators of the domain {node.domain!r}; allowed: ONNX's own, and "
+                f"registered ones; remedy: framework {_ELSEWHERE[node.domain]}",
+            )
         return Support(
             False,
             f"the domain {node.domain!r} is not ONNX's own, and no operator {node.op_type!r} of it is registered; "

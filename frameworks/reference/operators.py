@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from deep5.core.framework import Support
 from deep5.frameworks.reference import (
+    operators_classical,
     operators_control,
     operators_images,
     operators_layers,
@@ -47,7 +48,12 @@ _MODULES = (
 _ALL = {name: operator for module in _MODULES for name, operator in module.OPERATORS.items()}
 OPERATORS: dict[str, Operator] = dict(sorted(_ALL.items()))
 # Operators of other domains than ONNX's; statistics over ranks are deep5's.
-_OTHERS = {**operators_learning.OPERATORS, RANKS: operators_ranks.OPERATORS}
+_LEARNING = operators_learning.OPERATORS
+_OTHERS = {
+    **_LEARNING,
+    "ai.onnx.ml": {**_LEARNING["ai.onnx.ml"], **operators_classical.OPERATORS},
+    RANKS: operators_ranks.OPERATORS,
+}
 
 
 def supports(node: ir.Node) -> Support:

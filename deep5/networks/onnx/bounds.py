@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from deep5.core.errors import NetworkError
 from deep5.networks.nodes import nested
+from deep5.networks.onnx.protos import declared_values, nested_nodes
 from deep5.networks.transforms.control_flow import never_stops
 
 __all__ = [
@@ -19,12 +20,9 @@ __all__ = [
     "beyond_limits",
     "check_calls",
     "check_declared",
-    "declared_values",
     "drop_uncalled",
     "fed_counts",
     "followable",
-    "graphs_inside",
-    "nested_nodes",
 ]
 
 # Limit on the nodes that inlined function calls expand to: reading this many takes about fifteen seconds.
@@ -237,37 +235,6 @@ def _called(key: tuple[str, str, str]) -> str:
 
 def _size(nodes: Iterable[onnx.NodeProto], sizes: dict[tuple[str, str, str], int]) -> int:
     return sum(sizes.get(_key(node), 1) for node in nested_nodes(nodes))
-
-
-def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes and those of nested graphs."""
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for graph in graphs_inside(node):
-            waiting += graph.node
-
-
-def graphs_inside(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that the node's attributes hold."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def declared_values(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
-    """The declared values of the graph, its nested graphs and the functions."""
-    graphs = [proto.graph]
-    for function in proto.functions:
-        yield from function.value_info
-        graphs += [graph for node in nested_nodes(function.node) for graph in graphs_inside(node)]
-    graphs += [graph for node in nested_nodes(proto.graph.node) for graph in graphs_inside(node)]
-    for graph in graphs:
-        yield from graph.input
-        yield from graph.output
-        yield from graph.value_info
 
 
 def _sparse(proto: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:

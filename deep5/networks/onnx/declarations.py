@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from deep5.core.errors import NetworkError
 from deep5.networks.custom import standing_in
-from deep5.networks.onnx.bounds import declared_values, followable, graphs_inside
+from deep5.networks.onnx.bounds import followable
 from deep5.networks.onnx.element_types import type_name
+from deep5.networks.onnx.protos import declared_values, graphs_inside
 
 __all__ = ["check_defaults", "drop_stale_shapes", "drop_unconfirmed_shapes", "mark_unknown_sizes"]
 

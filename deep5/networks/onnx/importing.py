@@ -21,6 +21,7 @@ from deep5.networks.onnx.declarations import drop_stale_shapes, drop_unconfirmed
 from deep5.networks.onnx.element_types import check_element_types
 from deep5.networks.onnx.exported import make_constants, said_by_exporter
 from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
+from deep5.networks.onnx.learning_checks import check_learning
 from deep5.networks.onnx.name_lists import DEFAULTS, listed_names, store_names
 from deep5.networks.onnx.ranks import require_ranks
 from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
@@ -77,6 +78,7 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Mode
     model = _inferred(what, proto, heavy, folder)
     check_element_types(model, what)
     check_axes(model, what)
+    check_learning(model, what)
     if said is None:
         lift_weights(model)
     else:

@@ -26,6 +26,10 @@ _SMALL = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLO
 _ALLOWED = ", ".join(("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE, *_SMALL, "STRING"))
 # Element types that inputs and outputs may have.
 _ELEMENTS = {onnx.TensorProto.DataType.Value(name) for name in _ALLOWED.split(", ")}
+_NO_MAPS = (
+    "; remedy for the ZipMap of skl2onnx, which makes a map of each row: to_onnx(…, options={'zipmap': False}), whose "
+    "output is an array"
+)
 _Body = tuple[Iterable[onnx.NodeProto], Iterable[onnx.TensorProto]]
 
 
@@ -229,6 +233,7 @@ def _check_order(what: str, proto: onnx.ModelProto) -> None:
                 form = (inner.WhichOneof("value") or "nothing").removesuffix("_type").replace("_", " ")
                 raise NetworkError(
                     f"{name} is a {form}; allowed: an array, a sequence of arrays, or one of them optionally"
+                    + (_NO_MAPS if form == "map" and kind == "output" else "")
                 )
             own = inner.tensor_type
             if own.elem_type and own.elem_type not in _ELEMENTS:
