@@ -1,4 +1,4 @@
-"""Types of the outputs of ai.onnx.ml operators, for which ONNX has no inference: trees, linear models, scalers."""
+"""Types of outputs for which ONNX has no inference: of ai.onnx.ml (trees, linear models), and of ONNX Runtime's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import onnx
 
+from deep5.networks.onnx.contributed_types import CONTRIBUTED, contributed_type
 from deep5.networks.onnx.protos import graphs_inside
 
 __all__ = ["DOMAIN", "declare_types"]
@@ -31,6 +32,8 @@ def declare_types(proto: onnx.ModelProto) -> None:
         made = [node for node in graph.node if node.domain == DOMAIN and node.op_type in _OUTPUTS]
         if made:
             _declare(graph, made)
+        if any(node.domain == CONTRIBUTED for node in graph.node):
+            _declare_contributed(graph)
 
 
 def _declare(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
@@ -59,6 +62,24 @@ def _declare(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
                     extent.dim_value = size
                 elif axis == 0 and rows is not None:
                     extent.CopyFrom(rows)
+
+
+def _declare_contributed(graph: onnx.GraphProto) -> None:
+    """Declare the element types of ONNX Runtime's own operators; only it knows their shapes."""
+    known = {value.name: value for value in (*graph.value_info, *graph.output)}
+    kinds = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *known.values())}
+    kinds = {name: kind for name, kind in kinds.items() if kind}
+    kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and not node.domain:
+            kinds.update((node.output[0], entry.t.data_type) for entry in node.attribute if entry.name == "value")
+        if node.domain != CONTRIBUTED or not node.output or node.output[0] in kinds:
+            continue
+        if (kind := contributed_type(node, kinds)) is not None:
+            name = node.output[0]
+            kinds[name] = kind
+            value = known.get(name)
+            (graph.value_info.add(name=name) if value is None else value).type.tensor_type.elem_type = kind
 
 
 def _same_shape_as(source: onnx.ValueInfoProto | None, own: onnx.TypeProto.Tensor) -> None:
