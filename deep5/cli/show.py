@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from deep5.core.errors import (
     Errors,
     MissingDependency,
     NetworkError,
+    NetworkWarning,
     UnknownName,
     UsageError,
     suggestion,
@@ -153,10 +155,15 @@ def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any
     if text.endswith(".onnx"):
         if arguments:
             raise UsageError("--set is given with a file; allowed: with a registered network, which takes arguments")
-        try:
-            return Network.from_onnx(text), {}
-        except NetworkError as error:
-            raise UsageError(str(error)) from error
+        with warnings.catch_warnings(record=True) as ignored:
+            warnings.simplefilter("always", NetworkWarning)
+            try:
+                read = Network.from_onnx(text)
+            except NetworkError as error:
+                raise UsageError(str(error)) from error
+        for warning in ignored:
+            click.echo(f"deep5: {plain(str(warning.message))}", err=True)
+        return read, {}
     if ".py:" not in text and (os.sep in text or text.endswith(".py")):
         raise _no_name(text)
     try:

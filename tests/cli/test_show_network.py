@@ -728,6 +728,18 @@ def test_sums_of_partly_known_sizes_are_lower_bounds(deep5: Command, tmp_path: P
     assert totals["activation memory"] == "at least 48 B"
 
 
+def test_a_stale_declaration_is_reported_in_one_line(deep5: Command, tmp_path: Path) -> None:
+    inputs, outputs = ([helper.make_tensor_value_info(*each)] for each in (("x", 1, ["N", 3]), ("y", 1, [7])))
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "stale", inputs, outputs)
+    onnx.save(
+        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "own.onnx"
+    )
+    answer = deep5("show", "network", "own.onnx")
+    assert answer.status == 0
+    assert answer.err.startswith("deep5: the file own.onnx declares shapes that contradict what its nodes compute")
+    assert len(answer.err.splitlines()) == 1
+
+
 def test_the_picture_of_what_is_partly_known(deep5: Command, tmp_path: Path) -> None:
     build = NetworkBuilder("partly", dtype="float32")
     build.network({"y": build.op("NonZero", build.input("x", ("N", 3)))}).save(tmp_path / "own.onnx")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
+from onnx.helper import make_tensor_type_proto
 
 from deep5.core.errors import NetworkError, OperatorError, ShapeError, suggestion
 from deep5.networks.custom import standing_in
@@ -103,8 +104,10 @@ def complete_outputs(what: str, proto: onnx.ModelProto) -> None:
         except Exception as error:  # onnx raises its own private classes
             raise explained(free, what, error) from error
     computed = {value.name: value.type for value in free.graph.output}
+    passed = {value.name: value.type for value in free.graph.input}
+    passed |= {each.name: make_tensor_type_proto(each.data_type, list(each.dims)) for each in free.graph.initializer}
     for value in missing:
-        kind = computed[value.name]
+        kind = passed.get(value.name, computed[value.name])
         if kind.WhichOneof("value") is not None:
             if not value.type.tensor_type.elem_type or not kind.HasField("tensor_type"):
                 value.type.CopyFrom(kind)

@@ -23,7 +23,6 @@ from deep5.networks.onnx.exported import make_constants, said_by_exporter
 from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
 from deep5.networks.onnx.learning_checks import check_learning
 from deep5.networks.onnx.name_lists import DEFAULTS, listed_names, store_names
-from deep5.networks.onnx.ranks import require_ranks
 from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
 from deep5.networks.onnx.versions import IR_VERSION, OPSET
@@ -124,10 +123,7 @@ def _inferred_as_declared(
     except Exception as error:  # onnx raises its own private classes
         raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
     _put_weights(what, model, heavy, folder)
-    propagated = infer_shapes(model, what)
-    while require_ranks(model):
-        propagated = infer_shapes(model, what) and propagated
-    return model, propagated
+    return model, infer_shapes(model, what)
 
 
 def _warn_of(what: str, dropped: list[str]) -> None:

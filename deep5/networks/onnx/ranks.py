@@ -12,7 +12,7 @@ import onnx_ir as ir
 from deep5.networks.constants import constant_value
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["require_ranks"]
+__all__ = ["required_ranks"]
 
 # Operators whose first input has the rank of their weight, with the position of the weight.
 _AS_WEIGHT = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
@@ -23,23 +23,23 @@ _FIXED = {"Gemm": 2, "GRU": 3, "LSTM": 3, "RNN": 3, "DepthToSpace": 4, "SpaceToD
 _ENTRIES = {"Tile": (1, 1), "Pad": (1, 2), "Resize": (2, 1)}
 
 
-def require_ranks(model: ir.Model) -> bool:
+def required_ranks(model: ir.Model) -> set[ir.Value]:
     """Set the rank of the computed values that have none, where a node that reads them accepts only one.
 
     Args:
         model: The model, with inferred shapes; changed in place.
 
     Returns:
-        Whether a rank was set: shapes that follow from it are not inferred yet.
+        The values whose rank was set: shapes that follow from them are not inferred yet.
     """
-    found = False
+    found = set()
     for node in model.graph.all_nodes():
         value = node.inputs[0] if node.inputs else None
         if value is None or value.shape is not None or value.dtype is None or value.producer() is None or node.domain:
             continue
         if rank := _required(node):
             value.shape = ir.Shape([None] * rank)
-            found = True
+            found.add(value)
     return found
 
 

@@ -10,6 +10,7 @@ from deep5.networks.custom import standing_in
 from deep5.networks.diagnostics.refusals import check_by_onnx, explained
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.bounds import followable
+from deep5.networks.onnx.ranks import required_ranks
 
 __all__ = ["SMALL_BYTES", "infer_shapes"]
 
@@ -32,6 +33,15 @@ def infer_shapes(model: ir.Model, what: str) -> bool:
     Raises:
         NetworkError: The graph is not valid ONNX.
     """
+    propagated = _infer_once(model, what)
+    required: set[ir.Value] = set()
+    while found := required_ranks(model) - required:
+        required |= found
+        propagated = _infer_once(model, what) and propagated
+    return propagated
+
+
+def _infer_once(model: ir.Model, what: str) -> bool:
     proto = _without_weights(model)
     with standing_in(proto):
         try:

@@ -251,3 +251,20 @@ def test_only_what_onnx_refuses_is_called_invalid() -> None:
     with pytest.raises(NetworkError, match=r"the model is not valid ONNX: .*Rellu"):
         d5.Network.from_onnx(model)
     assert set(plain(relu(["n"], ["n"]), {"x": drawn(3)})) == {"y"}
+
+
+def test_an_output_that_is_an_input_or_an_initial_value() -> None:
+    outputs = [declared("y", ["n"]), onnx.ValueInfoProto(name="x"), declared("c", None)]
+    model = graph_model([helper.make_node("Relu", ["x"], ["y"])], [declared("x", ["n"])], outputs, {"c": drawn(2)})
+    network = d5.Network.from_onnx(model)
+    assert {name: spec.shape for name, spec in network.outputs.items()} == {"y": ("n",), "x": ("n",), "c": (2,)}
+    compared(network, model, "reference", {"x": drawn(3)})
+
+
+def test_a_rank_that_a_reader_requires_survives_an_edit() -> None:
+    nodes = [*branches(None, None), helper.make_node("Conv", ["q", "w"], ["y"])]
+    model = graph_model(nodes, [declared("x", ["n", "k", 3, 8])], [declared("y", None)], {**ONE, "w": drawn(2, 3, 3)})
+    network = d5.Network.from_onnx(model)
+    edited = network.replace_node("Equal", "GreaterOrEqual")  # forgets the shapes of what follows
+    assert edited.outputs["y"].shape[1] == network.outputs["y"].shape[1] == 2
+    assert len(edited.outputs["y"].shape) == 3
