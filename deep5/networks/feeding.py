@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.core.errors import ShapeError, UsageError
+from deep5.core.errors import ShapeError, UsageError, suggestion
 from deep5.core.events import StepInfo
 from deep5.core.memo import remember
 from deep5.core.tensors import Arrays, dtype_name, to_numpy
@@ -22,7 +22,7 @@ from deep5.networks.network import Network
 if TYPE_CHECKING:
     from deep5.core.executors import GraphExecutor
 
-__all__ = ["Feeding"]
+__all__ = ["Feeding", "wrong_names"]
 
 # Executors to keep, one for each combination of fed constants.
 _KEPT = 8
@@ -81,6 +81,30 @@ class Feeding:
         if dtype_name(array.dtype) != wanted:
             raise ShapeError(f"input {name!r}: got dtype {dtype_name(array.dtype)}, expected {wanted}")
         return array
+
+
+def wrong_names(inputs: Any, expected: Mapping[str, Any], feeding: Feeding | None) -> ShapeError:
+    """The error to raise for inputs that are not those of the network.
+
+    Args:
+        inputs: What a call fed.
+        expected: The network's inputs by name.
+        feeding: Runs calls of `inference` that feed initial values, if there are any to feed.
+    """
+    if not isinstance(inputs, Mapping):
+        return ShapeError(f"got {type(inputs).__name__} as inputs; expected a dict of arrays: {', '.join(expected)}")
+    for name in inputs:
+        if feeding is not None and feeding.is_fed({name: None}):
+            return ShapeError(
+                f"input {name!r} is an initial value, and a call fed it; allowed: only in inference, in evaluation; "
+                "remedy: network.with_values({…}) before the executor is made"
+            )
+        if name not in expected:
+            return ShapeError(
+                f"unknown input {name!r}; expected: {', '.join(expected)}{suggestion(str(name), expected)}"
+            )
+    missing = ", ".join(repr(name) for name in expected if name not in inputs)
+    return ShapeError(f"missing input {missing}; got: {', '.join(inputs) or 'none'}, expected: {', '.join(expected)}")
 
 
 def _among(values: Mapping[str, np.ndarray], names: Mapping[str, Any]) -> dict[str, np.ndarray]:
