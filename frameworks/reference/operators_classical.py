@@ -42,7 +42,7 @@ def _labels(node: ir.Node) -> Array:
 
 
 def _scaler(site: Site) -> Call:
-    settings = {"offset": _numbers(site, "offset", [0]), "factor": _numbers(site, "scale", [1])}
+    settings: dict[str, Any] = {"offset": _numbers(site, "offset", [0]), "factor": _numbers(site, "scale", [1])}
     return Call(partial(features.scale, **settings), (0,))
 
 
@@ -52,6 +52,7 @@ def _normalizer(site: Site) -> Call:
 
 def _imputer(site: Site) -> Call:
     floats = site.attribute("imputed_value_floats")
+    settings: dict[str, Any]
     if floats is not None and len(floats):
         settings = {"replaced": float(site.attribute("replaced_value_float", 0.0)), "by": np.array(floats, np.float32)}
     else:
@@ -86,7 +87,7 @@ def _category_mapper(site: Site) -> Call:
 
 def _linear_regressor(site: Site) -> Call:
     targets = site.attribute("targets", 1)
-    settings = {
+    settings: dict[str, Any] = {
         "weights": _numbers(site, "coefficients").reshape(targets, -1),
         "bias": _numbers(site, "intercepts", [0] * targets),
         "transform": site.attribute("post_transform", "NONE"),
@@ -102,7 +103,7 @@ def _linear_regressor_refusal(node: ir.Node) -> str | None:
 
 def _linear_classifier(site: Site) -> Call:
     bias = _numbers(site, "intercepts")
-    settings = {
+    settings: dict[str, Any] = {
         "weights": _numbers(site, "coefficients").reshape(len(bias), -1),
         "bias": bias,
         "labels": _labels(site.node),

@@ -31,7 +31,7 @@ def concrete(network: Network, extents: Mapping[str, int]) -> ir.Model:
     for value in model.graph.inputs:
         if value.name in network.inputs and value.shape is not None:
             value.shape = ir.Shape([extents.get(one, one) for one in network.inputs[str(value.name)].shape])  # type: ignore[arg-type]
-    declared = {}
+    declared: dict[ir.Value, ir.Shape | None] = {}
     for node in model.graph.all_nodes():
         for value in node.outputs:
             declared[value], value.shape = value.shape, None
@@ -50,7 +50,7 @@ def value_specs(model: ir.Model, measured: Mapping[str, TensorSpec] | None = Non
     """
     values = [*model.graph.inputs, *model.graph.initializers.values()]
     values += [value for node in model.graph for value in node.outputs if value.name]
-    found = {}
+    found: dict[str, TensorSpec] = {}
     for value in values:
         name = str(value.name)
         if value.dtype is None and value.const_value is None:

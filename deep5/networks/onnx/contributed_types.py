@@ -14,7 +14,8 @@ __all__ = ["CONTRIBUTED", "contributed_type"]
 
 CONTRIBUTED = "com.microsoft"
 
-_FLOAT, _UINT8 = onnx.TensorProto.FLOAT, onnx.TensorProto.UINT8
+_FLOAT: int = onnx.TensorProto.FLOAT
+_UINT8: int = onnx.TensorProto.UINT8
 # Operators with a quantized output, and the position of its zero point, whose element type it has.
 _ZERO_POINTS = {
     "QLinearAdd": 7,

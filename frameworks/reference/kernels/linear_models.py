@@ -84,7 +84,7 @@ class Machine:
 def support_values(x: Array, *, machine: Machine, one_class: bool) -> Array:
     """ai.onnx.ml SVMRegressor: (rows, 1), float32; 1 or -1 if there is one class."""
     y = machine.similarity(_rows(x).astype(np.float32)) @ machine.coefficients + machine.rho[0]
-    return _float32(np.where(y > 0, 1, -1) if one_class else y)[:, None]
+    return _float32(np.where(y > 0, 1, -1) if one_class else y).reshape(-1, 1)
 
 
 def support_classes(
