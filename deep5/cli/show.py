@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from deep5.core.errors import (
     Errors,
     MissingDependency,
     NetworkError,
+    NetworkWarning,
     UnknownName,
     UsageError,
     suggestion,
@@ -52,6 +54,7 @@ def show_command(errors: Errors) -> click.Group:
     @click.option(
         "--extent", "extents", metavar="NAME=N", multiple=True, help="Value of another symbolic dimension; repeatable."
     )
+    @click.option("--run", is_flag=True, help="Measure the sizes that cannot be inferred by one run on random inputs.")
     @click.option("--time", "framework", metavar="FRAMEWORK", help="Also measure the layers on this framework.")
     @click.option("--batches", metavar="N,…", help=f"Batch sizes for --time; default: {_BATCHES}.")
     @click.option("--threads", type=int, metavar="N", help="Threads within an operator for --time.")
@@ -63,6 +66,7 @@ def show_command(errors: Errors) -> click.Group:
         settings: tuple[str, ...],
         batch: int | None,
         extents: tuple[str, ...],
+        run: bool,
         framework: str | None,
         batches: str | None,
         threads: int | None,
@@ -74,14 +78,17 @@ def show_command(errors: Errors) -> click.Group:
 
         NAME is a registered network ('deep5 list networks') or FILE.py:NAME, as in a recipe; FILE ends in .onnx. --out
         also draws the graph and the shares of layers and of their operators; --time measures every layer, forward and
-        backward, at several batch sizes.
+        backward, at several batch sizes. A size that is not given, or that only a run determines, is shown by its name
+        or as unknown, and sums are then lower bounds; --run measures the latter.
         """
         with errors(debug, as_json) as report:
             sizes = _batch_sizes(framework, batches, threads)
             if out is not None:
                 _check_folder(out)
             made, arguments = _network(network, settings)
-            record = _record(network, made, arguments, batch, _pairs("--extent", extents), framework, sizes, threads)
+            record = _record(
+                network, made, arguments, batch, _pairs("--extent", extents), run, framework, sizes, threads
+            )
             missing = [] if out is None else _write(made, record, Path(out))
             if as_json:
                 report(json.dumps(record.document(), indent=2, allow_nan=False))
@@ -148,10 +155,15 @@ def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any
     if text.endswith(".onnx"):
         if arguments:
             raise UsageError("--set is given with a file; allowed: with a registered network, which takes arguments")
-        try:
-            return Network.from_onnx(text), {}
-        except NetworkError as error:
-            raise UsageError(str(error)) from error
+        with warnings.catch_warnings(record=True) as ignored:
+            warnings.simplefilter("always", NetworkWarning)
+            try:
+                read = Network.from_onnx(text)
+            except NetworkError as error:
+                raise UsageError(str(error)) from error
+        for warning in ignored:
+            click.echo(f"deep5: {plain(str(warning.message))}", err=True)
+        return read, {}
     if ".py:" not in text and (os.sep in text or text.endswith(".py")):
         raise _no_name(text)
     try:
@@ -205,6 +217,7 @@ def _record(
     arguments: Mapping[str, Any],
     batch: int | None,
     extents: Mapping[str, Any],
+    run: bool,
     framework: str | None,
     batches: Sequence[int],
     threads: int | None,
@@ -213,12 +226,18 @@ def _record(
     from deep5.networks.analysis.analysis import analyse
     from deep5.networks.analysis.extents import batch_extents
     from deep5.networks.analysis.layer_timing import layer_times
+    from deep5.networks.analysis.sizes import measured_specs
     from deep5.results.network_record import NetworkRecord
 
     try:
-        if batch is None and any(symbol not in extents for symbol in batch_extents(made)):
-            batch = 1
-        found = analyse(made, batch, extents=extents)
+        one = batch is None and any(symbol not in extents for symbol in batch_extents(made))
+        measured = measured_specs(made, 1 if one else batch, extents) if run else None
+        try:
+            found = analyse(made, 1 if one else batch, extents=extents, partial=True, measured=measured)
+        except NetworkError:
+            if not one:
+                raise
+            found = analyse(made, extents=extents, partial=True)  # the nodes do not accept a batch of one
         if framework is not None and threads is not None:
             backend(framework).set_threads(threads)
         times = [] if framework is None else layer_times(made, framework, batches, extents=extents)

@@ -14,6 +14,7 @@ __all__ = [
     "GoalError",
     "MissingDependency",
     "NetworkError",
+    "NetworkWarning",
     "OperatorError",
     "OutputError",
     "RecipeError",
@@ -82,6 +83,10 @@ class CommunicationError(Deep5Error):
 
 class NetworkError(Deep5Error):
     """A network that is invalid, or a feed that does not fit it."""
+
+
+class NetworkWarning(UserWarning):
+    """A declaration in a file that deep5 ignores because it contradicts what the network computes."""
 
 
 class ShapeError(NetworkError):

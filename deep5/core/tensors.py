@@ -49,6 +49,8 @@ class TensorSpec:
             as `"bfloat16"`, `"float8_e4m3fn"`, `"int4"`; `"string"` for strings, in arrays of Python objects.
         collection: `""` for a tensor, `"sequence"` for a list of tensors, `"optional"` for a tensor or None, `"optional
             sequence"` for a list or None. The shape of a list's tensors is not checked: in ONNX each may have its own.
+        ranked: Whether the number of dimensions is known. If it is not, only a run determines the shape, and `shape`
+            holds one symbolic dimension that stands for all.
 
     Raises:
         ShapeError: The shape is not a tuple.
@@ -57,6 +59,7 @@ class TensorSpec:
     shape: tuple[int | str, ...]
     dtype: str = "float32"
     collection: str = ""
+    ranked: bool = True
 
     def __post_init__(self) -> None:
         # Dimensions and dtype are checked where they are used: there the message can name the input.
@@ -83,6 +86,8 @@ class TensorSpec:
         """Why a tensor of this shape and dtype does not fit, or None if it does."""
         if dtype != self.dtype:
             return f"got dtype {dtype}, expected {self.dtype}"
+        if not self.ranked:
+            return None
         if len(shape) != len(self.shape) or any(
             isinstance(want, int) and want != got for want, got in zip(self.shape, shape, strict=True)
         ):
@@ -92,6 +97,8 @@ class TensorSpec:
     def __str__(self) -> str:
         if self.collection:
             return f"{self.collection} of {self.dtype}"
+        if not self.ranked:
+            return f"{self.dtype} of unknown rank"
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 

@@ -80,11 +80,15 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     return ir.convenience.get_const_tensor(value)
 
 
-def separate_roles(graph: ir.Graph) -> None:
+def separate_roles(graph: ir.Graph) -> frozenset[str]:
     """Give each role a separate initial value.
 
     Exporters store equal values once, such as the zeros of a bias and of a running mean, which diverge in training.
+
+    Returns:
+        The names of the initial values of which there now are copies.
     """
+    copied = set()
     for value in list(graph.initializers.values()):
         owner = None
         for node, position in [(use.node, use.idx) for use in value.uses()]:
@@ -103,3 +107,5 @@ def separate_roles(graph: ir.Graph) -> None:
                     copy.name = f"{copy.name}'"
                 graph.initializers[str(copy.name)] = copy
                 node.replace_input_with(position, copy)
+                copied.add(str(value.name))
+    return frozenset(copied)

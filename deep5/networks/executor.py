@@ -9,16 +9,17 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from deep5.core.arguments import is_whole
-from deep5.core.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
+from deep5.core.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Array, Arrays, Device, TensorSpec, dtype_name, to_numpy
 from deep5.networks.diagnostics.failures import is_own
+from deep5.networks.feeding import Feeding, wrong_names
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.networks.onnx.bounds import fed_counts
@@ -60,10 +61,22 @@ class NetworkExecutor(GraphExecutor, ABC):
         # Inputs that are lists or may be None; their structure is kept.
         self._collections = {name: spec for name, spec in network.inputs.items() if spec.collection}
         self._loop_counts = fed_counts(network.inputs, network.nodes) if isinstance(network, Network) else []
+        # Runs calls that feed initial values; None if there are none to feed.
+        self._feeding: Feeding | None = None
         # Valid shapes, and their symbolic dimensions: a look-up is cheaper than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
         # Valid losses, and the largest number of their element types.
         self._losses: dict[str, float] = {}
+
+    def with_feeding(self, make: Callable[[Network], GraphExecutor]) -> Self:
+        """Let `inference` accept the initial values that are defaults of inputs; returns the executor itself.
+
+        Args:
+            make: Creates an executor of another network on the same back-end and device.
+        """
+        if isinstance(self.network, Network) and self.network.default_specs:
+            self._feeding = Feeding(self, self.network, make)
+        return self
 
     collections: ClassVar[bool] = False
     """Whether the framework supports lists of tensors, optional values, and strings."""
@@ -144,13 +157,13 @@ class NetworkExecutor(GraphExecutor, ABC):
             NetworkError: A loop has so many iterations that its result exceeds any machine's memory.
         """
         if not isinstance(inputs, (dict, Mapping)) or len(inputs) != len(self._inputs):
-            self._refuse_names(inputs)
+            raise wrong_names(inputs, self.network.inputs, self._feeding)
         feed = []
         for name, dtype in self._inputs:
             try:
                 value = inputs[name]
-            except KeyError:
-                self._refuse_names(inputs)
+            except KeyError as error:
+                raise wrong_names(inputs, self.network.inputs, self._feeding) from error
             if name in self._collections:
                 feed.append(self._collected(name, value))
                 continue
@@ -233,20 +246,6 @@ class NetworkExecutor(GraphExecutor, ABC):
             self._fitting.clear()
         self._fitting[shapes] = found
         return found
-
-    def _refuse_names(self, inputs: Any) -> None:
-        expected = self.network.inputs
-        if not isinstance(inputs, Mapping):
-            raise ShapeError(f"got {type(inputs).__name__} as inputs; expected a dict of arrays: {', '.join(expected)}")
-        for name in inputs:
-            if name not in expected:
-                raise ShapeError(
-                    f"unknown input {name!r}; expected: {', '.join(expected)}{suggestion(str(name), expected)}"
-                )
-        missing = ", ".join(repr(name) for name in expected if name not in inputs)
-        raise ShapeError(
-            f"missing input {missing}; got: {', '.join(inputs) or 'none'}, expected: {', '.join(expected)}"
-        )
 
     def _info(self, info: StepInfo | None) -> StepInfo:
         """The step that determines the masks."""

@@ -17,6 +17,7 @@ from deep5.networks.edit import editing, freezing, initials, subnetwork
 from deep5.networks.hashes import hash_of_graph, hash_of_values
 from deep5.networks.onnx.importing import import_model
 from deep5.networks.onnx.initial_values import InitialValues, initial_value
+from deep5.networks.onnx.name_lists import DEFAULTS, listed_names
 from deep5.networks.onnx.specs import initial_specs, named_specs
 from deep5.networks.onnx.weights import read_weights, write_weights
 from deep5.networks.onnx.writing import model_proto, save_model
@@ -51,6 +52,8 @@ class Network:
         frozen: Names of the parameters without a gradient, which optimizers do not change.
         trained_specs: `parameter_specs` without the frozen ones.
         buffer_specs: Specifications of values that training changes without a gradient (running statistics).
+        default_specs: Specifications of the initial values that a call of `inference` may replace, because the file
+            lists them as inputs, too: parameters, buffers or constants.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -58,11 +61,13 @@ class Network:
         graph = model.graph
         self.inputs = named_specs([value for value in graph.inputs if value.name not in graph.initializers])
         self.outputs = named_specs(graph.outputs)
-        separate_roles(graph)
+        copied = separate_roles(graph)
         self.nodes: tuple[ir.Node, ...] = tuple(graph)
         self.parameter_specs, self.buffer_specs = initial_specs(graph)
         self.frozen: frozenset[str] = freezing.frozen_names(model, self.parameter_specs)
         self.trained_specs = {name: spec for name, spec in self.parameter_specs.items() if name not in self.frozen}
+        fed = frozenset(listed_names(model, DEFAULTS)) - copied
+        self.default_specs = named_specs(value for name, value in graph.initializers.items() if name in fed)
 
     def __repr__(self) -> str:
         def shown(specs: Mapping[str, TensorSpec]) -> str:

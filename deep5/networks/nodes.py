@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+# Domains whose operators other back-ends have.
+_ELSEWHERE = {"ai.onnx.ml": "'onnxruntime' or 'reference'", "com.microsoft": "'onnxruntime'"}
+
+
 def supported(
     node: ir.Node,
     back_end: str,
@@ -55,6 +59,12 @@ def supported(
     """
     own = node.domain in ("", "ai.onnx")
     if not own and f"{node.domain}.{node.op_type}" not in operators:
+        if node.domain in _ELSEWHERE:
+            return Support(
+                False,
+                f"the {back_end} back-end has no operators of the domain {node.domain!r}; allowed: ONNX's own, and "
+                f"registered ones; remedy: framework {_ELSEWHERE[node.domain]}",
+            )
         return Support(
             False,
             f"the domain {node.domain!r} is not ONNX's own, and no operator {node.op_type!r} of it is registered; "
@@ -66,9 +76,13 @@ def supported(
     for value in (*node.inputs, *node.outputs):
         if value is None or not value.name:
             continue
-        if value.dtype is None or (value.shape is None and not shapeless(node)):
+        if value.dtype is None:
+            return Support(False, f"the value {value.name!r} has no element type; shape inference did not reach it")
+        if value.shape is None and not shapeless(node):
             return Support(
-                False, f"the value {value.name!r} has no shape or element type; shape inference did not reach it"
+                False,
+                f"only a run determines the rank of {value.name!r}; allowed for this operator on the {back_end} "
+                "back-end: a known rank; remedy: framework 'onnxruntime' or 'reference', or inputs of fixed size",
             )
         if value.dtype not in dtypes:
             return Support(False, f"the element type {value.dtype.name} of {value.name!r}")

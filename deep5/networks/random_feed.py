@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from deep5.core.errors import NetworkError
 from deep5.core.seeds import generator
 from deep5.core.tensors import numpy_dtype
 from deep5.networks.labels import label_inputs
@@ -19,12 +20,15 @@ _SAME = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpo
 
 
 def random_feed(network: Network, extents: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
-    """A batch of inputs: standard normal floats; valid labels and indices; zeros and ones for other integers.
+    """A batch of inputs: standard normal floats; valid labels and indices; zeros and ones for other integers; "a".
 
     Args:
         network: The network.
         extents: Every symbolic dimension of the inputs, by name.
         seed: Seed of the numbers.
+
+    Raises:
+        NetworkError: An input is a list or an optional value.
 
     >>> from deep5.networks import mlp
     >>> feed = random_feed(mlp(features=4, classes=3), {"N": 2})
@@ -37,7 +41,14 @@ def random_feed(network: Network, extents: Mapping[str, int], seed: int = 0) -> 
         draw = generator(seed, "feed", name)
         shape = tuple(extents[extent] if isinstance(extent, str) else extent for extent in spec.shape)
         dtype = np.dtype(numpy_dtype(spec.dtype))
-        if spec.dtype.startswith(("float", "bfloat")):
+        if spec.collection:
+            raise NetworkError(
+                f"no random value for the input {name!r}, {spec}; allowed: inputs that are tensors; remedy: "
+                "executor.inference with your own values"
+            )
+        if spec.dtype == "string":
+            feed[name] = np.full(shape, "a", dtype)
+        elif spec.dtype.startswith(("float", "bfloat")):
             feed[name] = draw.standard_normal(shape, np.float32).astype(dtype)
         else:
             feed[name] = draw.integers(0, below.get(name, 2), shape).astype(dtype)

@@ -12,6 +12,7 @@ from deep5.core.terminal import counted, plain
 from deep5.networks.analysis.analysis import Layer, NetworkAnalysis
 from deep5.networks.analysis.layer_summary import LayerTimes
 from deep5.networks.analysis.picture import shortened, shown_shape, shown_size
+from deep5.networks.analysis.sizes import is_sized
 from deep5.results.network_times import print_times, times_document
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class NetworkRecord:
                 "peak_training_bytes": found.peak_training_bytes,
             },
             "unknown": dict(found.unknown),
+            "unsized": dict(found.unsized),
+            "missing": list(found.missing),
             "types": by_type(found),
             "layers": [_layer(layer, found) for layer in found.layers],
             "threads": self.threads,
@@ -88,13 +91,13 @@ class NetworkRecord:
         extents = ", ".join(f"{name} = {extent}" for name, extent in found.extents.items())
         console.print(Text(plain(f"{found.name}: {counted(len(found.layers), 'layer')}{extents and f', {extents}'}")))
         table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_footer=True)
-        least = "≥ " if found.unknown else ""
+        least = "" if found.exact else "≥ "
         for title, foot in (("layer", "total"), ("operator", ""), ("output", "")):
             table.add_column(Text(title), no_wrap=True, overflow="ellipsis", footer=Text(foot))
         for title, foot in (
             ("parameters", f"{found.parameters:,}"),
             ("FLOPs", f"{least}{shown_size(found.flops)}"),
-            ("memory", f"{shown_size(found.activation_bytes, binary=True)}B"),
+            ("memory", f"{'≥ ' if found.unsized else ''}{shown_size(found.activation_bytes, binary=True)}B"),
             ("share", "100.0 %" if found.flops else "-"),
         ):
             table.add_column(Text(title), justify="right", no_wrap=True, footer=Text(foot.rstrip()))
@@ -110,7 +113,7 @@ class NetworkRecord:
         console.print(
             Text(
                 "FLOPs and multiply-adds are of one forward pass, memory is that of a layer's outputs (a view's is 0), "
-                f"the share is of the FLOPs{' that are known' if found.unknown else ''}."
+                f"the share is of the FLOPs{' that are known' if not found.exact else ''}."
             )
         )
         if found.unknown:
@@ -121,6 +124,8 @@ class NetworkRecord:
                     style="bold",
                 )
             )
+        for sentence in _notes(found):
+            console.print(Text(sentence, style="bold"))
         if self.times:
             console.print()
             print_times(self.times, console, self.threads)
@@ -144,7 +149,10 @@ def _layer(layer: Layer, found: NetworkAnalysis) -> dict[str, Any]:
     return {
         "name": layer.name,
         "op_type": layer.op_type,
-        "outputs": [{"shape": list(spec.shape), "dtype": spec.dtype} for spec in layer.outputs],
+        "outputs": [
+            {"shape": list(spec.shape) if spec.ranked else None, "dtype": spec.dtype} for spec in layer.outputs
+        ],
+        "sized": layer.sized,
         "parameters": layer.parameters,
         "parameter_bytes": layer.parameter_bytes,
         "macs": None if known is None else known.macs,
@@ -171,9 +179,29 @@ def _cells(layer: Layer, found: NetworkAnalysis) -> list[str]:
         (shapes[0] if shapes else "-") + (f" +{len(shapes) - 1}" if len(shapes) > 1 else ""),
         f"{layer.parameters:,}" if layer.parameters else "",
         flops,
-        f"{shown_size(layer.activation_bytes, binary=True)}B" if layer.activation_bytes else "0",
+        _memory(layer),
         share,
     ]
+
+
+def _memory(layer: Layer) -> str:
+    if not layer.activation_bytes:
+        return "0" if layer.sized or all(map(is_sized, layer.outputs)) else _UNKNOWN
+    return f"{'' if layer.sized else '≥ '}{shown_size(layer.activation_bytes, binary=True)}B"
+
+
+def _notes(found: NetworkAnalysis) -> Iterator[str]:
+    """What is missing for exact sums, and how to get it."""
+    if found.missing:
+        names = ", ".join(map(plain, found.missing))
+        options = " ".join(f"--extent {plain(name)}=…" for name in found.missing)
+        yield f"The inputs' sizes {names} are not given; what depends on them is unknown. Remedy: {options}"
+    elif found.unsized:
+        names = ", ".join(f"{plain(name)} ({counted(count, 'node')})" for name, count in found.unsized.items())
+        yield (
+            f"Only a run determines the sizes of {names}: sums exclude what is unknown and are lower bounds. Remedy: "
+            "--run, which measures them by one run"
+        )
 
 
 def _fitted(rows: Sequence[list[str]], ends: Sequence[Sequence[str]], room: int) -> Iterator[list[str]]:
@@ -200,10 +228,11 @@ def _fitted(rows: Sequence[list[str]], ends: Sequence[Sequence[str]], room: int)
 
 
 def _totals(found: NetworkAnalysis) -> list[tuple[str, str]]:
-    least = "at least " if found.unknown else ""
-    rates = "of what is known " if found.unknown else ""
+    least = "" if found.exact else "at least "
+    rates = "" if found.exact else "of what is known "
     bytes_of = {
-        name: f"{shown_size(getattr(found, name), binary=True)}B"
+        name: f"{'at least ' if found.unsized and name != 'parameter_bytes' else ''}"
+        f"{shown_size(getattr(found, name), binary=True)}B"
         for name in ("parameter_bytes", "activation_bytes", "peak_training_bytes")
     }
     parallel, intensity = found.average_parallelism, found.intensity

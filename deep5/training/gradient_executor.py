@@ -184,6 +184,8 @@ class GradientExecutor(TrainingExecutor):
 
     @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        if self._feeding is not None and self._feeding.is_fed(inputs):
+            return self._feeding.inference(inputs, training, info)
         fed, extents = self._feed(inputs, empty=not training)
         program = self._programs.get(("forward", training)) or self._runnable(self._forward, training)
         if training and self._forms.training.masks:

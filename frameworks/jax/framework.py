@@ -51,7 +51,9 @@ class JAX(Framework):
 
         graph, place = as_network(network), read_device(device)
         program = GraphProgram(graph, self, partial(on_arrays, framework=self), place)
-        return JAXExecutor(graph, program, device=place, seed=seed)
+        return JAXExecutor(graph, program, device=place, seed=seed).with_feeding(
+            partial(self.executor, device=device, seed=seed)
+        )
 
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """JAX has no layer clock; see `Framework.layer_clock`."""

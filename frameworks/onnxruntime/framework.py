@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Unsupported
@@ -44,7 +45,7 @@ class ONNXRuntime(NumericsFramework):
 
         executor = ONNXRuntimeExecutor(as_network(network), self, device=self._place(device), seed=seed)
         self._executors.add(executor)
-        return executor
+        return executor.with_feeding(partial(self.executor, device=device, seed=seed))
 
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
         """One operator on ONNX Runtime; see `Framework.operator_executor`."""

@@ -22,7 +22,7 @@ from deep5.frameworks.openvino.shapes import check_shapes, explanation
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
-from deep5.networks.nodes import nested
+from deep5.networks.nodes import nested, subgraphs
 from deep5.networks.onnx.attributes import attribute
 from deep5.training.buffer_pool import Lender, Lent
 from deep5.training.gradient_executor import Notify
@@ -287,7 +287,18 @@ def _wrong(node: ir.Node) -> str | None:
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.dtype in _OTHER_FLOATS:
             return f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float"
+    if node.op_type == "If" and _of_several_ranks(node):
+        return (
+            "the branches differ in rank, or their ranks are not known; allowed: branches of one known rank; remedy: "
+            "framework 'onnxruntime', 'pytorch' or 'reference', or an input of fixed size, which decides the branch"
+        )
     return reason(node)
+
+
+def _of_several_ranks(node: ir.Node) -> bool:
+    made = zip(*(graph.outputs for graph in subgraphs(node).values()), strict=True)
+    ranks = [{None if value.shape is None else len(value.shape) for value in values} for values in made]
+    return any(len(each) > 1 or None in each for each in ranks)
 
 
 def _tried(node: ir.Node) -> Support:

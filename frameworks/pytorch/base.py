@@ -101,6 +101,8 @@ class TorchExecutor(TrainingExecutor):
 
     @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        if self._feeding is not None and self._feeding.is_fed(inputs):
+            return self._feeding.inference(inputs, training, info)
         feed, extents = self._feed(inputs, empty=not training)
         with torch.no_grad():
             outputs = dict(zip(self._outputs, self._outcome(feed, extents, info, training), strict=True))

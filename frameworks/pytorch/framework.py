@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
@@ -50,7 +51,8 @@ class PyTorch(Framework):
         from deep5.networks.arguments import as_network
 
         graph = as_network(network)
-        return PyTorchExecutor(graph, self, device=self._place(device), seed=seed, compiler=self._compiler())
+        made = PyTorchExecutor(graph, self, device=self._place(device), seed=seed, compiler=self._compiler())
+        return made.with_feeding(partial(self.executor, device=device, seed=seed))
 
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """Time stamps between the steps of the program and of torch's backward pass; see `Framework.layer_clock`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,8 @@ class Reference(Framework):
         from deep5.frameworks.reference.executor import ReferenceExecutor
         from deep5.networks.arguments import as_network
 
-        return ReferenceExecutor(as_network(network), self, device=_place(device), seed=seed)
+        made = ReferenceExecutor(as_network(network), self, device=_place(device), seed=seed)
+        return made.with_feeding(partial(self.executor, device=device, seed=seed))
 
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """Time stamps between the lines of the program; see `Framework.layer_clock`."""

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from deep5.core.framework import Support
 from deep5.frameworks.reference import (
+    operators_classical,
     operators_control,
     operators_images,
     operators_layers,
@@ -26,6 +27,7 @@ from deep5.frameworks.reference.short import in_float32, is_short
 from deep5.frameworks.reference.table import Operator
 from deep5.networks.custom import is_custom
 from deep5.networks.nodes import subgraphs
+from deep5.networks.onnx.contributed_types import CONTRIBUTED
 from deep5.networks.over_ranks import RANKS
 
 __all__ = ["OPERATORS", "operator_for", "supports"]
@@ -47,7 +49,12 @@ _MODULES = (
 _ALL = {name: operator for module in _MODULES for name, operator in module.OPERATORS.items()}
 OPERATORS: dict[str, Operator] = dict(sorted(_ALL.items()))
 # Operators of other domains than ONNX's; statistics over ranks are deep5's.
-_OTHERS = {**operators_learning.OPERATORS, RANKS: operators_ranks.OPERATORS}
+_LEARNING = operators_learning.OPERATORS
+_OTHERS = {
+    **_LEARNING,
+    "ai.onnx.ml": {**_LEARNING["ai.onnx.ml"], **operators_classical.OPERATORS},
+    RANKS: operators_ranks.OPERATORS,
+}
 
 
 def supports(node: ir.Node) -> Support:
@@ -58,6 +65,7 @@ def supports(node: ir.Node) -> Support:
     if operator is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         own = f"d5.register_operator({node.op_type!r}, domain={node.domain!r})"
+        own = "framework 'onnxruntime'" if node.domain == CONTRIBUTED else own
         return Support(
             False,
             f"the reference has no kernel for {kind}; allowed: those in docs/onnx_operators.md; remedy: "

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
@@ -64,7 +64,8 @@ class TensorFlow(Framework):
         graph, place = as_network(network), self._place(device)
         if place.kind == "cuda":
             refuse_compiled(graph)
-        return TensorFlowExecutor(graph, self, device=place, seed=seed, xla=self.mode == "xla")
+        made = TensorFlowExecutor(graph, self, device=place, seed=seed, xla=self.mode == "xla")
+        return made.with_feeding(partial(self.executor, device=device, seed=seed))
 
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """TensorFlow's own profiler; see `Framework.layer_clock`."""

@@ -481,10 +481,6 @@ BAD_MODELS: dict[str, tuple[Any, str]] = {
         with_graph(lambda graph: graph.input[0].type.tensor_type.ClearField("shape")),
         "the input 'x' has no shape; remedy: declare it",
     ),
-    "output without a shape": (
-        with_graph(lambda graph: graph.output[0].type.tensor_type.ClearField("shape")),
-        "the output 'y' has no shape; remedy: declare it",
-    ),
     "external in memory": (
         with_tensor(lambda tensor: onnx.external_data_helper.set_external_data(tensor, "w.bin")),
         r"'w' lies in the file 'w\.bin', but a model in memory has no folder; remedy: give the path",

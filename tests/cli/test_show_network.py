@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
@@ -638,7 +639,7 @@ def sequence():
         (("lenet", "--batch", "0"), "got batch = 0; allowed: an integer from 1 to 2147483647"),
         (("lenet", "--batch", "9223372036854775808"), "got batch = 9223372036854775808; allowed: an integer from"),
         (("lenet", "--batch", "4", "--extent", "N=3"), "is left for the batch size: got batch = 4 beside N = 3"),
-        (("own.py:sequence", "--batch", "4"), "the dimension 'T' of an input is not known, .* --extent T=…"),
+        (("own.py:sequence", "--batch", "4", "--run"), "the dimension 'T' of an input is not known, .* --extent T=…"),
         (("own.py:sequence", "--time", "reference", "--extent", "T=3", "--batches", "4"), "cannot run .*Reshape"),
         (("lenet", "-o", ""), "--out ''; allowed: the name of a folder"),
         (("lenet", "--batch", "x"), "'x' is not a valid integer"),
@@ -687,9 +688,74 @@ def test_a_network_that_only_a_run_knows_the_shapes_of(deep5: Command, tmp_path:
     build = NetworkBuilder("open", dtype="float32")
     network = build.network({"y": build.op("NonZero", build.input("x", ("N", 3)))})
     network.save(tmp_path / "own.onnx")
+    answer = deep5("show", "network", "own.onnx", "--batch", "4")
+    assert (answer.status, answer.err) == (0, "")
+    assert cells(answer.out, "NonZero_1") == ["NonZero_1", "NonZero", "2×?", "unknown", "unknown", "unknown"]
+    assert "Only a run determines the sizes of NonZero (1 node)" in " ".join(answer.out.split())
+    assert "Remedy: --run" in " ".join(answer.out.split())
+    ran = deep5("show", "network", "own.onnx", "--batch", "4", "--run")
+    assert (ran.status, ran.err) == (0, "")
+    assert cells(ran.out, "NonZero_1")[2:5] == ["2×12", "unknown", "192"]  # 2 * 12 int64
+    assert "Remedy" not in ran.out
+
+
+def test_sizes_that_are_not_given_are_listed_at_once(deep5: Command, tmp_path: Path) -> None:
+    build = NetworkBuilder("open", dtype="float32")
+    x = build.input("x", ("N", "T", "C"))
+    y = build.op("Add", build.op("Relu", x), build.input("m", ("N", "T", "C")))
+    build.network({"y": y}).save(tmp_path / "own.onnx")
     answer = deep5("show", "network", "own.onnx")
-    assert answer.status == 2
-    assert "depends on values that only a run determines; remedy" in answer.err
+    assert (answer.status, answer.err) == (0, "")
+    assert cells(answer.out, "Relu_1")[:4] == ["Relu_1", "Relu", "1×T×C", "unknown"]
+    assert "sizes T, C are not given; what depends on them is unknown. Remedy: --extent T=… --extent C=…" in " ".join(
+        answer.out.split()
+    )
+    known = json.loads(deep5("show", "network", "own.onnx", "--extent", "T=2", "--extent", "C=3", "--json").out)
+    assert (known["missing"], known["unsized"]) == ([], {})
+    assert known["totals"]["flops"] == 12
+    partly = json.loads(deep5("show", "network", "own.onnx", "--extent", "T=2", "--json").out)
+    assert (partly["missing"], partly["unsized"]) == (["C"], {"Relu": 1, "Add": 1})
+    assert [layer["sized"] for layer in partly["layers"]] == [False, False]
+
+
+def test_sums_of_partly_known_sizes_are_lower_bounds(deep5: Command, tmp_path: Path) -> None:
+    build = NetworkBuilder("partly", dtype="float32")
+    x = build.op("Relu", build.input("x", (4, 3)))
+    build.network({"y": x, "z": build.op("NonZero", x)}).save(tmp_path / "own.onnx")
+    answer = deep5("show", "network", "own.onnx")
+    totals = {line[:25].strip(): line[25:].strip() for line in answer.out.splitlines()}
+    assert totals["FLOPs, work W"] == "at least 12"
+    assert totals["activation memory"] == "at least 48 B"
+
+
+def test_a_stale_declaration_is_reported_in_one_line(deep5: Command, tmp_path: Path) -> None:
+    inputs, outputs = ([helper.make_tensor_value_info(*each)] for each in (("x", 1, ["N", 3]), ("y", 1, [7])))
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "stale", inputs, outputs)
+    onnx.save(
+        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "own.onnx"
+    )
+    answer = deep5("show", "network", "own.onnx")
+    assert answer.status == 0
+    assert answer.err.startswith("deep5: the file own.onnx declares shapes that contradict what its nodes compute")
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_the_picture_of_what_is_partly_known(deep5: Command, tmp_path: Path) -> None:
+    build = NetworkBuilder("partly", dtype="float32")
+    build.network({"y": build.op("NonZero", build.input("x", ("N", 3)))}).save(tmp_path / "own.onnx")
+    answer = deep5("show", "network", "own.onnx", "-o", "pictures")
+    assert (answer.status, answer.err) == (0, "")
+    assert "NonZero" in (tmp_path / "pictures" / "network.svg").read_text()
+
+
+def test_a_default_batch_that_does_not_fit(deep5: Command, tmp_path: Path) -> None:
+    """The nodes accept two rows only: without --batch the sizes stay symbolic."""
+    build = NetworkBuilder("two", dtype="float32")
+    y = build.op("Add", build.input("x", ("N", 3)), build.input("m", (2, 3)))
+    target = build.constant("s", np.array([4, 3]))
+    z = build.op("Reshape", build.op("Concat", y, build.input("k", ("N", 3)), axis=0), target)
+    build.network({"z": z}).save(tmp_path / "own.onnx")
+    assert deep5("show", "network", "own.onnx").status == 0
 
 
 def test_without_what_draws_there_are_words(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

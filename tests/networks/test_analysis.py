@@ -172,6 +172,11 @@ def sequence() -> Network:
     return build.network({"y": build.op("Relu", build.input("x", ("N", "T", 16)))})
 
 
+def dimensions() -> Network:
+    build = NetworkBuilder("dimensions", dtype="float32")
+    return build.network({"y": build.op("Relu", build.input("x", ("N", "T", "C")))})
+
+
 def test_a_batch_is_the_first_extent_of_every_input() -> None:
     assert analyse(sequence(), 4, extents={"T": 35}).extents == {"N": 4, "T": 35}
     assert analyse(sequence(), extents={"N": 4, "T": 35}).extents == {"N": 4, "T": 35}
@@ -204,6 +209,11 @@ def test_what_is_no_network(got: Any, remedy: str) -> None:
             lambda: analyse(sequence(), 4),
             "the dimension 'T' of an input is not known, and no batch size; remedy: extents={'T': …}, on the command "
             "line --extent T=…",
+        ),
+        (
+            lambda: analyse(dimensions()),
+            "the dimensions 'N', 'T', 'C' of inputs are not known; remedy: batch=, or extents={'N': …, 'T': …, 'C': "
+            "…}, on the command line --extent N=… --extent T=… --extent C=…",
         ),
         (lambda: analyse(sequence(), 4, extents={"N": 3}), "is left for the batch size: got batch = 4 beside N = 3"),
         (lambda: analyse(lenet(), extents=[3]), "got extents=[3]; allowed: a mapping from names to integers"),

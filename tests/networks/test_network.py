@@ -112,7 +112,7 @@ def test_a_model_that_is_not_valid_is_refused() -> None:
         Network.from_onnx(proto)
     proto = affine()
     proto.graph.initializer[0].dims[:] = [3, 2]  # does not fit x anymore
-    with pytest.raises(NetworkError, match="the model is not valid ONNX"):
+    with pytest.raises(NetworkError, match="the model is inconsistent"):
         Network.from_onnx(proto)
 
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from deep5.core.errors import NetworkError
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.analysis.arithmetic import Arithmetic, arithmetic
-from deep5.networks.analysis.extents import chosen_extents
+from deep5.networks.analysis.extents import chosen_extents, missing_extents
+from deep5.networks.analysis.sizes import concrete, is_sized, value_specs
 from deep5.networks.arguments import check_network
 from deep5.networks.constants import constant_value
 from deep5.networks.network import Network
-from deep5.networks.onnx.shapes import infer_shapes
 
 __all__ = ["Layer", "NetworkAnalysis", "analyse"]
 
@@ -43,11 +42,13 @@ class Layer:
         op_type: Its operator; with its domain as a prefix if that is not ONNX's own.
         outputs: Its outputs.
         parameters: Elements of the parameters that it is the first to use.
-        arithmetic: Operations, multiply-adds and depth; None if deep5 has no formula.
+        arithmetic: Operations, multiply-adds and depth; None if deep5 has no formula, or a size is unknown.
         parameter_bytes: Memory of those parameters.
         activation_bytes: Memory of its outputs, in bytes; 0 for a view of another value.
         moved_bytes: Memory traffic: inputs, including weights, and outputs, once each.
         kept_bytes: Memory of the values that its gradient reads and that no earlier layer keeps.
+        sized: Whether all sizes of its inputs and outputs are known. If not, memory counts only what is known: at least
+            so many bytes.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Layer:
     activation_bytes: int
     moved_bytes: int
     kept_bytes: int
+    sized: bool = True
 
     @property
     def intensity(self) -> float | None:
@@ -76,12 +78,14 @@ class NetworkAnalysis:
         name: The network's name.
         extents: The values of the inputs' symbolic dimensions.
         layers: Every node in execution order, without constants.
-        depth: Operations on the longest path, D; nodes without a formula count as 0.
+        depth: Operations on the longest path, D; nodes whose operations are unknown count as 0.
         parameters: Elements of all parameters.
         parameter_bytes: Their memory.
         buffer_bytes: Memory of running statistics.
         peak_training_bytes: See `analyse`.
         unknown: Number of nodes per operator without a formula.
+        unsized: Number of nodes per operator with a size that only a run determines, or an input's that was not given.
+        missing: The symbolic dimensions of inputs that have no value.
     """
 
     name: str
@@ -93,20 +97,27 @@ class NetworkAnalysis:
     buffer_bytes: int
     peak_training_bytes: int
     unknown: Mapping[str, int] = field(default_factory=dict)
+    unsized: Mapping[str, int] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether sums are exact; else they are lower bounds."""
+        return not self.unknown and not self.unsized
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one forward pass, W; a lower bound if some operators are unknown."""
+        """Floating-point operations of one forward pass, W; a lower bound unless `exact`."""
         return sum(layer.arithmetic.flops for layer in self.layers if layer.arithmetic is not None)
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of one forward pass; a lower bound if some operators are unknown."""
+        """Multiply-adds of one forward pass; a lower bound unless `exact`."""
         return sum(layer.arithmetic.macs for layer in self.layers if layer.arithmetic is not None)
 
     @property
     def activation_bytes(self) -> int:
-        """Memory of all outputs of all layers."""
+        """Memory of all outputs of all layers; a lower bound if `unsized` names a layer."""
         return sum(layer.activation_bytes for layer in self.layers)
 
     @property
@@ -121,7 +132,14 @@ class NetworkAnalysis:
         return self.flops / moved if moved else None
 
 
-def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str, int] | None = None) -> NetworkAnalysis:
+def analyse(
+    network: Network,
+    batch: int | None = None,
+    *,
+    extents: Mapping[str, int] | None = None,
+    partial: bool = False,
+    measured: Mapping[str, TensorSpec] | None = None,
+) -> NetworkAnalysis:
     """Compute the cost of a forward pass per layer and the memory of a training step, without running anything.
 
     The training peak assumes a step that keeps every value until its last gradient has read it, holds a gradient from
@@ -133,20 +151,22 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
         network: The network.
         batch: The first dimension of every input, if it is symbolic and not in `extents`; omit it if there is none.
         extents: Other symbolic dimensions by name, `{"length": 35}`; or all of them, `{"N": 32, "length": 35}`.
+        partial: Whether symbolic dimensions may lack a value; what depends on them is then unknown.
+        measured: Shapes that only a run determines, by name: the result of `measured_specs`.
 
     Raises:
         UsageError: The argument is not a network.
         NetworkError: A symbolic dimension without a value, or a value for an unknown dimension; a batch that applies to
             no dimension; a dimension that is not an integer from 1 to 2**31 - 1; or shapes that do not fit these
-            dimensions.
+            dimensions. One error names all dimensions without a value.
 
     References:
         Work, depth and average parallelism: Blelloch, Programming parallel algorithms, CACM 39(3), 1996.
     """
     check_network(network, "analyse")
-    chosen = chosen_extents(network, batch, {} if extents is None else extents)
-    model = _concrete(network, chosen)
-    specs = _specs(model)
+    chosen = chosen_extents(network, batch, {} if extents is None else extents, partial=partial)
+    model = concrete(network, chosen)
+    specs = value_specs(model, measured)
     parameters = network.parameter_specs
     nodes = [node for node in model.graph if node.op_type != "Constant" or node.domain]
     differentiated = _differentiated(nodes, network.trained_specs)
@@ -154,13 +174,17 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
     seen: set[str] = set()
     kept: set[ir.Value] = set()
     unknown: dict[str, int] = {}
+    unsized: dict[str, int] = {}
     for node in nodes:
         own = [name for value in node.inputs if (name := _name(value)) in parameters and name not in seen]
         own = list(dict.fromkeys(own))
         seen.update(own)
-        counted = _arithmetic(node, specs)
+        sized = _is_sized(node, specs)
+        counted = _arithmetic(node, specs) if sized else None
         op_type = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        if counted is None:
+        if not sized:
+            unsized[op_type] = unsized.get(op_type, 0) + 1
+        elif counted is None:
             unknown[op_type] = unknown.get(op_type, 0) + 1
         fresh = {_root(value) for value in _kept(node)} - kept if node in differentiated else set()
         kept |= fresh
@@ -175,6 +199,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
                 activation_bytes=0 if _is_view(node) else sum(_bytes(specs[_name(value)]) for value in node.outputs),
                 moved_bytes=0 if _is_view(node) else _moved(node, specs),
                 kept_bytes=sum(_bytes(specs[_name(value)]) for value in fresh),
+                sized=sized,
             )
         )
     held = sum(map(_bytes, parameters.values()))
@@ -190,38 +215,15 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
         buffer_bytes=buffers,
         peak_training_bytes=held + trained + buffers + _peak(nodes, specs, differentiated),
         unknown=unknown,
+        unsized=unsized,
+        missing=tuple(missing_extents(network, chosen)),
     )
 
 
-def _concrete(network: Network, extents: Mapping[str, int]) -> ir.Model:
-    """A copy whose inputs have these dimensions, with all shapes inferred again."""
-    model: ir.Model = network.model.clone()
-    for value in model.graph.inputs:
-        if value.name in network.inputs:
-            value.shape = ir.Shape([extents.get(one, one) for one in network.inputs[str(value.name)].shape])  # type: ignore[arg-type]
-    for node in model.graph.all_nodes():
-        for value in node.outputs:
-            value.shape = None
-    infer_shapes(model, f"the network with {', '.join(f'{name} = {extent}' for name, extent in extents.items())}")
-    return model
-
-
-def _specs(model: ir.Model) -> dict[str, TensorSpec]:
-    found: dict[str, TensorSpec] = {}
-    values = [*model.graph.inputs, *model.graph.initializers.values()]
-    values += [value for node in model.graph for value in node.outputs if value.name]
-    for value in values:
-        shape = None if value.shape is None else tuple(value.shape)
-        if shape is None or value.dtype is None or not all(isinstance(extent, int) for extent in shape):
-            node = value.producer()
-            where = f"{node.op_type} node {node.name!r}" if node is not None else "the network"
-            raise NetworkError(
-                f"the shape of {value.name!r} ({where}) depends on values that only a run determines; remedy: "
-                "analyze what comes before it, network.subnetwork"
-            )
-        extents = tuple(int(str(extent)) for extent in shape)
-        found[_name(value)] = TensorSpec(shape=extents, dtype=str(value.dtype.numpy()))
-    return found
+def _is_sized(node: ir.Node, specs: Mapping[str, TensorSpec]) -> bool:
+    """Whether the sizes of all inputs and outputs are known."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
+    return all(is_sized(specs[_name(value)]) for value in values)
 
 
 def _arithmetic(node: ir.Node, specs: Mapping[str, TensorSpec]) -> Arithmetic | None:
@@ -343,7 +345,8 @@ def _is_float(spec: TensorSpec) -> bool:
 
 
 def _bytes(spec: TensorSpec) -> int:
-    return int(spec.size * numpy_dtype(spec.dtype).itemsize)
+    """Memory of a value; 0 if a size is unknown, which counts as at least nothing."""
+    return int(spec.size * numpy_dtype(spec.dtype).itemsize) if is_sized(spec) else 0
 
 
 def _name(value: ir.Value | None) -> str:

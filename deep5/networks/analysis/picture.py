@@ -333,7 +333,14 @@ def shown_shape(spec: TensorSpec) -> str:
     >>> shown_shape(TensorSpec(shape=(1, 64, 7, 7))), shown_shape(TensorSpec(shape=()))
     ('1×64×7×7', 'scalar')
     """
-    return "×".join(map(str, spec.shape)) or "scalar"
+    if spec.collection or not spec.ranked:
+        return spec.collection or "unknown"
+    return "×".join(str(extent) if isinstance(extent, int) else _symbol(extent) for extent in spec.shape) or "scalar"
+
+
+def _symbol(extent: str) -> str:
+    """The name of a dimension; "?" for one that has none or one that ONNX's inference made up, or for an expression."""
+    return extent if extent.isidentifier() and not extent.startswith("unk__") else "?"
 
 
 def shown_size(count: float, *, binary: bool = False) -> str:

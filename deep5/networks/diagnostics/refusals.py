@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
+from onnx.helper import make_tensor_type_proto
 
 from deep5.core.errors import NetworkError, OperatorError, ShapeError, suggestion
 from deep5.networks.custom import standing_in
@@ -14,8 +15,19 @@ from deep5.networks.onnx.element_types import called, check_element_types, type_
 from deep5.networks.onnx.fitting import check_extents
 from deep5.operators.registry import registered_operator, registered_operators
 
-__all__ = ["check_operators", "check_output_shapes", "explained", "first_line", "unknown_operator", "unregistered"]
+__all__ = [
+    "check_by_onnx",
+    "check_operators",
+    "complete_outputs",
+    "explained",
+    "first_line",
+    "is_unranked",
+    "unknown_operator",
+    "unregistered",
+    "worded",
+]
 
+_INVALID, _INCONSISTENT = "is not valid ONNX", "is inconsistent"
 _SAID = re.compile(r"\(op_type:(\w+), node name: #(\d+)\): (.*)")
 
 
@@ -67,43 +79,67 @@ def check_operators(what: str, proto: onnx.ModelProto, nodes: Iterable[onnx.Node
         )
 
 
-def check_output_shapes(what: str, proto: onnx.ModelProto) -> None:
-    """Refuse an output without a shape; where no shape can be computed, for the reason why.
+def complete_outputs(what: str, proto: onnx.ModelProto) -> None:
+    """Declare the outputs without a shape as what their nodes compute; without one where only a run determines it.
 
     Args:
         what: What messages call the model.
-        proto: The model, without large weights.
+        proto: The model, without large weights; changed in place.
 
     Raises:
-        NetworkError: A graph that is not valid, an operator that ONNX does not know, or no declaration.
+        NetworkError: A graph that is not valid, or an output whose element type cannot be inferred either.
     """
-    missing = [
-        value.name
-        for value in proto.graph.output
-        if value.type.WhichOneof("value") in (None, "tensor_type") and not value.type.tensor_type.HasField("shape")
-    ]
+    missing = [value for value in proto.graph.output if is_unranked(value)]
     if not missing:
         return
     free = onnx.ModelProto()
     free.CopyFrom(proto)
-    for value in free.graph.output:
-        if value.name in missing:
-            value.ClearField("type")
+    for value in filter(is_unranked, free.graph.output):
+        value.ClearField("type")
     with standing_in(free):
         try:
-            onnx.shape_inference.infer_shapes(free, strict_mode=True)
+            free = onnx.shape_inference.infer_shapes(free, strict_mode=True)
         except (OperatorError, ShapeError):
             raise
         except Exception as error:  # onnx raises its own private classes
             raise explained(free, what, error) from error
-    name = f"{what}: the output {missing[0]!r} has no shape"
-    if (node := _foreign(proto, missing[0])) is not None:
-        raise NetworkError(
-            f"{name}, and none can be inferred: {called(node.name, node.op_type, node.output)} is of the domain "
-            f"{node.domain!r}, of which ONNX has no such operator and the model no such function; remedy: operators of "
-            "ONNX, a function in the model, or, for a back-end that has the operator, a declared shape"
-        )
-    raise NetworkError(f"{name}; remedy: declare it, with names for dimensions that vary")
+    computed = {value.name: value.type for value in free.graph.output}
+    passed = {value.name: value.type for value in free.graph.input}
+    passed |= {each.name: make_tensor_type_proto(each.data_type, list(each.dims)) for each in free.graph.initializer}
+    for value in missing:
+        kind = passed.get(value.name, computed[value.name])
+        if kind.WhichOneof("value") is not None:
+            if not value.type.tensor_type.elem_type or not kind.HasField("tensor_type"):
+                value.type.CopyFrom(kind)
+            elif kind.tensor_type.HasField("shape"):
+                value.type.tensor_type.shape.CopyFrom(kind.tensor_type.shape)
+        elif (node := _foreign(proto, value.name)) is not None:
+            raise NetworkError(
+                f"{what}: the output {value.name!r} has no shape, and none can be inferred: "
+                f"{called(node.name, node.op_type, node.output)} is of the domain {node.domain!r}, of which ONNX has "
+                "no such operator and the model no such function; remedy: operators of ONNX, a function in the model, "
+                "or, for a back-end that has the operator, a declared shape"
+            )
+        elif not value.type.tensor_type.elem_type:
+            raise NetworkError(
+                f"{what}: the output {value.name!r} has neither an element type nor a shape, and none can be inferred; "
+                "remedy: declare both, with names for dimensions that vary"
+            )
+
+
+def is_unranked(value: onnx.ValueInfoProto) -> bool:
+    """Whether a declared array, or a value of no declared type, has no shape."""
+    return value.type.WhichOneof("value") in (None, "tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
+def check_by_onnx(proto: onnx.ModelProto) -> None:
+    """Run ONNX's own checker, which requires the shape of an output even where only a run determines it."""
+    if any(map(is_unranked, proto.graph.output)):
+        given, proto = proto, onnx.ModelProto()
+        proto.CopyFrom(given)
+        for value in filter(is_unranked, proto.graph.output):
+            value.type.tensor_type.shape.SetInParent()
+    onnx.checker.check_model(proto)
 
 
 def _foreign(proto: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
@@ -119,6 +155,23 @@ def _foreign(proto: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
         if domain and not known and registered_operator(domain, operator) is None:
             return node
     return None
+
+
+def worded(error: NetworkError, source: object) -> NetworkError:
+    """The error to raise where a model cannot be imported: only what ONNX's checker refuses is called invalid.
+
+    Args:
+        error: The reason.
+        source: An ONNX file, or a model in memory.
+    """
+    said = str(error)
+    if _INVALID not in said:
+        return error
+    try:
+        onnx.checker.check_model(source if isinstance(source, onnx.ModelProto) else str(source))
+    except Exception:  # onnx raises its own private classes
+        return error
+    return type(error)(said.replace(_INVALID, _INCONSISTENT, 1))
 
 
 def explained(proto: onnx.ModelProto, what: str, error: Exception) -> NetworkError:

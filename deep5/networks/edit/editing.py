@@ -27,7 +27,7 @@ from deep5.networks.edit.edited import (
     unused,
     values_of,
 )
-from deep5.networks.edit.freezing import renamed_frozen
+from deep5.networks.onnx.name_lists import rename_in_lists
 from deep5.networks.onnx.signature import check_signature
 
 __all__ = [
@@ -174,7 +174,7 @@ def rename(model: ir.Model, old: str, new: str) -> ir.Model:
                 del graph.initializers[old]
                 value.name = new
                 graph.initializers[new] = value
-                renamed_frozen(copy, old, new)
+                rename_in_lists(copy, old, new)
             else:
                 value.name = new
         else:

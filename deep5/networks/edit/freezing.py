@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError, brief, suggestion
+from deep5.networks.onnx.name_lists import FROZEN, listed_names, store_names
 
-__all__ = ["freeze", "frozen_names", "renamed_frozen", "unfreeze"]
-
-# Key in the model's metadata; the value is a JSON list of names.
-_KEY = "deep5.frozen"
+__all__ = ["freeze", "frozen_names", "unfreeze"]
 
 
 def frozen_names(model: ir.Model, parameters: Collection[str]) -> frozenset[str]:
@@ -22,7 +19,7 @@ def frozen_names(model: ir.Model, parameters: Collection[str]) -> frozenset[str]
     Raises:
         NetworkError: The metadata is not a list of names.
     """
-    return frozenset(_listed(model)).intersection(parameters)
+    return frozenset(listed_names(model, FROZEN)).intersection(parameters)
 
 
 def freeze(model: ir.Model, parameters: Collection[str], patterns: Sequence[str]) -> ir.Model:
@@ -33,31 +30,6 @@ def freeze(model: ir.Model, parameters: Collection[str], patterns: Sequence[str]
 def unfreeze(model: ir.Model, parameters: Collection[str], patterns: Sequence[str]) -> ir.Model:
     """A copy in which the matching parameters are trained; see `Network.unfreeze`."""
     return _with_frozen(model, frozen_names(model, parameters) - _matching(parameters, patterns, "unfreeze"))
-
-
-def renamed_frozen(model: ir.Model, old: str, new: str) -> None:
-    """Rename a parameter in the list of frozen parameters."""
-    if old in (names := _listed(model)):
-        _store(model, {new if name == old else name for name in names})
-
-
-def _listed(model: ir.Model) -> list[str]:
-    text = model.metadata_props.get(_KEY)
-    if text is None:
-        return []
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise NetworkError(f"the model's {_KEY} is {brief(text)}; allowed: a list of names in JSON")
-    return names
-
-
-def _store(model: ir.Model, names: Iterable[str]) -> None:
-    model.metadata_props.pop(_KEY, None)
-    if names := sorted(names):
-        model.metadata_props[_KEY] = json.dumps(names)
 
 
 def _matching(names: Collection[str], patterns: Sequence[str], what: str) -> set[str]:
@@ -80,5 +52,5 @@ def _matching(names: Collection[str], patterns: Sequence[str], what: str) -> set
 
 def _with_frozen(model: ir.Model, names: Iterable[str]) -> ir.Model:
     model = model.clone()
-    _store(model, names)
+    store_names(model, FROZEN, names)
     return model

@@ -10,9 +10,10 @@ import onnx_ir as ir
 from deep5.core.errors import NetworkError, brief
 from deep5.core.tensors import TensorSpec
 from deep5.networks.edit.edited import edited, unused, values_of
+from deep5.networks.nodes import nested, reads
 from deep5.networks.onnx.specs import spec_of_value
 
-__all__ = ["add_parameter", "with_values"]
+__all__ = ["add_parameter", "with_defaults", "with_values"]
 
 
 def with_values(model: ir.Model, values: Mapping[str, np.ndarray]) -> ir.Model:
@@ -33,6 +34,29 @@ def with_values(model: ir.Model, values: Mapping[str, np.ndarray]) -> ir.Model:
             )
         value.const_value = ir.tensor(array, name=name)
     return model
+
+
+def with_defaults(model: ir.Model, values: Mapping[str, np.ndarray]) -> ir.Model:
+    """A copy with other initial values, possibly of other shapes; shapes that depend on them are inferred again.
+
+    Args:
+        model: The model; it is not changed.
+        values: New values by name, with the same element types.
+
+    Raises:
+        NetworkError: A value does not fit the nodes that read it.
+    """
+
+    def change(copy: ir.Model) -> list[ir.Node]:
+        for name, given in values.items():
+            value = copy.graph.initializers[name]
+            value.const_value = ir.tensor(np.array(given, order="C"), name=name)
+            value.shape = ir.Shape(given.shape)
+        changed = {copy.graph.initializers[name] for name in values}
+        reading = [node for node in copy.graph if not changed.isdisjoint(reads(node))]
+        return [*reading, *(inner for node in reading for inner in nested(node))]
+
+    return edited(model, f"the network with a fed value for {', '.join(map(repr, values))}", change)
 
 
 def add_parameter(model: ir.Model, name: str, value: np.ndarray) -> ir.Model:

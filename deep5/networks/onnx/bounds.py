@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from deep5.core.errors import NetworkError
 from deep5.networks.nodes import nested
+from deep5.networks.onnx.protos import declared_values, nested_nodes
 from deep5.networks.transforms.control_flow import never_stops
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
     "drop_uncalled",
     "fed_counts",
     "followable",
-    "nested_nodes",
 ]
 
 # Limit on the nodes that inlined function calls expand to: reading this many takes about fifteen seconds.
@@ -107,11 +107,11 @@ def check_declared(what: str, proto: onnx.ModelProto) -> None:
     Raises:
         NetworkError: The value and its shape.
     """
-    for name, shape in (*((value.name, _shape(value.type)) for value in _declared(proto)), *_sparse(proto)):
+    for name, shape in (*((value.name, _shape(value.type)) for value in declared_values(proto)), *_sparse(proto)):
         if wrong := [extent for extent in shape if extent < 0]:
             raise NetworkError(
-                f"{what}: the value {name!r} has the dimension {wrong[0]}; allowed: at least 0; remedy: a name, such "
-                "as 'N', where a dimension varies"
+                f"{what}: the value {name!r} has the dimension {wrong[0]}; allowed: at least 0, or -1 if it is "
+                "unknown; remedy: a name, such as 'N', where a dimension varies"
             )
         elements = 1
         for extent in shape:
@@ -207,7 +207,7 @@ def followable(proto: onnx.ModelProto) -> bool:
     Args:
         proto: The model, with the shapes inferred without value propagation.
     """
-    values = {value.name: value for value in _declared(proto)}
+    values = {value.name: value for value in declared_values(proto)}
     extents = {name: _shape(value.type)[0] for name, value in values.items() if len(_shape(value.type)) == 1}
     extents |= {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 1}
     read = (name for node in nested_nodes(proto.graph.node) for name in node.input)
@@ -235,36 +235,6 @@ def _called(key: tuple[str, str, str]) -> str:
 
 def _size(nodes: Iterable[onnx.NodeProto], sizes: dict[tuple[str, str, str], int]) -> int:
     return sum(sizes.get(_key(node), 1) for node in nested_nodes(nodes))
-
-
-def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes and those of nested graphs."""
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for graph in _inside(node):
-            waiting += graph.node
-
-
-def _inside(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _declared(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
-    """The declared values of the graph, its nested graphs and the functions."""
-    graphs = [proto.graph]
-    for function in proto.functions:
-        yield from function.value_info
-        graphs += [graph for node in nested_nodes(function.node) for graph in _inside(node)]
-    graphs += [graph for node in nested_nodes(proto.graph.node) for graph in _inside(node)]
-    for graph in graphs:
-        yield from graph.input
-        yield from graph.output
-        yield from graph.value_info
 
 
 def _sparse(proto: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:

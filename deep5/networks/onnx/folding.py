@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from deep5.networks.constants import FLOATS, constant_tensor, constant_value, role
+from deep5.networks.onnx.name_lists import DEFAULTS, listed_names
 from deep5.networks.onnx.shapes import infer_shapes
 
 __all__ = ["fold_constants", "keep_constants", "lift_constants", "lift_weights"]
@@ -63,7 +64,8 @@ def fold_constants(model: ir.Model, what: str) -> None:
     """Replace nodes that compute from constants only by Constant nodes, and complete partly known Reshape targets.
 
     Args:
-        model: The model, with inferred shapes; changed in place. Parameters and running statistics are not constants.
+        model: The model, with inferred shapes; changed in place. Parameters and running statistics are not constants,
+            nor are initial values that a caller may feed.
         what: Its name in messages.
     """
     while _fold_once(model):
@@ -121,12 +123,13 @@ def _lift(graph: ir.Graph, node: ir.Node, tensor: ir.TensorProtocol) -> None:
 
 def _fold_once(model: ir.Model) -> bool:
     graph, known, changed = model.graph, dict[ir.Value, np.ndarray](), False
+    fed = frozenset(listed_names(model, DEFAULTS))
     for node in list(graph):
         if node.domain:
             continue
         if node.op_type == "Reshape":
             changed |= _complete(graph, node, known)
-        for value, array in _evaluate(node, known, graph.opset_imports[""]).items():
+        for value, array in _evaluate(node, known, fed, graph.opset_imports[""]).items():
             known[value] = array
         if node.op_type != "Constant" and all(_whole(known.get(value)) for value in node.outputs):
             _replace(graph, node, known)
@@ -134,9 +137,11 @@ def _fold_once(model: ir.Model) -> bool:
     return changed
 
 
-def _evaluate(node: ir.Node, known: Mapping[ir.Value, np.ndarray], opset: int) -> dict[ir.Value, np.ndarray]:
+def _evaluate(
+    node: ir.Node, known: Mapping[ir.Value, np.ndarray], fed: Collection[str], opset: int
+) -> dict[ir.Value, np.ndarray]:
     """The outputs of a node that follow from known values; shapes may be partly known."""
-    inputs = [_held(value, known) for value in node.inputs]
+    inputs = [None if value is not None and value.name in fed else _held(value, known) for value in node.inputs]
     first = node.inputs[0] if node.inputs else None
     if node.op_type == "Shape" and first is not None and first.shape is not None:
         extents = [extent if isinstance(extent, int) else _stand_in(extent) for extent in first.shape]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from operator import itemgetter
 from pathlib import Path
@@ -10,18 +11,27 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from deep5.core.errors import Deep5Error, NetworkError
+from deep5.core.errors import Deep5Error, NetworkError, NetworkWarning
+from deep5.networks.constants import FLOATS
 from deep5.networks.diagnostics.failures import reported_by
-from deep5.networks.diagnostics.refusals import check_output_shapes, first_line
+from deep5.networks.diagnostics.refusals import check_by_onnx, complete_outputs, first_line, worded
 from deep5.networks.onnx.axes import check_axes, check_widths
+from deep5.networks.onnx.declarations import drop_stale_shapes, drop_unconfirmed_shapes
 from deep5.networks.onnx.element_types import check_element_types
 from deep5.networks.onnx.exported import make_constants, said_by_exporter
 from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
+from deep5.networks.onnx.learning_checks import check_learning
+from deep5.networks.onnx.name_lists import DEFAULTS, listed_names, store_names
 from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
 from deep5.networks.onnx.upgrading import upgraded
 
 __all__ = ["import_model"]
+
+# Before this version of the format, every initial value had to be an input too.
+_OPTIONAL_INPUTS = 4
+# Dropped shapes in a warning.
+_SHOWN = 6
 
 
 def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
@@ -39,22 +49,67 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
             unknown operator, element types or an axis that an operator does not accept, or weights that are missing,
             have another size, or are outside the model's folder.
     """
-    what, proto, folder = read_model(source)
     try:
-        return _imported(what, proto, folder)
-    except Deep5Error:
-        raise
-    except Exception as error:  # from onnx, onnx-ir and protobuf, for contradictory files
-        raise NetworkError(f"{what} is not valid ONNX: {reported_by(error)}") from error
+        what, proto, folder = read_model(source)
+        try:
+            return _imported(what, proto, folder)
+        except Deep5Error:
+            raise
+        except Exception as error:  # from onnx, onnx-ir and protobuf, for contradictory files
+            raise NetworkError(f"{what} is not valid ONNX: {reported_by(error)}") from error
+    except NetworkError as error:
+        if (better := worded(error, source)) is error:
+            raise
+        raise better from error
 
 
 def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    said = said_by_exporter(proto)
+    said, fed = said_by_exporter(proto), _defaults(proto)
     heavy = _take_weights(what, proto)
     check_widths(what, nodes_of(proto))
-    check_output_shapes(what, proto)
+    model = _inferred(what, proto, heavy, folder)
+    check_element_types(model, what)
+    check_axes(model, what)
+    check_learning(model, what)
+    if said is None:
+        lift_weights(model)
+    else:
+        make_constants(model, said)
+    store_names(model, DEFAULTS, fed.union(listed_names(model, DEFAULTS)))
+    fold_constants(model, what)
+    lift_constants(model)
+    passes.RemoveUnusedNodesPass()(model)
+    keep_constants(model)
+    _name_nodes(model.graph)
+    return model
+
+
+def _inferred(what: str, proto: onnx.ModelProto, heavy: list[onnx.TensorProto], folder: Path | None) -> ir.Model:
+    """The model in a new enough opset, with inferred shapes; without declared ones that contradict what is computed."""
     try:
-        onnx.checker.check_model(proto)
+        model, propagated = _inferred_as_declared(what, proto, heavy, folder)
+    except NetworkError:
+        if not (dropped := drop_stale_shapes(proto) or drop_unconfirmed_shapes(proto)):
+            raise
+    else:
+        if propagated or not (dropped := drop_stale_shapes(proto)):
+            return model
+    _warn_of(what, dropped)
+    try:
+        return _inferred_as_declared(what, proto, heavy, folder)[0]
+    except NetworkError:
+        if not (dropped := drop_unconfirmed_shapes(proto)):
+            raise
+    _warn_of(what, dropped)
+    return _inferred_as_declared(what, proto, heavy, folder)[0]
+
+
+def _inferred_as_declared(
+    what: str, proto: onnx.ModelProto, heavy: list[onnx.TensorProto], folder: Path | None
+) -> tuple[ir.Model, bool]:
+    complete_outputs(what, proto)
+    try:
+        check_by_onnx(proto)
         model: ir.Model = ir.from_proto(upgraded(proto))
     except Deep5Error as error:  # a node that cannot be converted
         raise NetworkError(f"{what}: {error}") from error
@@ -63,19 +118,23 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Mode
     except Exception as error:  # onnx raises its own private classes
         raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
     _put_weights(what, model, heavy, folder)
-    infer_shapes(model, what)
-    check_element_types(model, what)
-    check_axes(model, what)
-    if said is None:
-        lift_weights(model)
-    else:
-        make_constants(model, said)
-    fold_constants(model, what)
-    lift_constants(model)
-    passes.RemoveUnusedNodesPass()(model)
-    keep_constants(model)
-    _name_nodes(model.graph)
-    return model
+    return model, infer_shapes(model, what)
+
+
+def _warn_of(what: str, dropped: list[str]) -> None:
+    shown = "; ".join(dropped[:_SHOWN]) + (f"; and {len(dropped) - _SHOWN} more" if len(dropped) > _SHOWN else "")
+    said = f"{what} declares shapes that contradict what its nodes compute; deep5 ignores them: {shown}"
+    warnings.warn(said, NetworkWarning, stacklevel=6)
+
+
+def _defaults(proto: onnx.ModelProto) -> set[str]:
+    """The initial values that are also inputs, which a caller may feed; in old files, where all are, the floats."""
+    inputs = {value.name for value in proto.graph.input}
+    return {
+        tensor.name
+        for tensor in proto.graph.initializer
+        if tensor.name in inputs and (proto.ir_version >= _OPTIONAL_INPUTS or ir.DataType(tensor.data_type) in FLOATS)
+    }
 
 
 def _take_weights(what: str, proto: onnx.ModelProto) -> list[onnx.TensorProto]:
@@ -90,8 +149,11 @@ def _take_weights(what: str, proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     graph.initializer.extend(light)
     inputs = {value.name: value for value in graph.input}
     for tensor in heavy:
-        value = inputs[tensor.name] if tensor.name in inputs else graph.input.add(name=tensor.name)
-        value.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
+        if tensor.name not in inputs:
+            inputs[tensor.name] = graph.input.add(name=tensor.name)
+    for tensor in (*heavy, *light):
+        if (value := inputs.get(tensor.name)) is not None:  # what it is declared as may have symbolic dimensions
+            value.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
     return heavy
 
 

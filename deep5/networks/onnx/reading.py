@@ -12,6 +12,7 @@ import onnx_ir as ir
 from deep5.core.errors import Deep5Error, NetworkError
 from deep5.networks.diagnostics.refusals import check_operators, first_line
 from deep5.networks.onnx.bounds import check_calls, check_declared, drop_uncalled
+from deep5.networks.onnx.declarations import check_defaults, mark_unknown_sizes
 from deep5.networks.onnx.element_types import called
 from deep5.networks.onnx.settings import check_settings
 from deep5.networks.onnx.sparse import make_dense
@@ -27,6 +28,10 @@ _SMALL = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLO
 _ALLOWED = ", ".join(("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE, *_SMALL, "STRING"))
 # Element types that inputs and outputs may have.
 _ELEMENTS = {onnx.TensorProto.DataType.Value(name) for name in _ALLOWED.split(", ")}
+_NO_MAPS = (
+    "; remedy for the ZipMap of skl2onnx, which makes a map of each row: to_onnx(…, options={'zipmap': False}), whose "
+    "output is an array"
+)
 _Body = tuple[Iterable[onnx.NodeProto], Iterable[onnx.TensorProto]]
 
 
@@ -53,11 +58,13 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
             node.domain = "" if node.domain == "ai.onnx" else node.domain
             _complete(node)
         _check_versions(what, proto)
+        mark_unknown_sizes(proto)
         check_operators(what, proto, nodes_of(proto))
         make_dense(what, proto)
         for tensor in _tensors(what, proto):
             _check_tensor(what, tensor)
         _check_order(what, proto)
+        check_defaults(what, proto)
         check_settings(what, proto)
         drop_uncalled(proto)
         check_calls(what, proto)
@@ -229,20 +236,23 @@ def _check_order(what: str, proto: onnx.ModelProto) -> None:
             inner = value.type
             if inner.HasField("optional_type"):
                 inner = inner.optional_type.elem_type
+            if kind == "output" and not inner.WhichOneof("value"):
+                continue  # inferred
             if inner.HasField("sequence_type"):
                 inner = inner.sequence_type.elem_type
             if not inner.HasField("tensor_type"):
                 form = (inner.WhichOneof("value") or "nothing").removesuffix("_type").replace("_", " ")
                 raise NetworkError(
                     f"{name} is a {form}; allowed: an array, a sequence of arrays, or one of them optionally"
+                    + (_NO_MAPS if form == "map" and kind == "output" else "")
                 )
             own = inner.tensor_type
             if own.elem_type and own.elem_type not in _ELEMENTS:
                 raise NetworkError(f"{name} holds {_type_name(own.elem_type)}; allowed: {_ALLOWED}")
             if wrong := [extent.dim_value for extent in own.shape.dim if extent.dim_value < 0]:
                 raise NetworkError(
-                    f"{name} has the dimension {wrong[0]}; allowed: at least 0; remedy: a name, such as 'N', where a "
-                    "dimension varies"
+                    f"{name} has the dimension {wrong[0]}; allowed: at least 0, or -1 if it is unknown; remedy: a "
+                    "name, such as 'N', where a dimension varies"
                 )
             if kind == "input" and value.type.HasField("tensor_type") and not own.HasField("shape"):
                 raise NetworkError(f"{name} has no shape; remedy: declare it, with names for dimensions that vary")

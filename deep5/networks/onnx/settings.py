@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 import onnx
 
 from deep5.core.errors import NetworkError, brief
-from deep5.networks.onnx.bounds import nested_nodes
 from deep5.networks.onnx.element_types import called
+from deep5.networks.onnx.protos import nested_nodes
 
 __all__ = ["check_settings"]
 

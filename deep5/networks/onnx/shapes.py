@@ -7,9 +7,10 @@ import onnx_ir as ir
 
 from deep5.core.errors import OperatorError, ShapeError
 from deep5.networks.custom import standing_in
-from deep5.networks.diagnostics.refusals import explained
+from deep5.networks.diagnostics.refusals import check_by_onnx, explained
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.bounds import followable
+from deep5.networks.onnx.ranks import required_ranks
 
 __all__ = ["SMALL_BYTES", "infer_shapes"]
 
@@ -17,7 +18,7 @@ __all__ = ["SMALL_BYTES", "infer_shapes"]
 SMALL_BYTES = 1024
 
 
-def infer_shapes(model: ir.Model, what: str) -> None:
+def infer_shapes(model: ir.Model, what: str) -> bool:
     """Check a model, set the shape and dtype of every value, and set the operator versions of nested graphs.
 
     Weights are not drawn, read or copied: ONNX's own checks see each as an input of its shape.
@@ -26,14 +27,26 @@ def infer_shapes(model: ir.Model, what: str) -> None:
         model: The model; changed in place.
         what: Its name in messages.
 
+    Returns:
+        Whether the values of integers were propagated, as far as ONNX does; not if the model then contradicts itself.
+
     Raises:
         NetworkError: The graph is not valid ONNX.
     """
+    propagated = _infer_once(model, what)
+    required: set[ir.Value] = set()
+    while found := required_ranks(model) - required:
+        required |= found
+        propagated = _infer_once(model, what) and propagated
+    return propagated
+
+
+def _infer_once(model: ir.Model, what: str) -> bool:
     proto = _without_weights(model)
     with standing_in(proto):
         try:
-            proto = _inferred(proto)
-            onnx.checker.check_model(proto)
+            proto, propagated = _inferred(proto)
+            check_by_onnx(proto)
         except (OperatorError, ShapeError):
             raise
         except Exception as error:  # onnx raises its own private classes
@@ -51,17 +64,18 @@ def infer_shapes(model: ir.Model, what: str) -> None:
                 value.shape, value.type = same.shape, same.type
         for graph in subgraphs(mine).values():
             graph.opset_imports.update(model.graph.opset_imports)  # a file stores it only for the whole model
+    return propagated
 
 
-def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _inferred(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
     plain = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
     if not followable(plain):
-        return plain
+        return plain, True
     try:
-        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True), True
     except onnx.shape_inference.InferenceError:
-        # Value propagation mistakes tables of integers for shapes, and then rejects them.
-        return plain
+        # Value propagation mistakes tables of integers for shapes, and then rejects them; or a declared shape is stale.
+        return plain, False
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:

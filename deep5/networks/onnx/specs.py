@@ -65,14 +65,16 @@ def spec_of_value(value: ir.Value) -> TensorSpec:
     """The specification of a value; a dimension that is neither known nor named gets a unique name.
 
     Raises:
-        NetworkError: Shape or element type is unknown.
+        NetworkError: The element type is unknown.
     """
     if value.dtype is None and value.const_value is not None:
         shape, kind = tuple(value.const_value.shape.numpy()), value.const_value.dtype
         return TensorSpec(shape=shape, dtype=element_type(kind))
     collection = _collection(value.type)
-    if value.dtype is None or (value.shape is None and not collection):
-        raise NetworkError(f"the value {value.name!r} has no shape or dtype; remedy: declare it, or infer shapes")
+    if value.dtype is None:
+        raise NetworkError(f"the value {value.name!r} has no dtype; remedy: declare it, or infer shapes")
+    if value.shape is None and not collection:
+        return TensorSpec(shape=(f"{value.name}:*",), dtype=element_type(value.dtype), ranked=False)
     # Two unknown dimensions need not be equal.
     dimensions: list[int | str] = []
     for axis, dimension in enumerate(() if value.shape is None or collection else value.shape):

@@ -11,7 +11,7 @@ import numpy as np
 from deep5.frameworks.reference.kernels.activation import sigmoid, softmax
 from deep5.frameworks.reference.kernels.memory import Array
 
-__all__ = ["MEMBER", "Trees", "tree_ensemble"]
+__all__ = ["MEMBER", "Trees", "reached", "tree_ensemble"]
 
 _COMPARE: tuple[Callable[[Any, Any], Any], ...] = (
     np.less_equal,
@@ -69,7 +69,7 @@ def tree_ensemble(x: Array, *, trees: Trees, aggregate: int, transform: int) -> 
         (rows, results), the dtype of x.
     """
     rows = len(x)
-    leaves = _leaves(x, trees)
+    leaves = reached(x, trees)
     weights, targets = trees.weights[leaves].astype(x.dtype, copy=False), trees.targets[leaves]
     place = (np.repeat(np.arange(rows), leaves.shape[1]), targets.reshape(-1))
     if aggregate < 2:
@@ -91,7 +91,7 @@ def tree_ensemble(x: Array, *, trees: Trees, aggregate: int, transform: int) -> 
     return y
 
 
-def _leaves(x: Array, trees: Trees) -> Array:
+def reached(x: Array, trees: Trees) -> Array:
     """The leaf that every row reaches in every tree; all descend together, one level at a time."""
     at = np.tile(trees.roots, (len(x), 1))
     done = np.zeros(at.shape, bool)

@@ -144,13 +144,9 @@ BAD: dict[str, tuple[Any, str]] = {
         model([node("MatMul", ["x", "w"], ["y"])], X, Y, w=np.ones((5, 2), np.float32)),
         r"the node that computes 'y' \(MatMul\): Incompatible dimensions",
     ),
-    "undeclared": (
-        model([node("Relu", ["x"], ["y"])], X, {"y": (FLOAT, None)}),
-        "the output 'y' has no shape; remedy: declare it",
-    ),
     "extent of an input": (
         model([node("Relu", ["x"], ["y"])], {"x": (FLOAT, ["N", -3])}, Y),
-        "the input 'x' has the dimension -3; allowed: at least 0; remedy: a name, such as 'N'",
+        "the input 'x' has the dimension -3; allowed: at least 0, or -1 if it is unknown; remedy: a name, such as 'N'",
     ),
 }
 

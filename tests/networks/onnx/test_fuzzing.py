@@ -118,7 +118,7 @@ def test_functions_that_call_themselves_are_refused() -> None:
         d5.Network.from_onnx(made)
 
 
-@pytest.mark.parametrize("extent", [-1, -(2**63)])
+@pytest.mark.parametrize("extent", [-2, -(2**63)])
 def test_an_extent_below_zero_is_refused_wherever_it_stands(extent: int) -> None:
     """ONNX's own inference ends the process on a slice of such a value."""
     made = model("g (float[4] x, int64[1] s) => (float[N] y) { z = Relu (x) y = Slice (z, s, s) }")

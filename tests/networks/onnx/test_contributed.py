@@ -1,0 +1,94 @@
+"""ONNX Runtime's own operators, domain com.microsoft: its quantization tool writes them without types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import deep5 as d5
+from deep5.core.errors import Unsupported
+from original import compared, declared, graph_model
+
+DRAW = np.random.default_rng(36)
+SCALE = {name: np.array(value, np.float32) for name, value in (("s", 0.02), ("t", 0.03), ("u", 0.05))}
+ZERO = {"z": np.array(128, np.uint8)}
+DOMAINS = {"com.microsoft": 1}
+
+
+def own(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(operator, inputs, [output], domain="com.microsoft", **attributes)
+
+
+def quantized(*nodes: onnx.NodeProto, output: str) -> onnx.ModelProto:
+    """Quantize the input, run the nodes on `q`, and dequantize the output."""
+    return graph_model(
+        [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            *nodes,
+            helper.make_node("DequantizeLinear", [output, "u", "z"], ["y"]),
+        ],
+        [declared("x", ["n", 3, 4, 4])],
+        [declared("y", None)],
+        {**SCALE, **ZERO},
+        domains=DOMAINS,
+    )
+
+
+QUANTIZED = {
+    "QLinearAdd": own("QLinearAdd", ["q", "s", "z", "q", "s", "z", "u", "z"], "r"),
+    "QLinearMul": own("QLinearMul", ["q", "s", "z", "q", "s", "z", "u", "z"], "r"),
+    "QLinearSigmoid": own("QLinearSigmoid", ["q", "s", "z", "u", "z"], "r"),
+    "QLinearLeakyRelu": own("QLinearLeakyRelu", ["q", "s", "z", "u", "z"], "r", alpha=0.1),
+    "QLinearGlobalAveragePool": own("QLinearGlobalAveragePool", ["q", "s", "z", "u", "z"], "r"),
+    "QLinearConcat": own("QLinearConcat", ["u", "z", "q", "s", "z", "q", "s", "z"], "r", axis=1),
+}
+
+
+@pytest.mark.parametrize("what", QUANTIZED)
+def test_quantized_operators(what: str) -> None:
+    model = quantized(QUANTIZED[what], output="r")
+    network = d5.Network.from_onnx(model)
+    assert network.outputs["y"].dtype == "float32"
+    x = DRAW.standard_normal((2, 3, 4, 4)).astype(np.float32)
+    compared(network, model, "onnxruntime", {"x": x})
+
+
+def test_a_chain_of_quantized_operators() -> None:
+    nodes = [
+        own("QLinearAdd", ["q", "s", "z", "q", "s", "z", "t", "z"], "a"),
+        own("QLinearSigmoid", ["a", "t", "z", "u", "z"], "b"),
+    ]
+    model = quantized(*nodes, output="b")
+    x = DRAW.standard_normal((2, 3, 4, 4)).astype(np.float32)
+    compared(d5.Network.from_onnx(model), model, "onnxruntime", {"x": x})
+
+
+def test_a_dynamically_quantized_product() -> None:
+    nodes = [own("DynamicQuantizeMatMul", ["x", "w", "ws", "wz"], "h"), helper.make_node("Relu", ["h"], ["y"])]
+    initial = {
+        "w": DRAW.integers(0, 255, (4, 5)).astype(np.uint8),
+        "ws": np.array(0.02, np.float32),
+        "wz": np.array(120, np.uint8),
+    }
+    model = graph_model(nodes, [declared("x", ["n", 4])], [declared("y", ["n", 5])], initial, domains=DOMAINS)
+    x = DRAW.standard_normal((3, 4)).astype(np.float32)
+    compared(d5.Network.from_onnx(model), model, "onnxruntime", {"x": x})
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "reference"])
+def test_other_back_ends_name_the_one_that_runs_it(framework: str) -> None:
+    network = d5.Network.from_onnx(quantized(QUANTIZED["QLinearAdd"], output="r"))
+    with pytest.raises(Unsupported, match=r"com\.microsoft.*remedy: .*onnxruntime"):
+        d5.framework(framework).executor(network)
+
+
+def test_an_output_of_an_operator_of_unknown_type_is_refused() -> None:
+    model = graph_model([own("NoSuch", ["x"], "y")], [declared("x", ["n"])], [onnx.ValueInfoProto(name="y")])
+    model.opset_import.add(domain="com.microsoft", version=1)
+    with pytest.raises(d5.Deep5Error, match="'y' has no shape, and none can be inferred"):
+        d5.Network.from_onnx(model)
