@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import onnx
 import onnx.inliner
@@ -16,13 +18,16 @@ from deep5.networks.diagnostics.failures import reported_by
 from deep5.networks.diagnostics.refusals import check_output_shapes, first_line
 from deep5.networks.onnx.axes import check_axes, check_widths
 from deep5.networks.onnx.element_types import check_element_types
-from deep5.networks.onnx.exported import make_constants, said_by_exporter
-from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
+from deep5.networks.onnx.exported import forget_statements, stated_by_file
+from deep5.networks.onnx.folding import fold_constants, lift_constants
+from deep5.networks.onnx.overrides import Overrides
+from deep5.networks.onnx.parameters import Decision, decide
+from deep5.networks.onnx.placing import lift_statistics, place
 from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
 from deep5.networks.onnx.versions import IR_VERSION, OPSET
 
-__all__ = ["import_model"]
+__all__ = ["Imported", "import_model"]
 
 # An older Scan has other semantics, which onnx's version converter ignores.
 _OLDEST_SCAN = 9
@@ -32,7 +37,16 @@ _BROADCAST_SLOPE = 7
 _FIRST_CHOICE = 11
 
 
-def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
+class Imported(NamedTuple):
+    """A model in the form that back-ends rely on, and what each tensor of its file is."""
+
+    model: ir.Model
+    decisions: tuple[Decision, ...]
+
+
+def import_model(
+    source: str | Path | onnx.ModelProto, overrides: Overrides = MappingProxyType({}), *, strict: bool = True
+) -> Imported:
     """Read a model and bring it into the form that back-ends rely on.
 
     The result has opset 20 or newer. Functions are inlined, constants folded (`fold_constants`), shapes and dtypes
@@ -41,23 +55,25 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
 
     Args:
         source: An ONNX file, or a model in memory (copied).
+        overrides: Which tensors of the file are trained, by name or pattern.
+        strict: Whether each name in `overrides` must exist and be trainable.
 
     Raises:
         NetworkError: A missing file, invalid ONNX, versions that the installed onnx does not know, a cycle, an
-            unknown operator, element types or an axis that an operator does not accept, or weights that are missing,
-            have another size, or are outside the model's folder.
+            unknown operator, element types or an axis that an operator does not accept, weights that are missing,
+            have another size, or are outside the model's folder, or a name in `overrides` that does not fit.
     """
     what, proto, folder = read_model(source)
     try:
-        return _imported(what, proto, folder)
+        return _imported(what, proto, folder, overrides, strict)
     except Deep5Error:
         raise
     except Exception as error:  # from onnx, onnx-ir and protobuf, for contradictory files
         raise NetworkError(f"{what} is not valid ONNX: {reported_by(error)}") from error
 
 
-def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    said = said_by_exporter(proto)
+def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides: Overrides, strict: bool) -> Imported:
+    stated = stated_by_file(proto)
     heavy = _take_weights(what, proto)
     check_widths(what, nodes_of(proto))
     check_output_shapes(what, proto)
@@ -72,16 +88,15 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Mode
     infer_shapes(model, what)
     check_element_types(model, what)
     check_axes(model, what)
-    if said is None:
-        lift_weights(model)
-    else:
-        make_constants(model, said)
+    tensors = decide(model, stated, overrides, str(model.producer_name or ""), strict=strict)
+    place(model, tensors)
+    forget_statements(model)
     fold_constants(model, what)
     lift_constants(model)
+    lift_statistics(model)
     passes.RemoveUnusedNodesPass()(model)
-    keep_constants(model)
     _name_nodes(model.graph)
-    return model
+    return Imported(model, tuple(decision for tensor in tensors for decision in tensor.decisions))
 
 
 def _take_weights(what: str, proto: onnx.ModelProto) -> list[onnx.TensorProto]:

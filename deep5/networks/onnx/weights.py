@@ -107,7 +107,7 @@ def read_weights(specs: Mapping[str, TensorSpec], path: str | Path) -> dict[str,
 
 def _read_model(path: str | Path, wanted: Mapping[str, TensorSpec]) -> dict[str, np.ndarray]:
     """The parameters and buffers of another model, and its initial values with a name in `wanted`."""
-    model = import_model(path)
+    model = import_model(path, dict.fromkeys(wanted, True), strict=False).model
     separate_roles(model.graph)
     found = initial_specs(model.graph)
     # The same value may be a parameter in one model and a setting in the other.
