@@ -32,10 +32,10 @@ class Network:
     Initial values are read from the file, or drawn from their seed, only when requested; executors hold the live
     values. A network is immutable.
 
-    Parameters (trained): the floating-point initial values that some node uses. Not trained: Constant nodes; inputs that
-    configure an operator (bounds, a padding value, a ratio, class weights, the initial state of a recurrent layer),
-    which are constants; and running statistics, which are buffers. Five rules (`deep5.networks.onnx.parameters`) decide
-    which tensors of a file become which of these.
+    Parameters (trained): the floating-point initial values that some node uses. Not trained: Constant nodes; inputs
+    that configure an operator (bounds, a padding value, a ratio, class weights, the initial state of a recurrent
+    layer), which are constants; and running statistics, which are buffers. Five rules
+    (`deep5.networks.onnx.parameters`) decide which tensors of a file become which of these.
 
     Args:
         model: The model; the network takes ownership and does not copy it.
@@ -92,8 +92,8 @@ class Network:
         Args:
             path_or_model: An ONNX file, or a model in memory (copied).
             parameters: Which tensors of the file are trained. A mapping from names to True or False changes only these;
-                a list of names means exactly these. Names may contain `*`, `?` and `[…]` as in file names: an exact name
-                takes precedence, then the first pattern that matches. By default deep5 decides (`decisions`).
+                a list of names means exactly these. Names may contain `*`, `?` and `[…]` as in file names: an exact
+                name takes precedence, then the first pattern that matches. By default deep5 decides (`decisions`).
 
         Raises:
             NetworkError: A missing file, an invalid ONNX model, weights outside the model's folder, or a name in
@@ -338,7 +338,9 @@ class Network:
             MissingDependency: safetensors is not installed.
             NetworkError: A missing file, or values that are missing, unknown, misshapen or of another dtype.
         """
-        return self.with_values(read_weights({**self.parameter_specs, **self.buffer_specs}, path))
+        untrained = {value.name for node in self.nodes if node.op_type == "Constant" for value in node.outputs}
+        untrained |= {decision.name for decision in self.decisions} | self.model.graph.initializers.keys()
+        return self.with_values(read_weights({**self.parameter_specs, **self.buffer_specs}, path, untrained))
 
     def weights_hash(self) -> str:
         """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-__all__ = ["mask_in", "parameter_in_name", "setting_in_name"]
+__all__ = ["mask_in", "names_a_constant", "parameter_in_name", "setting_in_name"]
 
 # The lowest number of each element type; exporters also store it in a wider one.
 _LOWEST = (-65504.0, -3.3895313892515355e38, -3.4028234663852886e38, float(np.finfo(np.float64).min))
@@ -91,6 +91,11 @@ def setting_in_name(name: str, names: Collection[str]) -> str | None:
     return None
 
 
+def names_a_constant(name: str) -> bool:
+    """Whether an exporter gives such names to numbers that are no parameters."""
+    return _NO_PARAMETER.search(name) is not None
+
+
 def parameter_in_name(name: str, producer: str) -> str | None:
     """Whose parameters a name belongs to; None if it is no name of a parameter.
 
@@ -105,15 +110,16 @@ def parameter_in_name(name: str, producer: str) -> str | None:
     >>> parameter_in_name("onnx::Mul_12", "pytorch"), parameter_in_name("half", "")
     (None, None)
     """
-    if _NO_PARAMETER.search(name):
+    if names_a_constant(name):
         return None
     if _VARIABLE.search(name):
         return "TensorFlow's ReadVariableOp"
     if _PADDLE.search(name):
         return "a name of Paddle's parameters"
     last = re.sub(r":\d+$", "", re.split(r"[./](?!\d+$)", name)[-1]).lower()
-    if _SETTING.search(last):
+    learned = _LEARNED.search(last) is not None
+    if _SETTING.search(last) and not learned:
         return None
     if _PATH.fullmatch(name) and ("." in name or producer.startswith(("pytorch", "torch"))):
         return "a path in torch's state dict"
-    return "named as a parameter" if _LEARNED.search(last) else None
+    return "named as a parameter" if learned else None

@@ -40,10 +40,12 @@ class Stated(NamedTuple):
     Attributes:
         learned: By name, the reason why a tensor is a parameter, or computed from one.
         fixed: By name, the reason why a tensor is neither.
+        names_all: Whether `learned` has every parameter that kept its name, as torch's signature does.
     """
 
     learned: dict[str, str]
     fixed: dict[str, str]
+    names_all: bool
 
 
 def stated_by_file(proto: onnx.ModelProto) -> Stated:
@@ -52,7 +54,8 @@ def stated_by_file(proto: onnx.ModelProto) -> Stated:
     Raises:
         NetworkError: deep5's own list is not a list of names.
     """
-    stated = Stated({}, {})
+    signed = _entry(proto.graph.metadata_props, _SIGNATURE) is not None
+    stated = Stated({}, {}, names_all=signed)
     _torch(proto, stated)
     _own(proto, stated)
     for name in stated.learned:

@@ -6,11 +6,11 @@ applies decides:
 
 1. The caller states it: `Network.from_onnx(…, parameters=…)`.
 2. The file states it: torch's signature, values that torch folded, the list that deep5 writes.
-3. The slot decides (`deep5.networks.slots`), also behind operators that pass numbers on (`reaching`): a weight is trained
-   at any size, a statistic is a buffer, a setting is never trained, nor is what only reaches settings.
+3. The slot decides (`deep5.networks.slots`), also behind operators that pass numbers on (`reaching`): a weight is
+   trained at any size, a statistic is a buffer, a setting is never trained, nor is what only reaches settings.
 4. Several elements are trained, unless they are a mask or named as a setting (`evidence`, `surroundings`).
-5. One element is trained only if its name belongs to the exporter's parameters, or it is added directly to the output of
-   MatMul, Gemm or Conv.
+5. One element is trained only if its name belongs to the exporter's parameters, or it is added directly to the output
+   of MatMul, Gemm or Conv.
 
 Rules 4 and 5 are guesses.
 
@@ -33,7 +33,7 @@ from deep5.core.errors import NetworkError
 from deep5.core.tensors import TensorSpec
 from deep5.networks.constants import FLOATS, constant_tensor
 from deep5.networks.onnx.element_types import element_type
-from deep5.networks.onnx.evidence import mask_in, parameter_in_name, setting_in_name
+from deep5.networks.onnx.evidence import mask_in, names_a_constant, parameter_in_name, setting_in_name
 from deep5.networks.onnx.exported import Stated
 from deep5.networks.onnx.overrides import Overrides, check_names, stated_for
 from deep5.networks.onnx.reaching import End, Reach, numbers_of
@@ -170,7 +170,7 @@ class _Rules:
                     rule=first.rule,
                     reason=first.reason,
                     operators=tuple(operators),
-                )  # fmt: skip
+                )
             )
 
     def _stated(self, name: str) -> _Verdict | None:
@@ -182,6 +182,8 @@ class _Rules:
             return _Verdict("trained", 2, self.stated.learned[name])
         if name in self.stated.fixed:
             return _Verdict("constant", 2, self.stated.fixed[name])
+        if self.stated.names_all and names_a_constant(name):
+            return _Verdict("constant", 2, "not in torch's signature")
         return None
 
     def _by_slot_or(self, whole: _Verdict | None, tensor: Tensor, node: ir.Node, position: int) -> _Verdict:
@@ -224,7 +226,8 @@ class _Rules:
             return _Verdict("constant", rule, f"{elements}: {against}")
         if rule == 4:
             return _Verdict("trained", 4, elements, firm=self._biases(tensor, ends))
-        if (named := parameter_in_name(str(tensor.value.name), self.producer)) is not None:
+        named = None if self.stated.names_all else parameter_in_name(str(tensor.value.name), self.producer)
+        if named is not None:
             return _Verdict("trained", 5, f"{elements}: {named}", firm=self._biases(tensor, ends))
         if self._biases(tensor, ends):
             return _Verdict("trained", 5, f"{elements}: added directly to a layer's output")

@@ -1,4 +1,4 @@
-"""Puts the tensors of a file where decisions want them: parameters and statistics in initial values, others in nodes."""
+"""Puts the tensors of a file where decisions want them: what training changes in initial values, others in nodes."""
 
 from __future__ import annotations
 

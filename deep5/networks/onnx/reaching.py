@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,8 @@ PASSING = frozenset({
 })  # fmt: skip
 _INITIAL = Slot(kind="setting", what="initial state")
 _INTEGERS = Slot(kind="setting", what="conversion to integers", dead=True)
+# Operators of these that may repeat one number: what comes out is no weight of the file.
+_REPEATING = frozenset({"Expand", "Tile"})
 # Nothing larger is computed, and no more nodes: importing must not cost more than running.
 _MOST_ELEMENTS, _MOST_NODES = 1 << 20, 32
 
@@ -66,15 +68,19 @@ class Reach:
     def ends(self, node: ir.Node, position: int) -> list[End]:
         """The nodes that compute with an input of a node: itself, or those that it passes the numbers on to."""
         found: list[End] = []
-        waiting, seen = [(node, position)], {(node, position)}
+        waiting, seen = [(node, position, False)], {(node, position)}
         while waiting:
-            node, position = waiting.pop()
+            node, position, repeated = waiting.pop()
             slot, values = self._slot(node, position), self._passed(node, position)
             if slot is not None or not values:
-                found.append(End(node=node, position=position, slot=slot))
+                weight = slot is not None and slot.kind == "weight"
+                found.append(End(node=node, position=position, slot=None if weight and repeated else slot))
                 continue
-            for value in values:
-                found += self._outputs(value, waiting, seen)
+            repeated |= node.op_type in _REPEATING
+            readers, ends = self._readers(values)
+            found += ends
+            waiting += [(*reader, repeated) for reader in readers if reader not in seen]
+            seen.update(readers)
         return found
 
     def reaches_nothing(self, node: ir.Node, position: int) -> bool:
@@ -156,20 +162,20 @@ class Reach:
         kept = before(body.outputs[position + (node.op_type == "Loop")], frozenset({"Identity"}))
         return [inner, node.outputs[position]] if kept is inner else []
 
-    def _outputs(
-        self, value: ir.Value, waiting: list[tuple[ir.Node, int]], seen: set[tuple[ir.Node, int]]
-    ) -> list[End]:
-        """Adds the readers of a value to those that wait; returns the outputs of the network among them."""
-        uses = [(use.node, use.idx) for use in value.uses()]
-        waiting += [use for use in uses if use not in seen]
-        seen.update(uses)
-        if not value.is_graph_output():
-            return []
-        owner = self._owners.get(value.graph) if value.graph is not None else None
-        if owner is None or owner.op_type != "If":
-            return [End(node=None)]
-        places = [place for place, own in enumerate(value.graph.outputs) if own is value]  # type: ignore[union-attr]
-        return [end for place in places for end in self._outputs(owner.outputs[place], waiting, seen)]
+    def _readers(self, values: Sequence[ir.Value]) -> tuple[list[tuple[ir.Node, int]], list[End]]:
+        """The nodes that read some values, also behind the If that returns them; and the outputs of the network."""
+        readers, ends, waiting = list[tuple[ir.Node, int]](), list[End](), list(values)
+        while waiting:
+            value = waiting.pop()
+            readers += [(use.node, use.idx) for use in value.uses()]
+            if not value.is_graph_output() or value.graph is None:
+                continue
+            owner = self._owners.get(value.graph)
+            if owner is None or owner.op_type != "If":
+                ends.append(End(node=None))
+            else:
+                waiting += [owner.outputs[place] for place, own in enumerate(value.graph.outputs) if own is value]
+        return readers, ends
 
     def _computed(self, value: ir.Value, depth: int) -> np.ndarray | None:
         node = value.producer()
