@@ -6,7 +6,7 @@ applies decides:
 
 1. The caller states it: `Network.from_onnx(…, parameters=…)`.
 2. The file states it: torch's signature, values that torch folded, the list that deep5 writes.
-3. The slot decides (`deep5.networks.slots`), also behind operators that pass numbers on (`reaching`): a weight is
+3. The slot decides (`deep5.networks.slots`), also after operators that pass numbers on (`reaching`): a weight is
    trained at any size, a statistic is a buffer, a setting is never trained, nor is what only reaches settings.
 4. Several elements are trained, unless they are a mask or named as a setting (`evidence`, `surroundings`).
 5. One element is trained only if its name belongs to the exporter's parameters, or it is added directly to the output
@@ -15,8 +15,8 @@ applies decides:
 Rules 4 and 5 are guesses.
 
 The uses of one tensor may disagree, because exporters store equal values once: the zeros of a bias and of a running
-mean. Rules 1 and 2 hold for all uses together. By the other rules each use gets what it needs, a parameter, a buffer or
-a constant of its own; but a tensor that some use shows to be a setting is not trained on a guess, except as a bias:
+mean. Rules 1 and 2 hold for all uses together. By the other rules each use gets what it needs, a separate parameter,
+buffer or constant; but a tensor that some use shows to be a setting is not trained on a guess, except as a bias:
 half of its uses would change.
 """
 

@@ -163,7 +163,7 @@ class Reach:
         return [inner, node.outputs[position]] if kept is inner else []
 
     def _readers(self, values: Sequence[ir.Value]) -> tuple[list[tuple[ir.Node, int]], list[End]]:
-        """The nodes that read some values, also behind the If that returns them; and the outputs of the network."""
+        """The nodes that read some values, also after the If that returns them; and the outputs of the network."""
         readers, ends, waiting = list[tuple[ir.Node, int]](), list[End](), list(values)
         while waiting:
             value = waiting.pop()
