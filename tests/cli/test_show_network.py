@@ -729,7 +729,8 @@ def test_the_tensors_of_a_file_are_listed_with_their_reasons(deep5: Command, tmp
     assert "2 of 4 decisions are guesses" in answer.out
     found = json.loads(deep5("show", "network", str(tmp_path / "file.onnx"), "--json").out)["tensors"]
     assert [(each["name"], each["outcome"], each["rule"], each["guess"]) for each in found] == [
-        ("w", "trained", 3, False), ("v", "trained", 3, False), ("half", "constant", 5, True), ("table", "trained", 4, True),
+        ("w", "trained", 3, False), ("v", "trained", 3, False), ("half", "constant", 5, True),
+        ("table", "trained", 4, True),
     ]  # fmt: skip
     assert found[0]["shape"] == [3, 2]
     assert json.loads(deep5("show", "network", "mlp", "--json").out)["tensors"] == []

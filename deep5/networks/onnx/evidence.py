@@ -85,8 +85,8 @@ def setting_in_name(name: str, names: Collection[str]) -> str | None:
         return "named as a running statistic"
     if "scale" in lower:
         base = re.sub(r"[._/]?scales?(:\d+)?$", "", name)
-        others = {name.replace("scale", "zero_point"), f"{base}_zero_point", f"{base}_quantized", f"{base}_qweight"}
-        if _SCALE.search(lower) or not others.isdisjoint(set(names) - {name}):
+        others = (name.replace("scale", "zero_point"), f"{base}_zero_point", f"{base}_quantized", f"{base}_qweight")
+        if _SCALE.search(lower) or any(other != name and other in names for other in others):
             return "named as a quantization scale"
     return None
 

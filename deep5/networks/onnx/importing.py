@@ -88,6 +88,7 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides:
     infer_shapes(model, what)
     check_element_types(model, what)
     check_axes(model, what)
+    passes.RemoveUnusedNodesPass()(model)
     tensors = decide(model, stated, overrides, str(model.producer_name or ""), strict=strict)
     place(model, tensors)
     forget_statements(model)

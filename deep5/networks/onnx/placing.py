@@ -52,7 +52,8 @@ def _settle(model: ir.Model, tensor: Tensor, owned: Sequence[Use], taken: Counte
     """Move the other uses of an initial value, except constant slots, to a Constant node."""
     graph, value = model.graph, tensor.value
     uses = [use for group in tensor.uses.values() for use in group]
-    moved = [use for use in uses if use not in owned and not _constant(*use)]
+    kept = set(owned)
+    moved = [use for use in uses if use not in kept and not _constant(*use)]
     if not moved:
         return
     name = str(value.name)
