@@ -338,7 +338,7 @@ class Network:
             MissingDependency: safetensors is not installed.
             NetworkError: A missing file, or values that are missing, unknown, misshapen or of another dtype.
         """
-        untrained = {value.name for node in self.nodes if node.op_type == "Constant" for value in node.outputs}
+        untrained = {str(value.name) for node in self.nodes if node.op_type == "Constant" for value in node.outputs}
         untrained |= {decision.name for decision in self.decisions} | self.model.graph.initializers.keys()
         return self.with_values(read_weights({**self.parameter_specs, **self.buffer_specs}, path, untrained))
 

@@ -28,7 +28,7 @@ _SETTING = re.compile(
     r"""(^|_)( eps | epsilon | inf | infinity | min | max | minimum | maximum | low(er)? | upp?er | bound
     | zero(es|s)? | ones? | two | half | pi | sqrt | stride s? | start | stop | step | limit | delta | size | num
     | count | mask | fill | pad | padding | momentum | ratio | threshold | zero_point | inv_freq
-    | running_mean | running_var | num_batches_tracked )\d*$""",
+    | norm_factor | running_mean | running_var | num_batches_tracked )\d*$""",
     re.VERBOSE,
 )
 # The last part of a path that names a parameter; also where no other part shows that it is a path.

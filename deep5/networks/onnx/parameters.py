@@ -16,7 +16,7 @@ Rules 4 and 5 are guesses.
 
 The uses of one tensor may disagree, because exporters store equal values once: the zeros of a bias and of a running
 mean. Rules 1 and 2 hold for all uses together. By the other rules each use gets what it needs, a separate parameter,
-buffer or constant; but a tensor that some use shows to be a setting is not trained on a guess, except as a bias:
+buffer or constant; but a tensor that some use shows to be a constant is not trained on a guess, except as a bias:
 half of its uses would change.
 """
 
@@ -44,6 +44,8 @@ __all__ = ["Decision", "Outcome", "Tensor", "decide"]
 
 Outcome = Literal["trained", "statistic", "constant"]
 Use = tuple[ir.Node, int]
+
+_OUTCOMES: tuple[Outcome, ...] = ("trained", "statistic", "constant")
 
 # No bias and no learned number is as low.
 _NO_NUMBER = -1e4
@@ -123,13 +125,20 @@ def decide(
     rules = _Rules(stated, overrides, producer, frozenset(map(str, values)), reach)
     for tensor in tensors:
         rules.apply(tensor)
-        if strict and overrides.get(str(tensor.value.name)) and "trained" not in tensor.uses:
-            first = tensor.decisions[0]
+        name = str(tensor.value.name)
+        if strict and overrides.get(name) and (reason := _untrainable(tensor, reach)) is not None:
             raise NetworkError(
-                f"parameters: {first.name!r} cannot be trained: it is the {first.reason}; allowed: tensors that a "
-                f"gradient reaches; remedy: leave {first.name!r} out"
+                f"parameters: {name!r} cannot be trained: it {reason}; allowed: tensors that a gradient reaches; "
+                f"remedy: leave {name!r} out"
             )
     return tensors
+
+
+def _untrainable(tensor: Tensor, reach: Reach) -> str | None:
+    if "trained" not in tensor.uses:
+        return f"is the {tensor.decisions[0].reason}"
+    uses = tensor.value.uses()
+    return "only reaches settings" if all(reach.reaches_nothing(use.node, use.idx) for use in uses) else None
 
 
 @dataclass(frozen=True)
@@ -146,16 +155,16 @@ class _Rules:
         whole = self._stated(name)
         uses = [(use.node, use.idx) for use in tensor.value.uses()]
         verdicts = [self._by_slot_or(whole, tensor, *use) for use in uses]
-        if any(verdict.rule == 3 and verdict.outcome == "constant" for verdict in verdicts):
+        if any(verdict.outcome == "constant" for verdict in verdicts):
             verdicts = [
-                _Verdict("constant", verdict.rule, f"{verdict.reason}, but it is also a setting")
+                _Verdict("constant", verdict.rule, f"{verdict.reason}, but another use is a setting")
                 if verdict.outcome == "trained" and not verdict.firm
                 else verdict
                 for verdict in verdicts
             ]
         shape = tuple(int(extent) for extent in tensor.content.shape.numpy())
         spec = TensorSpec(shape=shape, dtype=element_type(tensor.content.dtype))
-        for outcome in ("trained", "statistic", "constant"):
+        for outcome in _OUTCOMES:
             own = [number for number, verdict in enumerate(verdicts) if verdict.outcome == outcome]
             if not own:
                 continue
@@ -201,10 +210,12 @@ class _Rules:
     def _by_slots(self, ends: Sequence[End], node: ir.Node, position: int) -> _Verdict | None:
         """Rule 3."""
         known = [(end.slot, end.node) for end in ends if end.slot is not None and end.node is not None]
-        for kind, outcome in (("weight", "trained"), ("statistic", "statistic")):
-            for slot, reader in known:
-                if slot.kind == kind:
-                    return _Verdict("trained" if outcome == "trained" else "statistic", 3, _called(slot, reader))
+        for slot, reader in known:
+            if slot.kind == "weight":
+                return _Verdict("trained", 3, _called(slot, reader))
+        for slot, reader in known:
+            if slot.kind == "statistic":
+                return _Verdict("statistic", 3, _called(slot, reader))
         if known and len(known) == len(ends):
             return _Verdict("constant", 3, _called(*known[0]))
         if self.reach.reaches_nothing(node, position):

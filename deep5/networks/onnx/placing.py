@@ -83,7 +83,7 @@ def _lift(graph: ir.Graph, tensor: Tensor, uses: list[Use], taken: Counter[str])
         taken[name] -= 1
         if maker is not None and maker.graph is not None:
             maker.graph.remove(maker, safe=True)
-        elif value.graph is not None:
+        elif isinstance(value.graph, ir.Graph):
             del value.graph.initializers[name]
     elif maker is not None and not value.is_graph_output():
         taken[name] -= 1

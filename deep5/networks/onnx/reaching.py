@@ -168,7 +168,7 @@ class Reach:
         while waiting:
             value = waiting.pop()
             readers += [(use.node, use.idx) for use in value.uses()]
-            if not value.is_graph_output() or value.graph is None:
+            if not value.is_graph_output() or not isinstance(value.graph, ir.Graph):
                 continue
             owner = self._owners.get(value.graph)
             if owner is None or owner.op_type != "If":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from deep5.networks.constants import FLOATS
@@ -35,8 +37,9 @@ def is_bias(end: End, value: ir.Value) -> bool:
         if not any(is_tensor(before(own, PASSING)) for own in node.inputs if own is not None):
             continue
         width = made.shape[_LAYERS[node.op_type]] if made.shape is not None and len(made.shape) > 1 else None
-        # A number without axes next to several channels is a shift of all.
-        if value.shape is None or len(value.shape) or not isinstance(width, int) or width == 1:
+        # One number next to several channels is a shift of all, such as the 3 of a hard sigmoid written out.
+        several = value.shape is None or math.prod(value.shape.numpy()) != 1
+        if several or not isinstance(width, int) or width == 1:
             return True
     return False
 

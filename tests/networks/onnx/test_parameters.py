@@ -105,9 +105,14 @@ def test_single_numbers_are_constants(form: str, number: float, name: str) -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_shift_of_all_channels_is_a_constant(form: str) -> None:
-    made = model(f"h = MatMul (x, w) z = Add (h, c) {END}", {"w": normal(4, 3), "c": 1e-5}, form=form)
+@pytest.mark.parametrize("number", [1e-5, [3.0]])
+def test_a_shift_of_all_channels_is_a_constant(form: str, number: Any) -> None:
+    """The 3 of a hard sigmoid written out, directly after a layer."""
+    made = model(f"h = MatMul (x, w) z = Add (h, c) {END}", {"w": normal(4, 3), "c": number}, form=form)
     assert decided(made, "c").outcome == "constant"
+    convolved = f"h = Conv (x, w) a = Add (h, c) z = Clip (a, zero, six) {END}"
+    tensors = {"w": normal(2, 3, 1, 1), "c": number, "zero": 0.0, "six": 6.0}
+    assert decided(model(convolved, tensors, form=form, inputs=IMAGE), "c").outcome == "constant"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -204,7 +209,8 @@ def test_a_name_of_a_quantization_scale_decides(name: str) -> None:
         made = model(f"z = Mul (x, s) {END}", {"s": values}, names={"s": name}, producer="pytorch")
         assert decided(made, name).reason.endswith("named as a quantization scale")
     paired = {"s": normal(4), "z_p": np.zeros(4, np.int8)}
-    made = model(f"z = Mul (x, s) {END}", paired, names={"s": "h_scale", "z_p": "h_zero_point"})
+    body = f"e = Cast <to = 1> (z_p) m = Mul (x, s) z = Add (m, e) {END}"
+    made = model(body, paired, names={"s": "h_scale", "z_p": "h_zero_point"})
     assert decided(made, "h_scale").outcome == "constant"
     assert decided(model(f"z = Mul (x, s) {END}", {"s": normal(4)}, names={"s": "norm.scale"}), "norm.scale").rule == 4
 
@@ -387,6 +393,8 @@ def test_a_guess_gives_way_to_a_setting(form: str) -> None:
     made = model(body, {"p": [3.0]}, form=form, names={"p": "gem.p"}, producer="pytorch")
     assert not d5.Network.from_onnx(made).parameter_specs
     assert set(d5.Network.from_onnx(made, parameters={"gem.p": True}).parameter_specs) == {"gem.p"}
+    rounded = f"q = Div (x, s) r = Round (q) z = Mul (r, s) {END}"  # quantization with a size for each channel
+    assert not d5.Network.from_onnx(model(rounded, {"s": normal(4)}, form=form)).parameter_specs
 
 
 def body_model(kind: str, place: str, form: str) -> onnx.ModelProto:
@@ -528,6 +536,7 @@ def test_a_bound_that_the_caller_trains_has_a_gradient() -> None:
             {"ratio": True},
             r"'ratio' cannot be trained: it is the ratio of Dropout; allowed: .*; remedy: leave",
         ),
+        ({"edge": True}, r"'edge' cannot be trained: it only reaches settings; allowed: tensors that a gradient"),
         ("w", r"got the string 'w'; allowed: a dict .*, or a list .*; remedy: \['w'\]"),
         ({"w": 1}, r"got 'w': 1; allowed: a dict such as"),
         ({1: True}, r"got 1: True; allowed"),
@@ -536,8 +545,9 @@ def test_a_bound_that_the_caller_trains_has_a_gradient() -> None:
     ],
 )
 def test_wrong_names_are_refused(given: Any, message: str) -> None:
-    body = BODY.replace("z = Clip (d, low)", "e, m = Dropout (d, ratio) z = Unsqueeze (e, axes)")
-    made = model(body, {**FOUR, "ratio": 0.5, "axes": np.array([0])})
+    last = "e, m = Dropout (d, ratio) l = Less (x, edge) k = Cast <to = 1> (l) f = Add (e, k) z = Unsqueeze (f, axes)"
+    body = BODY.replace("z = Clip (d, low)", last)
+    made = model(body, {**FOUR, "ratio": 0.5, "edge": 0.5, "axes": np.array([0])})
     with pytest.raises(NetworkError, match=message):
         d5.Network.from_onnx(made, parameters=given)
 
