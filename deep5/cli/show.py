@@ -80,6 +80,8 @@ def show_command(errors: Errors) -> click.Group:
         also draws the graph and the shares of layers and of their operators; --time measures every layer, forward and
         backward, at several batch sizes. A size that is not given, or that only a run determines, is shown by its name
         or as unknown, and sums are then lower bounds; --run measures the latter.
+        backward, at several batch sizes. For a FILE, a second table says which tensors are trained, which are not, why,
+        and which of this is a guess.
         """
         with errors(debug, as_json) as report:
             sizes = _batch_sizes(framework, batches, threads)
@@ -243,7 +245,9 @@ def _record(
         times = [] if framework is None else layer_times(made, framework, batches, extents=extents)
     except NetworkError as error:
         raise UsageError(str(error)) from error
-    return NetworkRecord(source=source, found=found, arguments=arguments, times=times, threads=threads)
+    return NetworkRecord(
+        source=source, found=found, arguments=arguments, decisions=made.decisions, times=times, threads=threads
+    )
 
 
 def _printed(record: NetworkRecord) -> str:

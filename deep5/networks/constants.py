@@ -7,26 +7,13 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
+from deep5.networks.slots import slot_of
+
 __all__ = ["FLOATS", "Role", "constant_tensor", "constant_value", "role", "separate_roles"]
 
 Role = Literal["statistics", "setting", "value"]
 
 FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
-# Inputs of BatchNormalization that training changes but no gradient reaches: running mean and variance.
-_STATISTICS = {"BatchNormalization": (3, 4)}
-# Float inputs that configure an operator and are not trained: a padding value, bounds, scales, a ratio, class weights,
-# the initial state of a recurrent layer.
-_SETTINGS = {
-    "Clip": (1, 2),
-    "Dropout": (1,),
-    "GRU": (5,),
-    "LSTM": (5, 6),
-    "NegativeLogLikelihoodLoss": (2,),
-    "Pad": (2,),
-    "RNN": (5,),
-    "Resize": (1, 2),
-    "SoftmaxCrossEntropyLoss": (2,),
-}
 
 
 def role(node: ir.Node, position: int) -> Role:
@@ -40,12 +27,10 @@ def role(node: ir.Node, position: int) -> Role:
         `"statistics"` if training changes it without a gradient, `"setting"` if it configures the operator, `"value"`
         otherwise.
     """
-    if node.domain == "":
-        if position in _STATISTICS.get(node.op_type, ()):
-            return "statistics"
-        if position in _SETTINGS.get(node.op_type, ()):
-            return "setting"
-    return "value"
+    slot = slot_of(node, position)
+    if slot is not None and slot.kind == "statistic":
+        return "statistics"
+    return "setting" if slot is not None and slot.constant else "value"
 
 
 def constant_value(value: ir.Value | None) -> np.ndarray | None:

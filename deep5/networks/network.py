@@ -18,6 +18,8 @@ from deep5.networks.hashes import hash_of_graph, hash_of_values
 from deep5.networks.onnx.importing import import_model
 from deep5.networks.onnx.initial_values import InitialValues, initial_value
 from deep5.networks.onnx.name_lists import DEFAULTS, listed_names
+from deep5.networks.onnx.overrides import overrides_of
+from deep5.networks.onnx.parameters import Decision
 from deep5.networks.onnx.specs import initial_specs, named_specs
 from deep5.networks.onnx.weights import read_weights, write_weights
 from deep5.networks.onnx.writing import model_proto, save_model
@@ -31,14 +33,14 @@ class Network:
     Initial values are read from the file, or drawn from their seed, only when requested; executors hold the live
     values. A network is immutable.
 
-    Parameters (trained): the floating-point initial values that some node uses, including those that a file writes as
-    Constant or ConstantOfShape nodes of more than one element. Not trained: single numbers in Constant nodes (a scale,
-    an epsilon) and folded values, which stay Constant nodes; inputs that configure an operator (bounds, a padding
-    value, a ratio, class weights, the initial state of a recurrent layer), which are constants; and running statistics,
-    which are buffers. A file of torch.onnx.export itself lists the parameters.
+    Parameters (trained): the floating-point initial values that some node uses. Not trained: Constant nodes; inputs
+    that configure an operator (bounds, a padding value, a ratio, class weights, the initial state of a recurrent
+    layer), which are constants; and running statistics, which are buffers. Five rules
+    (`deep5.networks.onnx.parameters`) decide which tensors of a file become which of these.
 
     Args:
         model: The model; the network takes ownership and does not copy it.
+        decisions: What the tensors of its file are, and why.
 
     Raises:
         NetworkError: The model is not valid ONNX.
@@ -54,10 +56,13 @@ class Network:
         buffer_specs: Specifications of values that training changes without a gradient (running statistics).
         default_specs: Specifications of the initial values that a call of `inference` may replace, because the file
             lists them as inputs, too: parameters, buffers or constants.
+        decisions: For a network that `from_onnx` read: which tensors of the file are trained, which are not, why, and
+            whether that is a guess; empty for others, also after an edit.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, decisions: Sequence[Decision] = ()) -> None:
         self.model = model
+        self.decisions = tuple(decisions)
         graph = model.graph
         self.inputs = named_specs([value for value in graph.inputs if value.name not in graph.initializers])
         self.outputs = named_specs(graph.outputs)
@@ -81,16 +86,25 @@ class Network:
         )
 
     @classmethod
-    def from_onnx(cls, path_or_model: str | Path | onnx.ModelProto) -> Network:
+    def from_onnx(
+        cls,
+        path_or_model: str | Path | onnx.ModelProto,
+        *,
+        parameters: Mapping[str, bool] | Iterable[str] | None = None,
+    ) -> Network:
         """Read a network; the result has opset 20 or newer, with functions inlined and constants folded.
 
         Args:
             path_or_model: An ONNX file, or a model in memory (copied).
+            parameters: Which tensors of the file are trained. A mapping from names to True or False changes only these;
+                a list of names means exactly these. Names may contain `*`, `?` and `[…]` as in file names: an exact
+                name takes precedence, then the first pattern that matches. By default deep5 decides (`decisions`).
 
         Raises:
-            NetworkError: A missing file, an invalid ONNX model, or weights outside the model's folder.
+            NetworkError: A missing file, an invalid ONNX model, weights outside the model's folder, or a name in
+                `parameters` that no tensor has, or that is of a tensor without a gradient.
         """
-        return cls(import_model(path_or_model))
+        return cls(*import_model(path_or_model, overrides_of(parameters)))
 
     @property
     def opset(self) -> int:
@@ -329,7 +343,9 @@ class Network:
             MissingDependency: safetensors is not installed.
             NetworkError: A missing file, or values that are missing, unknown, misshapen or of another dtype.
         """
-        return self.with_values(read_weights({**self.parameter_specs, **self.buffer_specs}, path))
+        untrained = {str(value.name) for node in self.nodes if node.op_type == "Constant" for value in node.outputs}
+        untrained |= {decision.name for decision in self.decisions} | self.model.graph.initializers.keys()
+        return self.with_values(read_weights({**self.parameter_specs, **self.buffer_specs}, path, untrained))
 
     def weights_hash(self) -> str:
         """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""

@@ -13,6 +13,8 @@ from deep5.networks.analysis.analysis import Layer, NetworkAnalysis
 from deep5.networks.analysis.layer_summary import LayerTimes
 from deep5.networks.analysis.picture import shortened, shown_shape, shown_size
 from deep5.networks.analysis.sizes import is_sized
+from deep5.networks.onnx.parameters import Decision
+from deep5.results.network_tensors import print_tensors, tensor_document
 from deep5.results.network_times import print_times, times_document
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class NetworkRecord:
         source: The registered name or the file, as requested.
         arguments: Arguments of the function that created it.
         found: Result of `analyse`.
+        decisions: What the tensors of its file are; empty for a network that is not read from a file.
         times: Measured times, one per batch size, if any.
         threads: Requested threads within an operator; None: the framework's default.
     """
@@ -45,6 +48,7 @@ class NetworkRecord:
     source: str
     found: NetworkAnalysis
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    decisions: Sequence[Decision] = ()
     times: Sequence[LayerTimes] = ()
     threads: int | None = None
 
@@ -73,12 +77,13 @@ class NetworkRecord:
             "missing": list(found.missing),
             "types": by_type(found),
             "layers": [_layer(layer, found) for layer in found.layers],
+            "tensors": [tensor_document(decision) for decision in self.decisions],
             "threads": self.threads,
             "times": [times_document(times) for times in self.times],
         }
 
     def print(self, console: Console) -> None:
-        """Print a row per layer, the totals, and the measured times.
+        """Print a row per layer, the totals, what the tensors of the file are, and the measured times.
 
         Args:
             console: The console to print on.
@@ -126,6 +131,9 @@ class NetworkRecord:
             )
         for sentence in _notes(found):
             console.print(Text(sentence, style="bold"))
+        if self.decisions:
+            console.print()
+            print_tensors(self.decisions, console)
         if self.times:
             console.print()
             print_times(self.times, console, self.threads)

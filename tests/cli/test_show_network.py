@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -771,3 +772,31 @@ def test_help(deep5: Command) -> None:
     assert "network" in deep5("show", "--help").out
     for option in ("--set", "--batch", "--extent", "--time", "--batches", "--threads", "--out", "--json", "--debug"):
         assert option in deep5("show", "network", "--help").out
+
+
+# -- the tensors of a file ---------------------------------------------------------------------------------------------
+
+
+def test_the_tensors_of_a_file_are_listed_with_their_reasons(deep5: Command, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]> g (float[N, 3] x) => (float[N, 2] y) {
+        h = MatMul (x, w)  a = MatMul (h, v)  s = Mul (a, half)  y = Add (s, table)
+    }"""
+    model = onnx.parser.parse_model(text)
+    shapes = {"w": (3, 2), "v": (2, 2), "half": (), "table": (2,)}
+    for name, shape in shapes.items():
+        model.graph.initializer.append(helper.make_tensor(name, TensorProto.FLOAT, shape, [0.5] * math.prod(shape)))
+    onnx.save(model, tmp_path / "file.onnx")
+    answer = deep5("show", "network", str(tmp_path / "file.onnx"))
+    assert answer.status == 0
+    rows = [re.split(r"\s{2,}", line.strip()) for line in answer.out.splitlines()]
+    assert ["trained", "2", "10", "3", "matrix of MatMul", "w, v"] in rows
+    assert ["trained", "1", "2", "4, guess", "several elements", "table"] in rows
+    assert ["constant", "1", "1", "5, guess", "one element: no parameter's name", "half"] in rows
+    assert "2 of 4 decisions are guesses" in answer.out
+    found = json.loads(deep5("show", "network", str(tmp_path / "file.onnx"), "--json").out)["tensors"]
+    assert [(each["name"], each["outcome"], each["rule"], each["guess"]) for each in found] == [
+        ("w", "trained", 3, False), ("v", "trained", 3, False), ("half", "constant", 5, True),
+        ("table", "trained", 4, True),
+    ]  # fmt: skip
+    assert found[0]["shape"] == [3, 2]
+    assert json.loads(deep5("show", "network", "mlp", "--json").out)["tensors"] == []

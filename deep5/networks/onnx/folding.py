@@ -10,14 +10,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from deep5.networks.constants import FLOATS, constant_tensor, constant_value, role
+from deep5.networks.constants import FLOATS, constant_tensor, constant_value
 from deep5.networks.onnx.name_lists import DEFAULTS, listed_names
 from deep5.networks.onnx.shapes import infer_shapes
 
-__all__ = ["fold_constants", "keep_constants", "lift_constants", "lift_weights"]
-
-# Marks the Constant nodes of an imported network: a file written from it is read with the same parameters.
-_KEPT = "deep5.constant"
+__all__ = ["evaluated", "fold_constants", "lift", "lift_constants"]
 
 # Operators that move elements of their first input (Concat: of all), which may be partly known.
 _MOVING = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
@@ -30,34 +27,10 @@ _COMPUTING = frozenset({
     "Round", "ScatterND", "Sign", "Split", "Sqrt", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Where", "Xor",
 })
 # fmt: on
-# The operators of these sets that assemble settings, and the longest chain of them that is followed.
-_SETTING = _MOVING | {"Cast", "Expand", "Tile", "Transpose"}
-_LONGEST = 16
 # Nothing larger is folded: a small file must not exhaust memory.
 _MOST_ELEMENTS = 1 << 20
 # Numbers from here on represent unknown dimensions, one per name; no element of a real shape is that small.
 _UNKNOWN, _NAMES = np.iinfo(np.int64).min + 7, 1 << 56
-
-
-def lift_weights(model: ir.Model) -> None:
-    """Turn the large floating-point constants of a file, its weights, into initial values.
-
-    These are the outputs of Constant nodes, and of ConstantOfShape nodes whose shape the file contains. Constants
-    remain: single numbers (a scale, an epsilon), numbers that only produce settings (such as the scales of a Resize),
-    values that contain an infinity (a mask), and nodes that `keep_constants` marked.
-    """
-    graph = model.graph
-    for node in list(graph):
-        if node.domain or node.op_type not in ("Constant", "ConstantOfShape") or node.outputs[0].is_graph_output():
-            continue
-        if _KEPT in node.metadata_props:
-            continue
-        value = node.outputs[0]
-        tensor = constant_tensor(value) if node.op_type == "Constant" else _filled(node)
-        if tensor is None or tensor.dtype not in FLOATS or tensor.size <= 1 or _only_sets(value, _LONGEST):
-            continue
-        if node.op_type != "Constant" or not np.isinf(tensor.numpy()).any():
-            _lift(graph, node, tensor)
 
 
 def fold_constants(model: ir.Model, what: str) -> None:
@@ -79,38 +52,17 @@ def lift_constants(model: ir.Model) -> None:
         if node.domain == "" and node.op_type == "Constant" and not node.outputs[0].is_graph_output():
             tensor = constant_tensor(node.outputs[0])
             if tensor is not None and tensor.dtype not in FLOATS:
-                _lift(graph, node, tensor)
+                lift(graph, node, tensor)
 
 
-def keep_constants(model: ir.Model) -> None:
-    """Mark the remaining Constant nodes, so that a file of this network is read with the same parameters."""
-    for node in model.graph:
-        if node.domain == "" and node.op_type == "Constant":
-            node.metadata_props[_KEPT] = ""
+def lift(graph: ir.Graph, node: ir.Node, tensor: ir.TensorProtocol) -> None:
+    """Replace a node without inputs by an initial value of the same name.
 
-
-def _only_sets(value: ir.Value, depth: int) -> bool:
-    """Whether a value only configures operators, directly or through folded nodes."""
-    uses = list(value.uses())
-    return bool(uses and depth and not value.is_graph_output()) and all(
-        role(use.node, use.idx) == "setting"
-        or (use.node.op_type in _SETTING and all(_only_sets(output, depth - 1) for output in use.node.outputs))
-        for use in uses
-    )
-
-
-def _filled(node: ir.Node) -> ir.TensorProtocol | None:
-    """The output of a ConstantOfShape node, computed on first use."""
-    goal = constant_value(node.inputs[0])
-    if goal is None:
-        return None
-    given = node.attributes.get("value")
-    fill = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy().reshape(1)
-    shape, dtype = ir.Shape(goal.tolist()), ir.DataType.from_numpy(fill.dtype)
-    return ir.LazyTensor(lambda: ir.Tensor(np.full(goal, fill[0], fill.dtype)), dtype, shape)
-
-
-def _lift(graph: ir.Graph, node: ir.Node, tensor: ir.TensorProtocol) -> None:
+    Args:
+        graph: The graph; changed in place.
+        node: A node of it with one output, which is no output of the graph.
+        tensor: The numbers.
+    """
     old = node.outputs[0]
     tensor.name = old.name
     value = ir.Value(
@@ -119,6 +71,11 @@ def _lift(graph: ir.Graph, node: ir.Node, tensor: ir.TensorProtocol) -> None:
     old.replace_all_uses_with(value)
     graph.remove(node, safe=True)
     graph.initializers[str(value.name)] = value
+
+
+def evaluated(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> dict[ir.Value, np.ndarray]:
+    """The outputs of a node for known inputs; empty if its operator is not one that is computed ahead of time."""
+    return _run(node, inputs, opset) if node.op_type in _MOVING | _COMPUTING else {}
 
 
 def _fold_once(model: ir.Model) -> bool:

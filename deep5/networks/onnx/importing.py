@@ -6,6 +6,8 @@ import warnings
 from collections import Counter
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -18,15 +20,18 @@ from deep5.networks.diagnostics.refusals import check_by_onnx, complete_outputs,
 from deep5.networks.onnx.axes import check_axes, check_widths
 from deep5.networks.onnx.declarations import drop_stale_shapes, drop_unconfirmed_shapes
 from deep5.networks.onnx.element_types import check_element_types
-from deep5.networks.onnx.exported import make_constants, said_by_exporter
-from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
+from deep5.networks.onnx.exported import forget_statements, stated_by_file
+from deep5.networks.onnx.folding import fold_constants, lift_constants
 from deep5.networks.onnx.learning_checks import check_learning
-from deep5.networks.onnx.name_lists import DEFAULTS, listed_names, store_names
+from deep5.networks.onnx.name_lists import DEFAULTS, FROZEN, listed_names, store_names
+from deep5.networks.onnx.overrides import Overrides
+from deep5.networks.onnx.parameters import Decision, decide
+from deep5.networks.onnx.placing import lift_statistics, place
 from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
 from deep5.networks.onnx.upgrading import upgraded
 
-__all__ = ["import_model"]
+__all__ = ["Imported", "import_model"]
 
 # Before this version of the format, every initial value had to be an input too.
 _OPTIONAL_INPUTS = 4
@@ -34,7 +39,16 @@ _OPTIONAL_INPUTS = 4
 _SHOWN = 6
 
 
-def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
+class Imported(NamedTuple):
+    """A model in the form that back-ends rely on, and what each tensor of its file is."""
+
+    model: ir.Model
+    decisions: tuple[Decision, ...]
+
+
+def import_model(
+    source: str | Path | onnx.ModelProto, overrides: Overrides = MappingProxyType({}), *, strict: bool = True
+) -> Imported:
     """Read a model and bring it into the form that back-ends rely on.
 
     The result has opset 20 or newer. Functions are inlined, constants folded (`fold_constants`), shapes and dtypes
@@ -43,16 +57,18 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
 
     Args:
         source: An ONNX file, or a model in memory (copied).
+        overrides: Which tensors of the file are trained, by name or pattern.
+        strict: Whether each name in `overrides` must exist and be trainable.
 
     Raises:
         NetworkError: A missing file, invalid ONNX, versions that the installed onnx does not know, a cycle, an
-            unknown operator, element types or an axis that an operator does not accept, or weights that are missing,
-            have another size, or are outside the model's folder.
+            unknown operator, element types or an axis that an operator does not accept, weights that are missing,
+            have another size, or are outside the model's folder, or a name in `overrides` that does not fit.
     """
     try:
         what, proto, folder = read_model(source)
         try:
-            return _imported(what, proto, folder)
+            return _imported(what, proto, folder, overrides, strict)
         except Deep5Error:
             raise
         except Exception as error:  # from onnx, onnx-ir and protobuf, for contradictory files
@@ -63,25 +79,28 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
         raise better from error
 
 
-def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    said, fed = said_by_exporter(proto), _defaults(proto)
+def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides: Overrides, strict: bool) -> Imported:
+    stated, fed = stated_by_file(proto), _defaults(proto)
     heavy = _take_weights(what, proto)
     check_widths(what, nodes_of(proto))
     model = _inferred(what, proto, heavy, folder)
     check_element_types(model, what)
     check_axes(model, what)
     check_learning(model, what)
-    if said is None:
-        lift_weights(model)
-    else:
-        make_constants(model, said)
-    store_names(model, DEFAULTS, fed.union(listed_names(model, DEFAULTS)))
+    passes.RemoveUnusedNodesPass()(model)
+    tensors = decide(model, stated, overrides, str(model.producer_name or ""), strict=strict)
+    # In old files, where every initial value is an input, constants are constants.
+    kept = fed if proto.ir_version >= _OPTIONAL_INPUTS else frozenset()
+    store_names(model, FROZEN, {*listed_names(model, FROZEN), *place(model, tensors, kept)})
+    forget_statements(model)
+    defaults = fed.union(listed_names(model, DEFAULTS))
+    store_names(model, DEFAULTS, defaults.intersection(model.graph.initializers))
     fold_constants(model, what)
     lift_constants(model)
+    lift_statistics(model)
     passes.RemoveUnusedNodesPass()(model)
-    keep_constants(model)
     _name_nodes(model.graph)
-    return model
+    return Imported(model, tuple(decision for tensor in tensors for decision in tensor.decisions))
 
 
 def _inferred(what: str, proto: onnx.ModelProto, heavy: list[onnx.TensorProto], folder: Path | None) -> ir.Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,12 +77,15 @@ def write_weights(network: NetworkSpec, path: str | Path) -> None:
         ) from error
 
 
-def read_weights(specs: Mapping[str, TensorSpec], path: str | Path) -> dict[str, np.ndarray]:
+def read_weights(
+    specs: Mapping[str, TensorSpec], path: str | Path, untrained: Collection[str] = ()
+) -> dict[str, np.ndarray]:
     """Read values for exactly the parameters and buffers of a network.
 
     Args:
         specs: Specifications of the parameters and buffers, by name.
         path: A safetensors file, or an ONNX file, whose initial values are matched by name.
+        untrained: Names of the network's other tensors, which an ONNX file may also contain.
 
     Raises:
         UsageError: No path, or a file of another type.
@@ -95,7 +98,7 @@ def read_weights(specs: Mapping[str, TensorSpec], path: str | Path) -> dict[str,
         state = "is a folder" if Path(path).is_dir() else "is not there"
         raise NetworkError(f"the file {path} {state}; allowed: a .safetensors or an .onnx file")
     if Path(path).suffix == ".onnx":
-        values = _read_model(path, specs)
+        values = _read_model(path, specs, untrained)
     elif Path(path).suffix == ".safetensors":
         values = _read_safetensors(path)
     else:
@@ -105,14 +108,17 @@ def read_weights(specs: Mapping[str, TensorSpec], path: str | Path) -> dict[str,
     return values
 
 
-def _read_model(path: str | Path, wanted: Mapping[str, TensorSpec]) -> dict[str, np.ndarray]:
+def _read_model(
+    path: str | Path, wanted: Mapping[str, TensorSpec], untrained: Collection[str]
+) -> dict[str, np.ndarray]:
     """The parameters and buffers of another model, and its initial values with a name in `wanted`."""
-    model = import_model(path)
+    model = import_model(path, dict.fromkeys(wanted, True), strict=False).model
     separate_roles(model.graph)
     found = initial_specs(model.graph)
     # The same value may be a parameter in one model and a setting in the other.
-    names = [*found.parameters, *found.buffers, *(name for name in wanted if name in model.graph.initializers)]
-    return {name: initial_value(model, name) for name in dict.fromkeys(names)}
+    own = [name for name in (*found.parameters, *found.buffers) if name in wanted or name not in untrained]
+    names = dict.fromkeys([*own, *(name for name in wanted if name in model.graph.initializers)])
+    return {name: initial_value(model, name) for name in names}
 
 
 def _problems(specs: Mapping[str, TensorSpec], values: Mapping[str, np.ndarray]) -> list[str]:

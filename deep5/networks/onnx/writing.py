@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from deep5.core.errors import NetworkError, OutputError
 from deep5.core.files import write_atomically
+from deep5.networks.onnx.exported import state
 from deep5.networks.onnx.initial_values import initial_value
 from deep5.networks.onnx.weights import check_path
 
@@ -40,6 +41,7 @@ def model_proto(model: ir.Model) -> onnx.ModelProto:
     """
     _check_size(model)
     copy = model.clone()
+    state(copy)
     for name, value in copy.graph.initializers.items():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = ir.Tensor(initial_value(model, name), name=name)
@@ -73,6 +75,7 @@ def write_model(model: ir.Model, file: BinaryIO) -> None:
     """
     _check_size(model)
     copy = model.clone()
+    state(copy)
     held = [value for value in copy.graph.initializers.values() if value.const_value is not None]
     tensors = [_readable(model, value) for value in held]
     for value in held:
