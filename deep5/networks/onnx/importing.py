@@ -39,6 +39,10 @@ _OPTIONAL_INPUTS = 4
 _SHOWN = 6
 
 
+class _NotConverted(NetworkError):
+    """A node has no form in the present opset."""
+
+
 class Imported(NamedTuple):
     """A model in the form that back-ends rely on, and what each tensor of its file is."""
 
@@ -107,6 +111,8 @@ def _inferred(what: str, proto: onnx.ModelProto, heavy: list[onnx.TensorProto], 
     """The model in a new enough opset, with inferred shapes; without declared ones that contradict what is computed."""
     try:
         model, propagated = _inferred_as_declared(what, proto, heavy, folder)
+    except _NotConverted:  # other declarations would not help
+        raise
     except NetworkError:
         if not (dropped := drop_stale_shapes(proto) or drop_unconfirmed_shapes(proto)):
             raise
@@ -130,8 +136,8 @@ def _inferred_as_declared(
     try:
         check_by_onnx(proto)
         model: ir.Model = ir.from_proto(upgraded(proto))
-    except Deep5Error as error:  # a node that cannot be converted
-        raise NetworkError(f"{what}: {error}") from error
+    except Deep5Error as error:
+        raise _NotConverted(f"{what}: {error}") from error
     except UnicodeDecodeError as error:  # in a string that no check before this reads
         raise NetworkError(f"{what} is not valid ONNX: {NOT_UTF8}") from error
     except Exception as error:  # onnx raises its own private classes
