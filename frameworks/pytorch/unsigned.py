@@ -22,20 +22,8 @@ _DIRECT = {
 }
 # Operators that depend on the order of numbers: for uint64, that of int64 after flipping the highest bit.
 _ORDERED = {
-    *(
-        "ArgMax",
-        "ArgMin",
-        "Clip",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "Min",
-        "ReduceMax",
-        "ReduceMin",
-    ),
-    *("TopK", "Unique"),
+    *("ArgMax", "ArgMin", "Clip", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "ReduceMax"),
+    *("ReduceMin", "TopK", "Unique"),
 }
 _LOWEST = -(2**63)
 
