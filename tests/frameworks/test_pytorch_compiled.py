@@ -283,9 +283,7 @@ def test_an_operator_whose_body_is_not_valid_is_refused() -> None:
     build = NetworkBuilder("grid")
     theta, size = build.input("theta", (2, 2, 3)), build.input("size", (4,), "int64")
     network = build.network({"y": build.op("AffineGrid", theta, size)})
-    with pytest.raises(
-        Unsupported, match=r"has no valid form .*AffineGrid.*remedy: another back-end"
-    ):
+    with pytest.raises(Unsupported, match=r"has no valid form .*AffineGrid.*remedy: another back-end"):
         compiled(network)
 
 
