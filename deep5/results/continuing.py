@@ -31,8 +31,8 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
     Returns:
         `now`, with the run's id, start, measurement, warnings and earlier resumptions from `left`; and a warning for
         everything that may change bits or times: framework, versions, threads, machine, recipe file, environment
-        variables. A checkpoint
-        contains the measurement up to its own step; that in `left` may be of a later step or missing.
+        variables. A checkpoint contains the measurement up to its own step; that in `left` may be of a later step or
+        missing.
 
     Raises:
         CheckpointError: The run is finished, or has another recipe, other settings, data or weights.

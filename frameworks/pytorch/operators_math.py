@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
+_UNSIGNED = {ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64}
+
 
 def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
     """torch's function has the same arguments as ONNX's operator; attributes follow the inputs, in this order."""
@@ -39,7 +41,6 @@ def _softplus(x: Any) -> Any:
 
 
 for _name, _function in {
-    "Abs": torch.abs,
     "And": torch.logical_and,
     "Ceil": torch.ceil,
     "Cos": torch.cos,
@@ -61,7 +62,6 @@ for _name, _function in {
     "Relu": torch.relu,
     "Round": torch.round,
     "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
     "Sin": torch.sin,
     "Softplus": _softplus,
     "Sqrt": torch.sqrt,
@@ -70,6 +70,24 @@ for _name, _function in {
     "Xor": torch.logical_xor,
 }.items():
     _as_it_is(_name, _function)
+
+
+def _unless_unsigned(op_type: str, function: Callable[..., Any], otherwise: Callable[..., Any]) -> None:
+    """torch's function, which takes the upper half of uint64 for negative numbers, and another for unsigned types."""
+
+    def emit(emitter: Emitter, node: ir.Node) -> str:
+        kind = None if node.inputs[0] is None else node.inputs[0].dtype
+        return call(emitter, node, otherwise if kind in _UNSIGNED else function)
+
+    OPERATORS[op_type] = emit
+
+
+def _positive_sign(x: Any) -> Any:
+    return (x != 0).to(x.dtype)
+
+
+_unless_unsigned("Abs", torch.abs, torch.clone)
+_unless_unsigned("Sign", torch.sign, _positive_sign)
 _as_it_is("Elu", F.elu, alpha=1.0)
 _as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
 _as_it_is("LeakyRelu", F.leaky_relu, alpha=0.01)
@@ -194,8 +212,8 @@ def _clip(emitter: Emitter, node: ir.Node) -> str:
     if not given:
         return emitter.name(x)
     numbers = [_scalar(value) for value in bounds]
-    # All numbers or all tensors: torch does not accept a mixture.
-    if sum(text is not None for text in numbers) < len(given):
+    # All numbers or all tensors: torch does not accept a mixture. Tensors of uint64 are in the order of int64.
+    if given[0].dtype == ir.DataType.UINT64 or sum(text is not None for text in numbers) < len(given):
         numbers = [emitter.name(value) for value in bounds]
     return f"{emitter.function(torch.clamp)}({emitter.name(x)}, {numbers[0]}, {numbers[1]})"
 

@@ -1,4 +1,4 @@
-"""Memory of a training: deep5 and hand-written code, each in its own processes, and the sum by shapes.
+"""Memory of a training: deep5 and hand-written code, each in separate processes, and the sum by shapes.
 
 `python -m deep5.recipes.overhead.memory` prints the table. Measured is the growth of the peak resident memory from the
 construction of the network through three steps of Adam. Before that, the framework is loaded and has trained another,

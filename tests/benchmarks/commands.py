@@ -46,13 +46,7 @@ def _compare(folder: Path) -> Callable[[], object]:
     return fresh(folder, "-m", "deep5", "compare", "digits_lenet", *words)
 
 
-LOST = (
-    """
-import sys
-from deep5.distributed.launch.start import start_ranks
-
-rank = """
-    + repr("""
+_RANK = """
 import os, signal, time
 from deep5.distributed.launch.join import Report
 from deep5.distributed.launch.launcher import launched
@@ -61,18 +55,20 @@ Report().started()
 if launched().rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(600)
-""")
-    + """
-ended = start_ranks([sys.executable, "-c", rank], ranks=2, launcher="mpiexec")
+"""
+_LOSES_A_RANK = f"""
+import sys
+from deep5.distributed.launch.start import start_ranks
+
+ended = start_ranks([sys.executable, "-c", {_RANK!r}], ranks=2, launcher="mpiexec")
 sys.exit(ended.lost != 1)
 """
-)
 
 
 @register("commands.lost_rank", group="commands", unit="process")
 def _lost(folder: Path) -> Callable[[], object]:
     """From the start of two ranks until the loss of one is reported and the other, which sleeps, is ended."""
-    return fresh(folder, "-c", LOST)
+    return fresh(folder, "-c", _LOSES_A_RANK)
 
 
 def _results(folder: Path, count: int) -> Path:

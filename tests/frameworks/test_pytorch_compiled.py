@@ -278,6 +278,15 @@ def test_every_operator_is_one_graph_or_refused(op: str) -> None:
         torch.testing.assert_close(one, other, equal_nan=True)
 
 
+def test_an_operator_whose_body_is_not_valid_is_refused() -> None:
+    """The body of AffineGrid for a computed size has loops whose ranks differ, which ONNX's inference rejects."""
+    build = NetworkBuilder("grid")
+    theta, size = build.input("theta", (2, 2, 3)), build.input("size", (4,), "int64")
+    network = build.network({"y": build.op("AffineGrid", theta, size)})
+    with pytest.raises(Unsupported, match=r"has no valid form .*AffineGrid.*remedy: another back-end"):
+        compiled(network)
+
+
 @pytest.mark.slow
 def test_what_cannot_be_compiled_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = compiled(mlp(**SMALL, seed=11))

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -302,21 +304,27 @@ def test_another_recipe_is_refused(ended: Path, deep5: Command) -> None:
     assert "nowhere is not a result folder" in answer.err
 
 
+@contextmanager
+def altered(folder: Path) -> Iterator[dict[str, Any]]:
+    """The document of a result, which is written again after the block."""
+    document = json.loads((folder / "result.json").read_text())
+    yield document
+    (folder / "result.json").write_text(json.dumps(document))
+
+
 def test_other_data_are_refused(ended: Path, deep5: Command) -> None:
-    document = json.loads((ended / "result.json").read_text())
-    document["provenance"]["data"] = "0" * 64
-    (ended / "result.json").write_text(json.dumps(document))
+    with altered(ended) as document:
+        document["provenance"]["data"] = "0" * 64
     answer = deep5("run", "own.py", "--quiet", "--resume", str(ended))
     assert answer.status == 2
     assert "started with other content under 'data': its hash was 000" in answer.err
 
 
 def test_other_threads_versions_and_files_are_said(ended: Path, deep5: Command) -> None:
-    document = json.loads((ended / "result.json").read_text())
-    document["threads"]["framework"] = 64
-    document["software"]["packages"]["numpy"] = "1.0"
-    document["software"]["environment_variables"]["OMP_DYNAMIC"] = "true"
-    (ended / "result.json").write_text(json.dumps(document))
+    with altered(ended) as document:
+        document["threads"]["framework"] = 64
+        document["software"]["packages"]["numpy"] = "1.0"
+        document["software"]["environment_variables"]["OMP_DYNAMIC"] = "true"
     Path("own.py").write_text(SHORT + "# another line\n")
     answer = deep5("run", "own.py", "--json", "--resume", str(ended))
     assert answer.status == 0
@@ -333,9 +341,8 @@ def test_other_threads_versions_and_files_are_said(ended: Path, deep5: Command) 
 
 def test_another_environment_is_reported_whatever_differs(ended: Path, deep5: Command) -> None:
     """The audit requires a warning: the hash of the environment also covers memory, cores and unlisted packages."""
-    document = json.loads((ended / "result.json").read_text())
-    document["provenance"]["environment"] = "0" * 64
-    (ended / "result.json").write_text(json.dumps(document))
+    with altered(ended) as document:
+        document["provenance"]["environment"] = "0" * 64
     answer = deep5("run", "own.py", "--json", "--resume", str(ended))
     assert answer.status == 0
     assert any("the run was resumed with another" in warning for warning in json.loads(answer.out)["warnings"])
