@@ -54,7 +54,9 @@ def test_the_committed_page_has_no_failures() -> None:
     folder = Path(__file__).parents[1]
     rows = counts.read((folder / "counts.md").read_text(encoding="utf-8"), folder)
     assert rows
-    assert [name for name, row in rows.items() if row.counts["failed"]] == []
+    # Its own row does not count: once this test failed, it could never pass again.
+    own = f"project/{Path(__file__).name}"
+    assert [name for name, row in rows.items() if row.counts["failed"] and name != own] == []
 
 
 def test_a_long_function_stays_listed_until_it_runs_again_or_is_gone(tmp_path: Path) -> None:
