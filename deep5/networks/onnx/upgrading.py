@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import onnx
 import onnx.inliner
 
-from deep5.networks.onnx.bounds import nested_nodes
 from deep5.networks.onnx.conversions import STEPS, without_deprecated
 from deep5.networks.onnx.converting import WRITTEN, converted
+from deep5.networks.onnx.protos import nested_nodes
 from deep5.networks.onnx.versions import IR_VERSION, OPSET
 
 __all__ = ["checkable", "upgraded"]
