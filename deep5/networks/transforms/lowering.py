@@ -15,7 +15,7 @@ from deep5.networks.attention_body import mend_attention
 from deep5.networks.constants import constant_tensor, constant_value, role
 from deep5.networks.custom import operator_of
 from deep5.networks.network import Network
-from deep5.networks.nodes import subgraphs
+from deep5.networks.nodes import captures, subgraphs
 from deep5.networks.onnx.folding import fold_constants, lift_constants
 from deep5.networks.onnx.shapes import infer_shapes
 from deep5.networks.tracing import expand_operator
@@ -172,6 +172,7 @@ def _body(node: ir.Node, opset: int | None) -> ir.Function | None:
     if not data:
         return None  # the body needs a type or a shape that is unknown
     proto = onnx.FunctionProto.FromString(data)
+    _pass_captured(node, proto)
     # A graph attribute is either inlined into the body or absent.
     for name in [name for name, own in node.attributes.items() if own.type == ir.AttributeType.GRAPH]:
         if name in proto.attribute:
@@ -193,6 +194,26 @@ def _body(node: ir.Node, opset: int | None) -> ir.Function | None:
             if value.name:
                 value.name = f"{node.name}/{value.name}"
     return function
+
+
+def _pass_captured(node: ir.Node, proto: onnx.FunctionProto) -> None:
+    """Turn the outer values that a node's graphs read, such as trained parameters, into inputs of node and body.
+
+    Raises:
+        Unsupported: The body computes a value of the same name.
+    """
+    values = captures(node)
+    own = {name for inner in proto.node for name in inner.output}.union(proto.input)
+    if any(value.name in own for value in values):
+        raise Unsupported(
+            f"{node.name} ({node.op_type}): its graphs read a value that has the name of one in ONNX's function body; "
+            "allowed: other names; remedy: rename the value"
+        )
+    if values:
+        node.resize_inputs(len(proto.input) + len(values))
+        for position, value in enumerate(values, len(proto.input)):
+            node.replace_input_with(position, value)
+            proto.input.append(str(value.name))
 
 
 def _type(value: ir.Value | None) -> onnx.TypeProto:

@@ -106,7 +106,11 @@ BAD: dict[str, tuple[Any, str]] = {
         rf"\(Sub\) mixes element types: 'h' float64, 'x' float32; {ONE_TYPE}",
     ),
     "not for the operator": (
-        model([node("Add", ["b", "b"], ["h"], name="or"), node("Cast", ["h"], ["y"], to=FLOAT)], {"b": (BOOL, [4])}, Y),
+        model(
+            [node("Add", ["b", "b"], ["h"], name="or"), node("Cast", ["h"], ["y"], to=FLOAT)],
+            {"b": (BOOL, [4])},
+            {"y": (FLOAT, [4])},
+        ),
         r"the node 'or' \(Add\) takes no bool, which 'b' holds; allowed for A: bfloat16, .*uint8; remedy: a Cast",
     ),
     "not the fixed type": (
@@ -198,16 +202,10 @@ def test_the_models_of_onnx_are_read() -> None:
     """ONNX's own node tests: this check refuses none of them."""
     from onnx.backend.test.case.node import collect_testcases
 
-    messages = []
-    for case in collect_testcases(None):
-        try:
-            Network.from_onnx(case.model)
-        except NetworkError as error:
-            messages.append(str(error))
-    # Sequences, optionals and strings are not supported; no other reason is allowed.
-    reasons = ("mixes", "takes no", "No Op", "remedy: change", "none can be inferred")
-    assert not [message for message in messages if any(reason in message for reason in reasons)]
-    assert 0 < len(messages) < 300
+    cases = collect_testcases(None)
+    assert len(cases) > 1000
+    for case in cases:
+        Network.from_onnx(case.model)
 
 
 def test_a_builder_refuses_mixed_types() -> None:
