@@ -59,11 +59,14 @@ def _infer_once(model: ir.Model, what: str) -> bool:
             value.shape, value.type = same.shape, same.type
     # Values in different branches may share a name; the mapping contains only the first.
     for mine, theirs in zip(model.graph.all_nodes(), inferred.all_nodes(), strict=True):
-        for value, same in zip(mine.outputs, theirs.outputs, strict=True):
+        own, found = list(mine.outputs), list(theirs.outputs)
+        for graph, other in zip(subgraphs(mine).values(), subgraphs(theirs).values(), strict=True):
+            graph.opset_imports.update(model.graph.opset_imports)  # a file stores it only for the whole model
+            own.extend(graph.inputs)
+            found.extend(other.inputs)
+        for value, same in zip(own, found, strict=True):
             if value.type is None:
                 value.shape, value.type = same.shape, same.type
-        for graph in subgraphs(mine).values():
-            graph.opset_imports.update(model.graph.opset_imports)  # a file stores it only for the whole model
     return propagated
 
 

@@ -25,8 +25,10 @@ LEFT_OUT = {"ImageDecoder"}
 DEPRECATED = {("Scatter", 11), ("Upsample", 10)}
 # Versions that neither ONNX Runtime 1.31 nor ONNX's reference runs.
 UNANSWERED = {("GlobalLpPool", 22), ("MaxRoiPool", 22), ("Multinomial", 22), ("SwiGLU", 28)}
-# What deep5 refuses, as a part of the message: ONNX's body of Celu makes a scalar a vector; a dropout in a branch.
+# What deep5 refuses, as a part of the message: statistics of empty batches; ONNX's body of Celu makes a scalar
+# a vector; a dropout in a branch.
 REFUSED = {
+    "BatchNormalization": "nothing to train on",
     "Celu": "Inferred shape and existing shape differ in rank",
     "Dropout": "(Dropout) inside it: the reference has no kernel for Dropout",
 }
@@ -45,6 +47,8 @@ def check(operator: str, version: int, number: int) -> str:
     """Who answered: ONNX Runtime, ONNX's reference, or neither."""
     drawn = DRAWS[operator](Draw(operator, version, number))
     nested = number % 4 == 3 and not any(isinstance(each, onnx.GraphProto) for each in drawn.attributes.values())
+    # There ONNX infers an empty shape of a backward slice up to INT_MAX, which ONNX Runtime requires of a branch.
+    nested = nested and (operator, version) != ("Slice", 10)
     model, fed = model_of(operator, version, drawn, symbolic=number % 3 == 2, nested=nested)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the one that answers

@@ -425,3 +425,42 @@ def test_a_long_sequence_is_unrolled() -> None:
     low = lowered(network, without("LSTM"))
     assert sum(node.op_type == "Gemm" for node in low.nodes) == 50 + 1
     same(network, low)
+
+
+def test_a_trained_tensor_in_the_graph_of_an_attention_gets_its_gradient() -> None:
+    """ONNX's function body contains the graph, and so reads a value from outside the function."""
+    floats = onnx.TensorProto.FLOAT
+    make = onnx.helper.make_tensor_value_info
+    modify = onnx.helper.make_graph(
+        [onnx.helper.make_node("Mul", ["scores", "gate.weight"], ["modified"])],
+        "modify",
+        [make("scores", floats, ["B", "H", "L", "S"])],
+        [make("modified", floats, ["B", "H", "L", "S"])],
+        [onnx.numpy_helper.from_array(np.array([[0.5, 0.6, 0.7]], np.float32), "gate.weight")],
+    )
+    nodes = [
+        onnx.helper.make_node("FlexAttention", ["q", "k", "v"], ["y"], domain="ai.onnx.preview", score_mod=modify),
+        onnx.helper.make_node("ReduceSumSquare", ["y"], ["loss"], keepdims=0),
+    ]
+    shape = [1, 2, 3, 4]
+    graph = onnx.helper.make_graph(
+        nodes, "flex", [make(name, floats, shape) for name in "qkv"], [make("loss", floats, [])]
+    )
+    opsets = [onnx.helper.make_opsetid("", 26), onnx.helper.make_opsetid("ai.onnx.preview", 1)]
+    network = d5.Network.from_onnx(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=11))
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for _ in range(3))
+
+    def loss(gate: np.ndarray) -> float:
+        scores = q.astype("float64") @ k.astype("float64").swapaxes(2, 3) / 2 * gate
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        y = weights / weights.sum(-1, keepdims=True) @ v
+        return float((y * y).sum())
+
+    gate, step = np.array([[0.5, 0.6, 0.7]]), 1e-5
+    ways = step * np.eye(3)[:, None]
+    want = np.array([[(loss(gate + way) - loss(gate - way)) / (2 * step) for way in ways]])
+    run = d5.framework("reference").executor(network)
+    run.inference_and_backprop({"q": q, "k": k, "v": v})
+    # float32 sums of a few products, against float64 differences with an error below 1e-9.
+    np.testing.assert_allclose(run.gradients()["gate.weight"], want, rtol=1e-4, atol=1e-5)
