@@ -22,6 +22,7 @@ __all__ = [
     "is_whole",
     "nested",
     "of_shapes",
+    "only_for",
     "outside",
     "poisonless",
     "rank",
@@ -129,6 +130,24 @@ def captures(node: ir.Node) -> list[ir.Value]:
 def reads(node: ir.Node) -> list[ir.Value]:
     """The values that a node reads: its inputs, and the outer values that its nested graphs read."""
     return list(dict.fromkeys([*(value for value in node.inputs if value is not None), *captures(node)]))
+
+
+def only_for(value: ir.Value | None, op_types: tuple[str, ...], inner: set[ir.Node]) -> ir.Node | None:
+    """The node of one of these types that produces a value whose only reader is one node of the same graph.
+
+    It and the Identity nodes in between (a dropout in evaluation) are added to `inner`.
+    """
+    while value is not None and len(value.uses()) == 1 and not value.is_graph_output():
+        node = value.producer()
+        if node is None or node.domain != "" or node.op_type not in (*op_types, "Identity"):
+            return None
+        if any(use.node.graph is not node.graph for use in value.uses()):
+            return None
+        inner.add(node)
+        if node.op_type in op_types:
+            return node
+        value = node.inputs[0]
+    return None
 
 
 def fixed(node: ir.Node, position: int) -> Any:

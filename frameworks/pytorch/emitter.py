@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -109,6 +110,12 @@ class Emitter(ABC):
         value = tensor(value.numpy()) if isinstance(value, ir.TensorProtocol) else value
         name = f"a{len(self.bound)}"
         self.bound[name] = value
+        return name
+
+    def constant(self, array: np.ndarray) -> str:
+        """The identifier of a tensor with these numbers, on the network's device."""
+        name = f"a{len(self.bound)}"
+        self.bound[name] = tensor(array).to(self._place)
         return name
 
     def function(self, function: Callable[..., Any]) -> str:

@@ -13,9 +13,10 @@ import onnx_ir as ir
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.operators import OPERATORS
-from deep5.frameworks.pytorch.table import attribute, key
+from deep5.frameworks.pytorch.table import key
+from deep5.frameworks.pytorch.written_attention import find_attention
 from deep5.networks.custom import is_custom
-from deep5.networks.nodes import reads
+from deep5.networks.nodes import only_for, reads
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emitter import Emitter
@@ -64,31 +65,13 @@ def _single(node: ir.Node) -> Callable[[Emitter], str | None]:
     return lambda emitter: OPERATORS[key(node)](emitter, node)
 
 
-def _only_for(value: ir.Value | None, op_type: str, inner: set[ir.Node]) -> ir.Node | None:
-    """The node of this type that produces a value whose only reader is one node of the same graph.
-
-    It and the Identity nodes in between (a dropout in evaluation) are added to `inner`.
-    """
-    while value is not None and len(value.uses()) == 1 and not value.is_graph_output():
-        node = value.producer()
-        if node is None or node.domain != "" or node.op_type not in (op_type, "Identity"):
-            return None
-        if any(use.node.graph is not node.graph for use in value.uses()):
-            return None
-        inner.add(node)
-        if node.op_type == op_type:
-            return node
-        value = node.inputs[0]
-    return None
-
-
 def _linear(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
     """x W + b, with a matrix W and a vector b over its columns."""
     if node.op_type != "Add" or node.domain != "":
         return None
     for product, bias in (node.inputs, tuple(node.inputs)[::-1]):
         inner: set[ir.Node] = set()
-        matmul = _only_for(product, "MatMul", inner)
+        matmul = only_for(product, ("MatMul",), inner)
         if matmul is None:
             continue
         x, weight = matmul.inputs
@@ -107,37 +90,8 @@ def _emit_linear(node: ir.Node, x: _Value, weight: _Value, bias: _Value, emitter
 
 
 def _attention(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
-    """softmax(Q K^T) V, for any previous scaling of Q.
-
-    References:
-        Vaswani et al., Attention is all you need, NeurIPS 2017, equation 1.
-    """
-    if node.op_type != "MatMul" or node.domain != "":
+    """Attention written out."""
+    found = find_attention(node)
+    if found is None:
         return None
-    weights, v = node.inputs
-    inner: set[ir.Node] = set()
-    softmax = _only_for(weights, "Softmax", inner)
-    scores = None if softmax is None else _only_for(softmax.inputs[0], "MatMul", inner)
-    if softmax is None or scores is None:
-        return None
-    q, k = scores.inputs
-    batches = {_batch(value) for value in (q, k, v)}
-    floating = q is not None and q.dtype is not None and q.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-    if None in batches or len(batches) > 1 or not floating or attribute(softmax, "axis", -1) not in (-1, 3):
-        return None
-    emit = partial(_emit_attention, q, k, v)
-    return Step(emit, (q, k, v), tuple(node.outputs), (*inner, node)), inner
-
-
-def _batch(value: ir.Value | None) -> tuple[int | str, ...] | None:
-    """The first two of four dimensions, if known."""
-    if value is None or value.shape is None or len(value.shape) != 4:
-        return None
-    known = [extent if isinstance(extent, int) else extent.value for extent in value.shape[:2]]
-    return None if None in known else tuple(known)  # type: ignore[arg-type]  # checked for None
-
-
-def _emit_attention(q: _Value, k: _Value, v: _Value, emitter: Emitter) -> str:
-    function = emitter.function(F.scaled_dot_product_attention)
-    operands = f"{emitter.name(q)}, {emitter.name(k)}.transpose(2, 3), {emitter.name(v)}"
-    return f"{function}({operands}, scale=1.0)"
+    return Step(found.emit, found.inputs, tuple(node.outputs), (*found.inner, node)), found.inner
