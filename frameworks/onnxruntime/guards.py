@@ -8,8 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.arrangements import corners
+from deep5.frameworks.onnxruntime.padding import unpadded
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
-from deep5.frameworks.onnxruntime.substitutes import Change, changed, substitute
+from deep5.frameworks.onnxruntime.substitutes import substitute
+from deep5.networks.draft import Change, changed
 from deep5.networks.labels import open_losses
 from deep5.networks.network import Network
 from deep5.networks.nodes import of_shapes
@@ -39,6 +41,8 @@ def wrong(node: ir.Node) -> str | None:
         return _attention(node)
     if node.op_type == "Resize":
         return _resize(node)
+    if (reason := unpadded(node)) is not None:
+        return reason
     kind = node.outputs[0].dtype or (node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None)
     rounded = node.op_type in _INEXACT or (node.op_type == "Mod" and bool(attribute(node, "fmod", 0)))
     if not rounded or kind not in _LONG or all(map(of_shapes, node.inputs)):

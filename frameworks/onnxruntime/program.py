@@ -93,7 +93,7 @@ class Program:
                 held,
                 numerics,
                 custom=bool(self._kernels),
-                left_out=left_out(suited),
+                left_out=left_out(suited.model),
                 profile=self.profile,
             )
         except Exception as error:  # ONNX Runtime raises private classes

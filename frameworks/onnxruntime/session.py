@@ -19,9 +19,10 @@ from deep5.core.tensors import Device, numpy_dtype
 from deep5.frameworks.onnxruntime.custom import register_shim
 from deep5.frameworks.onnxruntime.guards import guard, wrong
 from deep5.frameworks.onnxruntime.numerics import EXACT, Numerics
-from deep5.frameworks.onnxruntime.substitutes import Change, changed, in_float32, substitute
+from deep5.frameworks.onnxruntime.substitutes import in_float32, substitute
 from deep5.networks.compiled import refusal
 from deep5.networks.custom import is_custom
+from deep5.networks.draft import Change, changed
 from deep5.networks.engine import answered, node_model
 from deep5.networks.labels import LOSSES
 from deep5.networks.network import Network

@@ -8,13 +8,13 @@ from functools import partial
 import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.arrangements import ARRANGEMENTS
-from deep5.frameworks.onnxruntime.draft import Draft
+from deep5.frameworks.onnxruntime.padding import PADDING
 from deep5.frameworks.onnxruntime.whole_numbers import NUMBERS
+from deep5.networks.draft import Change, Draft
 
-__all__ = ["Change", "changed", "in_float32", "substitute"]
+__all__ = ["in_float32", "substitute"]
 
-Change = Callable[[ir.Graph, ir.Node], None]
-_RULES = {**NUMBERS, **ARRANGEMENTS}
+_RULES = {**NUMBERS, **ARRANGEMENTS, **PADDING}
 _SHORT = ir.DataType.BFLOAT16
 
 
@@ -30,37 +30,6 @@ def substitute(node: ir.Node) -> Change | None:
 
 def _written(write: Callable[[Draft, ir.Node], None], graph: ir.Graph, node: ir.Node) -> None:
     write(Draft(graph, node), node)
-
-
-def changed(model: ir.Model, chosen: Callable[[ir.Node], Change | None]) -> ir.Model:
-    """The model with some of its nodes rewritten, including those in subgraphs.
-
-    Args:
-        model: The model; it is not changed.
-        chosen: Returns the rewrite of a node; None to keep it.
-
-    Returns:
-        A model with the same inputs and outputs; the model itself if no node changes.
-    """
-    changes = {
-        index: change for index, node in enumerate(model.graph.all_nodes()) if (change := chosen(node)) is not None
-    }
-    if not changes:
-        return model
-    model = model.clone()
-    nodes = list(model.graph.all_nodes())
-    for index, change in changes.items():
-        graph = nodes[index].graph
-        assert isinstance(graph, ir.Graph)  # noqa: S101 - every node is in a graph
-        before = set(graph) if graph is not model.graph else set()
-        kept = {value.name for value in nodes[index].outputs}
-        change(graph, nodes[index])
-        # A graph names new values automatically, and may reuse names of an enclosing graph.
-        for number, made in enumerate(node for node in graph if before and node not in before):
-            for value in made.outputs:
-                if value.name and value.name not in kept:
-                    value.name = f"changed:{index}/{number}/{value.index()}"
-    return model
 
 
 def in_float32(graph: ir.Graph, node: ir.Node) -> None:

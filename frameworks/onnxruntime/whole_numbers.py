@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from deep5.frameworks.onnxruntime.draft import Draft
 from deep5.networks.constants import constant_value
+from deep5.networks.draft import Draft
 from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["NUMBERS"]

@@ -14,16 +14,17 @@ import onnx_ir as ir
 from deep5.core.errors import NetworkError, Unsupported
 from deep5.core.framework import Support
 from deep5.core.tensors import aligned_empty, numpy_dtype
+from deep5.frameworks.openvino.attributes import misread
 from deep5.frameworks.openvino.custom import extension, failure, supports_custom, with_kernels
 from deep5.frameworks.openvino.guards import guarded, unguarded
 from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
+from deep5.frameworks.openvino.substitutes import substitute, substituted
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
 from deep5.networks.nodes import nested, subgraphs
-from deep5.networks.onnx.attributes import attribute
 from deep5.training.buffer_pool import Lender, Lent
 from deep5.training.gradient_executor import Notify
 
@@ -85,11 +86,12 @@ class Program:
             "ENABLE_CPU_PINNING": False,
             "PERF_COUNT": counts,
         }
-        model, self._guards = guarded(network)
+        suited = substituted(network)
+        model, self._guards = guarded(suited)
         # Keeps the kernels of compiled operators alive as long as the model that calls them. Programs may share a
         # kernel and run concurrently: the number identifies a program's failures.
         self._number = next(_NUMBERS)
-        suited, self._kernels = with_kernels(Network(model) if self._guards else network, self._number)
+        suited, self._kernels = with_kernels(Network(model) if self._guards else suited, self._number)
         engine, self.run = engine_model(suited), suited
         try:
             self._source = (_extended() if self._kernels else _core()).read_model(engine)
@@ -274,6 +276,8 @@ def supports(node: ir.Node) -> Support:
         return supports_custom(node)
     if (refused := _wrong(node)) is not None:
         return Support(False, refused)
+    if substitute(node) is not None:
+        return Support(True)
     for inner in nested(node):
         if (refused := _wrong(inner) or unguarded(inner)) is not None:
             return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) in it: {refused}")
@@ -282,8 +286,8 @@ def supports(node: ir.Node) -> Support:
 
 def _wrong(node: ir.Node) -> str | None:
     """Why a node would give other values than ONNX's; else None."""
-    if node.op_type == "LRN" and attribute(node, "bias", 1.0) != 1.0:
-        return f"got bias={attribute(node, 'bias', 1.0)}, and OpenVINO computes with 1; allowed: 1"
+    if substitute(node) is None and (refused := misread(node)) is not None:
+        return refused
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.dtype in _OTHER_FLOATS:
             return f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float"

@@ -1,8 +1,8 @@
-"""`Draft`: the replacement of a node."""
+"""`Draft`: the replacement of a node; and `changed`: a model with some of its nodes replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,10 @@ import onnx_ir as ir
 
 from deep5.networks.constants import constant_value
 
-__all__ = ["Draft"]
+__all__ = ["Change", "Draft", "changed"]
+
+Change = Callable[[ir.Graph, ir.Node], None]
+"""Replaces a node in its graph."""
 
 
 class Draft:
@@ -71,3 +74,34 @@ class Draft:
         ir.convenience.replace_nodes_and_values(
             self._graph, self._node, [self._node], self._tape.nodes, *zip(*pairs, strict=True)
         )
+
+
+def changed(model: ir.Model, chosen: Callable[[ir.Node], Change | None]) -> ir.Model:
+    """The model with some of its nodes rewritten, including those in subgraphs.
+
+    Args:
+        model: The model; it is not changed.
+        chosen: Returns the rewrite of a node; None to keep it.
+
+    Returns:
+        A model with the same inputs and outputs; the model itself if no node changes.
+    """
+    changes = {
+        index: change for index, node in enumerate(model.graph.all_nodes()) if (change := chosen(node)) is not None
+    }
+    if not changes:
+        return model
+    model = model.clone()
+    nodes = list(model.graph.all_nodes())
+    for index, change in changes.items():
+        graph = nodes[index].graph
+        assert isinstance(graph, ir.Graph)  # noqa: S101 - every node is in a graph
+        before = set(graph) if graph is not model.graph else set()
+        kept = {value.name for value in nodes[index].outputs}
+        change(graph, nodes[index])
+        # A graph names new values automatically, and may reuse names of an enclosing graph.
+        for number, made in enumerate(node for node in graph if before and node not in before):
+            for value in made.outputs:
+                if value.name and value.name not in kept:
+                    value.name = f"changed:{index}/{number}/{value.index()}"
+    return model

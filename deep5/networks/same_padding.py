@@ -1,0 +1,70 @@
+"""Explicit padding instead of `auto_pad` SAME, for engines that read SAME otherwise than ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from deep5.networks.onnx.attributes import attribute
+from deep5.networks.window import Window
+
+__all__ = ["is_same", "kernel_of", "same_pads", "spatial_sizes", "transposed_pads"]
+
+
+def is_same(node: ir.Node) -> bool:
+    """Whether a node has SAME padding."""
+    return str(attribute(node, "auto_pad", "NOTSET")).startswith("SAME")
+
+
+def kernel_of(node: ir.Node) -> tuple[int, ...] | None:
+    """The spatial sizes of the kernel of a convolution or pool, if known."""
+    weights = node.inputs[1] if len(node.inputs) > 1 else None
+    shape = () if weights is None or weights.shape is None else tuple(weights.shape)[2:]
+    sizes = tuple(attribute(node, "kernel_shape", ())) or shape
+    return tuple(int(size) for size in sizes) if sizes and all(isinstance(size, int) for size in sizes) else None
+
+
+def spatial_sizes(node: ir.Node) -> tuple[int, ...] | None:
+    """The spatial sizes of the first input, if known."""
+    x = node.inputs[0]
+    sizes = () if x is None or x.shape is None else tuple(x.shape)[2:]
+    return tuple(int(size) for size in sizes) if sizes and all(isinstance(size, int) for size in sizes) else None
+
+
+def same_pads(node: ir.Node) -> list[int] | None:
+    """The `pads` of a convolution or pool with SAME padding; None if they depend on unknown sizes."""
+    kernel, sizes = kernel_of(node), spatial_sizes(node)
+    if kernel is None:
+        return None
+    window = Window.of(node, len(kernel))
+    if sizes is None:
+        if any(stride != 1 for stride in window.strides):
+            return None
+        sizes = window.spans(kernel)  # any: with stride 1 the padding does not depend on it
+    _, begins, ends = window.fit(sizes, kernel)
+    return [*begins, *ends]
+
+
+def transposed_pads(node: ir.Node) -> Mapping[str, list[int] | None] | None:
+    """The attributes of a ConvTranspose that replace its SAME padding; None if the kernel is unknown.
+
+    Its result has the input's size times the stride, so the padding depends on no size. A kernel that is smaller than
+    its stride needs more output instead of padding.
+
+    References:
+        ONNX, ConvTranspose-11: the equations of `total_padding`.
+    """
+    kernel = kernel_of(node)
+    if kernel is None:
+        return None
+    window = Window.of(node, len(kernel))
+    more = [int(extra) for extra in attribute(node, "output_padding", (0,) * len(kernel))]
+    begins, ends = [], []
+    for axis, (span, stride) in enumerate(zip(window.spans(kernel), window.strides, strict=True)):
+        total = max(span + more[axis] - stride, 0)
+        more[axis] = max(more[axis], stride - span)
+        begin = total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2
+        begins.append(begin)
+        ends.append(total - begin)
+    return {"auto_pad": None, "pads": begins + ends, "output_padding": more}

@@ -1,0 +1,184 @@
+"""Substitutes for attributes that OpenVINO ignores or misreads, by other nodes or attributes that it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.networks.constants import constant_value
+from deep5.networks.draft import Change, Draft, changed
+from deep5.networks.network import Network
+from deep5.networks.onnx.attributes import attribute
+from deep5.networks.same_padding import is_same, same_pads, spatial_sizes, transposed_pads
+from deep5.networks.window import Window
+
+__all__ = ["substitute", "substituted"]
+
+
+def substitute(node: ir.Node) -> Change | None:
+    """The rewrite of a node into others; None if the node runs unchanged, or not at all."""
+    if node.domain:
+        return None
+    for applies, write in _RULES.get(node.op_type, ()):
+        if applies(node):
+            return partial(_written, write)
+    return None
+
+
+def substituted(network: Network) -> Network:
+    """A network whose nodes OpenVINO computes as ONNX defines them; the network itself if nothing changes."""
+    model = changed(network.model, substitute)
+    return network if model is network.model else Network(model)
+
+
+def _written(write: Callable[[Draft, ir.Node], None], graph: ir.Graph, node: ir.Node) -> None:
+    write(Draft(graph, node), node)
+
+
+def _truncates(node: ir.Node) -> bool:
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    return bool(kind is not None and kind.is_floating_point() and attribute(node, "fmod", 0))
+
+
+def _keep_smaller(draft: Draft, node: ir.Node) -> None:
+    """A number of smaller magnitude than the divisor is its own remainder; by infinity OpenVINO gives NaN."""
+    x, y = node.inputs
+    (rest,) = draft.same(node.inputs)
+    smaller = draft.op("Less", draft.op("Abs", x), draft.op("Abs", y))
+    draft.replace(draft.op("Where", smaller, x, rest))
+
+
+def _padded_same(node: ir.Node) -> bool:
+    return is_same(node) and transposed_pads(node) is not None
+
+
+def _transposed_pads(draft: Draft, node: ir.Node) -> None:
+    draft.replace(*draft.same(node.inputs, **(transposed_pads(node) or {})))
+
+
+def _counts_padding(node: ir.Node) -> bool:
+    padded = attribute(node, "count_include_pad", 0) and attribute(node, "ceil_mode", 0)
+    return bool(padded and any(attribute(node, "pads", ())) and spatial_sizes(node) is not None)
+
+
+def _missing(node: ir.Node) -> tuple[Window, list[int]]:
+    """The window of a pool of known sizes, and what its last positions need after the image."""
+    sizes = spatial_sizes(node)
+    assert sizes is not None  # noqa: S101 - checked before
+    window = Window.of(node, len(sizes))
+    counts, begins, _ = window.fit(sizes, window.kernel)
+    spans = window.spans(window.kernel)
+    last = [(count - 1) * stride + span for count, stride, span in zip(counts, window.strides, spans, strict=True)]
+    return window, [end - size - begin for end, size, begin in zip(last, sizes, begins, strict=True)]
+
+
+def _pad_before(draft: Draft, node: ir.Node) -> None:
+    """Zeros around the image, which count as a part of it; what a last window has beyond them does not count."""
+    window, missing = _missing(node)
+    zeros = [min(end, need) for end, need in zip(window.ends, missing, strict=True)]
+    beyond = [need - zero for need, zero in zip(missing, zeros, strict=True)]
+    padded = draft.op("Pad", node.inputs[0], draft.constant([0, 0, *window.begins, 0, 0, *zeros], "int64"))
+    none = [0] * len(zeros)
+    draft.replace(*draft.same([padded], pads=none + beyond, ceil_mode=None, count_include_pad=None))
+
+
+def _incomplete(node: ir.Node) -> bool:
+    known = attribute(node, "ceil_mode", 0) and not is_same(node) and spatial_sizes(node) is not None
+    return bool(known and any(attribute(node, "pads", ())))
+
+
+def _pad_to_the_end(draft: Draft, node: ir.Node) -> None:
+    """As much padding as the last position needs, but none for one that would start in the padding."""
+    window, missing = _missing(node)
+    ends = [max(need, 0) for need in missing]
+    changes = {"storage_order": None} if len(node.outputs) == 1 else {}
+    draft.replace(*draft.same(node.inputs, pads=[*window.begins, *ends], ceil_mode=None, **changes))
+
+
+def _reduces_nothing(node: ir.Node) -> bool:
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    return axes is None and bool(attribute(node, "noop_with_empty_axes", 0))
+
+
+def _reduce_each(draft: Draft, node: ir.Node) -> None:
+    """Of no axes, every number is a set of its own."""
+    x = node.inputs[0]
+    if node.op_type in ("ReduceL1", "ReduceL2"):
+        draft.replace(draft.op("Abs", x))
+    elif node.op_type == "ReduceSumSquare":
+        draft.replace(draft.op("Mul", x, x))
+    else:
+        draft.replace(draft.op("Log", x) if node.op_type == "ReduceLogSum" else draft.op("Identity", x))
+
+
+def _alone(node: ir.Node) -> bool:
+    return len(node.inputs) == 1
+
+
+def _copy(draft: Draft, node: ir.Node) -> None:
+    """Of one input it is that input; OpenVINO leaves the output unwritten."""
+    draft.replace(draft.op("Identity", node.inputs[0]))
+
+
+def _repeats_once(node: ir.Node) -> bool:
+    repeats = constant_value(node.inputs[1])
+    return repeats is not None and bool((repeats == 1).all())
+
+
+def _stored_otherwise(node: ir.Node) -> bool:
+    cut = attribute(node, "ceil_mode", 0) and any(attribute(node, "pads", ()))
+    return bool(attribute(node, "storage_order", 0) and not cut) and len(node.outputs) == 1
+
+
+def _store_by_rows(draft: Draft, node: ir.Node) -> None:
+    """The order in which indices count, of which there are none."""
+    draft.replace(*draft.same(node.inputs, storage_order=None))
+
+
+def _without_threshold(node: ir.Node) -> bool:
+    return len(node.inputs) < 5 or node.inputs[4] is None
+
+
+def _any_score(draft: Draft, node: ir.Node) -> None:
+    """Without a threshold every score counts; OpenVINO leaves out those of 0 and below."""
+    inputs = [*node.inputs, None, None][:4]
+    least = draft.constant(np.finfo(np.float32).min, "float32")
+    if inputs[2] is None:
+        inputs[2] = draft.constant(0, "int64")
+    if inputs[3] is None:
+        inputs[3] = draft.constant(0, "float32")
+    draft.replace(*draft.same([*inputs, least]))
+
+
+def _same_of_known(node: ir.Node) -> bool:
+    return is_same(node) and same_pads(node) is not None
+
+
+def _write_pads(draft: Draft, node: ir.Node) -> None:
+    changes = {"storage_order": None} if node.op_type == "MaxPool" and len(node.outputs) == 1 else {}
+    draft.replace(*draft.same(node.inputs, auto_pad=None, pads=same_pads(node), **changes))
+
+
+_NO_AXES = [(_reduces_nothing, _reduce_each)]
+_ONE = [(_alone, _copy)]
+_RULES: dict[str, list[tuple[Callable[[ir.Node], bool], Callable[[Draft, ir.Node], None]]]] = {
+    "AveragePool": [(_same_of_known, _write_pads), (_counts_padding, _pad_before), (_incomplete, _pad_to_the_end)],
+    "ConvTranspose": [(_padded_same, _transposed_pads)],
+    "Max": _ONE,
+    "MaxPool": [(_same_of_known, _write_pads), (_incomplete, _pad_to_the_end), (_stored_otherwise, _store_by_rows)],
+    "Mean": _ONE,
+    "Min": _ONE,
+    "Mod": [(_truncates, _keep_smaller)],
+    "NonMaxSuppression": [(_without_threshold, _any_score)],
+    "ReduceL1": _NO_AXES,
+    "ReduceL2": _NO_AXES,
+    "ReduceLogSum": _NO_AXES,
+    "ReduceLogSumExp": _NO_AXES,
+    "ReduceSumSquare": _NO_AXES,
+    "Sum": _ONE,
+    "Tile": [(_repeats_once, _copy)],
+}
+"""By operator: a test for the nodes to rewrite, and the rewrite."""

@@ -1,0 +1,195 @@
+"""Attributes that OpenVINO ignores or misreads: rewritten, or refused by name.
+
+Expected values are those of plain ONNX Runtime without optimizations, or of ONNX's reference, on the file itself. Each
+case also fails when plain OpenVINO is right, so the rule can go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import deep5 as d5
+from deep5.core.errors import Unsupported
+from original import plain
+
+INF = np.float32(np.inf)
+DRAW = np.random.default_rng(7)
+
+
+class Case(NamedTuple):
+    """One node on one input `x`.
+
+    Attributes:
+        op_type: The operator.
+        x: The input.
+        others: Further inputs, which are constants; None for those left out.
+        attributes: The node's attributes.
+        refused: What the message says if the node is refused.
+        declared: The declared sizes of the input.
+        reference: Whether ONNX's reference computes the expected value.
+        outputs: The number of outputs.
+    """
+
+    op_type: str
+    x: np.ndarray
+    others: Sequence[np.ndarray | None] = ()
+    attributes: Mapping[str, Any] = {}
+    refused: str | None = None
+    declared: Sequence[int | str] | None = None
+    reference: bool = False
+    outputs: int = 1
+
+    def model(self) -> onnx.ModelProto:
+        names = ["" if value is None else f"c{number}" for number, value in enumerate(self.others)]
+        outputs = [f"y{number}" for number in range(self.outputs)]
+        graph = helper.make_graph(
+            [helper.make_node(self.op_type, ["x", *names], outputs, name="node", **self.attributes)],
+            "graph",
+            [helper.make_tensor_value_info("x", 1, self.x.shape if self.declared is None else self.declared)],
+            [onnx.ValueInfoProto(name=name) for name in outputs],
+            [numpy_helper.from_array(value, name) for name, value in zip(names, self.others, strict=True) if name],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        return onnx.shape_inference.infer_shapes(model)
+
+    def expected(self) -> np.ndarray:
+        if self.reference:
+            return np.asarray(ReferenceEvaluator(self.model()).run(None, {"x": self.x})[0])
+        return np.asarray(plain(self.model(), {"x": self.x})["y0"])
+
+
+def f32(*shape: int) -> np.ndarray:
+    return DRAW.standard_normal(shape).astype(np.float32)
+
+
+BOXES = np.array([[[0, 0, 1, 1], [2, 2, 3, 3]]], np.float32)
+CASES: dict[str, Case] = {
+    "Mod by infinity": Case(
+        "Mod", np.array([1, -3, 5.5, -5.5], np.float32), [np.array([INF, -INF, 3, 3])], {"fmod": 1}
+    ),
+    "ConvTranspose SAME of unknown size": Case(
+        "ConvTranspose",
+        f32(1, 1, 1, 2),
+        [f32(1, 1, 1, 3)],
+        {"strides": [1, 2], "auto_pad": "SAME_UPPER"},
+        declared=[1, 1, 1, "l"],
+    ),
+    "AveragePool that counts padding": Case(
+        "AveragePool",
+        np.arange(1, 5, dtype=np.float32).reshape(1, 1, 4),
+        [],
+        {"kernel_shape": [3], "strides": [2], "pads": [1, 1], "ceil_mode": 1, "count_include_pad": 1},
+    ),
+    "MaxPool whose last window starts in the padding": Case(
+        "MaxPool", f32(1, 1, 7), [], {"kernel_shape": [2], "strides": [3], "pads": [1, 1], "ceil_mode": 1}
+    ),
+    "ReduceL1 of no axes": Case("ReduceL1", f32(3), [], {"noop_with_empty_axes": 1}),
+    "Max of one": Case("Max", f32(4, 3)),
+    "Tile by ones": Case("Tile", f32(2, 3), [np.array([1, 1])]),
+    "NonMaxSuppression of scores below 0": Case(
+        "NonMaxSuppression", BOXES, [np.array([[[-0.5, 0.5]]], np.float32), np.array([2])]
+    ),
+    "Resize with antialias": Case(
+        "Resize",
+        f32(1, 1, 1, 8),
+        [None, None, np.array([1, 1, 1, 3])],
+        {"mode": "linear", "antialias": 1},
+        refused="antialias=1, which OpenVINO ignores",
+    ),
+    "cubic Resize that excludes the outside": Case(
+        "Resize",
+        f32(1, 1, 4, 4),
+        [None, np.array([1, 1, 2, 2], np.float32)],
+        {"mode": "cubic", "exclude_outside": 1},
+        refused="exclude_outside=1, which OpenVINO ignores",
+    ),
+    "RoiAlign of the largest": Case(
+        "RoiAlign",
+        f32(1, 1, 6, 6),
+        [np.array([[0.3, 0.4, 4.1, 4.9]], np.float32), np.array([0])],
+        {"mode": "max", "output_height": 2, "output_width": 2, "sampling_ratio": 2},
+        refused="mode='max'",
+    ),
+    "DFT of the last axis but one": Case(
+        "DFT", f32(1, 2, 4, 1), [], {}, refused="the axis -2, and OpenVINO computes along axis 1", reference=True
+    ),
+    "LRN with a bias": Case("LRN", f32(1, 3, 2, 2), [], {"size": 3, "bias": 2.0}, refused="got bias=2.0"),
+    "LpPool with an incomplete window": Case(
+        "LpPool",
+        f32(1, 1, 7),
+        [],
+        {"kernel_shape": [2], "strides": [3], "ceil_mode": 1, "p": 2},
+        refused="got ceil_mode=1",
+        reference=False,
+    ),
+    "AveragePool that counts padding of unknown size": Case(
+        "AveragePool",
+        np.arange(1, 5, dtype=np.float32).reshape(1, 1, 4),
+        [],
+        {"kernel_shape": [3], "strides": [2], "pads": [1, 1], "ceil_mode": 1, "count_include_pad": 1},
+        refused="got ceil_mode=1 and pads",
+        declared=[1, 1, "l"],
+    ),
+    "Shape of no axes": Case("Shape", f32(3), [], {"start": 1}, refused="its result has no elements"),
+}
+
+
+def same(found: np.ndarray, expected: np.ndarray) -> bool:
+    return found.shape == expected.shape and np.allclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_right_or_refused(name: str) -> None:
+    case = CASES[name]
+    network = d5.Network.from_onnx(case.model())
+    if case.refused is not None:
+        with pytest.raises(Unsupported, match=case.refused):
+            d5.framework("openvino").executor(network)
+        return
+    executor = d5.framework("openvino").executor(network)
+    assert same(d5.to_numpy(executor.inference({"x": case.x})["y0"]), case.expected())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_openvino_is_still_wrong(name: str) -> None:
+    import openvino
+
+    case = CASES[name]
+    core = openvino.Core()
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = core.compile_model(core.read_model(case.model().SerializeToString()), "CPU", options)
+    request, given = compiled.create_infer_request(), np.ascontiguousarray(case.x)
+    request.set_input_tensor(openvino.Tensor(given, shared_memory=True))
+    lent = np.full(case.expected().shape, 77, case.expected().dtype)
+    if compiled.outputs[0].partial_shape.is_static and list(compiled.outputs[0].shape) == list(lent.shape):
+        request.set_output_tensor(0, openvino.Tensor(lent, shared_memory=True))  # as deep5 does
+    try:
+        request.infer()
+    except RuntimeError:
+        return
+    assert not same(request.get_output_tensor(0).data, case.expected()), (
+        f"openvino {openvino.__version__} is right here; remedy: remove the rule for {name}"
+    )
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("framework", ["onnxruntime", "openvino"])
+def test_a_transposed_kernel_below_its_stride(framework: str, auto_pad: str) -> None:
+    """Its result has the input's size times the stride, with nothing but the bias between the kernels."""
+    case = Case(
+        "ConvTranspose",
+        np.array([[[1, 2]]], np.float32),
+        [np.array([[[1, 10]]], np.float32)],
+        {"strides": [3], "auto_pad": auto_pad},
+        declared=[1, 1, "l"],
+    )
+    executor = d5.framework(framework).executor(d5.Network.from_onnx(case.model()))
+    found = d5.to_numpy(executor.inference({"x": case.x})["y0"])
+    np.testing.assert_array_equal(found, [[[1, 10, 0, 2, 20, 0]]])
