@@ -23,6 +23,7 @@ NEEDED: Mapping[str, Sequence[frozenset[str]]] = {
     "AttentionFusion": [frozenset({"Softmax"})],
     "BiasDropoutFusion": [frozenset({"Dropout"})],
     "BiasGeluFusion": [_GELU],
+    "BiasSkipLayerNormFusion": [_NORMS],
     "BiasSoftmaxFusion": [frozenset({"Softmax"})],
     "ConvAddActivationFusion": [_CONV | {"NhwcFusedConv", "QLinearConv"}],
     "DoubleQDQPairsRemover": [_QUANTIZED],
@@ -36,6 +37,7 @@ NEEDED: Mapping[str, Sequence[frozenset[str]]] = {
     "GeluFusionL1": [frozenset({"Erf"})],
     "GeluFusionL2": [frozenset({"Erf"})],
     "GroupQueryAttentionFusion": [frozenset({"GroupQueryAttention"})],
+    "GroupQueryAttentionPreNormFusion": [frozenset({"GroupQueryAttention"})],
     "LayerNormFusionL1": [frozenset({"ReduceMean"}), frozenset({"Sqrt", "Pow"})],
     "LayerNormFusionL2": [frozenset({"ReduceMean"}), frozenset({"Sqrt", "Pow"})],
     "MatMulAddFusion": [frozenset({"MatMul"}), frozenset({"Add"})],
@@ -52,8 +54,11 @@ NEEDED: Mapping[str, Sequence[frozenset[str]]] = {
     "ReshapeFusion": [frozenset({"Reshape"})],
     "SimplifiedLayerNormFusion": [frozenset({"ReduceMean"}), frozenset({"Sqrt", "Pow"})],
     "SkipLayerNormFusion": [_NORMS],
+    "SliceConcatToSpaceToDepthFusion": [frozenset({"Slice"}), frozenset({"Concat"})],
     "TransposeOptimizer": [frozenset({"Transpose"})],
+    "TransposeOptimizer_CPUExecutionProvider": [frozenset({"Transpose"})],
     "WeightBiasQuantization": [_QUANTIZED],
+    "WhereDummyDq": [_QUANTIZED],
 }
 """For each of ONNX Runtime's optimizations, sets of operators: without one of every set, it finds nothing to do.
 
@@ -71,7 +76,7 @@ def left_out(model: ir.Model) -> list[str]:
     found = {node.op_type for node in nodes}
     names = {name for name, sets in NEEDED.items() if not all(found & each for each in sets)}
     for node in nodes:
-        for is_wrong, wrong in WRONG.get(node.op_type, ()):
+        for is_wrong, wrong in () if node.domain else WRONG.get(node.op_type, ()):
             if not names.issuperset(wrong) and is_wrong(node):
                 names.update(wrong)
     if not names.issuperset(EMPTY) and any(_is_empty(value) for node in nodes for value in node.outputs):

@@ -15,11 +15,11 @@ __all__ = ["PADDING", "unpadded"]
 
 def unpadded(node: ir.Node) -> str | None:
     """Why a pool would fail or be wrong, and cannot be rewritten: its padding depends on sizes; else None."""
-    if node.op_type not in ("AveragePool", "LpPool") or not _misread(node) or same_pads(node) is not None:
+    if node.op_type not in ("AveragePool", "LpPool") or not _misread(node) or _known(node):
         return None
     return (
         f"got auto_pad={attribute(node, 'auto_pad')!r} with a window of dilations {_dilations(node)} or below its "
-        "strides, which ONNX Runtime does not pad; allowed: spatial dimensions of fixed size, or pads as numbers"
+        "strides, which ONNX Runtime does not pad; allowed: fixed sizes that need less padding than the kernel has"
     )
 
 
@@ -38,7 +38,11 @@ def _misread(node: ir.Node) -> bool:
 
 
 def _known(node: ir.Node) -> bool:
-    return _misread(node) and same_pads(node) is not None
+    """Whether the padding is known, and what a pool accepts: less than the kernel."""
+    pads, kernel = same_pads(node), kernel_of(node)
+    if not _misread(node) or pads is None or kernel is None:
+        return False
+    return node.op_type == "Conv" or all(pad < size for pad, size in zip(pads, kernel * 2, strict=True))
 
 
 def _write_pads(draft: Draft, node: ir.Node) -> None:

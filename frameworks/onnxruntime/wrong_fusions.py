@@ -20,6 +20,7 @@ from deep5.networks.onnx.attributes import attribute
 __all__ = ["EMPTY", "WRONG"]
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+_WITH_OUTPUT_DTYPE = 21
 # Products of a few scales within these bounds are neither zero nor infinite in float32.
 _LEAST_SCALE, _LARGEST_SCALE = 1e-6, 1e6
 
@@ -142,13 +143,13 @@ def _padded_axes(node: ir.Node) -> bool:
 
 def _rounds_again(node: ir.Node) -> bool:
     """Two roundings in a row become one of another step."""
-    maker = made_by(node.inputs[0], "DequantizeLinear", "Identity")
-    return maker is not None
+    return made_by(node.inputs[0], "DequantizeLinear", "Identity") is not None
 
 
 def _signed_of_21(node: ir.Node) -> bool:
     """Of signed numbers unsigned ones are made, but `output_dtype`, which opset 21 has, stays."""
-    return node.outputs[0].dtype == ir.DataType.INT8 and (node.version or 21) >= 21
+    opset = node.graph.opset_imports.get("", _WITH_OUTPUT_DTYPE) if node.graph is not None else _WITH_OUTPUT_DTYPE
+    return bool(node.outputs[0].dtype == ir.DataType.INT8 and opset >= _WITH_OUTPUT_DTYPE)
 
 
 def _quantized_input(node: ir.Node) -> bool:

@@ -25,9 +25,13 @@ def misread(node: ir.Node) -> str | None:
     return None if check is None else check(node)
 
 
-def _bias(node: ir.Node) -> str | None:
-    bias = attribute(node, "bias", 1.0)
-    return None if bias == 1.0 else f"got bias={bias}, and OpenVINO computes with 1; allowed: 1; {_REMEDY}"
+def _threshold(node: ir.Node) -> str | None:
+    given = node.inputs[4] if len(node.inputs) > 4 else None
+    least = None if given is None else constant_value(given)
+    if least is not None and bool((least >= 0).all()):
+        return None
+    what = "no score_threshold" if given is None else "a score_threshold that is below 0 or computed"
+    return f"got {what}, and OpenVINO leaves out scores below 0; allowed: a constant of 0 and more; {_REMEDY}"
 
 
 def _resize(node: ir.Node) -> str | None:
@@ -99,12 +103,20 @@ def _incomplete(node: ir.Node) -> str | None:
     return f"got ceil_mode=1, and OpenVINO counts what the last window has beyond the image; allowed: 0; {_REMEDY}"
 
 
+def _repeats(node: ir.Node) -> str | None:
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    if kind is None or kind.itemsize != 1 or constant_value(node.inputs[1]) is not None:
+        return None
+    return f"got {kind.name} and computed repeats, which OpenVINO misreads; allowed: constant repeats; {_REMEDY}"
+
+
 _CHECKS: Mapping[str, Callable[[ir.Node], str | None]] = {
     "AveragePool": _padding,
     "DFT": _axis,
-    "LRN": _bias,
     "LpPool": _incomplete,
     "MaxPool": _padding,
+    "NonMaxSuppression": _threshold,
     "Resize": _resize,
     "RoiAlign": _roi_align,
+    "Tile": _repeats,
 }

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import onnx_ir as ir
 
-from deep5.networks.constants import constant_value
 from deep5.networks.draft import Change, Draft, changed
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import attribute
@@ -123,11 +121,6 @@ def _copy(draft: Draft, node: ir.Node) -> None:
     draft.replace(draft.op("Identity", node.inputs[0]))
 
 
-def _repeats_once(node: ir.Node) -> bool:
-    repeats = constant_value(node.inputs[1])
-    return repeats is not None and bool((repeats == 1).all())
-
-
 def _stored_otherwise(node: ir.Node) -> bool:
     cut = attribute(node, "ceil_mode", 0) and any(attribute(node, "pads", ()))
     return bool(attribute(node, "storage_order", 0) and not cut) and len(node.outputs) == 1
@@ -136,21 +129,6 @@ def _stored_otherwise(node: ir.Node) -> bool:
 def _store_by_rows(draft: Draft, node: ir.Node) -> None:
     """The order in which indices count, of which there are none."""
     draft.replace(*draft.same(node.inputs, storage_order=None))
-
-
-def _without_threshold(node: ir.Node) -> bool:
-    return len(node.inputs) < 5 or node.inputs[4] is None
-
-
-def _any_score(draft: Draft, node: ir.Node) -> None:
-    """Without a threshold every score counts; OpenVINO leaves out those of 0 and below."""
-    inputs = [*node.inputs, None, None][:4]
-    least = draft.constant(np.finfo(np.float32).min, "float32")
-    if inputs[2] is None:
-        inputs[2] = draft.constant(0, "int64")
-    if inputs[3] is None:
-        inputs[3] = draft.constant(0, "float32")
-    draft.replace(*draft.same([*inputs, least]))
 
 
 def _same_of_known(node: ir.Node) -> bool:
@@ -172,13 +150,11 @@ _RULES: dict[str, list[tuple[Callable[[ir.Node], bool], Callable[[Draft, ir.Node
     "Mean": _ONE,
     "Min": _ONE,
     "Mod": [(_truncates, _keep_smaller)],
-    "NonMaxSuppression": [(_without_threshold, _any_score)],
     "ReduceL1": _NO_AXES,
     "ReduceL2": _NO_AXES,
     "ReduceLogSum": _NO_AXES,
     "ReduceLogSumExp": _NO_AXES,
     "ReduceSumSquare": _NO_AXES,
     "Sum": _ONE,
-    "Tile": [(_repeats_once, _copy)],
 }
 """By operator: a test for the nodes to rewrite, and the rewrite."""

@@ -49,8 +49,8 @@ def test_same_padding(op_type: str, size: int, dilation: int, stride: int, auto_
     if op_type != "Conv":
         attributes["kernel_shape"] = [3]
     network = d5.Network.from_onnx(model(op_type, size if known else "l", **attributes))
-    if op_type == "AveragePool" and not known and stride > 1:
-        with pytest.raises(Unsupported, match="allowed: spatial dimensions of fixed size, or pads as numbers"):
+    if op_type == "AveragePool" and ((not known and stride > 1) or dilation == 3):
+        with pytest.raises(Unsupported, match="allowed: fixed sizes that need less padding than the kernel has"):
             d5.framework("onnxruntime").executor(network)
         return
     executor = d5.framework("onnxruntime").executor(network)
@@ -69,9 +69,7 @@ def test_same_padding(op_type: str, size: int, dilation: int, stride: int, auto_
     np.testing.assert_allclose(found, right.numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("op_type", ["Conv", "MaxPool"])
-def test_onnx_runtime_still_rejects_dilated_same_padding(op_type: str) -> None:
-    more = {} if op_type == "Conv" else {"kernel_shape": [3]}
-    given = model(op_type, "l", auto_pad="SAME_UPPER", dilations=[2], **more)
+def test_onnx_runtime_still_rejects_dilated_same_padding() -> None:
+    given = model("Conv", "l", auto_pad="SAME_UPPER", dilations=[2])
     with pytest.raises(Exception, match=r"[Dd]ilation"):  # if it does not, the rules in padding.py can go
         plain(given, {"x": np.ones((1, 2, 5), np.float32)})

@@ -519,11 +519,12 @@ def attention(s: Sketch) -> onnx.ModelProto:
     """Self-attention as BERT's exporters write it, and nearly so."""
     batch, length, heads, width = s.size(), s.size(), s.one(1, 2, 3), s.one(2, 4)
     hidden = heads * width
-    x = s.x((batch, length, hidden))
+    sizes = s.one(None, ["b", "l", hidden], ["b", "l", hidden])
+    x = s.x((batch, length, hidden), declared=sizes)
     norm_scale, norm_bias = s.c(s.numbers((hidden,)), fixed=True), s.c(s.numbers((hidden,)), fixed=True)
     s.opset = max(17, s.opset)
     if s.chance(0.7):
-        x = s.op("Add", x, s.x((batch, length, hidden)))
+        x = s.op("Add", x, s.x((batch, length, hidden), declared=sizes))
     root = s.op("LayerNormalization", x, norm_scale, norm_bias, axis=-1)
     parts = []
     for number in range(3):
@@ -553,7 +554,7 @@ def attention(s: Sketch) -> onnx.ModelProto:
             else s.op("Mul", scores, s.c(1 / scale, "float32", fixed=True))
         )
     if s.chance(0.8):
-        mask = s.x((), array=s.draw.integers(0, 2, (batch, length)))
+        mask = s.x((), array=s.draw.integers(0, 2, (batch, length)), declared=sizes and ["b", "l"])
         m = s.axes("Unsqueeze", mask, [1])
         m = s.axes("Unsqueeze", m, [2])
         if s.chance(0.7):
@@ -581,7 +582,8 @@ def embeddings(s: Sketch) -> onnx.ModelProto:
     s.opset = max(17, s.opset)
     batch, length, hidden, words = s.size(), s.size(), 4, 6
     kind = s.one("int64", "int32")
-    ids = s.x((), array=s.draw.integers(0, words, (batch, length)).astype(kind))
+    sizes = s.one(None, ["b", "l"])
+    ids = s.x((), array=s.draw.integers(0, words, (batch, length)).astype(kind), declared=sizes)
     y = s.op("Gather", s.c(s.numbers((words, hidden)), fixed=True), ids, **s.one({}, {"axis": 0}))
     positions = s.one(
         s.c(np.arange(length)[None], "int64", fixed=True),
@@ -590,7 +592,7 @@ def embeddings(s: Sketch) -> onnx.ModelProto:
     )
     y = s.op("Add", y, s.op("Gather", s.c(s.numbers((9, hidden)), fixed=True), positions))
     if s.chance(0.7):
-        segments = s.x((), array=s.draw.integers(0, 2, (batch, length)).astype(kind))
+        segments = s.x((), array=s.draw.integers(0, 2, (batch, length)).astype(kind), declared=sizes)
         y = s.op("Add", y, s.op("Gather", s.c(s.numbers((2, hidden)), fixed=True), segments))
     y = s.op(
         "LayerNormalization",

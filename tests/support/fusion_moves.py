@@ -307,44 +307,31 @@ def rounded(s: Sketch, x: str, kind: str, given: list[str] | None = None) -> str
 
 
 @move
+def quantized_layers(s: Sketch) -> onnx.ModelProto:
+    """Layers with weights between DequantizeLinear and QuantizeLinear."""
+    return quantized(s, s.one("Conv", "Conv", "MatMul", "Gemm", "ConvTranspose"))
+
+
+@move
+def quantized_bounds(s: Sketch) -> onnx.ModelProto:
+    """Bounds that a QuantizeLinear after them may imply."""
+    return quantized(s, s.one("Relu", "Clip"))
+
+
+_MOVED = ("Transpose", "Reshape", "Slice", "Gather", "Concat", "Split", "Where", "Resize", "Squeeze", "Pad", "Flatten")
+_COMPUTED = ("Add", "Mul", "Sigmoid", "LeakyRelu", "Softmax", "ArgMax", "ReduceMean", "TopK", "InstanceNormalization")
+
+
+@move
 def quantized_operators(s: Sketch) -> onnx.ModelProto:
-    """Operators between DequantizeLinear and QuantizeLinear."""
+    """Other operators between DequantizeLinear and QuantizeLinear."""
+    return quantized(s, s.one("MaxPool", "AveragePool", "GlobalAveragePool", "Expand", *_MOVED, *_COMPUTED))
+
+
+def quantized(s: Sketch, what: str) -> onnx.ModelProto:
     kind = s.one("uint8", "uint8", "int8", "uint16", "int16")
     if kind.endswith("16"):
         s.opset = 21
-    s.opset = max(s.opset, 13)
-    what = s.one(
-        "Conv",
-        "MatMul",
-        "Gemm",
-        "Add",
-        "Mul",
-        "Relu",
-        "Clip",
-        "Sigmoid",
-        "LeakyRelu",
-        "Softmax",
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "Transpose",
-        "Reshape",
-        "Slice",
-        "Gather",
-        "Concat",
-        "Split",
-        "Where",
-        "Resize",
-        "ArgMax",
-        "Squeeze",
-        "Pad",
-        "ReduceMean",
-        "Flatten",
-        "Expand",
-        "TopK",
-        "ConvTranspose",
-        "InstanceNormalization",
-    )
     channels = s.one(1, 2, 3, 4)
     shape = (1, channels, s.one(3, 4, 5), s.one(3, 4))
     source = s.x(shape)

@@ -70,16 +70,24 @@ class Sketch:
                     found.reshape(-1)[int(self.draw.integers(found.size))] = value
         return found
 
-    def x(self, shape: Sequence[int], dtype: str = "float32", *, special: bool = False, array: Any = None) -> str:
-        """An input."""
+    def x(
+        self,
+        shape: Sequence[int],
+        dtype: str = "float32",
+        *,
+        special: bool = False,
+        array: Any = None,
+        declared: Sequence[int | str] | None = None,
+    ) -> str:
+        """An input; `declared` are its sizes in the file, else drawn."""
         name = self._name("x")
         self.feeds[name] = self.numbers(shape, dtype, special=special) if array is None else np.asarray(array)
         kind = helper.np_dtype_to_tensor_dtype(self.feeds[name].dtype)
         extents = self.feeds[name].shape
-        declared: list[Any] = [
+        sizes: Sequence[int | str] = declared or [
             extent if self._known or self.chance(0.5) else f"{name}_{axis}" for axis, extent in enumerate(extents)
         ]
-        self._inputs.append(helper.make_tensor_value_info(name, kind, declared))
+        self._inputs.append(helper.make_tensor_value_info(name, kind, sizes))
         return name
 
     def c(self, array: Any, dtype: str | None = None, *, fixed: bool = False) -> str:
