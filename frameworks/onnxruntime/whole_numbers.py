@@ -134,9 +134,21 @@ def _cast_bools(draft: Draft, node: ir.Node) -> None:
     draft.replace(draft.cast(draft.cast(node.inputs[0], ir.DataType.UINT8), ir.DataType(attribute(node, "to"))))
 
 
+def _has_no_terms(node: ir.Node) -> bool:
+    x, kind = node.inputs[0], _kind(node)
+    return kind not in (None, ir.DataType.FLOAT) and x is not None and bool(x.shape) and x.shape[-1] == 0
+
+
+def _zeros_of_float32(draft: Draft, node: ir.Node) -> None:
+    """In other dtypes the kernel leaves a product without terms unwritten."""
+    (zeros,) = draft.same([draft.cast(value, ir.DataType.FLOAT) for value in node.inputs])
+    draft.replace(draft.cast(zeros, _kind(node)))
+
+
 NUMBERS = {
     "BitCast": [(_bits_of_bools, _cast_bools)],
     "BitShift": [(_shifts, _shift)],
+    "MatMul": [(_has_no_terms, _zeros_of_float32)],
     "Max": [(_extremes, _extremes_in_int32)],
     "Min": [(_extremes, _extremes_in_int32)],
     "Mod": [(_floors, _floor_mod), (_truncates, _truncated_mod)],

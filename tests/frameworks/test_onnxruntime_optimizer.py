@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+import deep5 as d5
 from deep5.frameworks.onnxruntime.fusions import NEEDED, left_out
 from deep5.frameworks.onnxruntime.wrong_fusions import EMPTY, WRONG
 from fusion_layers import LAYERS
@@ -406,6 +407,15 @@ def test_every_rule_has_a_case() -> None:
     named = {name for rules in WRONG.values() for _, names in rules for name in names} | set(EMPTY)
     shown = {name for case in CASES.values() for name in case.names}
     assert named - shown == {"BiasSkipLayerNormFusion", "ConstantFolding", "NchwcTransformer"}
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int32"])
+def test_a_product_without_terms_is_zero(kind: str) -> None:
+    wide = Wrong((), [N("MatMul", ["x", "w"], ["y"])], np.zeros((40, 0), kind), {"w": np.zeros((0, 50), kind)}).model()
+    executor = d5.framework("onnxruntime").executor(d5.Network.from_onnx(wide))
+    for _ in range(3):
+        found = d5.to_numpy(executor.inference({"x": np.zeros((40, 0), kind)})["y"])
+        np.testing.assert_array_equal(found, np.zeros((40, 50), kind))
 
 
 def test_usual_layers_stay_fused() -> None:
