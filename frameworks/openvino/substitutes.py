@@ -102,7 +102,7 @@ def _reduces_nothing(node: ir.Node) -> bool:
 
 
 def _reduce_each(draft: Draft, node: ir.Node) -> None:
-    """Of no axes, every number is reduced alone."""
+    """Of no axes, each number is its own total."""
     x = node.inputs[0]
     if node.op_type in ("ReduceL1", "ReduceL2"):
         draft.replace(draft.op("Abs", x))
