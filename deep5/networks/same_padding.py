@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -20,16 +20,23 @@ def is_same(node: ir.Node) -> bool:
 def kernel_of(node: ir.Node) -> tuple[int, ...] | None:
     """The spatial sizes of the kernel of a convolution or pool, if known."""
     weights = node.inputs[1] if len(node.inputs) > 1 else None
-    shape = () if weights is None or weights.shape is None else tuple(weights.shape)[2:]
-    sizes = tuple(attribute(node, "kernel_shape", ())) or shape
-    return tuple(int(size) for size in sizes) if sizes and all(isinstance(size, int) for size in sizes) else None
+    given: Sequence[object] = tuple(attribute(node, "kernel_shape", ())) or _spatial(weights)
+    return _known(given)
 
 
 def spatial_sizes(node: ir.Node) -> tuple[int, ...] | None:
     """The spatial sizes of the first input, if known."""
-    x = node.inputs[0]
-    sizes = () if x is None or x.shape is None else tuple(x.shape)[2:]
-    return tuple(int(size) for size in sizes) if sizes and all(isinstance(size, int) for size in sizes) else None
+    return _known(_spatial(node.inputs[0]))
+
+
+def _spatial(value: ir.Value | None) -> Sequence[object]:
+    return () if value is None or value.shape is None else tuple(value.shape)[2:]
+
+
+def _known(sizes: Sequence[object]) -> tuple[int, ...] | None:
+    """The sizes, if there are any and all are numbers."""
+    known = tuple(size for size in sizes if isinstance(size, int))
+    return known if known and len(known) == len(sizes) else None
 
 
 def same_pads(node: ir.Node) -> list[int] | None:

@@ -136,7 +136,9 @@ def _cast_bools(draft: Draft, node: ir.Node) -> None:
 
 def _has_no_terms(node: ir.Node) -> bool:
     x, kind = node.inputs[0], _kind(node)
-    return kind not in (None, ir.DataType.FLOAT) and x is not None and bool(x.shape) and x.shape[-1] == 0
+    if kind in (None, ir.DataType.FLOAT) or x is None or not x.shape:
+        return False
+    return bool(x.shape[-1] == 0)
 
 
 def _zeros_of_float32(draft: Draft, node: ir.Node) -> None:

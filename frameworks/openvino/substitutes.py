@@ -140,9 +140,10 @@ def _write_pads(draft: Draft, node: ir.Node) -> None:
     draft.replace(*draft.same(node.inputs, auto_pad=None, pads=same_pads(node), **changes))
 
 
-_NO_AXES = [(_reduces_nothing, _reduce_each)]
-_ONE = [(_alone, _copy)]
-_RULES: dict[str, list[tuple[Callable[[ir.Node], bool], Callable[[Draft, ir.Node], None]]]] = {
+_Rules = list[tuple[Callable[[ir.Node], bool], Callable[[Draft, ir.Node], None]]]
+_NO_AXES: _Rules = [(_reduces_nothing, _reduce_each)]
+_ONE: _Rules = [(_alone, _copy)]
+_RULES: dict[str, _Rules] = {
     "AveragePool": [(_same_of_known, _write_pads), (_counts_padding, _pad_before), (_incomplete, _pad_to_the_end)],
     "ConvTranspose": [(_padded_same, _transposed_pads)],
     "Max": _ONE,
