@@ -56,7 +56,6 @@ NEEDED: Mapping[str, Sequence[frozenset[str]]] = {
     "SkipLayerNormFusion": [_NORMS],
     "SliceConcatToSpaceToDepthFusion": [frozenset({"Slice"}), frozenset({"Concat"})],
     "TransposeOptimizer": [frozenset({"Transpose"})],
-    "TransposeOptimizer_CPUExecutionProvider": [frozenset({"Transpose"})],
     "WeightBiasQuantization": [_QUANTIZED],
     "WhereDummyDq": [_QUANTIZED],
 }
