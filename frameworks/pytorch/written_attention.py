@@ -95,7 +95,7 @@ def find_attention(node: ir.Node) -> Attention | None:
     k, second = _unscaled(scores.product.inputs[1], inner)
     v, scale = node.inputs[1], scores.scale * first * second
     # torch takes the root of the factor.
-    if not _are_batched(q, k, v) or not 0 < scale < np.inf:
+    if q is None or k is None or v is None or not _are_batched(q, k, v) or not 0 < scale < np.inf:
         return None
     mask = _NONE if scores.mask is None else _mask(scores, extents(softmax.inputs[0]))
     if mask is None:
@@ -103,7 +103,7 @@ def find_attention(node: ir.Node) -> Attention | None:
     return Attention(partial(_emit, q, k, v, scale, mask), (q, k, v, *mask.reads), inner)
 
 
-def _are_batched(*values: ir.Value | None) -> bool:
+def _are_batched(*values: ir.Value) -> bool:
     """Whether queries, keys and values have equal, known sizes before the last two."""
     batches = {tuple(extents(value)[:-2]) for value in values}
     return len(batches) == 1 and len(first := batches.pop()) == _AXES - 2 and None not in first
