@@ -26,6 +26,7 @@ __all__ = [
     "launcher_fault",
     "limit_fault",
     "loss_scale_fault",
+    "master_weights_fault",
     "names_fault",
     "positive_fault",
     "precision_fault",
@@ -186,6 +187,13 @@ def loss_scale_fault(value: Any) -> str | None:
     if value == "dynamic" or positive_fault(value) is None:
         return None
     return f"is {value!r}; allowed: a number above 0, 'dynamic', or None"
+
+
+def master_weights_fault(value: Any) -> str | None:
+    """True, False, or None."""
+    if value is None or isinstance(value, bool):
+        return None
+    return f"is {value!r}; allowed: True (float32 master weights), False (the framework's own arithmetic), or None"
 
 
 def init_fault(value: Any) -> str | None:

@@ -124,6 +124,7 @@ _TRAINING = {
     "clip_value": Key(default=None, optional=True, fault=faults.positive_fault),
     "weight_decay": Key(default=None, optional=True, fault=faults.decay_fault),
     "loss_scale": Key(default=None, optional=True, fault=faults.loss_scale_fault),
+    "master_weights": Key(default=None, optional=True, fault=faults.master_weights_fault),
     "events": Key(kind="events", default=()),
     "init": Key(default=None),
     "seed": Key(default=0, least=0),

@@ -60,7 +60,7 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
             optimizer,
             groups=_groups(parts["parameter_groups"]),
             modifier=modifier,
-            **{name: parts[name].value for name in ("clip_norm", "clip_value", "weight_decay", "loss_scale")},
+            **{name: parts[name].value for name in _NUMBERS},
         )
     except Deep5Error as error:
         raise RecipeError(f"{parts[next(iter(given))].where}{error}") from error
@@ -74,7 +74,8 @@ def _groups(part: Part) -> tuple[Any, ...]:
 
 
 # Processing of gradients between the backward pass and the update rule.
-_PIPELINE = ("parameter_groups", "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale")
+_NUMBERS = ("clip_norm", "clip_value", "weight_decay", "loss_scale", "master_weights")
+_PIPELINE = ("parameter_groups", "gradient_modifier", *_NUMBERS)
 
 
 def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from deep5.core.errors import CheckpointError, OutputError
 from deep5.core.metric import FirstCalls, Sample
+from deep5.core.tensors import numpy_dtype
 
 __all__ = ["read_checkpoint", "write_checkpoint"]
 
@@ -127,6 +128,9 @@ class _Packer:
             return value
         if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
             return {"$": "array", "at": self._kept(value, path)}
+        if isinstance(value, np.ndarray) and value.dtype.name in _BITS:
+            bits = np.ascontiguousarray(value).view(_BITS[value.dtype.name]).reshape(value.shape)
+            return {"$": "bits", "dtype": value.dtype.name, "at": self._kept(bits, path)}
         if isinstance(value, (np.bool_, np.integer, np.floating)):
             return {"$": "scalar", "at": self._kept(np.asarray(value), path)}
         if isinstance(value, FirstCalls):
@@ -177,6 +181,8 @@ class _NotPackable(Exception):
     """A value that a checkpoint cannot hold."""
 
 
+# Element types that NumPy gets from another library, and how their bits are stored.
+_BITS: dict[str, type] = {"bfloat16": np.uint16}
 _NUMBERS: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
 
 
@@ -190,6 +196,8 @@ def _unpacked(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     kind = value["$"]
     if kind == "array":
         return arrays[value["at"]]
+    if kind == "bits":
+        return arrays[value["at"]].view(numpy_dtype(value["dtype"]))
     if kind == "scalar":
         return arrays[value["at"]][()]
     if kind in ("int", "float", "bool"):

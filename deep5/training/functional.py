@@ -19,6 +19,7 @@ from deep5.core.tensors import Array, Arrays, TensorSpec
 from deep5.training.expression import OPERATIONS, Expr, topological
 from deep5.training.given import StepNumbers
 from deep5.training.groups import partition, require_trained
+from deep5.training.master_weights import MASTER, SHORT_FLOATS, widened
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 from deep5.training.state_check import checked_state
@@ -54,13 +55,32 @@ class ArrayFunctions(Protocol):
         """A scalar of the array's dtype, broadcast to its shape."""
         ...
 
+    def same_bits(self, first: Array, second: Array) -> Array:
+        """Where two arrays of one 16-bit floating-point type are equal bit for bit, as booleans.
+
+        No compiler may omit the rounding to this type.
+        """
+        ...
+
 
 class _Part(NamedTuple):
-    """Parameters of one group and one dtype."""
+    """Parameters of one group and one dtype.
+
+    Attributes:
+        names: The parameters.
+        stored: Their dtype.
+        dtype: The dtype of the update: float32 if they have master weights.
+        offset: Position of the group's first number.
+    """
 
     names: tuple[str, ...]
+    stored: str
     dtype: str
     offset: int
+
+    @property
+    def has_masters(self) -> bool:
+        return self.dtype != self.stored
 
 
 class FunctionalRule:
@@ -106,9 +126,16 @@ class FunctionalRule:
         self._parts: list[_Part] = []
         for part, _ in parts:
             dtype = next(iter(part.values())).dtype
-            if dtype not in ("float32", "float64"):
-                raise ShapeError(f"parameters of dtype {dtype}; allowed: float32, float64")
-            self._parts.append(_Part(tuple(part), dtype, self._numbers.width * len(self._parts)))
+            if dtype not in ("float32", "float64", *SHORT_FLOATS):
+                raise ShapeError(
+                    f"parameters of dtype {dtype}; allowed: float32, float64, {', '.join(SHORT_FLOATS)}; "
+                    "remedy: freeze the others"
+                )
+            computes = dtype
+            if dtype in SHORT_FLOATS and self._numbers.pipeline.master_weights is not False:
+                computes = "float32"
+                widened(part, self._traced, rule)  # rejects a state of that name
+            self._parts.append(_Part(tuple(part), dtype, computes, self._numbers.width * len(self._parts)))
         self.width = self._numbers.width * len(self._parts)
         self.names = tuple(name for part in self._parts for name in part.names)
         require_trained(rule, specs, self.names)
@@ -154,7 +181,10 @@ class FunctionalRule:
         for part in self._parts:
             shared = self._shared(part, given)
             for name in part.names:
-                evaluate = _Evaluator(self._functions, part.dtype, shared, {"param": parameters[name]})
+                value = parameters[name]
+                if part.has_masters:
+                    value = states[f"{MASTER}/{name}"] = self._functions.cast(value, part.dtype)
+                evaluate = _Evaluator(self._functions, part.dtype, shared, {"param": value})
                 for key, expression in self._traced.states.items():
                     value = evaluate(expression)
                     if expression.element:
@@ -195,7 +225,10 @@ class FunctionalRule:
             shared = self._shared(part, given)
             own = []
             for name in part.names:
-                arrays = {"grad": gradients[name], "param": parameters[name], **self._own(states, name)}
+                value, gradient = self._param(part, name, parameters, states), gradients[name]
+                if part.has_masters:
+                    gradient = self._functions.cast(gradient, part.dtype)
+                arrays = {"grad": gradient, "param": value, **self._own(states, name)}
                 own.append((name, _Evaluator(self._functions, part.dtype, shared, arrays)))
             work.append((part, shared, own))
         if self._traced.norm is not None:
@@ -207,14 +240,17 @@ class FunctionalRule:
                 for _, evaluate in own:
                     evaluate.known.update(more)
                     evaluate.arrays["total:norm"] = total
-        each = [pair for _, _, own in work for pair in own]
-        self._add_sums(each)
-        for name, evaluate in reversed(each):
-            yield name, functools.partial(self._updated, name, evaluate)
+        self._add_sums([pair for _, _, own in work for pair in own])
+        for part, _, own in reversed(work):
+            for name, evaluate in reversed(own):
+                yield name, functools.partial(self._updated, part, name, evaluate)
 
-    def _updated(self, name: str, evaluate: _Evaluator) -> tuple[Array, dict[str, Array]]:
+    def _updated(self, part: _Part, name: str, evaluate: _Evaluator) -> tuple[Array, dict[str, Array]]:
         parameter = evaluate.element(self._traced.param)
         new: dict[str, Array] = {}
+        if part.has_masters:
+            new[f"{MASTER}/{name}"] = parameter
+            parameter = self._functions.cast(parameter, part.stored)
         for key, expression in self._traced.new_states.items():
             whole = self._traced.states[key].element
             value = evaluate.element(expression) if whole else evaluate(expression)
@@ -233,6 +269,8 @@ class FunctionalRule:
                 for key, expression in self._traced.states.items():
                     shape = tuple(map(int, self._specs[name].shape)) if expression.element else ()
                     expected[f"{key}/{name}"] = (shape, part.dtype if expression.element else "float64")
+                if part.has_masters:
+                    expected[f"{MASTER}/{name}"] = (tuple(map(int, self._specs[name].shape)), part.dtype)
         return checked_state(state, expected)
 
     def _each(self, expression: Expr | None, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
@@ -242,9 +280,19 @@ class FunctionalRule:
         for part in self._parts:
             shared = self._shared(part, given)
             for name in part.names:
-                arrays = {"param": parameters[name], **self._own(states, name)}
-                found[name] = _Evaluator(self._functions, part.dtype, shared, arrays).element(expression)
+                arrays = {"param": self._param(part, name, parameters, states), **self._own(states, name)}
+                value = _Evaluator(self._functions, part.dtype, shared, arrays).element(expression)
+                found[name] = self._functions.cast(value, part.stored) if part.has_masters else value
         return found
+
+    def _param(self, part: _Part, name: str, parameters: Arrays, states: Arrays) -> Array:
+        """The parameter in the dtype of the update: its master weight, or what was written into it since."""
+        value = parameters[name]
+        if not part.has_masters:
+            return value
+        functions, master = self._functions, states[f"{MASTER}/{name}"]
+        kept = functions.same_bits(functions.cast(master, part.stored), value)
+        return functions.function("where")(kept, master, functions.cast(value, part.dtype))
 
     def _shared(
         self,

@@ -21,6 +21,7 @@ from deep5.training.chunked import run_chunks, run_phase
 from deep5.training.emit_c import TOTALS, emit_c, phases
 from deep5.training.given import StepNumbers
 from deep5.training.kernel_memory import CHUNK, KernelMemory, address_of
+from deep5.training.master_weights import SHORT_FLOATS, HostMasters, widened
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_step import refuse_inside
@@ -43,7 +44,8 @@ def bind_rule(
 
     Args:
         rule: Its hyperparameters are read at every step, so they may change.
-        specs: The parameters by name, of one floating dtype, with static shapes.
+        specs: The parameters by name, of one floating dtype, with static shapes. float16 and bfloat16 are updated as
+            `GradientPipeline.master_weights` says, in float32 or by NumPy.
         threads: Maximum number of threads; results do not depend on it.
         hyper: Values that replace the rule's hyperparameters (a parameter group's).
         pipeline: Clipping, decay and scaling, in the same kernel.
@@ -51,7 +53,7 @@ def bind_rule(
 
     Raises:
         RuleError: The rule breaks its contract, or the pipeline does not fit it.
-        ShapeError: Parameters of several dtypes, or of one that is not float32 or float64.
+        ShapeError: Parameters of several dtypes, or of one that is not floating-point.
     """
     return bind_groups(rule, [(specs, hyper or {})], threads=threads, pipeline=pipeline, backend=backend)
 
@@ -90,6 +92,8 @@ class RuleKernel:
         how: `"c"` for a compiled kernel, `"numpy"` for chunked NumPy.
         traces: How often the rule was traced: once, whatever its hyperparameters do.
         names: The parameters, in the order of `update_from`.
+        stored: Element type of the parameters and gradients.
+        dtype: Element type of the update.
         prepares: Whether the gradient is taken at another point than the parameter (`prepare` must be called).
         averages: Whether evaluation uses another value than the parameter (`averaged`).
         clips_norm: Whether the pipeline clips by the norm of all gradients.
@@ -106,21 +110,26 @@ class RuleKernel:
         self._numbers, self._traced, self.rule, self.traces = numbers, numbers.traced, numbers.rule, 1
         specs = {name: spec for group in groups for name, spec in group.items()}
         dtypes = {spec.dtype for spec in specs.values()}
-        if len(dtypes) != 1 or not dtypes <= {"float32", "float64"}:
-            raise ShapeError(f"parameters of dtype {sorted(dtypes)}; allowed: all float32 or all float64")
-        self.names, self.dtype = tuple(specs), dtypes.pop()
+        if len(dtypes) != 1 or not dtypes <= {"float32", "float64", *SHORT_FLOATS}:
+            allowed = f"one of float32, float64, {', '.join(SHORT_FLOATS)} for all of them"
+            raise ShapeError(f"parameters of dtype {sorted(dtypes)}; allowed: {allowed}")
+        self.names, self.stored = tuple(specs), dtypes.pop()
+        self.dtype, own = self.stored, specs
+        if self.stored in SHORT_FLOATS and numbers.pipeline.master_weights is not False:
+            self.dtype, own = "float32", widened(specs, self._traced, self.rule)
         self._groups = [index for index, group in enumerate(groups) for _ in group]
         self._phases = phases(self._traced)
         self.prepares, self.averages = "prepare" in self._phases, "evaluate" in self._phases
         self.clips_norm = "norm" in self._phases
-        self.how = backend or ("c" if compiler.compiler() else "numpy")
+        portable = self.dtype not in SHORT_FLOATS  # C has no portable arithmetic for short types
+        self.how = backend or ("c" if compiler.compiler() else "numpy") if portable else "numpy"
         self._library = compiler.load_library(emit_c(self._traced, self.dtype)) if self.how == "c" else None
         self._calls = {name: getattr(self._library, name) for name in self._phases} if self._library else {}
         for call in self._calls.values():
             call.argtypes, call.restype = (ctypes.c_void_p,), None
         self._held = held = KernelMemory(
             self._traced,
-            specs,
+            own,
             self._groups,
             width=numbers.width,
             per_tensor=self.rule.scope == "tensor",
@@ -132,6 +141,7 @@ class RuleKernel:
         self._memory, self._grad, self._given = held.tables, held.grad, held.given
         self._master = held.packed() if self.prepares or self.averages else None
         self._live: list[np.ndarray] = []
+        self._masters = None if self.dtype == self.stored else HostMasters(held, self.names, self.stored)
         # Whether the live memory holds the gradient's point or the evaluation value, and `_master` the parameter.
         self._prepared = self._averaging = False
         self._pointer = ctypes.addressof(held.arguments)
@@ -150,11 +160,14 @@ class RuleKernel:
             if name not in parameters:
                 raise ShapeError(f"the parameter {name!r} is missing; allowed: {', '.join(self.names)}")
             array = parameters[name]
-            if array.shape != shape or str(array.dtype) != self.dtype:
-                raise ShapeError(f"parameter {name!r}: got {array.dtype}{array.shape}, expected {self.dtype}{shape}")
+            if array.shape != shape or str(array.dtype) != self.stored:
+                raise ShapeError(f"parameter {name!r}: got {array.dtype}{array.shape}, expected {self.stored}{shape}")
             if not (array.flags.c_contiguous and array.flags.writeable):
                 raise ShapeError(f"parameter {name!r}: got strided or read-only memory; allowed: contiguous, writable")
             live.append(array.reshape(-1))
+        if self._masters is not None:
+            self._masters.attach(live)
+            live = list(self._masters.masters)
         self._live, self._prepared = live, False
         self._memory["live"][:] = [address_of(view) for view in live]
         # If nothing is prepared, only `averaged` fills `_master`.
@@ -172,11 +185,8 @@ class RuleKernel:
 
     def _given_by_name(self) -> list[dict[str, float]]:
         names, values = self._traced.given, self._memory["given"].tolist()
-        width = len(names)
-        return [
-            dict(zip(names, values[group * width : (group + 1) * width], strict=True))
-            for group in range(max(self._groups, default=0) + 1)
-        ]
+        width, groups = len(names), range(max(self._groups, default=0) + 1)
+        return [dict(zip(names, values[group * width : (group + 1) * width], strict=True)) for group in groups]
 
     def _set_given(self, info: StepInfo, scale: float = 1.0) -> None:
         if values := self._numbers.values(info, scale):
@@ -206,12 +216,16 @@ class RuleKernel:
             self._prepared = False
 
     def _keep(self) -> None:
+        if self._masters is not None:
+            self._masters.absorb()
         for kept, live in zip(self._master or (), self._live, strict=True):
             kept[...] = live
 
     def _restore(self) -> None:
         for kept, live in zip(self._master or (), self._live, strict=True):
             live[...] = kept
+        if self._masters is not None:
+            self._masters.publish()
 
     def _substitute(self, phase: str) -> None:
         before = self._memory["param"].copy()
@@ -239,8 +253,8 @@ class RuleKernel:
             if name not in gradients:
                 raise ShapeError(f"the gradient of {name!r} is missing; allowed: {', '.join(self.names)}")
             array = gradients[name]
-            if array.shape != shape or str(array.dtype) != self.dtype:
-                raise ShapeError(f"gradient of {name!r}: got {array.dtype}{array.shape}, expected {self.dtype}{shape}")
+            if array.shape != shape or str(array.dtype) != self.stored:
+                raise ShapeError(f"gradient of {name!r}: got {array.dtype}{array.shape}, expected {self.stored}{shape}")
             kept.append(np.ascontiguousarray(array))
         return kept
 
@@ -276,7 +290,12 @@ class RuleKernel:
         if not self._live or self._prepared != self.prepares:
             call = "prepare(info)" if self._live else "attach(parameters)"
             raise UsageError(f"an update by {type(self.rule).__name__} before {call}; remedy: call it first")
-        self._grad[:] = addresses
+        if self._masters is None:
+            self._grad[:] = addresses
+        else:
+            self._masters.read_gradients(addresses)
+            if not self._prepared:
+                self._masters.absorb()
         self._set_given(info, scale)
 
     def finite(self) -> bool:
@@ -332,6 +351,8 @@ class RuleKernel:
                 dtype=self.dtype,
                 chunk=CHUNK,
             )
+        if self._masters is not None and phase in ("prepare", "update", "evaluate"):
+            self._masters.publish()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -358,12 +379,13 @@ class RuleKernel:
             self._averaging = False
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """The state as copies, `"<state>/<parameter>"`; states of shape () in float64."""
+        """The state as copies, `"<state>/<parameter>"`, master weights included; states of shape () in float64."""
         return {key: view.copy() for key, view in self.state_views().items()}
 
     def state_views(self) -> dict[str, np.ndarray]:
         """Like `state_dict`, but views of the live memory: read them before the next update."""
-        return self._held.state_views()
+        found = self._held.state_views()
+        return found if self._masters is None else {**found, **self._masters.views()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict` exactly.
@@ -371,4 +393,7 @@ class RuleKernel:
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
         """
-        self._held.load_state(state)
+        if self._masters is None:
+            self._held.load_state(state)
+        else:
+            self._masters.load_state(state, self._held.load_state)

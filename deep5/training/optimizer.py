@@ -14,6 +14,7 @@ from deep5.core.tensors import Array, Arrays
 from deep5.training.accumulation import BatchLayout, accumulated_step, batch_layout
 from deep5.training.groups import check_groups, matches, owners
 from deep5.training.hyper_state import KEY, apart, check_names, group_values, plain, regrouped
+from deep5.training.master_weights import SHORT_FLOATS, update_dtype
 from deep5.training.pipeline import GROUP_STAGES, STAGES, GradientPipeline, Stages, check_stage
 from deep5.training.rule import UpdateRule
 
@@ -37,6 +38,7 @@ class RuleOptimizer:
         clip_value: Largest absolute value of an element of the gradient.
         weight_decay: Decoupled from the gradient.
         loss_scale: A number, or `"dynamic"`.
+        master_weights: Whether float16 and bfloat16 parameters are updated in float32; None: yes.
 
     Raises:
         RuleError: `rule` is not a rule, or the pipeline does not fit it.
@@ -66,6 +68,7 @@ class RuleOptimizer:
         clip_value: float | None = None,
         weight_decay: float | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
+        master_weights: bool | None = None,
     ) -> None:
         if not isinstance(rule, UpdateRule):
             raise RuleError(f"got {rule!r} as an update rule; allowed: an instance of a subclass of d5.UpdateRule")
@@ -73,7 +76,11 @@ class RuleOptimizer:
         check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self.rule, self.loss, self._modifier = rule, loss, modifier
         self.pipeline = GradientPipeline(
-            clip_value=clip_value, clip_norm=clip_norm, weight_decay=weight_decay, loss_scale=loss_scale
+            clip_value=clip_value,
+            clip_norm=clip_norm,
+            weight_decay=weight_decay,
+            loss_scale=loss_scale,
+            master_weights=master_weights,
         )
         # Own groups: `set_parameter` changes them, and the caller's stay unchanged.
         self._groups = [ParameterGroup(own.match, frozen=own.frozen, **own.hyper) for own in groups]
@@ -119,7 +126,8 @@ class RuleOptimizer:
     @property
     def hyper(self) -> dict[str, Any]:
         """Current hyperparameters of the rule and of the pipeline, without groups' own values."""
-        return {**{name: getattr(self.rule, name) for name in self.rule.hyper}, **self.pipeline.describe()}
+        stages = {name: value for name in STAGES if (value := getattr(self.pipeline, name)) is not None}
+        return {**{name: getattr(self.rule, name) for name in self.rule.hyper}, **stages}
 
     @property
     def loss_scale(self) -> float:
@@ -264,11 +272,16 @@ class RuleOptimizer:
             ]
         if self._modifier is not None:
             found["gradient_modifier"] = getattr(self._modifier, "__qualname__", type(self._modifier).__qualname__)
+        specs = () if self._executor is None else self._executor.network.trained_specs.values()
+        if any(spec.dtype in SHORT_FLOATS for spec in specs):
+            found["update_dtype"] = update_dtype(specs, self.pipeline.master_weights)
         return {**found, "kernel": getattr(self._step, "how", None)}
 
     def _asks(self) -> bool:
-        """Whether any pipeline stage is set; if not, a framework without pipelines is accepted."""
-        return bool(Stages.of(self.pipeline, self.rule, [group.hyper for group in self._groups]).names)
+        """Whether anything of the pipeline is set; if not, a framework without pipelines is accepted."""
+        return self.pipeline.master_weights is not None or bool(
+            Stages.of(self.pipeline, self.rule, [group.hyper for group in self._groups]).names
+        )
 
     def _check(self, name: str, value: Any) -> None:
         if name not in self.changeable:

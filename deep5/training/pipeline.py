@@ -48,6 +48,9 @@ class GradientPipeline:
         loss_scale: A factor for the loss before differentiation, by which the gradient is divided afterwards: small
             gradients then do not underflow in half precision. `"dynamic"` starts at 2¹⁶, halves the scale and skips the
             update when an element of the gradient is not finite, and doubles it after 2000 good steps.
+        master_weights: How parameters of float16 and bfloat16 are updated. None and True: in float32, with float32
+            master weights in the step's state; the parameter is rounded once per step. False: in their own type, by the
+            framework's arithmetic. It has no effect on float32 and float64 parameters.
 
     Raises:
         UsageError: A value is not allowed.
@@ -68,10 +71,18 @@ class GradientPipeline:
         clip_norm: float | None = None,
         weight_decay: float | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
+        master_weights: bool | None = None,
     ) -> None:
         self.clip_value, self.clip_norm = clip_value, clip_norm
         self.weight_decay, self.loss_scale = weight_decay, loss_scale
-        for name, value in vars(self).items():
+        if master_weights is not None and not isinstance(master_weights, bool):
+            raise UsageError(
+                f"master_weights: got {brief(master_weights)}; allowed: True (float32 master weights), False (the "
+                "framework's own arithmetic), or None for the default, True; remedy: master_weights=True"
+            )
+        self.master_weights = master_weights
+        for name in STAGES:
+            value = getattr(self, name)
             if value is not None and not (name == "loss_scale" and isinstance(value, str) and value == "dynamic"):
                 check_stage(name, value)
 

@@ -51,6 +51,11 @@ class _Functions:
     def broadcast(self, value: Array, like: Array) -> Array:
         return jnp.broadcast_to(value, like.shape)
 
+    def same_bits(self, first: Array, second: Array) -> Array:
+        # Not as numbers: XLA may compare those before they are rounded.
+        bits = [jax.lax.bitcast_convert_type(value, jnp.uint16) for value in (first, second)]
+        return bits[0] == bits[1]
+
 
 class JAXStep(FunctionalStep):
     """A whole training step; created by `JAXExecutor.train_step`. Implements `TrainStep`.

@@ -25,6 +25,8 @@ from deep5.networks.diagnostics.failures import failed, is_own
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
+from deep5.training.master_weights import SHORT_FLOATS
+from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_step import StepOptions
 from deep5.training.training_executor import TrainingExecutor
@@ -204,7 +206,7 @@ class TorchExecutor(TrainingExecutor):
         return dict(self._buffers)
 
     def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> HostStep | DeviceStep:
-        if self._place.type != "cpu":
+        if self._place.type != "cpu" or self._updates_short(options["pipeline"]):
             return DeviceStep(self, rule, loss=loss, **options)
         return HostStep(
             self,
@@ -215,6 +217,11 @@ class TorchExecutor(TrainingExecutor):
             locate=self._locate,
             spend=self.spend,
         )
+
+    def _updates_short(self, pipeline: GradientPipeline | None) -> bool:
+        """Whether a step updates parameters in a short type, which only torch's functions do."""
+        short = any(spec.dtype in SHORT_FLOATS for spec in self.network.trained_specs.values())
+        return short and pipeline is not None and pipeline.master_weights is False
 
     def spend(self) -> None:
         """Mark the gradients as consumed by a whole training step: they stay readable, but nothing is added to them."""

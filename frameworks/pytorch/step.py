@@ -14,6 +14,7 @@ from typing_extensions import override
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.core.tensors import Array, Arrays, TensorSpec, to_numpy
+from deep5.frameworks.pytorch.short import tensor
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import partition, require_trained
 from deep5.training.loss_scale import LossScale
@@ -79,6 +80,9 @@ class _Functions:
 
     def broadcast(self, value: Array, like: Array) -> Array:
         return value.expand(like.shape)
+
+    def same_bits(self, first: Array, second: Array) -> Array:
+        return first.view(torch.int16) == second.view(torch.int16)
 
 
 def _of_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,12 +220,12 @@ class DeviceStep(RuleStep):
         for key, value in self._states.items():
             state, _, unit = key.partition("/")
             for name, part in self._unpacked({unit: value}).items():
-                found[f"{state}/{name}"] = part.detach().cpu().numpy().copy()
+                found[f"{state}/{name}"] = np.array(to_numpy(part), order="C")
         return found
 
     def _load_rule_state(self, state: Mapping[str, Any]) -> None:
         # Copied: torch does not accept read-only memory, and shares the memory that it accepts.
-        found = {key: torch.from_numpy(value.copy()) for key, value in self._named.check_state(state).items()}
+        found = {key: tensor(value) for key, value in self._named.check_state(state).items()}
         for key in self._states:
             name, _, unit = key.partition("/")
             members = next(own.members for own in self._units if own.name == unit)
@@ -299,7 +303,7 @@ class DeviceStep(RuleStep):
 
 
 def _tensor(value: Any) -> Any:
-    return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(to_numpy(value)))
+    return value if isinstance(value, torch.Tensor) else tensor(to_numpy(value))
 
 
 def _units(parts: Sequence[tuple[Mapping[str, TensorSpec], dict[str, float]]], whole: bool) -> list[_Unit]:

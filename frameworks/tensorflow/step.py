@@ -65,6 +65,10 @@ class _Functions:
     def broadcast(self, value: Array, like: Array) -> Array:
         return tf.broadcast_to(value, like.shape)
 
+    def same_bits(self, first: Array, second: Array) -> Array:
+        # Not as numbers: XLA may compare those before they are rounded.
+        return tf.equal(tf.bitcast(first, tf.uint16), tf.bitcast(second, tf.uint16))
+
 
 class TensorFlowStep(FunctionalStep):
     """The whole training step of a `TracedNetwork`; implements `TrainStep`.

@@ -219,6 +219,7 @@ WRONG = [
     ('"clip_norm": 0', "'clip_norm' is 0; allowed: a number above 0, or None"),
     ('"clip_value": "big"', "'clip_value' is 'big'"),
     ('"weight_decay": -1', "'weight_decay' is -1; allowed: a number of at least 0, or None"),
+    ('"master_weights": "float32"', "'master_weights' is 'float32'; allowed: True (float32 master weights), False"),
     ('"loss_scale": "static"', "'loss_scale' is 'static'; allowed: a number above 0, 'dynamic', or None"),
     ('"precision": "int8"', "'precision' is 'int8'; allowed: 'float32', 'float64', 'bfloat16', 'float16', or None"),
     ('"accumulate": 0', "'accumulate' is 0; allowed: an integer of at least 1"),
