@@ -16,13 +16,27 @@ from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.onnx.learning_types import declare_types
 from deep5.operators.backward import Backward
-from deep5.operators.contract import is_floating, specs_of
+from deep5.operators.contract import is_floating, name_of, specs_of
+from deep5.operators.cpp import CppOperator
+from deep5.operators.omitting import Omitting
 from deep5.operators.registry import make_operator, registered_operator
 
-__all__ = ["BACKWARD", "Extent", "backward_attributes", "is_custom", "operator_of", "output_count", "standing_in"]
+__all__ = [
+    "BACKWARD",
+    "OMITTED",
+    "Extent",
+    "backward_attributes",
+    "is_custom",
+    "operator_of",
+    "output_count",
+    "standing_in",
+]
 
 BACKWARD = ".backward"
 """Suffix of a backward node's operator name, in the same domain."""
+
+OMITTED = "deep5_omitted"
+"""The attribute with the positions of a node's omitted inputs, in the form without gaps (`without_omissions`)."""
 
 _NEEDS, _FLOATING = "deep5_needs", "deep5_floating"
 _DOMAIN, _OPERATOR, _INDEX = "deep5.inference", "Operator", "index"
@@ -46,8 +60,25 @@ def operator_of(node: ir.Node) -> Operator | None:
         return None
     attributes = {name: attribute(node, name) for name in node.attributes}
     needs, floating = attributes.pop(_NEEDS, ()), attributes.pop(_FLOATING, ())
+    omitted = attributes.pop(OMITTED, ())
     operator = make_operator(node.domain, node.op_type.removesuffix(BACKWARD), attributes)
+    if omitted:
+        operator = _omitting(operator, omitted, str(node.name))
     return Backward(operator, needs, floating) if node.op_type.endswith(BACKWARD) else operator
+
+
+def _omitting(operator: Operator, omitted: Sequence[int], name: str) -> Operator:
+    """The operator without some of its inputs.
+
+    Raises:
+        OperatorError: It is written in C++, where every input has memory.
+    """
+    if isinstance(operator, CppOperator):
+        raise OperatorError(
+            f"node {name!r} omits input {omitted[0]} of {name_of(operator)}, which is written in C++; allowed: all of "
+            "its inputs; remedy: an empty tensor in its place, or an operator in Python"
+        )
+    return Omitting(operator, omitted)
 
 
 def backward_attributes(node: ir.Node, needs: Sequence[bool]) -> dict[str, Any]:
@@ -72,9 +103,12 @@ def output_count(operator: Operator, inputs: Sequence[ir.Value | None]) -> int |
         ShapeError: It does not accept such inputs.
         OperatorError: Its `specs` failed.
     """
-    specs = []
+    specs: list[TensorSpec | None] = []
     for value in inputs:
-        if value is None or value.shape is None or value.dtype is None:
+        if value is None:
+            specs.append(None)
+            continue
+        if value.shape is None or value.dtype is None:
             return None
         extents = (each if isinstance(each, int) else Extent(each.value or _NOBODY_KNOWS) for each in value.shape)
         specs.append(TensorSpec(shape=tuple(extents), dtype=str(value.dtype.numpy())))
@@ -160,6 +194,13 @@ def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
         alone = onnx.NodeProto(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
         made = operator_of(ir.from_proto(alone))
         assert made is not None  # noqa: S101 - it is registered
+        given = list(node.input)
+        while given and not given[-1]:
+            given.pop()
+        if gaps := [position for position, one in enumerate(given) if not one]:
+            made = _omitting(made, gaps, node.name)
+        if gaps or len(given) < len(node.input):
+            node.input[:] = [one for one in given if one]
         called = node.name or (node.output[0] if node.output else "")
         operators.append((made, f"node {called!r} ({node.domain}.{node.op_type})"))
         node.op_type, node.domain = _OPERATOR, _DOMAIN

@@ -9,17 +9,17 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from deep5.core.arguments import is_whole
 from deep5.core.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief
 from deep5.core.events import StepInfo, check_info
-from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Array, Arrays, Device, TensorSpec, dtype_name, to_numpy
+from deep5.networks.by_name import TensorsByName
 from deep5.networks.diagnostics.failures import is_own
-from deep5.networks.feeding import Feeding, wrong_names
+from deep5.networks.feeding import wrong_names
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.networks.onnx.bounds import fed_counts
@@ -33,7 +33,7 @@ _FITTING = 256
 _LARGEST = {"float16": 65504.0, "float32": (2 - 2.0**-23) * 2.0**127, "bfloat16": (2 - 2.0**-7) * 2.0**127}
 
 
-class NetworkExecutor(GraphExecutor, ABC):
+class NetworkExecutor(TensorsByName, ABC):
     """Base class of deep5's executors; implements `GraphExecutor`.
 
     Args:
@@ -61,22 +61,11 @@ class NetworkExecutor(GraphExecutor, ABC):
         # Inputs that are lists or may be None; their structure is kept.
         self._collections = {name: spec for name, spec in network.inputs.items() if spec.collection}
         self._loop_counts = fed_counts(network.inputs, network.nodes) if isinstance(network, Network) else []
-        # Runs calls that feed initial values; None if there are none to feed.
-        self._feeding: Feeding | None = None
+        self._count = len(self._inputs)
         # Valid shapes, and their symbolic dimensions: a look-up is cheaper than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
         # Valid losses, and the largest number of their element types.
         self._losses: dict[str, float] = {}
-
-    def with_feeding(self, make: Callable[[Network], GraphExecutor]) -> Self:
-        """Let `inference` accept the initial values that are defaults of inputs; returns the executor itself.
-
-        Args:
-            make: Creates an executor of another network on the same back-end and device.
-        """
-        if isinstance(self.network, Network) and self.network.default_specs:
-            self._feeding = Feeding(self, self.network, make)
-        return self
 
     collections: ClassVar[bool] = False
     """Whether the framework supports lists of tensors, optional values, and strings."""
@@ -156,7 +145,8 @@ class NetworkExecutor(GraphExecutor, ABC):
             ShapeError: A missing, unknown or misshapen input, or one with another element type.
             NetworkError: A loop has so many iterations that its result exceeds any machine's memory.
         """
-        if not isinstance(inputs, (dict, Mapping)) or len(inputs) != len(self._inputs):
+        if not isinstance(inputs, (dict, Mapping)) or len(inputs) != self._count:
+            self._refuse_fed()
             raise wrong_names(inputs, self.network.inputs, self._feeding)
         feed = []
         for name, dtype in self._inputs:
@@ -303,7 +293,7 @@ class NetworkExecutor(GraphExecutor, ABC):
                 raise UsageError(f"wrt: got {brief(name)} in it; allowed: names of parameters and inputs")
             spec = self.network.parameter_specs.get(name) or self.network.inputs.get(name)
             if spec is None:
-                raise UnknownName("parameter or input", name, [*self.network.parameter_specs, *self.network.inputs])
+                spec = self._spec_between(name)
             if not spec.dtype.startswith(("float", "bfloat")):
                 raise Unsupported(f"no gradient by {name!r}, which is {spec}; allowed: floating-point inputs")
         return tuple(dict.fromkeys(wrt))
@@ -331,6 +321,10 @@ class NetworkExecutor(GraphExecutor, ABC):
         """Packed copy in; see `GraphExecutor.write`. Raises the same errors as `read`."""
         for name, part in self._packed(names, packed):
             self._assign(name, part.reshape(self._shape(name)))
+
+    def _write(self, name: str, value: Any) -> None:
+        """Copy a value of the right shape and dtype into a parameter or buffer."""
+        self._assign(name, np.asarray(to_numpy(value), order="C"))
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of parameters and buffers; see `GraphExecutor.state_dict`."""

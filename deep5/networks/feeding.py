@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,10 +22,18 @@ from deep5.networks.network import Network
 if TYPE_CHECKING:
     from deep5.core.executors import GraphExecutor
 
-__all__ = ["Feeding", "wrong_names"]
+__all__ = ["Feeding", "FeedsInitialValues", "wrong_names"]
 
 # Executors to keep, one for each combination of fed constants.
 _KEPT = 8
+
+
+class FeedsInitialValues(Protocol):
+    """Runs calls of `inference` that feed values."""
+
+    def is_fed(self, inputs: Any) -> bool:
+        """Whether it runs a call with these inputs."""
+        ...
 
 
 class Feeding:
@@ -83,7 +91,7 @@ class Feeding:
         return array
 
 
-def wrong_names(inputs: Any, expected: Mapping[str, Any], feeding: Feeding | None) -> ShapeError:
+def wrong_names(inputs: Any, expected: Mapping[str, Any], feeding: FeedsInitialValues | None) -> ShapeError:
     """The error to raise for inputs that are not those of the network.
 
     Args:

@@ -23,6 +23,7 @@ from deep5.networks.network import Network
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.bounds import beyond_limits
 from deep5.networks.transforms.lowering import lowered
+from deep5.networks.transforms.omissions import without_omissions
 
 __all__ = ["Forms", "Mask", "TrainingForm", "evaluation_form", "training_form"]
 
@@ -98,6 +99,7 @@ class Forms:
         self._framework = framework
         # Supported nodes with nested graphs: the time of a query grows with the number of nodes in them.
         self._known: set[ir.Node] = set()
+        network = without_omissions(network)
         # Registered operators stay nodes here: their gradient is their own backward, not that of their expansion.
         self._kept = lowered(network, lambda node: Support(True) if is_custom(node) else self._supports(node))
         self._lowered = self.lowered(self._kept) if any(map(is_custom, self._kept.nodes)) else self._kept

@@ -72,8 +72,8 @@ def check_inputs(operator: Operator, count: int) -> None:
         ) from None
 
 
-def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The output specifications of an operator for these inputs.
+def specs_of(operator: Operator, inputs: Sequence[TensorSpec | None]) -> tuple[TensorSpec, ...]:
+    """The output specifications of an operator for these inputs; None for one that is omitted.
 
     Raises:
         ShapeError: It does not accept this number of inputs.
@@ -82,7 +82,7 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
     check_inputs(operator, len(inputs))
     given = ", ".join(map(str, inputs))
     try:
-        outputs = operator.specs(*inputs)
+        outputs = operator.specs(*inputs)  # type: ignore[arg-type]  # None for an omitted input
     except Deep5Error:
         raise
     except Exception as error:
@@ -95,7 +95,7 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
             "remedy: return (x,), say, where the output is like the input x"
         )
     # If all input shapes are known, all output shapes must be.
-    if all(map(known, inputs)):
+    if all(known(spec) for spec in inputs if spec is not None):
         for number, spec in enumerate(outputs):
             extents: tuple[Any, ...] = spec.shape
             for extent in extents:
@@ -107,9 +107,10 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
     return outputs
 
 
-def _advice(inputs: Sequence[TensorSpec]) -> str:
+def _advice(inputs: Sequence[TensorSpec | None]) -> str:
     """A remedy if `specs` failed for these inputs."""
-    names = sorted({str(extent) for spec in inputs for extent in spec.shape if isinstance(extent, str)})
+    given = [spec for spec in inputs if spec is not None]
+    names = sorted({str(extent) for spec in given for extent in spec.shape if isinstance(extent, str)})
     if not names:
         return "; remedy: raise d5.ShapeError(…) if it does not accept these inputs"
     return (

@@ -7,7 +7,7 @@ memory that the engine reads in place. An engine only adds the execution of one 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Unpack
 
@@ -18,6 +18,7 @@ from typing_extensions import override
 from deep5.core.arguments import check_callable
 from deep5.core.errors import ShapeError, Unsupported
 from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework, Support
 from deep5.core.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
 from deep5.networks.constants import FLOATS
@@ -184,6 +185,7 @@ class GradientExecutor(TrainingExecutor):
 
     @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        self._recent = inputs, training, info
         if self._feeding is not None and self._feeding.is_fed(inputs):
             return self._feeding.inference(inputs, training, info)
         fed, extents = self._feed(inputs, empty=not training)
@@ -207,6 +209,17 @@ class GradientExecutor(TrainingExecutor):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
+        if wrt is not None and wrt is not self._direct and (between := self._between(wrt)):
+            return self._backprop_between(
+                between,
+                inputs,
+                loss,
+                info=info,
+                wrt=wrt,
+                accumulate=accumulate,
+                loss_scale=loss_scale,
+                on_gradient=on_gradient,
+            )
         if on_gradient is not None:
             check_callable("on_gradient", on_gradient, "(name, gradient)")
         fed, extents = self._feed(inputs)
@@ -267,6 +280,25 @@ class GradientExecutor(TrainingExecutor):
             self._refuse_gradients()
         self._last.given = True
         return dict(self._last.values)
+
+    def lend(self, other: GraphExecutor) -> None:
+        """Let the executor of a variant read and write this executor's memory; see `TensorsByName.lend`."""
+        if isinstance(other, GradientExecutor) and any(
+            value is not self._values[name] for name, value in other._values.items()
+        ):
+            other.parameters()  # an engine that keeps copies of its own reads the memory from now on
+            other._values = {name: self._values[name] for name in other._values}
+            other.discard_programs()
+
+    def take_back(self, other: GraphExecutor) -> None:
+        """The memory is shared, and an engine must see what changed; see `TensorsByName.take_back`."""
+        self.buffers()
+
+    def _addends(self) -> Arrays:
+        return {} if self._last is None or self._last.spent else self._last.values
+
+    def _set_gradients(self, values: Mapping[str, Any] | None) -> None:
+        self._last = None if values is None else _Gradients(("by name",), dict(values), _Memory(()), given=True)
 
     def parameters(self) -> Arrays:
         """The live parameters: C-contiguous NumPy arrays, 64-byte aligned; write into them in place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from deep5.core.errors import Unsupported
 from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.functions import JAXNetwork
@@ -91,6 +92,7 @@ class JAXExecutor(JAXNetwork):
 
     @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        self._recent = inputs, training, info
         if self._feeding is not None and self._feeding.is_fed(inputs):
             return self._feeding.inference(inputs, training, info)
         feed, extents = self._feed(inputs, empty=not training)
@@ -116,10 +118,56 @@ class JAXExecutor(JAXNetwork):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
+        if wrt is not None and wrt is not self._direct and (between := self._between(wrt)):
+            return self._backprop_between(
+                between,
+                inputs,
+                loss,
+                info=info,
+                wrt=wrt,
+                accumulate=accumulate,
+                loss_scale=loss_scale,
+                on_gradient=on_gradient,
+            )
         names = self._trained if wrt is None and self._trained else self._check_wrt(wrt)
         return self.backpropagate(
             inputs, loss, names, self._values, info, (accumulate, loss_scale), on_gradient=on_gradient
         )
+
+    def lend(self, other: GraphExecutor) -> None:
+        """Give the executor of a variant the live arrays; see `TensorsByName.lend`."""
+        if isinstance(other, JAXExecutor):
+            other.adopt(self)
+        else:
+            super().lend(other)
+
+    def adopt(self, lender: JAXExecutor) -> None:
+        """Use the live arrays of another executor, until they change."""
+        kept, own = lender.program.stored, self.program.stored
+        with jax.enable_x64(True):
+            values = dict(zip(lender._names, lender._values, strict=True))
+            self._values = tuple(
+                values[name] if kept.get(name) == own.get(name) else self.turn(name, lender.present(name, values[name]))
+                for name in self._names
+            )
+        self._buffers = tuple(lender._buffers[lender._buffer_index[name]] for name in self._buffer_index)
+
+    def take_back(self, other: GraphExecutor) -> None:
+        """Use the buffers that the executor of a variant computed; see `TensorsByName.take_back`."""
+        new = other.buffers()
+        self._buffers = tuple(
+            new.get(name, value) for name, value in zip(self._buffer_index, self._buffers, strict=True)
+        )
+
+    def _addends(self) -> Arrays:
+        return self._gradients or {}
+
+    def _set_gradients(self, values: Mapping[str, Any] | None) -> None:
+        self._gradients, self._without = None if values is None else dict(values), "the last call failed"
+
+    def _sum(self, first: Array, second: Array) -> Array:
+        with jax.enable_x64(True):
+            return first + second
 
     def parameters(self) -> Arrays:
         """The live parameters, as JAX arrays; the next training step deletes them."""

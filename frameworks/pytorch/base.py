@@ -103,6 +103,7 @@ class TorchExecutor(TrainingExecutor):
 
     @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        self._recent = inputs, training, info
         if self._feeding is not None and self._feeding.is_fed(inputs):
             return self._feeding.inference(inputs, training, info)
         feed, extents = self._feed(inputs, empty=not training)
@@ -124,6 +125,17 @@ class TorchExecutor(TrainingExecutor):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
+        if wrt is not None and wrt is not self._direct and (between := self._between(wrt)):
+            return self._backprop_between(
+                between,
+                inputs,
+                loss,
+                info=info,
+                wrt=wrt,
+                accumulate=accumulate,
+                loss_scale=loss_scale,
+                on_gradient=on_gradient,
+            )
         if on_gradient is not None:
             check_callable("on_gradient", on_gradient, "(name, gradient)")
         feed, extents = self._feed(inputs)
@@ -192,6 +204,26 @@ class TorchExecutor(TrainingExecutor):
             name: tensor.grad if tensor.grad is not None else torch.zeros_like(tensor, requires_grad=False)
             for name, tensor in self._wrt.items()
         }
+
+    def _write(self, name: str, value: Any) -> None:
+        if not isinstance(value, torch.Tensor):
+            super()._write(name, value)
+            return
+        with torch.no_grad():
+            self._live(name).copy_(value)
+
+    def _addends(self) -> Arrays:
+        return {} if self._wrt is None or self._spent else self.gradients()
+
+    def _set_gradients(self, values: Mapping[str, Any] | None) -> None:
+        self._wrt, self._spent, self._given = None, False, tuple(values or ())
+        if values is None:
+            return
+        self._wrt = {}
+        for name, gradient in values.items():
+            leaf = self._parameters.get(name)
+            self._wrt[name] = torch.empty_like(gradient).requires_grad_() if leaf is None else leaf
+            self._wrt[name].grad = gradient
 
     @override
     def parameters(self) -> Arrays:

@@ -10,6 +10,7 @@ import torch
 
 from deep5.core.errors import Unsupported
 from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
 from deep5.core.tensors import Device
 from deep5.frameworks.pytorch.base import TorchExecutor
@@ -80,6 +81,32 @@ class PyTorchExecutor(TorchExecutor):
             compiler.leaves = frozenset(self._leaves)
         self._active: Collection[str] = self._leaves
         self._ranks: RankStatistics | None = None
+
+    def lend(self, other: GraphExecutor) -> None:
+        """Let the executor of a variant read and write these tensors; see `TensorsByName.lend`."""
+        if isinstance(other, PyTorchExecutor):
+            other.adopt(self._known)
+        else:
+            super().lend(other)
+
+    def adopt(self, tensors: Mapping[str, Any]) -> None:
+        """Use other tensors as parameters and buffers; before anything has run."""
+        if any(self._known[name] is not tensors[name] for name in self._known):
+            network = self.network
+            self._known = {name: tensors[name] for name in self._known}
+            self._parameters = {name: self._known[name] for name in network.parameter_specs}
+            self._buffers = {name: self._known[name] for name in network.buffer_specs}
+            self._leaves = {name: self._parameters[name] for name in network.trained_specs}
+        self._see_active()
+
+    def take_back(self, other: GraphExecutor) -> None:
+        """The tensors are shared, but other leaves may be active; see `TensorsByName.take_back`."""
+        self._see_active()
+
+    def _see_active(self) -> None:
+        self._active = frozenset(name for name, tensor in self._parameters.items() if tensor.requires_grad)
+        if self._compiler is not None:
+            self._compiler.leaves = frozenset(self._active)
 
     @property
     def source(self) -> str:

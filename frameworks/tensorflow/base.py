@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -50,6 +50,7 @@ class TracedExecutor(TracedNetwork):
 
     @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        self._recent = inputs, training, info
         if self._feeding is not None and self._feeding.is_fed(inputs):
             return self._feeding.inference(inputs, training, info)
         feed, extents = self._feed(inputs, empty=not training)
@@ -72,6 +73,17 @@ class TracedExecutor(TracedNetwork):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
+        if wrt is not None and wrt is not self._direct and (between := self._between(wrt)):
+            return self._backprop_between(
+                between,
+                inputs,
+                loss,
+                info=info,
+                wrt=wrt,
+                accumulate=accumulate,
+                loss_scale=loss_scale,
+                on_gradient=on_gradient,
+            )
         if type(loss) is not str:
             self._check_loss(loss)
         if wrt is not None and type(wrt) is not tuple:
@@ -89,6 +101,17 @@ class TracedExecutor(TracedNetwork):
         scale = self.scale(loss, self._check_scale(loss, loss_scale))
         added = None if not accumulate else self.network.trained_specs if wrt is None else wrt
         return self.run_backprop(function, inputs, info, scale, added=added, on_gradient=on_gradient)
+
+    def _addends(self) -> Arrays:
+        return {} if self._gradients is None else self.gradients()
+
+    def _set_gradients(self, values: Mapping[str, Any] | None) -> None:
+        self._gradients, self._without = None, "the last call failed"
+        if values is not None:
+            self._gradients = {
+                name: self.live[name].to_variable(value) if name in self.live else value
+                for name, value in values.items()
+            }
 
     def parameters(self) -> Arrays:
         """The live parameters: variables, or views of variables with another axis order; change them with `assign`."""

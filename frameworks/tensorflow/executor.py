@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from deep5.core.errors import Unsupported
+from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
 from deep5.core.tensors import Device
 from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.custom import route
 from deep5.frameworks.tensorflow.emit import Program, compile_forward, preferred_orders
 from deep5.frameworks.tensorflow.functions import placed
+from deep5.frameworks.tensorflow.order import Order
 from deep5.frameworks.tensorflow.synchronised import batch_norm_over_ranks
 from deep5.frameworks.tensorflow.table import needs_host
 from deep5.frameworks.tensorflow.variables import Live
@@ -68,6 +71,22 @@ class TensorFlowExecutor(TracedExecutor):
         # A network is traced unless some value must be known on the host before it can be computed.
         eager = any(needs_host(node) is not None for node in self._forms.evaluation.nodes)
         super().__init__(network, live, device=device, seed=seed, xla=xla, eager=eager)
+
+    def lend(self, other: GraphExecutor) -> None:
+        """Let the executor of a variant read and write these variables; see `TensorsByName.lend`."""
+        if isinstance(other, TensorFlowExecutor):
+            other.adopt(self.live, self._orders)
+        else:
+            super().lend(other)
+
+    def adopt(self, live: Mapping[str, Live], orders: Mapping[str, Order]) -> None:
+        """Use other variables for parameters and buffers; before anything is traced."""
+        if any(own is not live[name] for name, own in self.live.items()):
+            self.live = {name: live[name] for name in self.live}
+            self._orders = {name: orders[name] for name in self._orders}
+
+    def take_back(self, other: GraphExecutor) -> None:
+        """The variables are shared; see `TensorsByName.take_back`."""
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
         """Use batch normalization statistics of the batch of all ranks, starting with the next training pass.
