@@ -216,7 +216,8 @@ class GraphExecutor(Protocol):
             inputs: As for `inference`.
             loss: Name of the scalar output to differentiate.
             info: As for `inference`.
-            wrt: Parameters and inputs to differentiate with respect to; all parameters if None.
+            wrt: Parameters and inputs to differentiate with respect to; all parameters if None. Executors of deep5 also
+                accept names of computed values.
             accumulate: Add to the gradients of the previous call. If there are none, start from zero: a whole training
                 step (`TrainStep.__call__`) consumes its gradients, and a failed call leaves none. `TrainStep.backprop`
                 leaves its gradients, and `apply` does not change them.

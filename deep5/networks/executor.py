@@ -67,6 +67,9 @@ class NetworkExecutor(TensorsByName, ABC):
         # Valid losses, and the largest number of their element types.
         self._losses: dict[str, float] = {}
 
+    # The element type of updates, once there is a step that updates parameters of a short type.
+    _update_dtype: str | None = None
+
     collections: ClassVar[bool] = False
     """Whether the framework supports lists of tensors, optional values, and strings."""
 
@@ -107,11 +110,14 @@ class NetworkExecutor(TensorsByName, ABC):
             live: Parameters.
 
         Returns:
-            `dtype`, and if they differ from it, `compute_dtype` of products and `compute_kernels` of their kernels.
+            `dtype`, and if they differ from it, `compute_dtype` of products and `compute_kernels` of their kernels. If
+            a step updates parameters of a short type, `update_dtype`.
         """
         from deep5.networks.transforms.mixed_precision import compute_dtype
 
         found = {"dtype": self._float_dtype(live)}
+        if self._update_dtype is not None:
+            found["update_dtype"] = self._update_dtype
         computes = compute_dtype(self.network) if isinstance(self.network, Network) else None
         if computes is None:
             return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from deep5.core import compiler
 from deep5.core.seeds import derive_seed
-from deep5.core.tensors import aligned_empty
+from deep5.core.tensors import aligned_empty, numpy_dtype
 from deep5.networks.philox import C_SOURCE, philox
 
 __all__ = ["dropout_mask"]
@@ -59,7 +59,7 @@ def dropout_mask(shape: tuple[int, ...], *, ratio: float, seed: int, step: int, 
         seed: Seed of the run's noise.
         step: Number of the step.
         node: Name of the node: every node has a separate stream.
-        dtype: `"float32"` or `"float64"`; the dropped elements do not depend on it.
+        dtype: `"float32"`, `"float64"`, `"float16"` or `"bfloat16"`; the dropped elements do not depend on it.
 
     Returns:
         A NumPy array that owns its memory, 64-byte aligned.
@@ -68,6 +68,10 @@ def dropout_mask(shape: tuple[int, ...], *, ratio: float, seed: int, step: int, 
         Srivastava et al., Dropout: a simple way to prevent neural networks from overfitting, JMLR 15, 2014; scaled in
         training as ONNX's Dropout is.
     """
+    if dtype in ("float16", "bfloat16"):
+        short = aligned_empty(shape, numpy_dtype(dtype))
+        short[...] = dropout_mask(shape, ratio=ratio, seed=seed, step=step, node=node, dtype="float32")
+        return short
     key = derive_seed(seed, "dropout", node)
     mask = aligned_empty(shape, dtype)
     # Words below the threshold are dropped: the ratio is met to 2^-32.

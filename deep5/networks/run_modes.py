@@ -99,7 +99,8 @@ class Forms:
         self._framework = framework
         # Supported nodes with nested graphs: the time of a query grows with the number of nodes in them.
         self._known: set[ir.Node] = set()
-        network = without_omissions(network)
+        if any(node.domain and None in node.inputs for node in network.nodes):
+            network = without_omissions(network)
         # Registered operators stay nodes here: their gradient is their own backward, not that of their expansion.
         self._kept = lowered(network, lambda node: Support(True) if is_custom(node) else self._supports(node))
         self._lowered = self.lowered(self._kept) if any(map(is_custom, self._kept.nodes)) else self._kept
@@ -237,8 +238,11 @@ def _mask(network: Network, node: ir.Node) -> Mask | None:
             f"{', '.join(sorted(known_extents)) or 'nothing else'}"
         )
     dtype = str(out.dtype.numpy()) if out.dtype is not None else ""
-    if dtype not in ("float32", "float64"):
-        raise Unsupported(f"node {node.name!r} (Dropout) of {dtype}; allowed: float32, float64")
+    if dtype not in ("float32", "float64", "float16", "bfloat16"):
+        raise Unsupported(
+            f"node {node.name!r} (Dropout) of {dtype}; allowed: float32, float64, float16, bfloat16; remedy: a Cast "
+            "before it"
+        )
     return Mask(
         f"mask:{out.name}", tuple(extent for extent in shape if extent is not None), ratio, dtype, str(node.name)
     )

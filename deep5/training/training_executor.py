@@ -15,7 +15,7 @@ from deep5.core.tensors import Array, Device
 from deep5.networks.executor import NetworkExecutor
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
-from deep5.training.master_weights import update_dtype
+from deep5.training.master_weights import SHORT_FLOATS, update_dtype
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_step import RuleStep, StepOptions
@@ -49,20 +49,14 @@ class TrainingExecutor(NetworkExecutor):
         self._check_loss(loss)
         step = self._make_step(rule, loss, groups=groups, modifier=modifier, pipeline=pipeline)
         self._step = weakref.ref(step)
+        specs = self.network.trained_specs.values()
+        short = any(spec.dtype in SHORT_FLOATS for spec in specs)
+        self._update_dtype = update_dtype(specs, step.pipeline.master_weights) if short else None
         return step
 
     def _averaged(self) -> Any:
         step = None if self._step is None else self._step()
         return super()._averaged() if step is None else step.averaged()
-
-    def _dtype_settings(self, live: Sequence[Any]) -> dict[str, str]:
-        """The settings for element types; with `update_dtype` if a step updates parameters of a short type."""
-        found, step = super()._dtype_settings(live), None if self._step is None else self._step()
-        if step is not None and (
-            dtype := update_dtype(self.network.trained_specs.values(), step.pipeline.master_weights)
-        ):
-            found["update_dtype"] = dtype
-        return found
 
     def _refuse_gradients(self) -> NoReturn:
         """Report that there are no gradients.

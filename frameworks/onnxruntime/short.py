@@ -38,7 +38,8 @@ def check_short(nodes: Iterable[ir.Node], device: Device) -> None:
         return
     refused = [
         f"{node.name or node.op_type} ({node.op_type}): ONNX Runtime would compute it in float32 without a warning: "
-        "it has no kernel in float16 for this processor; allowed: float32"
+        "it has no kernel in float16 for this processor; allowed: float32; remedy: "
+        "deep5.networks.with_precision(network, 'float32')"
         for node in nodes
         if not node.domain
         and node.op_type in PRODUCTS

@@ -290,7 +290,10 @@ def _wrong(node: ir.Node) -> str | None:
         return refused
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.dtype in _OTHER_FLOATS:
-            return f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float"
+            return (
+                f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float; remedy: "
+                "deep5.networks.with_precision(network, 'float32')"
+            )
     if node.op_type == "If" and _of_several_ranks(node):
         return (
             "the branches differ in rank, or their ranks are not known; allowed: branches of one known rank; remedy: "

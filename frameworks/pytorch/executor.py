@@ -199,7 +199,7 @@ class PyTorchExecutor(TorchExecutor):
             self._ranks.begin(info)
         if (form := self._forms.training).masks:
             masks = form.draw(extents, self._info(info))
-            feed = [*feed, *(torch.from_numpy(mask).to(self._place) for mask in masks)]
+            feed = [*feed, *(from_numpy(mask).to(self._place) for mask in masks)]
         return self._training.call(*feed)
 
     def _backward(self, root: Any, loss_scale: float, chosen: tuple[Any, ...] | None) -> None:

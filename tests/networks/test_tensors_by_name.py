@@ -139,7 +139,7 @@ def test_gradients_by_computed_values(backend: Backend) -> None:
     np.testing.assert_allclose(twice["fc.weight"], 3 * found["fc.weight"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(twice["Gemm_1_output"], 2 * found["Gemm_1_output"], rtol=1e-5, atol=1e-6)
     assert sorted(seen) == ["Gemm_1_output", "fc.weight"]
-    # Nothing is left behind: the next passes and steps are those of an executor that was never asked.
+    # Nothing else has changed: the next passes and steps are those of an executor that was never asked.
     other = backend.framework.executor(network())
     for each in (executor, other):
         each.inference_and_backprop(inputs)

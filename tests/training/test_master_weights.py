@@ -13,6 +13,8 @@ from onnx import TensorProto, helper
 import deep5 as d5
 from deep5.core.errors import RuleError, ShapeError, Unsupported, UsageError
 from deep5.core.tensors import numpy_dtype
+from deep5.networks import ones, zeros
+from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform
 from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
 from deep5.training.optimizer import RuleOptimizer
 
@@ -232,11 +234,43 @@ def test_native_optimizers_train_short_networks(framework: str) -> None:
     assert np.any(number(executor.parameters()["w"]) != start)
 
 
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_whole_networks_train(framework: str, dtype: str) -> None:
+    """With dropout, whose masks have the network's type, and batch normalization."""
+    build = NetworkBuilder("whole", dtype=dtype, seed=1)
+    x, label = build.input("x", ("N", 5)), build.input("label", ("N",), "int64")
+    h = build.op("Gemm", x, build.parameter("w", (5, 8), glorot_uniform), build.parameter("b", (8,), zeros))
+    named = {"scale": ones, "shift": zeros, "mean": zeros, "variance": ones}
+    h = build.op("BatchNormalization", h, *(build.parameter(name, (8,), made) for name, made in named.items()))
+    h = build.op("Dropout", build.op("Relu", h), build.constant("ratio", np.float32(0.25)))
+    h = build.op("Gemm", h, build.parameter("v", (8, 3), glorot_uniform))
+    loss = build.op("SoftmaxCrossEntropyLoss", h, label, reduction="mean")
+    executor = d5.framework(framework).executor(build.network({"loss": loss}))
+    optimizer = RuleOptimizer(d5.Adam(lr=0.05), loss_scale=64.0)
+    optimizer.bind(executor)
+    inputs = {**batch(dtype, 0), "label": np.array([0, 1, 2])}
+    losses = [float(number(optimizer.step(inputs, info(step))["loss"])) for step in range(20)]
+    assert min(losses[-3:]) < 0.5 * losses[0], losses
+
+
 @pytest.mark.parametrize("framework", ["onnxruntime", "openvino"])
 def test_engines_without_the_type_refuse_by_name(framework: str) -> None:
     pytest.importorskip(framework)
-    with pytest.raises(Unsupported, match=r"MatMul.*(FLOAT16|float16).*allowed: (FLOAT|float32)"):
+    with pytest.raises(Unsupported, match=r"MatMul.*(FLOAT16|float16).*allowed: (FLOAT|float32).*remedy: .*precision"):
         d5.framework(framework).executor(layer("float16"))
+    for dtype in SHORT:
+        wide = d5.networks.with_precision(layer(dtype), "float32")
+        assert {spec.dtype for spec in (*wide.parameter_specs.values(), *wide.inputs.values())} == {"float32"}
+        inputs = {name: value.astype(np.float32) for name, value in batch(dtype, 0).items()}
+        executor = d5.framework(framework).executor(wide)
+        short = d5.framework("reference").executor(layer(dtype))
+        got = float(number(executor.inference(inputs)["loss"]))
+        np.testing.assert_allclose(
+            got, float(number(short.inference(batch(dtype, 0))["loss"])), rtol=4 * epsilon(dtype)
+        )
+        step = executor.train_step(d5.Adam(lr=0.01))
+        assert float(number([step(inputs, info(index)) for index in range(5)][-1]["loss"])) < got
 
 
 def test_float32_networks_are_unchanged() -> None:

@@ -31,7 +31,8 @@ def with_precision(network: Network | NativeNetwork, precision: str) -> Network:
     """The network in one of `PRECISIONS`.
 
     Args:
-        network: All its floating-point values are float32, or all are float64; it is not changed.
+        network: All its floating-point values are float32, or all are float64; or its parameters are float16 or
+            bfloat16, and the rest is of these types or float32. It is not changed.
         precision: `"float32"` or `"float64"`: inputs, outputs, parameters, buffers, constants and intermediate values
             have that type, and initial values are rounded to it. `"bfloat16"` or `"float16"`: the result of
             `mixed_precision` for the float32 network.
@@ -75,24 +76,28 @@ def _native(network: NativeNetwork, precision: str) -> Network:
 
 
 def _recast(network: Network, precision: str) -> Network:
-    """The network with float32 for float64, or vice versa."""
+    """The network with float32 for float64, or vice versa, or with either for a short type."""
     goal, name = _WHOLE[precision], network.model.graph.name
     found = {value.dtype for value in _values(network.model.graph) if value.dtype in FLOATS and not _own(value)}
     if found <= {goal}:
         return network
-    if len(found) > 1 or not found <= set(_WHOLE.values()):
+    if _is_short(network) and ir.DataType.DOUBLE not in found:
+        befores = found - {goal}
+    elif len(found) == 1 and found <= set(_WHOLE.values()):
+        befores = found
+    else:
         listed = ", ".join(sorted(type_name(kind) for kind in found if kind is not None))
         raise Unsupported(
             f"precision {precision!r} of the network {name!r}: it has values of {listed}; allowed: one of float32 and "
             "float64 throughout; remedy: the network as it was built"
         )
-    (before,) = found
     what = f"network {name!r} in {precision}"
     model = network.model.clone()
     for node in model.graph.all_nodes():
-        _recast_attributes(node, before, goal, what)
+        for before in befores:
+            _recast_attributes(node, before, goal, what)
     for value in _values(model.graph):
-        if value.dtype != before or _own(value):
+        if value.dtype not in befores or _own(value):
             continue
         value.type = ir.TensorType(goal)
         if value.const_value is not None and value.is_initializer():
@@ -102,6 +107,11 @@ def _recast(network: Network, precision: str) -> Network:
     check_element_types(model, what)
     infer_shapes(model, what)
     return Network(model)
+
+
+def _is_short(network: Network) -> bool:
+    """Whether parameters are float16 or bfloat16, unlike those of a network in mixed precision."""
+    return any(spec.dtype in ("float16", "bfloat16") for spec in network.parameter_specs.values())
 
 
 def _recast_attributes(node: ir.Node, before: ir.DataType, goal: ir.DataType, what: str) -> None:
