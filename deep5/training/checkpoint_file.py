@@ -129,7 +129,7 @@ class _Packer:
         if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
             return {"$": "array", "at": self._kept(value, path)}
         if isinstance(value, np.ndarray) and value.dtype.name in _BITS:
-            bits = np.ascontiguousarray(value).view(_BITS[value.dtype.name]).reshape(value.shape)
+            bits: np.ndarray = np.ascontiguousarray(value).view(_BITS[value.dtype.name]).reshape(value.shape)
             return {"$": "bits", "dtype": value.dtype.name, "at": self._kept(bits, path)}
         if isinstance(value, (np.bool_, np.integer, np.floating)):
             return {"$": "scalar", "at": self._kept(np.asarray(value), path)}
