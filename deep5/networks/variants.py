@@ -16,6 +16,7 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.memo import remember
 from deep5.core.tensors import Arrays, TensorSpec, numpy_dtype
 from deep5.networks.edit.taps import with_fed_values, with_perturbations
+from deep5.networks.feeding import wrong_names
 from deep5.networks.network import Network
 from deep5.networks.onnx.specs import spec_of_value
 
@@ -82,6 +83,8 @@ class Variants:
             ShapeError: As for `GraphExecutor.inference`.
             NetworkError: A fed value does not fit the nodes that read it.
         """
+        if not isinstance(inputs, Mapping):
+            raise wrong_names(inputs, self._network.inputs, None)
         wanted = tuple(name for name in names if name not in self.fed)
         found = {name: self.fed[name] for name in names if name in self.fed}
         if wanted:

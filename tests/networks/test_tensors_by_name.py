@@ -244,6 +244,8 @@ def test_bad_names_and_values_are_refused(backend: Backend) -> None:
         executor.fetch("logits")
     with pytest.raises(ShapeError, match="missing input 'x'"):
         executor.fetch(["Tanh_1_output"], {})
+    with pytest.raises(ShapeError, match=r"got int as inputs; expected a dict of arrays: x, label"):
+        executor.fetch(["Tanh_1_output"], 3)
     with pytest.raises(UsageError, match=r"feed: 'x' is an input.*remedy: executor\.inference"):
         executor.feed({"x": inputs["x"]})
     with pytest.raises(UsageError, match=r"feed: got \[\]; allowed: a dict of arrays by name"):
