@@ -10,21 +10,42 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
-__all__ = ["Draw", "Drawn", "NoAnswer", "declare", "difference", "expected", "model_of", "versions"]
+__all__ = [
+    "CRASHES",
+    "Draw",
+    "Drawn",
+    "NoAnswer",
+    "declare",
+    "difference",
+    "expected",
+    "floating",
+    "leaves",
+    "model_of",
+    "typed",
+    "versions",
+]
 
 OLDEST = 7
 _KINDS = {
     f"tensor({name})": np.dtype(kind)
     for name, kind in {
-        "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
+        "float": "float32", "double": "float64", "float16": "float16", "bool": "bool", "string": "O",
         **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     }.items()
 }  # fmt: skip
+_KINDS["tensor(bfloat16)"] = np.dtype(ml_dtypes.bfloat16)
+_WORDS = np.array(["a", "Bc", "de f", "the", "", "éß"], object)
+
+
+def floating(kind: np.dtype[Any]) -> bool:
+    """Whether an element type is floating-point; NumPy calls the kind of bfloat16 "V"."""
+    return kind.kind == "f" or kind.name == "bfloat16"
 
 
 def versions(operator: str, oldest: int = OLDEST) -> list[int]:
@@ -69,12 +90,14 @@ class Draw:
     Attributes:
         opset: The version of the model.
         since: The version that defined the operator.
+        even: Whether floating-point numbers are integers, with zeros and ties among them.
     """
 
     def __init__(self, operator: str, opset: int, number: int) -> None:
         self.operator, self.opset = operator, opset
         self.schema = onnx.defs.get_schema(operator, opset, "")
         self.since = self.schema.since_version
+        self.even = number % 5 == 4
         self.rng = np.random.default_rng([zlib.crc32(operator.encode()), opset, number])
 
     def one_of(self, *options: Any) -> Any:
@@ -88,10 +111,13 @@ class Draw:
         return int(self.rng.integers(low, high + 1))
 
     def size(self, empty: float = 0.04) -> int:
-        return 0 if self.chance(empty) else int(self.one_of(1, 1, 2, 3, 3, 4, 5))
+        return 0 if self.chance(empty) else int(self.one_of(1, 1, 2, 3, 3, 4, 5, 7))
 
     def shape(self, least: int = 1, most: int = 4, empty: float = 0.04) -> tuple[int, ...]:
-        return tuple(self.size(empty) for _ in range(self.whole(least, most)))
+        sizes = [self.size(empty) for _ in range(self.whole(least, most))]
+        if sizes and self.chance(0.04):  # a large batch, and many blocks of a vector instruction
+            sizes[self.one_of(0, -1)] = self.one_of(17, 33, 64)
+        return tuple(sizes)
 
     def axis(self, rank: int, since: int = 11) -> int:
         """A dimension of a rank; negative ones are allowed from an opset on."""
@@ -103,10 +129,11 @@ class Draw:
         chosen = self.rng.permutation(rank)[: self.whole(least, max(rank, least))]
         return [int(each) - (rank if self.since >= since and self.chance(0.4) else 0) for each in chosen]
 
-    def kind(self, position: int = 0, common: float = 0.65, but: Sequence[str] = ()) -> np.dtype[Any]:
-        """An element type that the version allows at an input, mostly float32."""
-        allowed = [_KINDS[name] for name in self.schema.inputs[position].types if name in _KINDS]
-        allowed = sorted((each for each in allowed if each.name not in but), key=str)
+    def kind(self, position: int = 0, common: float = 0.5, but: Sequence[str] = ()) -> np.dtype[Any]:
+        """An element type that the version allows at an input, often float32."""
+        names = [name for name in self.schema.inputs[position].types if name in _KINDS]
+        allowed = [_KINDS[name] for name in names if name.removeprefix("tensor(").removesuffix(")") not in but]
+        allowed.sort(key=str)
         if np.dtype("float32") in allowed and self.chance(common):
             return np.dtype("float32")
         return allowed[int(self.rng.integers(len(allowed)))]
@@ -115,8 +142,12 @@ class Draw:
         kind = np.dtype(kind)
         if kind.kind == "b":
             return np.asarray(self.rng.random(tuple(shape)) < 0.5)
-        if kind.kind == "f":
-            return np.asarray(self.rng.uniform(low, high, tuple(shape))).astype(kind)
+        if kind.kind == "O":
+            return np.asarray(_WORDS[self.rng.integers(0, len(_WORDS), tuple(shape))], object)
+        if floating(kind):
+            drawn = np.asarray(self.rng.uniform(low, high, tuple(shape)))
+            # Every fifth case has zeros and equal numbers.
+            return (np.round(drawn) if self.even and low <= 0 else drawn).astype(kind)
         least = 0 if kind.kind == "u" else int(low)
         return np.asarray(self.rng.integers(least, max(int(high), least + 1) + 1, tuple(shape))).astype(kind)
 
@@ -195,7 +226,7 @@ def _value(name: str, value: Any, *, symbolic: bool) -> onnx.ValueInfoProto:
 
 
 # Where the process of ONNX Runtime ends.
-_CRASHES = {("DFT", 20): "onnxruntime 1.31 crashes where an optional input is left out"}
+CRASHES = {("DFT", 20): "onnxruntime 1.31 crashes where an optional input is left out"}
 
 
 class NoAnswer(Exception):
@@ -206,7 +237,7 @@ def expected(model: onnx.ModelProto, fed: Mapping[str, Any], drawn: Drawn) -> tu
     """Who ran a model, and its outputs: ONNX Runtime without optimizations, or ONNX's reference where it does not."""
     # A nested node is the first of a branch.
     first = next((each.g.node[0] for each in model.graph.node[0].attribute if each.HasField("g")), model.graph.node[0])
-    refused = _CRASHES.get((first.op_type, model.opset_import[0].version), "")
+    refused = CRASHES.get((first.op_type, model.opset_import[0].version), "")
     refused = "ONNX Runtime is wrong there" if drawn.exact else refused
     try:
         if refused:
@@ -220,12 +251,12 @@ def expected(model: onnx.ModelProto, fed: Mapping[str, Any], drawn: Drawn) -> tu
         refused = str(error)
     try:
         with np.errstate(all="ignore"):
-            return "onnx.reference", _typed(model, list(ReferenceEvaluator(model).run(None, dict(fed))))
+            return "onnx.reference", typed(model, list(ReferenceEvaluator(model).run(None, dict(fed))))
     except Exception as error:  # any
         raise NoAnswer(f"{refused[:300]} / {type(error).__name__}: {str(error)[:200]}") from error
 
 
-def _typed(model: onnx.ModelProto, outputs: list[Any]) -> list[Any]:
+def typed(model: onnx.ModelProto, outputs: list[Any]) -> list[Any]:
     """The outputs in the element types that the schemas require; ONNX's reference computes some in wider ones."""
     kinds = [value.type.tensor_type.elem_type for value in onnx.shape_inference.infer_shapes(model).graph.output]
     return [
@@ -263,7 +294,7 @@ def _element(array: np.ndarray) -> int:
 
 def difference(want: Any, got: Any, *, random: bool = False) -> str | None:
     """What differs between an output and the expected one; None if nothing beyond rounding does."""
-    expected_arrays, arrays = list(_leaves(want)), list(_leaves(got))
+    expected_arrays, arrays = list(leaves(want)), list(leaves(got))
     if len(expected_arrays) != len(arrays):
         return f"{len(arrays)} arrays, expected {len(expected_arrays)}"
     for right, array in zip(expected_arrays, arrays, strict=True):
@@ -292,10 +323,10 @@ def _apart(right: np.ndarray, array: np.ndarray, *, random: bool) -> str | None:
     return None if same else f"{array.ravel()[:8]}, expected {right.ravel()[:8]}"
 
 
-def _leaves(value: Any) -> Iterator[np.ndarray | None]:
+def leaves(value: Any) -> Iterator[np.ndarray | None]:
     """The arrays of a value, which may be a sequence or nothing."""
     if isinstance(value, list | tuple):
         for each in value:
-            yield from _leaves(each)
+            yield from leaves(each)
     else:
         yield None if value is None else np.asarray(value)

@@ -13,10 +13,10 @@ __all__ = ["LAYERS"]
 
 def window(draw: Draw, spatial: int, *, dilated: bool = True, pool: bool = False) -> tuple[list[int], dict[str, Any]]:
     """A kernel and its strides, dilations and padding, of those that the version has."""
-    kernel = [draw.whole(1, 3) for _ in range(spatial)]
-    attributes = draw.some(strides=[draw.whole(1, 3) for _ in kernel])
+    kernel = [draw.whole(1, 4) for _ in range(spatial)]
+    attributes = draw.some(strides=[draw.whole(1, 4) for _ in kernel])
     if dilated:
-        attributes |= draw.some(dilations=[draw.whole(1, 2) for _ in kernel])
+        attributes |= draw.some(dilations=[draw.whole(1, 3) for _ in kernel])
     form = draw.whole(0, 3)
     if form == 1:
         attributes |= draw.known(pads=[draw.whole(0, size - 1) for _ in range(2) for size in kernel])
@@ -24,8 +24,6 @@ def window(draw: Draw, spatial: int, *, dilated: bool = True, pool: bool = False
         attributes |= draw.known(auto_pad=draw.one_of("SAME_UPPER", "SAME_LOWER", "VALID"))
         if attributes.get("auto_pad", "").startswith("SAME"):
             attributes.pop("dilations", None)
-            # ONNX Runtime pads below 0 where a kernel is smaller than its stride.
-            kernel = [max(size, each) for size, each in zip(kernel, attributes.get("strides", kernel), strict=True)]
     if pool:
         attributes |= draw.known(kernel_shape=kernel)
         if "auto_pad" not in attributes:
@@ -35,15 +33,26 @@ def window(draw: Draw, spatial: int, *, dilated: bool = True, pool: bool = False
 
 def image(draw: Draw, channels: int, kind: Any = "float32", spatial: int | None = None, least: int = 5) -> np.ndarray:
     rank = draw.whole(1, 3) if spatial is None else spatial
-    return draw.array((draw.whole(1, 2), channels, *(draw.whole(least, least + 3) for _ in range(rank))), kind)
+    return draw.array((batch(draw), channels, *(draw.whole(least, least + 4) for _ in range(rank))), kind)
+
+
+def batch(draw: Draw) -> int:
+    return int(draw.one_of(1, 1, 2, 2, 3, 17 if draw.chance(0.2) else 1))
+
+
+def windowed(draw: Draw, channels: int, kind: Any, kernel: list[int], attributes: dict[str, Any]) -> np.ndarray:
+    """An image on which at least one window lies."""
+    dilations = attributes.get("dilations", [1] * len(kernel))
+    least = [(size - 1) * each + 1 for size, each in zip(kernel, dilations, strict=True)]
+    return draw.array((batch(draw), channels, *(size + draw.whole(0, 7) for size in least)), kind)
 
 
 def convolution(draw: Draw) -> Drawn:
-    group, spatial = draw.whole(1, 2), draw.whole(1, 3)
+    group, spatial = draw.whole(1, 3), draw.one_of(1, 2, 2, 3)
     kernel, attributes = window(draw, spatial)
-    per, out = draw.whole(1, 2), draw.whole(1, 2)
-    kind = np.dtype("float32")
-    x = image(draw, group * per, kind, spatial)
+    per, out = draw.whole(1, 3), draw.whole(1, 3)
+    kind = draw.kind(common=0.7)
+    x = windowed(draw, group * per, kind, kernel, attributes)
     transposed = draw.operator == "ConvTranspose"
     weight = (group * per, out, *kernel) if transposed else (group * out, per, *kernel)
     if transposed and "pads" in attributes:
@@ -58,22 +67,27 @@ def convolution(draw: Draw) -> Drawn:
 
 
 def pool(draw: Draw) -> Drawn:
-    spatial = draw.whole(1, 3)
-    _, attributes = window(draw, spatial, pool=True)
+    spatial = draw.one_of(1, 2, 2, 3)
+    kernel, attributes = window(draw, spatial, pool=True)
     attributes |= draw.some(count_include_pad=draw.whole(0, 1), storage_order=draw.whole(0, 1), p=draw.whole(1, 3))
     outputs = draw.whole(1, 2) if draw.operator == "MaxPool" and draw.since >= 8 else 1
-    return Drawn(inputs=[image(draw, draw.whole(1, 3), "float32", spatial)], attributes=attributes, outputs=outputs)
+    x = windowed(draw, draw.whole(1, 3), draw.kind(common=0.7), kernel, attributes)
+    return Drawn(inputs=[x], attributes=attributes, outputs=outputs)
 
 
 def unpool(draw: Draw) -> Drawn:
-    x = draw.array((1, 1, 2, 2))
-    rows = draw.rng.permutation(4).reshape(1, 1, 2, 2)
-    corners = np.array([0, 2, 8, 10], np.int64)[rows]
-    return Drawn(inputs=[x, corners], attributes={"kernel_shape": [2, 2], "strides": [2, 2]})
+    n, c, h, w = draw.whole(1, 2), draw.whole(1, 2), draw.whole(1, 3), draw.whole(1, 3)
+    kernel, strides = [draw.whole(1, 3), draw.whole(1, 3)], [draw.whole(1, 3), draw.whole(1, 3)]
+    goal = [(size - 1) * step + each for size, step, each in zip((h, w), strides, kernel, strict=True)]
+    count = n * c * h * w
+    places = draw.rng.permutation(max(n * c * goal[0] * goal[1], count))[:count] % (n * c * goal[0] * goal[1])
+    x = draw.array((n, c, h, w), draw.kind(common=0.7))
+    return Drawn(inputs=[x, places.reshape(n, c, h, w)], attributes={"kernel_shape": kernel, "strides": strides})
 
 
 def whole_pool(draw: Draw) -> Drawn:
-    return Drawn(inputs=[image(draw, 2, least=1)], attributes=draw.some(p=draw.whole(1, 3)))
+    x = image(draw, draw.whole(1, 3), draw.kind(common=0.7), least=1)
+    return Drawn(inputs=[x], attributes=draw.some(p=draw.whole(1, 3)))
 
 
 def batch_norm(draw: Draw) -> Drawn:
@@ -108,16 +122,18 @@ def batch_norm(draw: Draw) -> Drawn:
 
 def instance_norm(draw: Draw) -> Drawn:
     c = draw.whole(1, 3)
-    inputs = [image(draw, c, least=2), draw.array((c,)), draw.array((c,))]
+    kind = draw.kind(common=0.7)
+    inputs = [image(draw, c, kind, least=draw.whole(1, 2)), draw.array((c,), kind), draw.array((c,), kind)]
     return Drawn(inputs=inputs, attributes=draw.some(epsilon=0.01), stored=frozenset({1, 2}))
 
 
 def group_norm(draw: Draw) -> Drawn:
     groups, per = draw.whole(1, 3), draw.whole(1, 3)
-    x = image(draw, groups * per, least=2)
+    kind = draw.kind(common=0.7)
+    x = image(draw, groups * per, kind, least=draw.whole(1, 2))
     size = groups if draw.since < 21 else groups * per
     return Drawn(
-        inputs=[x, draw.array((size,)), draw.array((size,))],
+        inputs=[x, draw.array((size,), kind), draw.array((size,), kind)],
         attributes={"num_groups": groups, **draw.some(epsilon=0.01)},
         stored=frozenset({1, 2}),
     )
@@ -127,7 +143,9 @@ def layer_norm(draw: Draw) -> Drawn:
     shape = draw.shape(1, 4, empty=0)
     axis = draw.axis(len(shape))
     rest = shape[axis:] if axis < 0 else shape[axis % len(shape) :]
-    inputs = [draw.array(shape), draw.array(rest), draw.array(rest)]
+    small = [tuple(1 if draw.chance(0.1) else size for size in rest)[draw.whole(0, 1) if draw.chance(0.1) else 0 :]]
+    kind = draw.kind(common=0.7)
+    inputs = [draw.array(shape, kind), draw.array(small[0], kind), draw.array(rest, kind)]
     if draw.operator == "RMSNormalization":
         return Drawn(inputs=inputs[:2], attributes={"axis": axis, **draw.some(epsilon=0.01)})
     return Drawn(
@@ -138,26 +156,28 @@ def layer_norm(draw: Draw) -> Drawn:
 
 
 def lrn(draw: Draw) -> Drawn:
+    x = image(draw, draw.whole(1, 6), draw.kind(common=0.7), spatial=draw.one_of(2, 2, 1, 3), least=1)
     return Drawn(
-        inputs=[image(draw, 5, spatial=2, least=1)],
-        attributes={"size": draw.one_of(1, 3, 5), **draw.some(alpha=0.1, beta=0.5, bias=2.0)},
+        inputs=[x], attributes={"size": draw.one_of(1, 2, 3, 4, 5, 7), **draw.some(alpha=0.1, beta=0.5, bias=2.0)}
     )
 
 
 def lp_norm(draw: Draw) -> Drawn:
     shape = draw.shape(1, 4, empty=0)
     return Drawn(
-        inputs=[draw.array(shape, low=0.5)],
+        inputs=[draw.array(shape, draw.kind(common=0.7))],
         attributes=draw.some(axis=draw.whole(-len(shape), len(shape) - 1), p=draw.whole(1, 2)),
     )
 
 
 def mean_variance(draw: Draw) -> Drawn:
+    kind = draw.kind(common=0.7)
     if draw.chance(0.4):
-        return Drawn(inputs=[image(draw, 2, spatial=2, least=2)])
+        return Drawn(inputs=[image(draw, 2, kind, spatial=2, least=2)])
     shape = tuple(size + 1 for size in draw.shape(2, 4, empty=0))  # of one element ONNX Runtime divides by 0
     return Drawn(
-        inputs=[draw.array(shape)], attributes={"axes": sorted(each % len(shape) for each in draw.axes(len(shape)))}
+        inputs=[draw.array(shape, kind)],
+        attributes={"axes": sorted(each % len(shape) for each in draw.axes(len(shape)))},
     )
 
 
@@ -169,6 +189,10 @@ def dropout(draw: Draw) -> Drawn:
     return Drawn(inputs=inputs, attributes=draw.some(seed=3), outputs=outputs, stored=frozenset({1, 2}))
 
 
+_WITH_ALPHA = {"Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu"}
+_WITH_BETA = {"Affine", "ScaledTanh", "HardSigmoid"}
+
+
 def recurrent(draw: Draw) -> Drawn:
     gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[draw.operator]
     steps, batch, width, hidden = draw.whole(1, 4), draw.whole(1, 3), draw.whole(1, 3), draw.whole(1, 3)
@@ -176,9 +200,22 @@ def recurrent(draw: Draw) -> Drawn:
     both = 2 if direction == "bidirectional" else 1
     layout = draw.whole(0, 1) if draw.since >= 14 and draw.chance(0.3) else 0
     attributes = {"hidden_size": hidden, "direction": direction, **({"layout": layout} if layout else {})}
-    # ONNX Runtime clips in LSTM at other places than the equations; only ONNX's reference has layout 1, without clip.
-    if draw.operator != "LSTM" and not layout and draw.chance(0.3):
-        attributes["clip"] = 1.0
+    if draw.chance(0.3):
+        attributes["clip"] = draw.one_of(1.0, 0.3)
+    if draw.operator == "LSTM":
+        attributes |= draw.some(input_forget=draw.one_of(0, 0, 1))
+    if draw.chance(0.3):
+        per = {"RNN": 1, "GRU": 2, "LSTM": 3}[draw.operator]
+        names = ("Tanh", "Sigmoid", "Relu", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid",
+                 "Elu", "Softsign", "Softplus")  # fmt: skip
+        chosen = [draw.one_of(*names[: draw.one_of(3, 11)]) for _ in range(per * both)]
+        attributes["activations"] = chosen
+        if draw.chance(0.5):  # of functions that have them: a prefix of the list
+            attributes["activation_alpha"] = [0.4] * sum(name in _WITH_ALPHA for name in chosen)
+            attributes["activation_beta"] = [0.6] * sum(name in _WITH_BETA for name in chosen)
+            for name in ("activation_alpha", "activation_beta"):
+                if not attributes[name]:
+                    del attributes[name]
     attributes |= draw.some(linear_before_reset=draw.whole(0, 1))
     x = draw.array((batch, steps, width) if layout else (steps, batch, width))
     inputs: list[Any] = [x, draw.array((both, gates * hidden, width)), draw.array((both, gates * hidden, hidden))]
@@ -203,12 +240,21 @@ def quantize(draw: Draw) -> Drawn:
     shape = draw.shape(1, 3, empty=0)
     per_axis = draw.since >= 13 and draw.chance()
     axis = draw.axis(len(shape), since=13)
-    sides = (shape[axis],) if per_axis else ()
-    scale, kind = draw.array(sides, low=0.1, high=1), draw.one_of("uint8", "int8")
+    sides: tuple[int, ...] = (shape[axis],) if per_axis else ()
+    attributes: dict[str, Any] = {"axis": axis} if per_axis else {}
+    if draw.since >= 21 and draw.chance(0.25):  # a scale for each block of an axis
+        attributes = {"axis": axis, "block_size": draw.whole(1, shape[axis])}
+        blocks = -(-shape[axis] // attributes["block_size"])
+        sides = tuple(blocks if index == axis % len(shape) else size for index, size in enumerate(shape))
+    kinds = ["uint8", "int8", *(["uint16", "int16"] if draw.since >= 21 else [])]
+    wide = draw.one_of("float32", "float32", *(["float16"] if draw.since >= 19 else []))
+    scale, kind = draw.array(sides, wide, low=0.1, high=1), draw.one_of(*kinds)
     zero = draw.whole_array(sides, 1, 9, kind)
-    x = draw.array(shape) if draw.operator == "QuantizeLinear" else draw.whole_array(shape, 0, 100, kind)
+    if draw.operator == "QuantizeLinear":
+        x = draw.array(shape, wide, *draw.one_of((-3, 3), (-200, 200)))
+    else:
+        x = draw.whole_array(shape, -100 if kind.startswith("i") else 0, 100, kind)
     inputs = [x, scale, zero]
-    attributes = {"axis": axis} if per_axis else {}
     return Drawn(
         inputs=inputs[: 2 if draw.chance(0.25) and kind == "uint8" else 3],
         attributes=attributes,
@@ -217,14 +263,17 @@ def quantize(draw: Draw) -> Drawn:
 
 
 def dynamic(draw: Draw) -> Drawn:
-    return Drawn(inputs=[draw.array(draw.shape(1, 3, empty=0))], outputs=3)
+    low, high = draw.one_of((-3, 3), (1, 3), (-3, -1), (-200, 5))
+    return Drawn(inputs=[draw.array(draw.shape(1, 3, empty=0), low=low, high=high)], outputs=3)
 
 
 def quantized_product(draw: Draw) -> Drawn:
-    m, k, n = draw.whole(1, 4), draw.whole(1, 4), draw.whole(1, 4)
-    kind = draw.one_of("uint8", "int8")
-    a, b = draw.whole_array((m, k), 0, 100, kind), draw.whole_array((k, n), 0, 100, kind)
-    zeros = [np.array(each, kind) for each in (3, 5)]
+    m, k, n = draw.whole(1, 5), draw.whole(1, 7), draw.whole(1, 5)
+    kind, other = draw.one_of("uint8", "int8"), draw.one_of("uint8", "int8")
+    most, others = (np.iinfo(each).max for each in (kind, other))
+    batch_sides = draw.one_of((), (), (2,), (2, 1))
+    a, b = draw.whole_array((*batch_sides, m, k), 0, most, kind), draw.whole_array((k, n), 0, others, other)
+    zeros = [np.array(3, kind), np.array(5, other)]
     if draw.operator == "MatMulInteger":
         return Drawn(inputs=[a, b, *zeros[: draw.whole(0, 2)]])
     scales = [np.array(each, np.float32) for each in (0.02, 0.03, 0.5)]
@@ -236,8 +285,11 @@ def quantized_product(draw: Draw) -> Drawn:
 
 def quantized_convolution(draw: Draw) -> Drawn:
     kernel, attributes = window(draw, 2)
-    x = draw.whole_array((1, 2, 6, 6), 0, 100, "uint8")
-    w = draw.whole_array((3, 2, *kernel), 0, 100, "uint8")
+    group, per = draw.one_of(1, 1, 2), draw.whole(1, 2)
+    attributes |= {"group": group} if group > 1 else {}
+    sides = windowed(draw, group * per, "uint8", kernel, attributes).shape
+    x = draw.whole_array(sides, 0, 255, "uint8")
+    w = draw.whole_array((group * draw.whole(1, 2), per, *kernel), 0, 255, "uint8")
     zeros = [np.array(each, np.uint8) for each in (3, 5)]
     if draw.operator == "ConvInteger":
         return Drawn(inputs=[x, w, *zeros[: draw.whole(0, 2)]], attributes=attributes)
@@ -249,20 +301,27 @@ def quantized_convolution(draw: Draw) -> Drawn:
 def loss(draw: Draw) -> Drawn:
     n, c = draw.whole(1, 3), draw.whole(2, 4)
     rest = draw.shape(0, 2, empty=0)
-    x = draw.array((n, c, *rest))
-    labels = draw.whole_array((n, *rest), 0, c - 1)
-    attributes = draw.some(reduction=draw.one_of("none", "mean", "sum"), ignore_index=draw.whole(0, c - 1))
-    inputs = [x, labels, draw.array((c,), low=0.5)][: draw.whole(2, 3)]
+    kind = draw.kind(common=0.7)
+    x = draw.array((n, c, *rest), kind)
+    labels = draw.whole_array((n, *rest), 0, c - 1, draw.one_of("int64", "int64", "int32"))
+    ignored = draw.one_of(draw.whole(0, c - 1), -1, -100)
+    attributes = draw.some(reduction=draw.one_of("none", "mean", "sum"), ignore_index=ignored)
+    if ignored < 0 and "ignore_index" in attributes:
+        labels[draw.rng.random(labels.shape) < 0.3] = ignored
+    inputs = [x, labels, draw.array((c,), kind, low=0.5)][: draw.whole(2, 3)]
     outputs = draw.whole(1, 2) if draw.operator == "SoftmaxCrossEntropyLoss" else 1
     return Drawn(inputs=inputs, attributes=attributes, outputs=outputs, stored=frozenset({2}))
 
 
 def suppression(draw: Draw) -> Drawn:
-    corners = np.sort(draw.array((1, 6, 2, 2), low=0, high=5), axis=2).reshape(1, 6, 4)
+    n, c, count = draw.whole(1, 2), draw.whole(1, 3), draw.one_of(1, 6, 12)
+    corners = np.sort(draw.array((n, count, 2, 2), low=0.01, high=5), axis=2).reshape(n, count, 4)
+    if draw.chance(0.2):  # either diagonal
+        corners = corners[..., [2, 3, 0, 1]]
     inputs = [
         corners,
-        draw.array((1, 2, 6), low=0, high=1),
-        np.array([3], np.int64),
+        draw.array((n, c, count), low=0.01, high=1),
+        np.array([draw.whole(0, 5)], np.int64),
         np.array([0.4], np.float32),
         np.array([0.2], np.float32),
     ]
@@ -274,17 +333,57 @@ def suppression(draw: Draw) -> Drawn:
 
 
 def attention(draw: Draw) -> Drawn:
-    shape = (2, 2, draw.whole(1, 4), 4)
-    return Drawn(
-        inputs=[draw.array(shape) for _ in range(3)], attributes=draw.some(is_causal=draw.whole(0, 1), scale=0.4)
-    )
+    n, kv_heads, per = draw.whole(1, 2), draw.whole(1, 2), draw.one_of(1, 1, 2)
+    steps, keys, past = draw.whole(1, 4), draw.whole(1, 5), draw.one_of(0, 0, 0, 1, 2)
+    heads, width, value = kv_heads * per, draw.one_of(1, 2, 4, 8), draw.one_of(1, 2, 3, 4)
+    kind = draw.kind(common=0.8)
+    flat = draw.chance(0.3)
+
+    def sides(count: int, length: int, size: int) -> tuple[int, ...]:
+        return (n, length, count * size) if flat else (n, count, length, size)
+
+    inputs: list[Any] = [
+        draw.array(sides(heads, steps, width), kind),
+        draw.array(sides(kv_heads, keys, width), kind),
+        draw.array(sides(kv_heads, keys, value), kind),
+    ]
+    whole = keys + past
+    if draw.chance(0.4):
+        shape = draw.one_of((steps, whole), (n, 1, steps, whole), (n, heads, steps, whole), (1, 1, steps, whole))
+        mask = draw.array(shape, "bool") if draw.chance() else draw.array(shape, kind)
+        if mask.dtype == np.bool_:
+            mask[..., 0] = True  # a row without any key is defined by no sentence
+        inputs.append(mask)
+    if past:
+        inputs += [None] * (4 - len(inputs))
+        inputs += [draw.array((n, kv_heads, past, width), kind), draw.array((n, kv_heads, past, value), kind)]
+    attributes = {"q_num_heads": heads, "kv_num_heads": kv_heads} if flat else {}
+    attributes |= draw.some(is_causal=draw.whole(0, 1), scale=0.4, softcap=draw.one_of(0.0, 2.0))
+    outputs = 3 if past else draw.one_of(1, 1, 1, 4)
+    if outputs == 4:
+        attributes |= draw.some(qk_matmul_output_mode=draw.whole(0, 3))
+        inputs += [None] * (4 - len(inputs))
+        outputs = 1
+    while inputs[-1] is None:
+        inputs.pop()
+    return Drawn(inputs=inputs, attributes=attributes, outputs=outputs)
 
 
 def rotary(draw: Draw) -> Drawn:
-    return Drawn(
-        inputs=[draw.array((2, 2, 3, 4)), draw.array((5, 2)), draw.array((5, 2)), draw.whole_array((2, 3), 0, 4)],
-        attributes=draw.some(interleaved=draw.whole(0, 1)),
-    )
+    n, heads, steps, half = draw.whole(1, 2), draw.whole(1, 3), draw.whole(1, 4), draw.whole(1, 4)
+    kind = draw.kind(common=0.8)
+    flat, part = draw.chance(0.3), draw.chance(0.3) and half > 1
+    rows = half - 1 if part else half
+    attributes = draw.some(interleaved=draw.whole(0, 1))
+    if part:
+        attributes["rotary_embedding_dim"] = 2 * rows
+    if flat or part:
+        attributes["num_heads"] = heads
+    x = draw.array((n, steps, heads * 2 * half) if flat else (n, heads, steps, 2 * half), kind)
+    if draw.chance():
+        return Drawn(inputs=[x, *(draw.array((n, steps, rows), kind) for _ in range(2))], attributes=attributes)
+    tables = [draw.array((6, rows), kind) for _ in range(2)]
+    return Drawn(inputs=[x, *tables, draw.whole_array((n, steps), 0, 5)], attributes=attributes)
 
 
 def linear_attention(draw: Draw) -> Drawn:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from opset_cases import Draw, Drawn
+from opset_cases import Draw, Drawn, floating
 
 __all__ = ["MATH"]
 
@@ -55,8 +56,8 @@ def pair(low: float = -3, high: float = 3, second: tuple[float, float] | None = 
 
 def modulo(draw: Draw) -> Drawn:
     drawn = pair()(draw)
-    floating = drawn.inputs[0].dtype.kind == "f"
-    return Drawn(inputs=drawn.inputs, attributes={"fmod": 1} if floating or draw.chance(0.3) else {})
+    fmod = floating(drawn.inputs[0].dtype) or draw.chance(0.3)
+    return Drawn(inputs=drawn.inputs, attributes={"fmod": 1} if fmod else {})
 
 
 def power(draw: Draw) -> Drawn:
@@ -97,7 +98,9 @@ def where(draw: Draw) -> Drawn:
 
 def reduction(draw: Draw) -> Drawn:
     # Of integers the mean and the functions of floating-point numbers are defined by no sentence of ONNX.
-    kind = draw.kind() if draw.operator in _WHOLE_REDUCTIONS else draw.one_of(np.dtype("float32"), np.dtype("float64"))
+    kind = draw.kind()
+    while draw.operator not in _WHOLE_REDUCTIONS and not floating(kind):
+        kind = draw.kind()
     shape = draw.shape(1, 4)
     low, high = (0.5, 2) if "Log" in draw.operator or draw.operator == "ReduceProd" else (-3, 3)
     x = draw.array(shape, kind, low, high)
@@ -131,7 +134,7 @@ def position(draw: Draw) -> Drawn:
 def softmax(draw: Draw) -> Drawn:
     shape = draw.shape(1, 4)
     # Of other types ONNX's reference answers, which has no definition from before opset 13.
-    x = draw.array(shape, draw.kind() if draw.since >= 13 else "float32")
+    x = draw.array(shape, draw.kind() if draw.since >= 13 else "float32", *draw.one_of((-3, 3), (-60, 60)))
     if draw.operator == "Hardmax" and draw.chance(0.3):
         x = np.round(x)
     default = len(shape) > 1 or draw.since >= 13
@@ -160,7 +163,7 @@ def gemm(draw: Draw) -> Drawn:
     m, k, n = draw.size(), draw.size(empty=0), draw.size()  # without a product ONNX Runtime ignores beta
     kind = draw.kind()
     attributes = draw.some(
-        alpha=0.5 if kind.kind == "f" else 3.0, beta=2.0, transA=draw.whole(0, 1), transB=draw.whole(0, 1)
+        alpha=0.5 if floating(kind) else 3.0, beta=2.0, transA=draw.whole(0, 1), transB=draw.whole(0, 1)
     )
     a = (k, m) if attributes.get("transA") else (m, k)
     b = (n, k) if attributes.get("transB") else (k, n)
@@ -196,10 +199,11 @@ def determinant(draw: Draw) -> Drawn:
 
 def cast(draw: Draw) -> Drawn:
     kinds = ["float32", "float64", "float16", "int32", "int64", "uint8", "int8", "bool", "int16", "uint32", "uint16"]
+    kinds += ["uint64", *([ml_dtypes.bfloat16] if draw.since >= 13 else [])]
     source, goal = draw.one_of(*kinds), draw.one_of(*kinds)
     x = (
         draw.array(draw.shape(0), source, 0, 100)
-        if goal.startswith("u")
+        if np.dtype(goal).kind == "u"
         else draw.array(draw.shape(0), source, -100, 100)
     )
     if draw.operator == "CastLike":

@@ -207,7 +207,7 @@ def scatter(draw: Draw) -> Drawn:
     kind = draw.kind()
     reductions = {16: ("none", "add", "mul"), 18: ("none", "add", "mul", "max", "min")}.get(draw.since, ())
     attributes: dict[str, Any] = {"axis": axis}
-    if reductions and kind.kind != "b":
+    if reductions and kind.kind not in "bO":
         attributes["reduction"] = draw.one_of(*reductions)
     return Drawn(inputs=[draw.array(shape, kind), indices, draw.array(sizes, kind)], attributes=attributes)
 
@@ -217,7 +217,7 @@ def scatter_nd(draw: Draw) -> Drawn:
     kind, rows = draw.kind(), draw.whole(1, shape[0])
     indices = draw.rng.permutation(shape[0])[:rows].reshape(rows, 1).astype(np.int64)
     reductions = {16: ("none", "add", "mul"), 18: ("none", "add", "mul", "max", "min")}.get(draw.since, ())
-    attributes = {"reduction": draw.one_of(*reductions)} if reductions and kind.kind != "b" else {}
+    attributes = {"reduction": draw.one_of(*reductions)} if reductions and kind.kind not in "bO" else {}
     return Drawn(inputs=[draw.array(shape, kind), indices, draw.array((rows, *shape[1:]), kind)], attributes=attributes)
 
 
@@ -256,7 +256,7 @@ def compress(draw: Draw) -> Drawn:
 
 
 def nonzero(draw: Draw) -> Drawn:
-    return Drawn(inputs=[np.round(draw.array(draw.shape(1, 3))).astype(draw.kind())])
+    return Drawn(inputs=[np.round(draw.array(draw.shape(1, 3))).astype(draw.kind(but=("string",)))])
 
 
 def one_hot(draw: Draw) -> Drawn:
@@ -291,7 +291,8 @@ def top(draw: Draw) -> Drawn:
 
 def unique(draw: Draw) -> Drawn:
     shape = draw.shape(1, 3, empty=0)
-    x = draw.whole_array(shape, 0, 3, draw.kind(but=("bool",)))
+    kind = draw.kind(but=("bool",))
+    x = draw.array(shape, kind) if kind.kind == "O" else draw.whole_array(shape, 0, 3, kind)
     attributes = draw.some(sorted=draw.whole(0, 1))
     return Drawn(
         inputs=[x], attributes=attributes | ({"axis": draw.axis(len(shape))} if draw.chance() else {}), outputs=4

@@ -67,8 +67,8 @@ def _dft(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         dx = b.op("Div" if inverse else "Mul", dx, number)
     got = b.op("Shape", dx, start=axis, end=axis + 1)
     dx = _resized(b, dx, got, b.op("Shape", x, start=axis, end=axis + 1), axis)
-    if extents(x)[-1] == 1:
-        dx = b.op("Slice", dx, b.ints(0), b.ints(1), b.ints(rank - 1))
+    if extents(x)[-1] != 2:  # x is real, or only a run shows whether it is
+        dx = b.op("Slice", dx, b.ints(0), b.op("Shape", x, start=rank - 1), b.ints(rank - 1))
     return [dx, *[None] * (len(node.inputs) - 1)]
 
 

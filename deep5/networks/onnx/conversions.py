@@ -211,12 +211,28 @@ def _scales_of_images(node: onnx.NodeProto, place: Place) -> Nodes:
 
 
 def _one_coordinate_rule(node: onnx.NodeProto, place: Place) -> Nodes:
-    """Opset 10 has one rule of coordinates: output position / scale, rounded down."""
-    scales = node.input[1]
+    """Opset 10 has one rule of coordinates, output position / scale; the nearest element is rounded down along
+    dimensions that grow and up along those that shrink, as ONNX's own test vectors and ONNX Runtime do.
+    """
+    mode, scales, y = _attribute(node, "mode"), node.input[1], node.output[0]
     del node.input[1:]
     node.input.extend(["", scales])
     _set(node, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
-    return [node]
+    known = place.value(scales)
+    if (mode is not None and mode.s != b"nearest") or (known is not None and (known >= 1).all()):
+        return [node]
+    shrinking = onnx.NodeProto()
+    shrinking.CopyFrom(node)
+    _taken(shrinking, "nearest_mode")
+    _set(shrinking, nearest_mode="ceil")
+    if known is not None and (known <= 1).all():
+        return [shrinking]
+    one = place.constant(f"{y}/one", np.array(1, np.float32))
+    for each, function in ((shrinking, "Min"), (node, "Max")):
+        each.input[2] = place.compute(function, [scales, one], f"{y}/{function}")
+    shrinking.name = f"{node.name}/shrunk" if node.name else ""
+    shrinking.output[0] = node.input[0] = place.name(f"{y}/shrunk")
+    return [shrinking, node]
 
 
 def _one_of_two(node: onnx.NodeProto, place: Place) -> Nodes:

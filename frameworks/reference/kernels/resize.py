@@ -123,11 +123,11 @@ def _plan(
             goals = [math.floor(common * length + 0.5) for length in lengths]
             factors = [common] * len(over)
     else:
-        # In float32, as in ONNX's shape inference: there 10 · 0.7 is 7, in float64 it is less.
-        spans = [
-            np.float32(length) * np.float32(end - start) for length, (start, end) in zip(lengths, bounds, strict=True)
+        # In float32 and without the part of roi, as in ONNX's shape inference: there 10 · 0.7 is 7, in float64 it is
+        # less, and ONNX Runtime and ONNX's reference have its size.
+        goals = [
+            math.floor(np.float32(length) * np.float32(factor)) for length, factor in zip(lengths, given, strict=True)
         ]
-        goals = [math.floor(span * np.float32(factor)) for span, factor in zip(spans, given, strict=True)]
         factors = [float(factor) for factor in given]
     if any(goal > 0 and length == 0 for goal, length in zip(goals, lengths, strict=True)):
         raise ShapeError(f"Resize: got the shape {shape}, which has no elements; expected some, to be made more of")

@@ -178,6 +178,18 @@ def test_group_normalization_of_opset_18(nested: bool) -> None:
     check(model(nodes, feed, {"y": x}, 18, {"s": scale, "b": scale}), feed)
 
 
+@pytest.mark.parametrize("scales", [(0.6, 0.6), (0.6, 1.7), (2.0, 0.5), (1.5, 1.0)])
+@pytest.mark.parametrize("fed", [False, True])
+def test_resize_of_opset_10_rounds_up_where_it_shrinks(scales: tuple[float, float], fed: bool) -> None:
+    x = np.arange(60, dtype=np.float32).reshape(1, 1, 6, 10)
+    given = {"s": np.array([1, 1, *scales], np.float32)}
+    node = helper.make_node("Resize", ["x", "s"], ["y"], "resized")
+    feed = {"x": x, **(given if fed else {})}
+    made = model([node], feed, {}, 10, None if fed else given)
+    made.graph.output.append(helper.make_tensor_value_info("y", FLOAT, ["N", "C", "H", "W"]))
+    check(made, feed)
+
+
 def test_functions_of_another_opset() -> None:
     """A function may import another version than the graph: its nodes are converted from that one."""
     soft = helper.make_node("Softmax", ["a"], ["s"])

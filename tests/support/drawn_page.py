@@ -1,0 +1,105 @@
+"""Write docs/validation.md from results of drawn.py: `python tests/support/drawn_page.py FOLDER docs/validation.md`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from drawn_gradients import CONVENTIONS
+from drawn_rules import RULES
+
+__all__ = ["main"]
+
+HEAD = """# Validation of every operator by drawn cases
+
+`tests/support/drawn.py` draws files of one node from ONNX's schemas: attributes, element types, shapes (sizes 0, 1,
+odd, prime and large, windows with a remainder, kernels smaller and larger than strides), negative axes, unknown
+dimensions, zeros and ties, also inside a branch of an If, for every opset from 7 on that changed an operator. The name
+of a case (operator, opset, number) determines it.
+
+Plain ONNX Runtime with optimizations off and ONNX's reference run the original file at its own opset. Where they do not
+agree, a third implementation decides: PyTorch, SciPy, NumPy, or the formula of the specification in float64. deep5
+imports the same file and runs it on each back-end. Results may differ by rounding, whose bound is derived from the case
+in float64 (`tests/support/drawn_bounds.py` states the reasoning).
+
+```sh
+python tests/support/drawn.py                                        # every operator and opset, 300 cases each
+python tests/support/drawn.py --operator Resize --opset 19 --backends reference,pytorch
+python tests/support/drawn.py --case Resize-19-5 --backends reference   # one case, printed
+python tests/support/drawn_page.py results/validation docs/validation.md
+```
+"""
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    marks = ["---", *["---:"] * (len(head) - 1)]
+    return [f"| {' | '.join(map(str, row))} |" for row in (head, marks, *rows)]
+
+
+KINDS = ("agreed", "refused", "wrong", "failed", "unanswered")
+
+
+def main(source: str, goal: str) -> None:
+    found = lines_of(Path(source))
+    backends: dict[str, Counter[str]] = defaultdict(Counter)
+    operators: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    who, rules, seen = Counter[str](), Counter[str](), set[tuple[str, int, int]]()
+    for line in found:
+        key = (line["operator"], line["opset"], line["first"])
+        if key not in seen:  # each case counts once, however many runs had it
+            seen.add(key)
+            who.update(line["who"])
+            rules.update(line["rules"])
+        for backend, counts in line["backends"].items():
+            backends[backend].update(counts)
+            operators[line["operator"]][backend].update(counts)
+    packages = ("onnx", "onnxruntime", "numpy", "torch", "tensorflow", "jax", "openvino")
+    text = [HEAD, f"{', '.join(f'{name} {version(name)}' for name in packages)}.", ""]
+    text += ["## Cases", ""]
+    text += table(
+        ("back-end", *KINDS), ((name, *(counts[kind] for kind in KINDS)) for name, counts in backends.items())
+    )
+    text += [
+        "",
+        "The row `gradients` has deep5's gradient rules in float64, compared with differences. Of "
+        f"{sum(who.values())} cases ONNX Runtime and ONNX's reference agree in {who['both']}; only ONNX Runtime "
+        f"answers {who['onnxruntime']}, only ONNX's reference {who['onnx.reference']}; a third implementation decides "
+        f"or confirms {who['a third']}; {who['undefined']} are left open by the specification, and {who['neither']} "
+        "have no answer.",
+        "",
+        "## Explanations",
+        "",
+    ]
+    for rule in RULES:
+        names = ", ".join(sorted(rule.operators))
+        deviates = " and ".join(sorted(rule.deviates)) or "nobody: the result is open"
+        text += [
+            f"- **{rule.name}** ({names}; {rules[rule.name]} cases). Deviates: {deviates}. The specification "
+            f'({rule.source}): "{rule.says}". Decides: {rule.third}.'
+        ]
+    text += ["", "## Conventions of gradients", "", "At a kink a gradient lies between the slopes of both sides.", ""]
+    text += [f"- {name}: {said}" for name, said in CONVENTIONS.items()]
+    text += ["", "## By operator", "", "Cases that agree, of those that something answers:", ""]
+
+    def share(counts: Counter[str]) -> str:
+        answered = sum(counts.values()) - counts["unanswered"]
+        return f"{counts['agreed']} of {answered}" if answered else ""
+
+    text += table(
+        ("operator", *backends),
+        ((name, *(share(operators[name][backend]) for backend in backends)) for name in sorted(operators)),
+    )
+    Path(goal).write_text("\n".join(text).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
