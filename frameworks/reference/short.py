@@ -40,6 +40,7 @@ def in_float32(operator: Operator) -> Operator:
 def _rounded(function: Callable[..., Any], node: ir.Node, count: int) -> Callable[..., Any]:
     short = {kind.numpy() for kind in _SHORT}
     kinds = [value.dtype.numpy() if value.dtype in _SHORT else None for value in node.outputs[:count]]
+    unknown = [value.dtype is None for value in node.outputs[:count]]
 
     def run(*values: Array) -> Any:
         found = function(*(value.astype(np.float32) if value.dtype in short else value for value in values))
@@ -48,6 +49,11 @@ def _rounded(function: Callable[..., Any], node: ir.Node, count: int) -> Callabl
             np.asarray(result) if kind is None else np.asarray(result).astype(kind)
             for result, kind in zip(results, kinds, strict=True)
         ]
+        if any(unknown):  # ONNX infers no type of some functions in a branch: theirs is that of the inputs
+            given = next((value.dtype for value in values if value.dtype.kind in "fV"), None)
+            for index, result in enumerate(made):
+                if unknown[index] and given in short and result.dtype == np.float32:
+                    made[index] = result.astype(given)
         return tuple(made) if count > 1 else made[0]
 
     return run

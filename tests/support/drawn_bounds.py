@@ -10,6 +10,8 @@ the same function differ for two reasons:
   its own inputs and of four in which each number is multiplied by 1 + 4 u or 1 - 4 u, drawn at random; four times the
   largest change of an element is allowed in addition. The float64 computation is the third implementation, or that of
   ONNX's reference, or of deep5's where that one fails; only changes are taken from it, no values.
+- Operators that resample an image compute coordinates. One as large as the image, n, is rounded by n u, which changes
+  the result by at most that times the difference of two neighbors.
 
 Operators that move, select, compare or round elements have one right answer: nothing is allowed. Integers of the
 quantizing operators may differ by as much as they change in float64, which is 0 unless a number lies on a tie.
@@ -129,6 +131,18 @@ EXACT = frozenset(
 # Inputs that say how an operator works: a change of one is another function.
 SETTINGS = {"Resize": {1, 2}, "Upsample": {1}, "Range": {0, 1, 2}, "CumSum": {1}, "NonMaxSuppression": {3, 4}}
 _TRIES, _ROUNDINGS, _CHANGE = 4, 16.0, 4.0
+
+
+# They compute coordinates, which may be as large as an image.
+RESAMPLING = frozenset({"AffineGrid", "DeformConv", "GridSample", "Resize", "RoiAlign", "Upsample"})
+
+
+def _reach(case: Case) -> float:
+    """The largest coordinate times the largest difference of neighbors; 0 where one neighbor is taken."""
+    x = case.drawn.inputs[0]
+    if case.attribute("mode", "nearest") == "nearest" and case.operator in ("Resize", "Upsample"):
+        return 0.0
+    return 2.0 * max(x.shape[2:], default=1) * float(np.abs(x).max(initial=0))
 
 
 def _narrow(array: Any) -> bool:
@@ -257,6 +271,8 @@ def apart(case: Case, want: Sequence[Any], got: Sequence[Any]) -> str | None:
         with np.errstate(all="ignore"):
             x, y, u = right.astype(np.float64), array.astype(np.float64), unit(case, right)
             allowed = _ROUNDINGS * u * (1 + np.abs(x)) if right.dtype.kind in "fV" else np.zeros(x.shape)
+            if case.operator in RESAMPLING:
+                allowed = allowed + _CHANGE * u * _reach(case)
             same = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= allowed)
             if np.all(same):
                 continue

@@ -353,6 +353,15 @@ RULES: list[Rule] = [
         third=NUMPY,
         applies=lambda case: case.attribute("ignore_index") is not None,
     ),
+    Rule(
+        name="positions that are a tie but for the rounding of a scale",
+        operators=_of("Resize Upsample"),
+        deviates=BOTH,
+        says="round_prefer_floor (default, as known as round half down), round_prefer_ceil, floor, ceil",
+        source="Resize-11 to 19",
+        third=NUMPY,
+        applies=lambda case: case.attribute("mode", "nearest") == "nearest",
+    ),
 ]
 
 
