@@ -362,6 +362,23 @@ RULES: list[Rule] = [
         third=NUMPY,
         applies=lambda case: case.attribute("mode", "nearest") == "nearest",
     ),
+    Rule(
+        name="columns whose windows are dilated and strided",
+        operators=_of("Col2Im"),
+        deviates=BOTH,
+        says="The operator rearranges column blocks back into a multidimensional image; overlapping values are added",
+        source="Col2Im-18",
+        third=NUMPY,
+    ),
+    Rule(
+        name="the causal mask of an attention",
+        operators=_of("Attention"),
+        deviates=PLAIN,
+        says="the attention masking is a lower triangular matrix when the mask is a square matrix",
+        source="Attention-23",
+        third=NUMPY,
+        applies=lambda case: bool(case.attribute("is_causal", 0)),
+    ),
 ]
 
 

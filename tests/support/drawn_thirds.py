@@ -498,7 +498,7 @@ def resize(case: Case) -> Outputs:
             else:
                 place = at / ratio
             places.append(place)
-            gone.append(rule == "tf_crop_and_resize" and not 0 <= place <= size - 1)
+            gone.append(rule == "tf_crop_and_resize" and not -1e-9 <= place <= size - 1 + 1e-9)
         weights = np.array([line(case, place, size, ratio, old) for place in places]).reshape(goal, size)
         y = np.moveaxis(np.tensordot(weights, np.moveaxis(y, axis, 0), 1), 0, axis)
         shape = [1] * rank
@@ -650,6 +650,26 @@ def loss(case: Case) -> Outputs:
     return [total, np.moveaxis(scores, -1, 1)][: case.drawn.outputs]
 
 
+def columns(case: Case) -> Outputs:
+    x, image, block = inputs(case, 3)
+    count, kernel = len(block), [int(size) for size in block]
+    ones = [1] * count
+    strides, dilations = case.attribute("strides", ones), case.attribute("dilations", ones)
+    pads = case.attribute("pads", [0] * 2 * count)
+    full = [int(image[i]) + pads[i] + pads[count + i] for i in range(count)]
+    steps = [(full[i] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in range(count)]
+    parts = x.reshape(x.shape[0], -1, *kernel, *steps)
+    y = np.zeros((x.shape[0], parts.shape[1], *full))
+    for tap in np.ndindex(*kernel):
+        where = tuple(
+            slice(tap[i] * dilations[i], tap[i] * dilations[i] + strides[i] * (steps[i] - 1) + 1, strides[i])
+            for i in range(count)
+        )
+        y[(slice(None), slice(None), *where)] += parts[(slice(None), slice(None), *tap)]
+    kept = tuple(slice(pads[i], pads[i] + int(image[i])) for i in range(count))
+    return [y[(slice(None), slice(None), *kept)]]
+
+
 def global_power(case: Case) -> Outputs:
     (x,) = inputs(case, 1)
     p = case.attribute("p", 2)
@@ -699,6 +719,7 @@ THIRDS: dict[str, Callable[[Case], Outputs | None]] = {
     "AffineGrid": affine_grid,
     "Attention": attention,
     "BatchNormalization": batch_norm,
+    "Col2Im": columns,
     "ConvTranspose": transposed,
     "DeformConv": deformed,
     "DFT": transform,

@@ -20,6 +20,8 @@ __all__ = ["Interpolation", "resize"]
 # Up to this number of neighbors, one pass per neighbor is faster than a product with a matrix of all weights.
 _FEW_NEIGHBOURS = 4
 _FLOAT32_STEP = 2.0**-23
+# A position at the edge of an image is in it, however its product in float64 is rounded.
+_ROUNDED = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ def resize(
     if cropped:
         for axis, step in steps.items():
             at = _coordinates(step, interpolation.coordinate_transformation_mode)
-            outside = (at < 0) | (at > step.length - 1)
+            outside = (at < -_ROUNDED) | (at > step.length - 1 + _ROUNDED)
             if outside.any():
                 result = np.array(result)
                 result[(slice(None),) * axis + (outside,)] = extrapolation_value
