@@ -54,7 +54,8 @@ class Case:
     @functools.cached_property
     def _built(self) -> tuple[onnx.ModelProto, dict[str, Any]]:
         graphs = any(isinstance(each, onnx.GraphProto) for each in self.drawn.attributes.values())
-        nested = self.number % 4 == 3 and not graphs
+        # There ONNX infers an empty shape of a backward slice up to INT_MAX, which ONNX Runtime requires of a branch.
+        nested = self.number % 4 == 3 and not graphs and (self.operator, self.opset) != ("Slice", 10)
         return model_of(self.operator, self.opset, self.drawn, symbolic=self.number % 3 == 2, nested=nested)
 
     @property
