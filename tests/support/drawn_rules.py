@@ -114,7 +114,7 @@ RULES: list[Rule] = [
     ),
     Rule(
         name="float64 computed in float32",
-        operators=_of("AffineGrid DeformConv Erf GridSample HardSwish OneHot RoiAlign"),
+        operators=_of("AffineGrid DeformConv Erf Gelu GridSample HardSwish OneHot RoiAlign"),
         deviates=EVALUATOR,
         says="tensor(double) is among the element types",
         source="the schema of each operator",

@@ -215,6 +215,15 @@ def erf(case: Case) -> Outputs:
     return [special.erf(inputs(case, 1)[0])]
 
 
+def gelu(case: Case) -> Outputs:
+    from scipy import special
+
+    (x,) = inputs(case, 1)
+    if case.attribute("approximate", "none") == "tanh":
+        return [x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))]
+    return [x / 2 * (1 + special.erf(x / math.sqrt(2)))]
+
+
 def hard_swish(case: Case) -> Outputs:
     import torch
 
@@ -725,6 +734,7 @@ THIRDS: dict[str, Callable[[Case], Outputs | None]] = {
     "DFT": transform,
     "Erf": erf,
     "Gather": gather,
+    "Gelu": gelu,
     "GlobalLpPool": global_power,
     "GlobalMaxPool": largest,
     "GridSample": grid_sample,
