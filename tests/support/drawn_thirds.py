@@ -629,7 +629,7 @@ def padded(case: Case) -> Outputs | None:
     x, pads, value, axes = [*case.drawn.inputs, *[None] * 3][:4]
     mode = case.attribute("mode", "constant")
     if case.since < 11:
-        pads, value = np.array(case.attribute("pads")), np.array(case.attribute("value", 0.0), x.dtype)
+        pads, value = np.array(case.attribute("pads")), np.array(np.float32(case.attribute("value", 0.0)), x.dtype)
     if value is None:
         value = np.array("" if x.dtype.kind == "O" else 0, x.dtype)
     widths = np.zeros((x.ndim, 2), int)
