@@ -379,6 +379,15 @@ RULES: list[Rule] = [
         third=NUMPY,
         applies=lambda case: bool(case.attribute("is_causal", 0)),
     ),
+    Rule(
+        name="interpolated images that shrink",
+        operators=_of("Resize"),
+        deviates=BOTH,
+        says="x_original = x_resized / scale for asymmetric; antialias stretches the filter by max(1, 1 / scale)",
+        source="Resize-18",
+        third=NUMPY,
+        applies=lambda case: case.attribute("mode", "nearest") != "nearest",
+    ),
 ]
 
 

@@ -24,7 +24,8 @@ def unary(low: float = -3, high: float = 3, **attributes: Any) -> Drawing:
             and x.size
             and draw.operator in ("IsNaN", "IsInf", "Sign", "Relu", "Abs", "Neg", "Identity")
         ):
-            x.flat[0] = draw.one_of(np.inf, -np.inf, np.nan)
+            # The sign of NaN is defined by no sentence.
+            x.flat[0] = draw.one_of(np.inf, -np.inf, np.inf if draw.operator == "Sign" else np.nan)
         return Drawn(inputs=[x], attributes=draw.some(**attributes))
 
     return drawing
