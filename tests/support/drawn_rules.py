@@ -388,6 +388,15 @@ RULES: list[Rule] = [
         third=NUMPY,
         applies=lambda case: case.attribute("mode", "nearest") != "nearest",
     ),
+    Rule(
+        name="equal parts along an axis",
+        operators=_of("Unique"),
+        deviates=EVALUATOR,
+        says="subtensors sliced along the `axis` will be compared",
+        source="Unique-11",
+        third="Python's comparison of tuples",
+        applies=lambda case: case.attribute("axis") is not None,
+    ),
 ]
 
 

@@ -679,6 +679,21 @@ def columns(case: Case) -> Outputs:
     return [y[(slice(None), slice(None), *kept)]]
 
 
+def unique(case: Case) -> Outputs:
+    x, axis = case.drawn.inputs[0], case.attribute("axis")
+    keys = [(each,) for each in x.ravel().tolist()]
+    if axis is not None:
+        keys = [tuple(part.ravel().tolist()) for part in np.moveaxis(x, axis, 0)]
+    first: dict[tuple[Any, ...], int] = {}
+    for place, key in enumerate(keys):
+        first.setdefault(key, place)
+    order = sorted(first) if case.attribute("sorted", 1) else list(first)
+    at = np.array([first[key] for key in order], np.int64)
+    y = x.ravel()[at] if axis is None else np.take(x, at, axis)
+    back = np.array([order.index(key) for key in keys], np.int64)
+    return [y, at, back, np.bincount(back, minlength=len(order)).astype(np.int64)]
+
+
 def global_power(case: Case) -> Outputs:
     (x,) = inputs(case, 1)
     p = case.attribute("p", 2)
@@ -753,6 +768,7 @@ THIRDS: dict[str, Callable[[Case], Outputs | None]] = {
     "SequenceInsert": inserted,
     "Shape": shape_of,
     "Slice": slices,
+    "Unique": unique,
     "Unsqueeze": unsqueeze,
 }
 
