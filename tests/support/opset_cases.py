@@ -147,7 +147,7 @@ class Draw:
         if floating(kind):
             drawn = np.asarray(self.rng.uniform(low, high, tuple(shape)))
             # Every fifth case has zeros and equal numbers.
-            return (np.round(drawn) if self.even and low <= 0 else drawn).astype(kind)
+            return np.asarray(np.round(drawn) if self.even and low <= 0 else drawn).astype(kind)
         least = 0 if kind.kind == "u" else int(low)
         return np.asarray(self.rng.integers(least, max(int(high), least + 1) + 1, tuple(shape))).astype(kind)
 
