@@ -115,11 +115,12 @@ RULES: list[Rule] = [
     Rule(
         name="float64 computed in float32",
         operators=_of("AffineGrid DeformConv Erf Gelu GridSample HardSwish OneHot RoiAlign"),
-        deviates=EVALUATOR,
+        deviates=BOTH,
         says="tensor(double) is among the element types",
         source="the schema of each operator",
         third="SciPy, PyTorch, or the formula in float64",
         applies=_double,
+        always=True,
     ),
     Rule(
         name="nothing to reduce",

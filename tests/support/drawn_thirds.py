@@ -683,7 +683,7 @@ def unique(case: Case) -> Outputs:
     x, axis = case.drawn.inputs[0], case.attribute("axis")
     keys = [(each,) for each in x.ravel().tolist()]
     if axis is not None:
-        keys = [tuple(part.ravel().tolist()) for part in np.moveaxis(x, axis, 0)]
+        keys = [tuple(np.ravel(part).tolist()) for part in np.moveaxis(x, axis, 0)]
     first: dict[tuple[Any, ...], int] = {}
     for place, key in enumerate(keys):
         first.setdefault(key, place)
