@@ -74,8 +74,8 @@ def page(results: Results, back_ends: Sequence[str]) -> str:
         )
     lines += [
         "",
-        "Not counted are files in ONNX Runtime's own quantized operators (`com.microsoft`) on other engines, which refuse",
-        "them by name, and backward passes of files without a float output or a trained parameter.",
+        "Not counted are files in ONNX Runtime's own quantized operators (`com.microsoft`) on other engines, which",
+        "refuse them by name, and backward passes of files without a float output or a trained parameter.",
         "",
         "## Files",
         "",
