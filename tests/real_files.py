@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,7 @@ class Case:
         license: The license that its package states.
         file: How to feed it.
         path: Where it is.
+        export: Writes it, and returns why it cannot; None: it is there.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Case:
     license: str
     file: File
     path: Path
+    export: Callable[[], str | None] | None = None
 
 
 def main(words: Sequence[str]) -> int:
@@ -119,18 +121,25 @@ def _cases(wheels: Sequence[Wheel], only: str, folder: Path, work: Path) -> Iter
                     )
         except Deep5Error as error:
             click.echo(error, err=True)
-    unpacked_exporters: list[str] = []
-    for number, name in enumerate(EXPORTS):
-        if not chosen(name):
-            continue
-        if not unpacked_exporters:
-            unpacked_exporters = [_unpack(wheel, folder, work) for wheel in exporters]
+    chosen_exports = [name for name in EXPORTS if chosen(name)]
+    brought = [_unpack(wheel, folder, work) for wheel in exporters] if chosen_exports else []
+    for number, name in enumerate(chosen_exports):
         path = work / f"export-{number}.onnx"
-        made = ask(export, name, str(path), unpacked_exporters, time_limit_s=_EXPORT_S)
-        if made.fault is not None or made.value is not None:
-            click.echo(f"{name}: {made.fault or made.value}", err=True)
-            continue
-        yield Case(name=name, package="", topic="exported here", license="-", file=File(path=name), path=path)
+        yield Case(
+            name=name,
+            package="",
+            topic="exported here",
+            license="-",
+            file=File(path=name),
+            path=path,
+            export=lambda name=name, path=path: _exported(name, path, brought),
+        )
+
+
+def _exported(name: str, path: Path, wheels: list[str]) -> str | None:
+    """Write an exported file; return why there is none."""
+    made = ask(export, name, str(path), wheels, time_limit_s=_EXPORT_S)
+    return None if made.fault is None and made.value is None else str(made.fault or made.value)
 
 
 def _unpack(wheel: Wheel, folder: Path, work: Path) -> str:
@@ -143,6 +152,10 @@ def _unpack(wheel: Wheel, folder: Path, work: Path) -> str:
 def _run(case: Case, back_ends: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     environment = {**os.environ, **dict.fromkeys(_THREADS, "1")}
     result: dict[str, Any] = {"topic": case.topic, "license": case.license, "original": {}, "back_ends": {}}
+    if case.export is not None and (fault := case.export()) is not None:
+        result["original"] = {"import": f"not exported: {fault}"}
+        click.echo(f"{case.name}: {_summary(result)}")
+        return result
     folder = Path(tempfile.mkdtemp(dir=case.path.parent))
 
     def child(function: Any, name: str, *arguments: Any) -> dict[str, Any]:

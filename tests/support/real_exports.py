@@ -81,9 +81,13 @@ def _keras(kind: str) -> bytes:
     import tempfile
 
     os.environ["KERAS_BACKEND"] = "torch"
+    import keras
+
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "model.onnx")
-        _keras_model(kind).export(path, format="onnx", verbose=False)
+        model = _keras_model(kind)
+        model(keras.ops.zeros((1, *model.inputs[0].shape[1:])))  # its export wants a model that has been called
+        model.export(path, format="onnx", verbose=False)
         return path.read_bytes()
 
 
