@@ -29,7 +29,7 @@ from deep5.core.files import write_atomically
 from deep5.core.python_child import ask, keep, run_function
 from real_exports import EXPORTS, export
 from real_page import PAGE, counted, page
-from real_trials import original, trial
+from real_trials import PARTS, original, trial
 from real_wheels import File, Wheel, cached, delete_unlisted, read_list, unpacked, wheel_folder
 
 BACK_ENDS = ("reference", "pytorch", "onnxruntime", "openvino", "tensorflow", "jax")
@@ -92,6 +92,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="packages or parts of names of files, separated by commas")
     parser.add_argument("--backends", default=",".join(BACK_ENDS), help="names, separated by commas")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for a file on a back-end (default: 240)")
+    parser.add_argument("--last", default=PARTS[-1], choices=PARTS, help="the last part to run (default: steps)")
     parser.add_argument("--jobs", type=int, default=1, help="files at a time (default: 1)")
     parser.add_argument("--page", default=str(PAGE), help="the page to write; empty: none")
     return parser.parse_args(words)
@@ -105,7 +106,7 @@ def _cases(wheels: Sequence[Wheel], only: str, folder: Path, work: Path) -> Iter
 
     exporters = [wheel for wheel in wheels if not wheel.files]
     for wheel in wheels:
-        names = {file.path: f"{wheel.package}, {file.name}" for file in wheel.files}
+        names = {file.path: wheel.name(file) for file in wheel.files}
         if not any(chosen(name) for name in names.values()):
             continue
         try:
@@ -171,7 +172,7 @@ def _run(case: Case, back_ends: Sequence[str], options: argparse.Namespace) -> d
         found: dict[str, Any] = json.loads(answer.read_text()) if answer.is_file() else {}
         fault = ended.fault()
         if fault is not None:
-            part = next((part for part in ("forward", "backward", "steps") if part not in found), "steps")
+            part = next((part for part in PARTS if part not in found), "steps")
             found[part if name != "original" else "plain"] = f"fails: {fault}"
         return found
 
@@ -179,7 +180,7 @@ def _run(case: Case, back_ends: Sequence[str], options: argparse.Namespace) -> d
     result["original"] = found
     if found.get("plain") == "works":
         for name in back_ends:
-            result["back_ends"][name] = child(trial, name, str(case.path), str(folder), name)
+            result["back_ends"][name] = child(trial, name, str(case.path), str(folder), name, options.last)
     shutil.rmtree(folder)
     click.echo(f"{case.name}: {_summary(result)}")
     return result
@@ -187,10 +188,7 @@ def _run(case: Case, back_ends: Sequence[str], options: argparse.Namespace) -> d
 
 def _summary(result: dict[str, Any]) -> str:
     found = {"original": {key: result["original"].get(key) for key in ("import", "inputs", "plain")}}
-    found |= {
-        name: {key: each.get(key) for key in ("forward", "backward", "steps")}
-        for name, each in result["back_ends"].items()
-    }
+    found |= {name: {key: each.get(key) for key in PARTS} for name, each in result["back_ends"].items()}
     return json.dumps(found)
 
 

@@ -43,11 +43,6 @@ class File:
     sizes: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """The last part of its path."""
-        return self.path.rpartition("/")[2]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
@@ -72,6 +67,12 @@ class Wheel:
     license: str
     topic: str
     files: tuple[File, ...]
+
+    def name(self, file: File) -> str:
+        """Package and name of one of its files; with the folder where two files have one name."""
+        last = [each.path.rpartition("/")[2] for each in self.files]
+        parts = file.path.split("/")
+        return f"{self.package}, {'/'.join(parts[-2:]) if last.count(parts[-1]) > 1 else parts[-1]}"
 
 
 def read_list(path: Path = LIST) -> tuple[Wheel, ...]:

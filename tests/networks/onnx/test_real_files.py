@@ -124,7 +124,7 @@ def ran(path: Path, folder: Path, *back_ends: str) -> dict[str, Any]:
     original(str(path), str(folder), {"n": 2}, {}, silent)
     found = {"original": json.loads((folder / "original.json").read_text())}
     for name in back_ends:
-        trial(str(path), str(folder), name, silent)
+        trial(str(path), str(folder), name, "steps", silent)
         found[name] = json.loads((folder / f"{name}.json").read_text())
     return found
 
@@ -149,17 +149,17 @@ def test_wrong_outputs_gradients_and_losses_are_found(
     with np.load(tmp_path / real_trials.GRADIENTS) as stored:
         kept = dict(stored)
     np.savez(tmp_path / real_trials.GRADIENTS, **kept | {"of:b": 1.01 * kept["of:b"]})
-    trial(str(file), str(tmp_path), "onnxruntime", silent)
+    trial(str(file), str(tmp_path), "onnxruntime", "steps", silent)
     found = json.loads((tmp_path / "onnxruntime.json").read_text())
     assert found["backward"].startswith("wrong: the gradient of b differs by")
     np.savez(tmp_path / real_trials.GRADIENTS, **kept)
     (tmp_path / "losses.json").write_text("[1, 1, 1]")
-    trial(str(file), str(tmp_path), "onnxruntime", silent)
+    trial(str(file), str(tmp_path), "onnxruntime", "steps", silent)
     assert json.loads((tmp_path / "onnxruntime.json").read_text())["steps"].startswith("wrong: the losses are [")
     with np.load(tmp_path / real_trials.EXPECTED) as stored:
         values = dict(stored)
     np.savez(tmp_path / real_trials.EXPECTED, **values | {"out:y": values["out:y"] + np.float32(1e-3)})
-    trial(str(file), str(tmp_path), "onnxruntime", silent)
+    trial(str(file), str(tmp_path), "onnxruntime", "steps", silent)
     assert json.loads((tmp_path / "onnxruntime.json").read_text())["forward"].startswith("wrong: y differs by 0.001")
 
 
@@ -191,7 +191,7 @@ def result(forward: str, operators: dict[str, int], **parts: Any) -> dict[str, A
 
 def test_the_page_counts_what_the_element_types_allow() -> None:
     results = {
-        "a": result("works", {"Add": 1}, backward="works", backward_s=0.25, steps="works"),
+        "a": result("works", {"Add": 1}, backward="works", gradient_s=0.25, steps="works"),
         "b": result("refused: no QLinearAdd", {"com.microsoft:QLinearAdd": 1}),
         "c": result("wrong: y differs", {"Add": 1}),
         "d": {**result("works", {}), "original": {"import": "fails: no", "operators": {}}, "back_ends": {}},
