@@ -1,0 +1,83 @@
+"""Patterns of the files that `tests/real_files.py` runs, cut down: on every back-end as in plain ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import deep5 as d5
+from original import BACK_ENDS, compared, declared, graph_model
+
+DRAW = np.random.default_rng(10)
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return DRAW.standard_normal(shape).astype(np.float32)
+
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "Conv": {"strides": [2, 3]},
+    "MaxPool": {"strides": [2, 2], "kernel_shape": [3, 2]},
+    "AveragePool": {"strides": [3, 2], "kernel_shape": [2, 3]},
+}
+
+
+@pytest.mark.parametrize("framework", [name for name in BACK_ENDS if name != "openvino"])
+@pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("operator", WINDOWS)
+def test_same_padding_of_unknown_sizes(operator: str, pad: str, framework: str) -> None:
+    # As Paddle's exporter writes a text detector, which accepts images of any size.
+    inputs, initial = (["x", "w"], {"w": drawn(4, 3, 3, 2)}) if operator == "Conv" else (["x"], {})
+    node = helper.make_node(operator, inputs, ["y"], auto_pad=pad, **WINDOWS[operator])
+    model = graph_model([node], [declared("x", ["n", 3, "h", "w"])], [declared("y", None)], initial)
+    feeds = [{"x": drawn(2, 3, *size)} for size in ((7, 8), (6, 5), (2, 3))]
+    compared(d5.Network.from_onnx(model), model, framework, *feeds)
+
+
+def squeezed(extent: int | str) -> onnx.ModelProto:
+    """As torch.jit writes `if x.shape[2] == 1: x = x.squeeze(2)`, before an operator that accepts any rank."""
+    then = helper.make_graph([helper.make_node("Squeeze", ["h", "two"], ["a"])], "t", [], [declared("a", None)])
+    other = helper.make_graph([helper.make_node("Identity", ["h"], ["b"])], "e", [], [declared("b", None)])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"]),
+        helper.make_node("Shape", ["h"], ["sizes"], start=2, end=3),
+        helper.make_node("Equal", ["sizes", "one"], ["same"]),
+        helper.make_node("If", ["same"], ["q"], then_branch=then, else_branch=other),
+        helper.make_node("Gather", ["q", "zero"], ["g"], axis=0),
+        helper.make_node("Mul", ["g", "w"], ["y"]),
+    ]
+    initial = {"one": np.array([1]), "two": np.array([2]), "zero": np.array(0), "w": drawn(4)}
+    initial = initial if extent == 1 else {**initial, "w": drawn(4, 1)}
+    return graph_model(nodes, [declared("x", ["n", 4, extent])], [declared("y", None)], initial)
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+@pytest.mark.parametrize("extent", [1, 3])
+def test_a_branch_that_known_sizes_decide(extent: int, framework: str) -> None:
+    model = squeezed(extent)
+    network = d5.Network.from_onnx(model)
+    assert "If" not in {node.op_type for node in network.nodes}
+    assert len(network.outputs["y"].shape) == (1 if extent == 1 else 2)
+    compared(network, model, framework, {"x": drawn(2, 4, extent)})
+
+
+def test_a_branch_that_only_a_run_decides_stays() -> None:
+    model = squeezed("t")
+    network = d5.Network.from_onnx(model)
+    assert "If" in {node.op_type for node in network.nodes}
+    compared(network, model, "reference", {"x": drawn(2, 4, 3)}, {"x": drawn(2, 4, 5)})
+
+
+def test_a_branch_that_a_caller_may_feed_stays() -> None:
+    model = squeezed(1)
+    condition = next(node for node in model.graph.node if node.op_type == "If").input
+    condition[0] = "c"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([True]), "c"))
+    model.graph.input.append(declared("c", [1], onnx.TensorProto.BOOL))
+    network = d5.Network.from_onnx(model)
+    assert "If" in {node.op_type for node in network.nodes}
+    assert list(network.default_specs) == ["c"]
