@@ -19,7 +19,8 @@ This page shows what every back-end does with ONNX files that packages ship and 
 this page; `--only NAME` runs the files of one package, `--backends pytorch,jax` some back-ends. No file is left out
 because it fails.
 
-Each pair of a file and a back-end runs in its own process, on one thread, with random inputs:
+Each back-end runs the files in a process of one thread, with random inputs; a file that ends the process, or takes
+longer than four minutes, fails:
 
 - forward: all outputs, compared with plain ONNX Runtime without optimizations, on the file as it is. Allowed are 1e-4
   of an output's largest value, 1e-6, and 16 times what one rounding of all weights and float inputs changes in plain

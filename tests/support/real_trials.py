@@ -1,7 +1,7 @@
 """One ONNX file on one back-end: forward, backward and three steps, compared with plain ONNX Runtime.
 
-Each function runs in its own process and writes what it knows after every part, so that a part that hangs or
-crashes takes nothing from the parts before it.
+What is known is written after every part, so that a part that hangs or ends the process takes nothing from the parts
+before it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,24 @@ from deep5.core.seeds import generator
 from deep5.networks.analysis.extents import batch_extents, chosen_extents
 from deep5.networks.random_feed import random_feed
 
-__all__ = ["EXPECTED", "GRADIENTS", "PARTS", "WORKS", "described", "original", "trial", "with_loss"]
+__all__ = [
+    "EXPECTED",
+    "GRADIENTS",
+    "NEXT",
+    "PARTS",
+    "WORKS",
+    "described",
+    "done",
+    "original",
+    "originals",
+    "trial",
+    "trials",
+    "with_loss",
+]
 
+NEXT = "the next file"
+"""Reported before each file, which has the whole time limit."""
+MODEL = "model.onnx"
 EXPECTED, GRADIENTS = "expected.npz", "gradients.npz"
 """Files of the values to compare with, beside the results."""
 PARTS = ("forward", "backward", "steps")
@@ -41,6 +57,39 @@ _OF_GRADIENT, _OF_ALL = 1e-3, 1e-5
 _NOISES, _STEPS, _RATE = 3, 3, 0.01
 _ROUNDING = float(np.finfo(np.float32).eps)
 _LONGEST, _SETTING = 600, 8
+
+
+def originals(jobs: Sequence[tuple[str, Mapping[str, int], Mapping[str, Any]]], report: Report) -> None:
+    """Run `original` for files, each with the folder that it is in, sizes and values.
+
+    Args:
+        jobs: The files.
+        report: Reports `NEXT` before each.
+    """
+    for folder, sizes, values in jobs:
+        report(NEXT)
+        original(str(Path(folder, MODEL)), folder, sizes, values, report)
+        done(Path(folder), "original").touch()
+
+
+def trials(jobs: Sequence[tuple[str]], framework: str, last: str, report: Report) -> None:
+    """Run `trial` for files, each in a folder of `originals`.
+
+    Args:
+        jobs: The folders.
+        framework: Name of the back-end.
+        last: The last part to run.
+        report: Reports `NEXT` before each.
+    """
+    for (folder,) in jobs:
+        report(NEXT)
+        trial(str(Path(folder, MODEL)), folder, framework, last, report)
+        done(Path(folder), framework).touch()
+
+
+def done(folder: Path, name: str) -> Path:
+    """The file that is there when `originals`, or a back-end, has finished a folder."""
+    return folder / f".{name.replace(':', '-')}.done"
 
 
 def original(path: str, folder: str, sizes: Mapping[str, int], values: Mapping[str, Any], report: Report) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import UsageError
 
-__all__ = ["LIST", "File", "Wheel", "cached", "delete_unlisted", "read_list", "unpacked", "wheel_folder"]
+__all__ = ["LIST", "File", "Wheel", "cached", "delete_unlisted", "read_list", "unpack", "wheel_folder"]
 
 LIST = Path(__file__).parents[1] / "real_files.json"
 """The list: one entry per wheel."""
@@ -128,29 +129,24 @@ def delete_unlisted(wheels: Iterable[Wheel], folder: Path) -> list[Path]:
     return gone
 
 
-def unpacked(path: Path, wheel: Wheel, folder: Path) -> Iterator[tuple[File, Path]]:
-    """Write the listed files of a wheel into a folder.
+def unpack(path: Path, wheel: Wheel, file: File, target: Path) -> None:
+    """Write a listed file of a wheel.
 
     Args:
         path: The wheel.
         wheel: Its entry.
-        folder: The folder.
-
-    Yields:
-        Each file, and where it is.
+        file: The file.
+        target: Where to write it; the folder is made.
 
     Raises:
-        UsageError: The wheel does not contain a listed file.
+        UsageError: The wheel does not contain the file.
     """
+    target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path) as archive:
-        for number, file in enumerate(wheel.files):
-            if file.path not in archive.namelist():
-                raise UsageError(f"{wheel.wheel} contains no {file.path}; remedy: correct the list")
-            target = folder / f"{wheel.package}-{number}.onnx"
-            with archive.open(file.path) as source, target.open("wb") as sink:
-                while block := source.read(_BLOCK):
-                    sink.write(block)
-            yield file, target
+        if file.path not in archive.namelist():
+            raise UsageError(f"{wheel.wheel} contains no {file.path}; remedy: correct the list")
+        with archive.open(file.path) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, _BLOCK)
 
 
 def _by_pip(wheel: Wheel, folder: Path) -> None:

@@ -276,23 +276,3 @@ def test_a_rank_that_a_reader_requires_survives_an_edit() -> None:
     edited = network.replace_node("Equal", "GreaterOrEqual")  # forgets the shapes of what follows
     assert edited.outputs["y"].shape[1] == network.outputs["y"].shape[1] == 2
     assert len(edited.outputs["y"].shape) == 3
-
-
-@pytest.mark.parametrize("framework", [name for name in BACK_ENDS if name != "openvino"])
-def test_an_initial_state_whose_rank_an_if_hides(framework: str) -> None:
-    """As torch.jit writes `unsqueeze if there is no batch` before an LSTM, which accepts states of rank 3 only."""
-    then = helper.make_graph([helper.make_node("Unsqueeze", ["h", "one"], ["a"])], "t", [], [declared("a", None)])
-    other = helper.make_graph([helper.make_node("Identity", ["h"], ["b"])], "e", [], [declared("b", None)])
-    nodes = [
-        helper.make_node("If", ["is_one"], ["state"], then_branch=then, else_branch=other),
-        helper.make_node("Unsqueeze", ["state", "zero"], ["s"]),
-        helper.make_node("LSTM", ["x", "w", "r", "", "", "s", "s"], ["", "y"], hidden_size=4),
-    ]
-    initial = {"one": np.array([1]), "zero": np.array([0]), "w": drawn(1, 16, 3), "r": drawn(1, 16, 4)}
-    inputs = [declared("x", [5, 2, 3]), declared("h", [2, 4]), declared("is_one", [], TensorProto.BOOL)]
-    model = graph_model(nodes, inputs, [declared("y", [1, 2, 4])], initial)
-    network = d5.Network.from_onnx(model)
-    (lstm,) = (node for node in network.nodes if node.op_type == "LSTM")
-    assert lstm.inputs[5] is not None
-    assert len(lstm.inputs[5].shape or ()) == 3
-    compared(network, model, framework, {"x": drawn(5, 2, 3), "h": drawn(2, 4), "is_one": np.array(False)})

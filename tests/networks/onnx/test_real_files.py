@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ import pytest
 from onnx import helper
 
 import deep5 as d5
+import real_run
 import real_trials
 from deep5.core.errors import UsageError
 from original import declared, graph_model
 from real_exports import EXPORTS
 from real_page import counted, page
 from real_trials import original, trial, with_loss
-from real_wheels import File, Wheel, cached, delete_unlisted, read_list, unpacked
+from real_wheels import File, Wheel, cached, delete_unlisted, read_list, unpack
 
 DRAW = np.random.default_rng(0)
 WEIGHTS = {"w": DRAW.standard_normal((4, 3)).astype(np.float32), "b": DRAW.standard_normal(3).astype(np.float32)}
@@ -101,7 +102,7 @@ def test_what_is_no_longer_listed_is_deleted(listed: tuple[Wheel, Path], tmp_pat
 def test_a_wheel_without_a_listed_file(listed: tuple[Wheel, Path], tmp_path: Path) -> None:
     wheel, path = listed
     with pytest.raises(UsageError, match=r"contains no other\.onnx"):
-        list(unpacked(path, replace(wheel, files=(File(path="other.onnx"),)), tmp_path))
+        unpack(path, wheel, File(path="other.onnx"), tmp_path / "a.onnx")
 
 
 def test_the_list_names_a_dozen_packages_fixed_by_hash() -> None:
@@ -131,7 +132,8 @@ def ran(path: Path, folder: Path, *back_ends: str) -> dict[str, Any]:
 
 def test_a_file_that_works(listed: tuple[Wheel, Path], tmp_path: Path) -> None:
     wheel, path = listed
-    ((_, file),) = unpacked(path, wheel, tmp_path)
+    file = tmp_path / "model.onnx"
+    unpack(path, wheel, wheel.files[0], file)
     found = ran(file, tmp_path, "reference", "onnxruntime")
     assert found["original"]["operators"] == {"ArgMax": 1, "Gemm": 1, "Tanh": 1}
     assert [found["original"][part] for part in ("import", "inputs", "plain")] == ["works"] * 3
@@ -144,7 +146,8 @@ def test_wrong_outputs_gradients_and_losses_are_found(
     listed: tuple[Wheel, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel, path = listed
-    ((_, file),) = unpacked(path, wheel, tmp_path)
+    file = tmp_path / "model.onnx"
+    unpack(path, wheel, wheel.files[0], file)
     ran(file, tmp_path, "reference")
     with np.load(tmp_path / real_trials.GRADIENTS) as stored:
         kept = dict(stored)
@@ -178,6 +181,47 @@ def test_the_loss_is_the_mean_of_squares_of_all_float_outputs() -> None:
     outputs = d5.framework("reference").executor(network).inference({"x": x})
     y = np.tanh(x @ WEIGHTS["w"] + WEIGHTS["b"])
     np.testing.assert_allclose(d5.to_numpy(outputs["loss:all"]), np.mean(y * y), rtol=1e-6)
+
+
+# The command
+
+
+@pytest.fixture
+def command(listed: tuple[Wheel, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Arguments with which the command runs the small wheel only, from its own cache."""
+    wheel, path = listed
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
+    folder = real_run.wheel_folder()
+    folder.mkdir(parents=True)
+    (folder / wheel.wheel).write_bytes(path.read_bytes())
+    monkeypatch.setattr(real_run, "read_list", lambda: (wheel,))
+    return ["--only", "little", "--page", str(tmp_path / "page.md"), "--work", str(tmp_path / "work")]
+
+
+def test_the_command_writes_the_page(command: list[str], tmp_path: Path) -> None:
+    assert real_run.main([*command, "--backends", "reference"]) == 0
+    text = (tmp_path / "page.md").read_text()
+    assert "| little, model.onnx | nothing | MIT |" in text
+    assert "| forward | 1 | 1 (100.0 %) |" in text
+
+
+def test_a_file_that_ends_the_process_fails_and_the_others_run(command: list[str], tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    options = real_run.parsed(command, "")
+    real_run.run_jobs(ends_at_b, [[str(folder)] for folder in folders], "jax", "", options)
+    assert [real_trials.done(folder, "jax").exists() for folder in folders] == [True, False, True]
+    (found,) = (json.loads((folder / "jax.json").read_text()) for folder in folders if folder.name == "b")
+    assert found == {"forward": "fails: exited with status 7 in the next file"}
+
+
+def ends_at_b(jobs: list[list[str]], report: Any) -> None:
+    for (folder,) in jobs:
+        report(real_trials.NEXT)
+        if folder.endswith("b"):
+            os._exit(7)
+        real_trials.done(Path(folder), "jax").touch()
 
 
 # The page

@@ -81,3 +81,41 @@ def test_a_branch_that_a_caller_may_feed_stays() -> None:
     network = d5.Network.from_onnx(model)
     assert "If" in {node.op_type for node in network.nodes}
     assert list(network.default_specs) == ["c"]
+
+
+def hidden_lstm() -> onnx.ModelProto:
+    """An LSTM of one step, whose sequence and states hide their ranks and sizes behind an If each."""
+    nodes = []
+    for number, name in enumerate(("x", "h")):
+        then = helper.make_graph([helper.make_node("Unsqueeze", [name, "zero"], ["a"])], "t", [], [declared("a", None)])
+        other = helper.make_graph([helper.make_node("Identity", [name], ["b"])], "e", [], [declared("b", None)])
+        nodes.append(helper.make_node("If", ["many"], [f"q{number}"], then_branch=then, else_branch=other))
+        nodes.append(helper.make_node("Unsqueeze", [f"q{number}", "zero"], [f"s{number}"]))
+    nodes.append(helper.make_node("LSTM", ["s0", "w", "r", "", "", "s1", "s1"], ["", "y"], hidden_size=4))
+    initial = {"zero": np.array([0]), "w": drawn(1, 16, 3), "r": drawn(1, 16, 4)}
+    inputs = [declared("x", [2, 3]), declared("h", [2, 4]), declared("many", [], onnx.TensorProto.BOOL)]
+    return graph_model(nodes, inputs, [declared("y", [1, 2, 4])], initial)
+
+
+@pytest.mark.parametrize("framework", [name for name in BACK_ENDS if name != "openvino"])
+def test_a_recurrent_layer_whose_ranks_an_if_hides(framework: str) -> None:
+    # As torch.jit writes an LSTM cell, which accepts inputs with and without a batch.
+    model = hidden_lstm()
+    feed = {"x": drawn(2, 3), "h": drawn(2, 4), "many": np.array(False)}
+    compared(d5.Network.from_onnx(model), model, framework, feed)
+
+
+@pytest.mark.parametrize("framework", ["onnxruntime", "pytorch"])
+def test_its_gradients_are_those_of_the_reference(framework: str) -> None:
+    network = d5.Network.from_onnx(hidden_lstm()).add_node("ReduceMean", ["y"], ["loss"], keepdims=0)
+    network = network.with_outputs(["y", "loss"])
+    feed = {"x": drawn(2, 3), "h": drawn(2, 4), "many": np.array(False)}
+    found = []
+    for name in ("reference", framework):
+        executor = d5.framework(name).executor(network)
+        executor.inference_and_backprop(feed)
+        found.append({key: d5.to_numpy(value) for key, value in executor.gradients().items()})
+    assert set(found[0]) == {"w", "r"}
+    for key, value in found[0].items():
+        assert np.abs(value).max() > 0
+        np.testing.assert_allclose(found[1][key], value, rtol=1e-4, atol=1e-6)
