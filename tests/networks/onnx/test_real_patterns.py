@@ -143,3 +143,23 @@ def test_gradients_through_branches_of_two_ranks(framework: str) -> None:
         found.append({key: d5.to_numpy(value) for key, value in executor.gradients().items()})
     for key in ("s", "w"):
         np.testing.assert_allclose(found[1][key], found[0][key], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", ["reference", "onnxruntime"])
+@pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_gradients_with_same_padding_of_unknown_sizes(pad: str, framework: str) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], auto_pad=pad, strides=[2, 1], dilations=[1, 2]),
+        helper.make_node("MaxPool", ["c"], ["m"], auto_pad=pad, kernel_shape=[2, 3], strides=[1, 2]),
+        helper.make_node("Mul", ["m", "m"], ["y"]),
+        helper.make_node("ReduceMean", ["y"], ["loss"], keepdims=0),
+    ]
+    outputs = [declared("y", None), declared("loss", None)]
+    model = graph_model(nodes, [declared("x", [2, 3, "h", "v"])], outputs, {"w": drawn(4, 3, 3, 2)})
+    network, feed = d5.Network.from_onnx(model), {"x": drawn(2, 3, 7, 6)}
+    wanted = d5.framework("pytorch").executor(network)
+    found = d5.framework(framework).executor(network)
+    for executor in (wanted, found):
+        executor.inference_and_backprop(feed, wrt=["x", "w"])
+    for name, value in wanted.gradients().items():
+        np.testing.assert_allclose(found.gradients()[name], d5.to_numpy(value), rtol=1e-4, atol=1e-6)
