@@ -69,7 +69,7 @@ def _pad_before(graph: ir.Graph, node: ir.Node) -> None:
         return tape.op(op_type, list(inputs))
 
     extents, strides, one = tape.op("Shape", [x], {"start": 2}), constant(*window.strides), constant(1)
-    # ceil(extent / stride) windows; the last one begins at `last`.
+    # ceil(size / stride) windows; the last one begins at `last`.
     last = op("Mul", op("Div", op("Sub", extents, one), strides), strides)
     total = op("Max", op("Sub", op("Add", last, constant(*window.spans(kernel))), extents), constant(0))
     half = op("Div", total, constant(2))

@@ -30,7 +30,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("operator", WINDOWS)
 def test_same_padding_of_unknown_sizes(operator: str, pad: str, framework: str) -> None:
-    # As Paddle's exporter writes a text detector, which accepts images of any size.
+    # As Paddle's exporter writes a detector of text, which accepts images of any size.
     inputs, initial = (["x", "w"], {"w": drawn(4, 3, 3, 2)}) if operator == "Conv" else (["x"], {})
     node = helper.make_node(operator, inputs, ["y"], auto_pad=pad, **WINDOWS[operator])
     model = graph_model([node], [declared("x", ["n", 3, "h", "w"])], [declared("y", None)], initial)
@@ -83,7 +83,7 @@ def test_a_branch_that_a_caller_may_feed_stays() -> None:
 
 
 def hidden_lstm() -> onnx.ModelProto:
-    """An LSTM of one step, whose sequence and states hide their ranks and sizes behind an If each."""
+    """An LSTM of one step, whose sequence and states come from an If each, which hides their ranks and sizes."""
     nodes = []
     for number, name in enumerate(("x", "h")):
         then = helper.make_graph([helper.make_node("Unsqueeze", [name, "zero"], ["a"])], "t", [], [declared("a", None)])
