@@ -11,7 +11,7 @@ import resource
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -165,12 +165,12 @@ def trial(path: str, folder: str, framework: str, last: str, report: Report) -> 
     made: list[Any] = []
 
     def backward() -> str | None:
-        start = perf_counter()
+        start = process_time()
         executor = back_end.executor(loss, device="cpu")
         made.append(executor)
         executor.inference_and_backprop(feed, loss="loss:all")
         executor.synchronize()
-        found.add(gradient_s=round(perf_counter() - start, 3))
+        found.add(gradient_s=round(process_time() - start, 3))
         own = {name: d5.to_numpy(value) for name, value in executor.gradients().items()}
         return _same_gradients(own, Path(folder, GRADIENTS), lambda: _gradient_noise(executor, feed, own))
 
@@ -231,8 +231,8 @@ class _Found:
         self._path.write_text(json.dumps(self._known))
 
     def part(self, name: str, run: Callable[[], Any], *, checks: bool = False) -> Any:
-        """Run a part, and note its outcome and duration; with `checks` it returns what is wrong, or None."""
-        start = perf_counter()
+        """Run a part, and note its outcome and the processor time; with `checks` it returns what is wrong, or None."""
+        start = process_time()
         try:
             result = run()
             outcome = WORKS if not checks or result is None else f"wrong: {result}"
@@ -243,7 +243,7 @@ class _Found:
         except Exception as error:  # every other exception is a fault of deep5 or of the framework
             kind = "" if isinstance(error, Deep5Error) else f"{type(error).__name__}: "
             result, outcome = None, f"fails: {kind}{error}"
-        seconds = perf_counter() - start
+        seconds = process_time() - start
         self.add(**{name: " ".join(outcome.split())[:_LONGEST], f"{name}_s": round(seconds, 3)})
         return (True if outcome == WORKS else None) if checks else result
 
