@@ -244,6 +244,7 @@ class _Found:
             kind = "" if isinstance(error, Deep5Error) else f"{type(error).__name__}: "
             result, outcome = None, f"fails: {kind}{error}"
         seconds = process_time() - start
+        outcome = outcome.replace(f"{self._path.parent}/", "")
         self.add(**{name: " ".join(outcome.split())[:_LONGEST], f"{name}_s": round(seconds, 3)})
         return (True if outcome == WORKS else None) if checks else result
 
