@@ -87,7 +87,7 @@ def page(results: Results, back_ends: Sequence[str]) -> str:
         "## Outcomes",
         "",
         "`f`: seconds until the first forward pass is done, `g`: until the first gradient, each with what the back-end",
-        "compiles for it, without the start of the framework. It is processor time, which other load does not lengthen.",
+        "compiles for it, without the start of the framework. It is processor time, which other load does not change.",
         "",
         f"| file | {' | '.join(back_ends)} |",
         "|---|" + "---|" * len(back_ends),
