@@ -292,6 +292,8 @@ def _with_remedy(refused: str) -> str:
 
 def _wrong(node: ir.Node) -> str | None:
     """Why a node would give other values than ONNX's; else None."""
+    if node.domain == "ai.onnx.ml":
+        return "OpenVINO has no operators of the domain 'ai.onnx.ml'; allowed: ONNX's own, and registered ones"
     if substitute(node) is None and (refused := misread(node)) is not None:
         return refused
     for value in (*node.inputs, *node.outputs):

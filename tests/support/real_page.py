@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PAGE", "counted", "page", "writes_own_types"]
+__all__ = ["PAGE", "counted", "is_beyond_engine", "page"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "real_files.md"
 
@@ -33,27 +34,27 @@ longer than four minutes, fails:
 A pair *works*, is *refused* with the reason and a remedy, is *wrong*, or *fails*.
 """
 _SHORT = {"works": "works", "refused": "refused", "wrong": "**wrong**", "fails": "**fails**"}
-_OWN_DOMAINS = ("com.microsoft:", "com.ms.internal.nhwc:")
+_BEYOND = re.compile(
+    r"com\.microsoft|ai\.onnx\.ml|OpenVINO (?:adds inexactly|compares and divides in float32|computes inexactly"
+    r"|counts in 32 bits|casts to \w+ by 32 bits|computes (?:DOUBLE|FLOAT16|BFLOAT16) in float32)"
+)
 _MOST_OPERATORS = 8
 
 
 def counted(results: Results, back_ends: Sequence[str], part: str = "forward") -> dict[str, int]:
-    """How many pairs of a file and a back-end have each outcome; `types`: excluded by the engine's element types."""
+    """How many pairs of a file and a back-end have each outcome; `types`: excluded by what the engine computes with."""
     counts = dict.fromkeys(("works", "refused", "wrong", "fails", "types", "none"), 0)
     for result in results.values():
         for name in back_ends:
             outcome = _outcome(result, name, part)
-            kind = outcome.partition(":")[0]
-            if kind == "refused" and writes_own_types(result, name):
-                kind = "types"
+            kind = "types" if is_beyond_engine(outcome) else outcome.partition(":")[0]
             counts[kind if kind in counts else "none"] += 1
     return counts
 
 
-def writes_own_types(result: Mapping[str, Any], back_end: str) -> bool:
-    """Whether a file computes in ONNX Runtime's own quantized operators, which no other engine has."""
-    operators = result["original"].get("operators", {})
-    return back_end != "onnxruntime" and any(name.startswith(_OWN_DOMAINS) for name in operators)
+def is_beyond_engine(outcome: str) -> bool:
+    """Whether a refusal is for element types, or domains of operators, that the engine does not compute with."""
+    return outcome.startswith("refused: ") and _BEYOND.search(outcome) is not None
 
 
 def page(results: Results, back_ends: Sequence[str]) -> str:
@@ -75,8 +76,10 @@ def page(results: Results, back_ends: Sequence[str]) -> str:
         )
     lines += [
         "",
-        "Not counted are files in ONNX Runtime's own quantized operators (`com.microsoft`) on other engines, which",
-        "refuse them by name, and backward passes of files without a float output or a trained parameter.",
+        "Not counted are pairs that the engine's element types and domains exclude, each refused by name: 8-bit",
+        "numbers, long integers and float64 on OpenVINO, ONNX Runtime's own quantized operators (`com.microsoft`) on",
+        "other engines, and classical machine learning (`ai.onnx.ml`), which only ONNX Runtime and the reference",
+        "compute; and backward passes of files without a float output or a trained parameter.",
         "",
         "## Files",
         "",
