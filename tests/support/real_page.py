@@ -38,7 +38,9 @@ _BEYOND = re.compile(
     r"com\.microsoft|ai\.onnx\.ml|OpenVINO (?:adds inexactly|compares and divides in float32|computes inexactly"
     r"|counts in 32 bits|casts to \w+ by 32 bits|computes (?:DOUBLE|FLOAT16|BFLOAT16) in float32)"
 )
-_MOST_OPERATORS = 8
+_NODES = re.compile(r"^(\w+: )\w+ cannot run this network: (?:\S+ \(\w+\)(?: in it| inside it)?: )+")
+_NEXT_NODE = re.compile(r" \S+ \(\w+\)(?: in it| inside it)?: ")
+_MOST_OPERATORS, _MOST_NAMES, _LONGEST = 8, 6, 320
 
 
 def counted(results: Results, back_ends: Sequence[str], part: str = "forward") -> dict[str, int]:
@@ -77,7 +79,7 @@ def page(results: Results, back_ends: Sequence[str]) -> str:
     lines += [
         "",
         "Not counted are pairs that the engine's element types and domains exclude, each refused by name: 8-bit",
-        "numbers, long integers and float64 on OpenVINO, ONNX Runtime's own quantized operators (`com.microsoft`) on",
+        "numbers, large integers and float64 on OpenVINO, ONNX Runtime's own quantized operators (`com.microsoft`) on",
         "other engines, and classical machine learning (`ai.onnx.ml`), which only ONNX Runtime and the reference",
         "compute; and backward passes of files without a float output or a trained parameter.",
         "",
@@ -147,16 +149,27 @@ def _outcome(result: Mapping[str, Any], back_end: str, part: str) -> str:
 
 
 def _messages(results: Results, back_ends: Sequence[str]) -> list[str]:
-    """Each message once, with the files and back-ends that it is for."""
-    found: dict[str, list[str]] = {}
+    """Each reason once, with the back-end, the part and the files that it is for."""
+    found: dict[str, dict[str, list[str]]] = {}
     for name, result in results.items():
         for back_end in back_ends:
             for part in ("forward", "backward", "steps"):
                 outcome = _outcome(result, back_end, part)
                 if outcome.partition(":")[0] in _SHORT and outcome != "works":
-                    found.setdefault(outcome, []).append(f"{name} ({back_end}, {part})")
+                    found.setdefault(_reason(outcome), {}).setdefault(f"{back_end}, {part}", []).append(name)
     lines = []
-    for message, where in found.items():
-        more = f", and {len(where) - 3} more" if len(where) > 3 else ""
-        lines += [f"- {', '.join(where[:3])}{more}:", f"  `{message.replace('`', chr(39))}`"]
+    for reason, places in sorted(found.items()):
+        where = (f"{place}: {_named(names)}" for place, names in places.items())
+        lines += [f"- `{reason.replace('`', chr(39))}`", *(f"  - {each}" for each in where)]
     return lines or ["None."]
+
+
+def _reason(outcome: str) -> str:
+    """The first reason of an outcome, without the names of nodes before it."""
+    reason = _NODES.sub(r"\1", outcome)
+    return _NEXT_NODE.split(reason)[0][:_LONGEST].strip()
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return "; ".join(names[:_MOST_NAMES]) + more

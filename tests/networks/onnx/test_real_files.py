@@ -236,7 +236,10 @@ def result(forward: str, operators: dict[str, int], **parts: Any) -> dict[str, A
 def test_the_page_counts_what_the_element_types_allow() -> None:
     results = {
         "a": result("works", {"Add": 1}, backward="works", gradient_s=0.25, steps="works"),
-        "b": result("refused: no operators of the domain 'com.microsoft'", {"com.microsoft:QLinearAdd": 1}),
+        "b": result(
+            "refused: jax cannot run this network: q (Q): no domain 'com.microsoft' r (R): no",
+            {"com.microsoft:QLinearAdd": 1},
+        ),
         "c": result("wrong: y differs", {"Add": 1}),
         "d": {**result("works", {}), "original": {"import": "fails: no", "operators": {}}, "back_ends": {}},
     }
@@ -244,4 +247,5 @@ def test_the_page_counts_what_the_element_types_allow() -> None:
     text = page(results, ["jax"])
     assert "| forward | 3 | 1 (33.3 %) | 0 | 1 | 1 | 1 |" in text
     assert "| a | works; f 0.5, g 0.25 |" in text
-    assert "- c (jax, forward):\n  `wrong: y differs`" in text
+    assert "- `refused: no domain 'com.microsoft'`\n  - jax, forward: b\n" in text
+    assert "- `wrong: y differs`\n  - jax, forward: c\n" in text
