@@ -135,7 +135,7 @@ def _loop(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         *((each.part, front.op("Gather", each.whole, index)) for each in way.given),
     ):
         _declare(new, value)
-        value.replace_all_uses_with(new)
+        value.replace_all_uses_with(new, replace_graph_outputs=True)  # a state may leave the body as it came
     copy.inputs.clear()
     copy.inputs.extend([done, again, *way.inputs])
     copy.outputs.clear()

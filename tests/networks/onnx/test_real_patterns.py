@@ -163,3 +163,34 @@ def test_gradients_with_same_padding_of_unknown_sizes(pad: str, framework: str) 
         executor.inference_and_backprop(feed, wrt=["x", "w"])
     for name, value in wanted.gradients().items():
         np.testing.assert_allclose(found.gradients()[name], d5.to_numpy(value), rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_a_loop_that_passes_its_weight_on() -> None:
+    # As tf2onnx writes a recurrent layer: weights are states of the loop, which its body returns as they are.
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["again"]),
+            helper.make_node("MatMul", ["s", "v"], ["p"]),
+            helper.make_node("Tanh", ["p"], ["t"]),
+        ],
+        "body",
+        [
+            declared("i", [], onnx.TensorProto.INT64),
+            declared("going", [], onnx.TensorProto.BOOL),
+            *(declared("s", [2, 3]), declared("v", [3, 3])),
+        ],
+        [declared("again", [], onnx.TensorProto.BOOL), declared("t", [2, 3]), declared("v", [3, 3])],
+    )
+    nodes = [
+        helper.make_node("Loop", ["n", "", "x", "w"], ["y", "last"], body=body),
+        helper.make_node("ReduceMean", ["y"], ["loss"], keepdims=0),
+    ]
+    inputs = [declared("x", [2, 3]), declared("n", [], onnx.TensorProto.INT64)]
+    model = graph_model(nodes, inputs, [declared("y", [2, 3]), declared("loss", [])], {"w": drawn(3, 3)})
+    network, feed = d5.Network.from_onnx(model), {"x": drawn(2, 3), "n": np.array(3)}
+    found = []
+    for name in ("pytorch", "reference"):
+        executor = d5.framework(name).executor(network)
+        executor.inference_and_backprop(feed)
+        found.append(d5.to_numpy(executor.gradients()["w"]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-6)
