@@ -194,3 +194,22 @@ def test_gradients_of_a_loop_that_passes_its_weight_on() -> None:
         executor.inference_and_backprop(feed)
         found.append(d5.to_numpy(executor.gradients()["w"]))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", ["reference", "onnxruntime"])
+def test_gradients_of_clip_whose_bound_is_an_initial_value(framework: str) -> None:
+    # The bound stays a setting, also where the gradient compares with it.
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["h"]),
+        helper.make_node("Clip", ["h", "low"], ["c"]),
+        helper.make_node("Clip", ["c", "low", "high"], ["y"]),
+        helper.make_node("ReduceMean", ["y"], ["loss"], keepdims=0),
+    ]
+    initial = {"w": drawn(3), "low": np.array(-0.5, np.float32), "high": np.array(0.75, np.float32)}
+    outputs = [declared("y", None), declared("loss", None)]
+    network = d5.Network.from_onnx(graph_model(nodes, [declared("x", ["n", 3])], outputs, initial))
+    x, w = drawn(4, 3), initial["w"]
+    executor = d5.framework(framework).executor(network)
+    executor.inference_and_backprop({"x": x})
+    inside = (x * w >= -0.5) & (x * w <= 0.75)
+    np.testing.assert_allclose(d5.to_numpy(executor.gradients()["w"]), (inside * x).sum(0) / 12, rtol=1e-5, atol=1e-7)
