@@ -93,6 +93,8 @@ def page(results: Results, back_ends: Sequence[str]) -> str:
         "",
         "`f`: seconds until the first forward pass is done, `g`: until the first gradient, each with what the back-end",
         "compiles for it, without the start of the framework. It is processor time, which other load does not change.",
+        "Without `g` the backward pass did not run: the run was for the forward pass only, or the file has no float output",
+        "or no trained parameter.",
         "",
         f"| file | {' | '.join(back_ends)} |",
         "|---|" + "---|" * len(back_ends),
