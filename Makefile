@@ -26,7 +26,7 @@ PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help run venv browser test test-all bench bench-smoke overhead mutants coverage lint constraints clean
+.PHONY: help run venv browser test test-all bench bench-smoke overhead real-files mutants coverage lint constraints clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -76,6 +76,9 @@ bench-smoke: $(VENV)/.complete ## Each benchmark of the quick run once, without 
 
 overhead: $(VENV)/.complete ## Run the recipes of docs/overhead.md and write its tables: two hours; ONLY=part,of,names
 	$(BIN)/python tests/benchmarks/overhead_tables.py docs/overhead.md results/overhead --run $(if $(ONLY),--only $(ONLY))
+
+real-files: $(VENV)/.complete ## Run the ONNX files of packages and exporters, and write docs/real_files.md: hours; ONLY=part,of,names
+	$(BIN)/python tests/real_files.py $(if $(ONLY),--only $(ONLY))
 
 mutants: $(VENV)/.complete ## Plant each fault of tests/mutants.txt in a copy: the tests that it names must catch it
 	$(BIN)/python tests/support/mutants.py

@@ -26,7 +26,7 @@ __all__ = ["KINDS", "Found", "clean_command", "cleaned", "found_in_cache", "foun
 KINDS = {
     "compiled": "compiled code",
     "listings": "the index of results",
-    "data": "downloaded data sets, and indices of TFRecord files",
+    "data": "downloads, and indices of TFRecord files",
     "checkpoints": "checkpoints",
 }
 """The kinds that can be deleted, with their descriptions."""
@@ -34,6 +34,7 @@ KINDS = {
 _COMPILED = re.compile(r".+\.(so|sha256|includes)")
 _LISTING = re.compile(r"\.?[0-9a-f]{32}\.index\.jsonl(\..*\.tmp)?")
 _INDEX = re.compile(r"[0-9a-f]{64}\.npy")
+_WHEEL = re.compile(r".+\.whl|results\.json")
 _DATA_SETS = ("cifar-10-batches-bin", "cifar-100-binary", "fashion-mnist", "mnist")
 # With several ranks, each writes its part of the checkpoint next to the first rank's.
 _STEP = re.compile(r"step-(\d{10,})(?:\.rank-([1-9]\d*))?\.safetensors")
@@ -78,6 +79,7 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
         torn = [path for name in _DATA_SETS for path in (root / "data").glob(f".{name}.*.tmp") if _is_folder(path)]
         found += [Found(path=path, kind="data", size_bytes=_size(path), kept=_young(path)) for path in sorted(torn)]
     found += [Found(path=path, kind="data", size_bytes=_size(path)) for path in _files(root / "tfrecord", _INDEX)]
+    found += [Found(path=path, kind="data", size_bytes=_size(path)) for path in _files(root / "real_files", _WHEEL)]
     return found
 
 

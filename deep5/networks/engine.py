@@ -134,8 +134,9 @@ def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
     """
     graph, whole = onnx.GraphProto(name="node"), bool(subgraphs(node))
     names = {value: str(value.name) for value in captures(node)}  # nested graphs use these names
-    taken = set(names.values())
+    taken = set(names.values()) | _names_inside(node)
     free = (name for number in itertools.count() if (name := f"x{number}") not in taken)
+    free_outputs = (name for number in itertools.count() if (name := f"y{number}") not in taken)
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     proto.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
     for value in node.inputs:
@@ -147,10 +148,10 @@ def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
         if not info.HasField("type"):
             return None
         graph.input.append(info)
-    for position, value in enumerate(node.outputs):
-        proto.output.append("" if value.name == "" else f"y{position}")
-        if proto.output[position]:
-            graph.output.append(_info(value, proto.output[position], whole))
+    for value in node.outputs:
+        proto.output.append("" if value.name == "" else next(free_outputs))
+        if proto.output[-1]:
+            graph.output.append(_info(value, proto.output[-1], whole))
     graph.node.append(proto)
     versions = {"": _OPSET, **dict([_opset(node)])}
     versions[""] = min(versions[""], newest or versions[""])
@@ -158,6 +159,18 @@ def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
     model = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph, opset_import=opsets)
     data: bytes = model.SerializeToString()
     return data
+
+
+def _names_inside(node: ir.Node) -> set[str]:
+    """The names that the graphs inside a node give to values: a name means one value in a node and what is inside."""
+    names, waiting = set[str](), [*subgraphs(node).values()]
+    while waiting:
+        graph = waiting.pop()
+        names.update(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
+        for inner in graph:
+            names.update(str(value.name) for value in inner.outputs)
+            waiting += subgraphs(inner).values()
+    return names
 
 
 def _opset(node: ir.Node) -> tuple[str, int]:

@@ -275,17 +275,25 @@ def supports(node: ir.Node) -> Support:
     if is_custom(node):
         return supports_custom(node)
     if (refused := _wrong(node)) is not None:
-        return Support(False, refused)
+        return Support(False, _with_remedy(refused))
     if substitute(node) is not None:
         return Support(True)
     for inner in nested(node):
         if (refused := _wrong(inner) or unguarded(inner)) is not None:
-            return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) in it: {refused}")
+            return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) in it: {_with_remedy(refused)}")
     return answered(_ANSWERS, node, _tried)
+
+
+def _with_remedy(refused: str) -> str:
+    """The reason, with the back-ends that compute what OpenVINO does not, unless it has another remedy."""
+    missing = "; allowed: " in refused and "; remedy: " not in refused
+    return f"{refused}; remedy: framework 'onnxruntime' or 'reference'" if missing else refused
 
 
 def _wrong(node: ir.Node) -> str | None:
     """Why a node would give other values than ONNX's; else None."""
+    if node.domain == "ai.onnx.ml":
+        return "OpenVINO has no operators of the domain 'ai.onnx.ml'; allowed: ONNX's own, and registered ones"
     if substitute(node) is None and (refused := misread(node)) is not None:
         return refused
     for value in (*node.inputs, *node.outputs):

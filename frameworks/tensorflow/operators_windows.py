@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["convolution", "convolution_window", "spread"]
 
-Pads = Sequence[tuple[int, int]]
+# An integer tensor where only a run knows the size that determines it.
+Pads = Sequence[tuple[Any, Any]]
 
 
 def convolution_window(node: ir.Node, weight: int = 1) -> Window:
@@ -41,8 +42,11 @@ def _check_window(node: ir.Node) -> str | None:
         return f"{axes} spatial axes; 1 to 3 are supported"
     window = Window.of(node, axes)
     known = all(isinstance(extent, int) for extent in extents(node.inputs[0])[2:])
-    if not known and (window.auto_pad.startswith("SAME") or window.ceil):
-        return "auto_pad or ceil_mode over a dimension of unknown size"
+    if not known and window.ceil:
+        return (
+            "ceil_mode over a dimension of unknown size; allowed: known sizes; remedy: framework 'onnxruntime' or "
+            "'reference', or inputs of fixed size"
+        )
     if not window.kernel and not all(isinstance(extent, int) for extent in extents(node.inputs[1])[2:]):
         return "a window of unknown size"
     return "negative padding" if min(window.begins + window.ends, default=0) < 0 else None
@@ -51,6 +55,8 @@ def _check_window(node: ir.Node) -> str | None:
 def _padding(x: Any, window: Window) -> tuple[Pads, Pads]:
     """The requested padding of each axis, and the extra padding that the last windows reach (`ceil_mode`)."""
     space = x.shape.as_list()[1:-1]
+    if None in space and window.auto_pad.startswith("SAME"):
+        return _computed(x, window), [(0, 0)] * len(space)
     if None in space:
         none = (0,) * len(space)
         begins, ends = (none, none) if window.auto_pad == "VALID" else (window.begins, window.ends)
@@ -63,8 +69,25 @@ def _padding(x: Any, window: Window) -> tuple[Pads, Pads]:
     return list(zip(begins, ends, strict=True)), beyond
 
 
+def _computed(x: Any, window: Window) -> Pads:
+    """The padding of SAME_UPPER or SAME_LOWER for sizes that only a run knows."""
+    pads = []
+    for index, span in enumerate(window.spans(window.kernel)):
+        extent, stride = tf.shape(x)[index + 1], window.strides[index]
+        total = tf.maximum(((extent + stride - 1) // stride - 1) * stride + span - extent, 0)
+        half = total // 2
+        pads.append((half, total - half) if window.auto_pad == "SAME_UPPER" else (total - half, half))
+    return pads
+
+
+def _is_known(pads: Pads) -> bool:
+    return all(isinstance(extent, int) for pair in pads for extent in pair)
+
+
 def _called(x: Any, window: Window, pads: Pads) -> str | None:
     """TensorFlow's name for the padding, `"VALID"` or `"SAME"`; None if it has no name."""
+    if not _is_known(pads):
+        return "SAME" if window.auto_pad == "SAME_UPPER" else None
     if not any(map(any, pads)):
         return "VALID"
     space = x.shape.as_list()[1:-1]
@@ -130,7 +153,7 @@ def convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, dire
             take up to four times as long.
     """
     requested = _padding(x, window)[0]
-    if explicit and _called(x, window, requested) is None:
+    if explicit and _is_known(requested) and _called(x, window, requested) is None:
         y = tf.nn.conv2d(x, weight, window.strides, [(0, 0), *requested, (0, 0)])
         return y if bias is None else with_bias(y, bias)
     x, pads = _in_place(x, window, requested, 0.0)
@@ -228,7 +251,7 @@ def _average(x: Any, window: Window, include: bool) -> Any:
     def average(image: Any) -> Any:
         return _pooled(image, window.kernel, window.strides, "VALID", window.dilations, "AVG")
 
-    if not any(map(any, both)):
+    if _is_known(both) and not any(map(any, both)):
         return average(x)
     y = average(_padded(x, both, 0.0))
     if include and not any(map(any, beyond)):

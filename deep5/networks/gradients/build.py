@@ -23,6 +23,7 @@ from deep5.networks.nodes import captured, subgraphs
 from deep5.networks.onnx.shapes import infer_shapes
 from deep5.networks.over_ranks import is_training
 from deep5.networks.transforms.control_flow import CONTROL
+from deep5.networks.transforms.explicit_padding import explicit_padding
 from deep5.networks.transforms.lowering import lowered
 
 __all__ = ["gradient_network", "vjp_network"]
@@ -117,7 +118,7 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
             f"gradients of a network in opset {network.opset}; allowed: {_OLDEST_OPSET} and newer; "
             "remedy: onnx.version_converter.convert_version"
         )
-    network = _expanded(network, seeds, names)
+    network = explicit_padding(_expanded(network, seeds, names))
     model = network.model.clone()
     graph = model.graph
     sources = {name: _source(network, graph, name) for name in names}

@@ -6,6 +6,7 @@ import math
 
 import onnx_ir as ir
 
+from deep5.networks.constants import constant_value
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, operands
 from deep5.networks.onnx.attributes import attribute
 
@@ -137,7 +138,8 @@ def _clip(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     References:
         ONNX, Clip-13.
     """
-    x, low, high = (*node.inputs, None, None)[:3]
+    x, *bounds = (*node.inputs, None, None)[:3]
+    low, high = (_bound(b, value, node.outputs[0]) for value in bounds)
     (dx,), zero = grads, b.like(0.0, node.outputs[0])
     dlow = dhigh = None
     raised = x if low is None else b.op("Max", x, low)
@@ -150,6 +152,12 @@ def _clip(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         dlow = _total(b, under, dx, low, zero)
         dx = b.op("Where", under, zero, dx)
     return [dx, dlow, dhigh][: len(node.inputs)]
+
+
+def _bound(b: Backward, value: ir.Value | None, like: ir.Value) -> ir.Value | None:
+    """A bound; a constant one anew, since a node that reads it as a number would turn the setting into a parameter."""
+    known = constant_value(value)
+    return value if known is None else b.like(float(known.reshape(())), like)
 
 
 def _total(b: Backward, where: ir.Value, dy: ir.Value | None, bound: ir.Value, zero: ir.Value) -> ir.Value | None:

@@ -82,7 +82,8 @@ def _if(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     for name in ("then_branch", "else_branch"):
         branch = node.attributes[name].as_graph().clone(allow_outer_scope_values=True)
         inner = Backward(branch, around=b, rules=b.rules)
-        found = _back(inner, list(zip(branch.outputs, grads, strict=True)), wanted)
+        results = zip(branch.outputs, node.outputs, grads, strict=True)
+        found = _back(inner, [(value, _in_rank(inner, grad, value, like)) for value, like, grad in results], wanted)
         branch.outputs.clear()
         branch.outputs.extend(found)
         branches[name] = branch
@@ -92,6 +93,12 @@ def _if(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         _declare(new, value)
     sent = dict(zip(wanted, made, strict=True))
     return [*[None] * len(node.inputs), *(sent.get(value) for value in read)]
+
+
+def _in_rank(inner: Backward, grad: ir.Value | None, value: ir.Value, like: ir.Value) -> ir.Value | None:
+    """The gradient of an If's result in a branch, whose rank may differ from that of the branch that runs."""
+    known = value.shape is not None and like.shape is not None and len(value.shape) == len(like.shape)
+    return grad if grad is None or known else inner.op("Reshape", grad, inner.op("Shape", value))
 
 
 def _loop(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
@@ -128,7 +135,7 @@ def _loop(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         *((each.part, front.op("Gather", each.whole, index)) for each in way.given),
     ):
         _declare(new, value)
-        value.replace_all_uses_with(new)
+        value.replace_all_uses_with(new, replace_graph_outputs=True)  # a state may leave the body as it came
     copy.inputs.clear()
     copy.inputs.extend([done, again, *way.inputs])
     copy.outputs.clear()

@@ -14,15 +14,18 @@ __all__ = ["RULES"]
 
 
 def _axes(node: ir.Node) -> tuple[int, ...]:
-    """The axes that a node reduces, ascending; empty if it reduces none.
+    """The axes that a node reduces, ascending; empty if it reduces none. Those of an unknown rank are as the node says.
 
     Raises:
-        Unsupported: The axes are computed at run time.
+        Unsupported: The axes are computed at run time, or all axes of an unknown rank are reduced.
     """
-    rank, given = len(extents(*operands(node, 1))), node.inputs[1] if len(node.inputs) > 1 else None
+    (x,), given = operands(node, 1), node.inputs[1] if len(node.inputs) > 1 else None
     known = constant_value(given)
     if given is not None and known is None:
         raise refuse(node, f"its axes {given.name!r} are computed; allowed: constant axes")
+    if x.shape is None and known is not None and known.size and len({axis < 0 for axis in known.reshape(-1)}) == 1:
+        return tuple(sorted(map(int, known.reshape(-1))))
+    rank = len(extents(x))
     if known is None or known.size == 0:
         return () if attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank))
     return tuple(sorted(int(axis) % rank for axis in known.reshape(-1)))
@@ -55,9 +58,9 @@ def _mean(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         ONNX, ReduceMean-18.
     """
     (x,), dy = operands(node, 1), grads[0]
-    reduced = [extents(x)[axis] for axis in _axes(node)]
-    fixed = [extent for extent in reduced if isinstance(extent, int)]
-    if len(fixed) == len(reduced):
+    axes = _axes(node)
+    fixed = [] if x.shape is None else [extent for axis in axes if isinstance(extent := extents(x)[axis], int)]
+    if len(fixed) == len(axes):
         share = b.scaled(dy, 1.0 / math.prod(fixed), x)
     else:
         count = b.op("Div", b.op("Size", x), b.op("Size", node.outputs[0]))

@@ -19,13 +19,14 @@ from deep5.networks.onnx.protos import declared_values, graphs_inside
 
 __all__ = ["check_defaults", "drop_stale_shapes", "drop_unconfirmed_shapes", "mark_unknown_sizes"]
 
-_UNKNOWN = -1
+_UNKNOWN, _NO_NAME = -1, "?"
 
 
 def mark_unknown_sizes(proto: onnx.ModelProto) -> None:
-    """Turn declared sizes of -1 into unknown ones, and name every unknown size of an input.
+    """Turn declared sizes of -1, and those named "?", into unknown ones, and name every unknown size of an input.
 
-    The names let inference find where an output has the same size: equal names mean equal sizes.
+    The names let inference find where an output has the same size: equal names mean equal sizes. Paddle's exporter
+    names every unknown size "?", also where sizes differ.
 
     Args:
         proto: The model; changed in place.
@@ -35,6 +36,8 @@ def mark_unknown_sizes(proto: onnx.ModelProto) -> None:
             for extent in shape.dim:
                 if extent.HasField("dim_value") and extent.dim_value == _UNKNOWN:
                     extent.ClearField("dim_value")
+                elif extent.dim_param == _NO_NAME:
+                    extent.ClearField("dim_param")
     initial = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
         if value.name in initial or not value.type.HasField("tensor_type"):

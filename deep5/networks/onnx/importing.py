@@ -22,6 +22,7 @@ from deep5.networks.onnx.declarations import drop_stale_shapes, drop_unconfirmed
 from deep5.networks.onnx.element_types import check_element_types
 from deep5.networks.onnx.exported import forget_statements, stated_by_file
 from deep5.networks.onnx.folding import fold_constants, lift_constants
+from deep5.networks.onnx.known_branches import take_known_branches
 from deep5.networks.onnx.learning_checks import check_learning
 from deep5.networks.onnx.name_lists import DEFAULTS, FROZEN, listed_names, store_names
 from deep5.networks.onnx.overrides import Overrides
@@ -100,6 +101,7 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides:
     defaults = fed.union(listed_names(model, DEFAULTS))
     store_names(model, DEFAULTS, defaults.intersection(model.graph.initializers))
     fold_constants(model, what)
+    take_known_branches(model, what)
     lift_constants(model)
     lift_statistics(model)
     passes.RemoveUnusedNodesPass()(model)

@@ -18,7 +18,11 @@ __all__ = ["required_ranks"]
 _AS_WEIGHT = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
 # Operators whose window has one size per axis after the first two.
 _WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool", "MaxUnpool"})
-_FIXED = {"Gemm": 2, "GRU": 3, "LSTM": 3, "RNN": 3, "DepthToSpace": 4, "SpaceToDepth": 4}
+_FIXED = {"Gemm": 2, "DepthToSpace": 4, "SpaceToDepth": 4}
+# Recurrent layers, with the positions of the inputs of rank 3: sequences, and initial states.
+_RECURRENT = {"GRU": (0, 5), "LSTM": (0, 5, 6), "RNN": (0, 5)}
+# Operators whose axes are their second input: what each adds to the rank of the first.
+_AXES = {"Squeeze": -1, "Unsqueeze": 1}
 # Operators with an input that has one or two entries per axis of the first.
 _ENTRIES = {"Tile": (1, 1), "Pad": (1, 2), "Resize": (2, 1)}
 
@@ -34,17 +38,25 @@ def required_ranks(model: ir.Model) -> set[ir.Value]:
     """
     found = set()
     for node in model.graph.all_nodes():
-        value = node.inputs[0] if node.inputs else None
-        if value is None or value.shape is not None or value.dtype is None or value.producer() is None or node.domain:
+        if node.domain:
             continue
-        if rank := _required(node):
-            value.shape = ir.Shape([None] * rank)
-            found.add(value)
+        for position in _RECURRENT.get(node.op_type, (0,)):
+            value = _input(node, position)
+            if value is None or value.shape is not None or value.dtype is None or value.producer() is None:
+                continue
+            if rank := _required(node):
+                value.shape = ir.Shape([None] * rank)
+                found.add(value)
     return found
 
 
 def _required(node: ir.Node) -> int | None:
     """The only rank that the node accepts as its first input; None if it accepts several, or it is not known."""
+    if node.op_type in _RECURRENT:
+        return 3
+    if node.op_type in _AXES:
+        axes, shape = constant_value(_input(node, 1)), node.outputs[0].shape
+        return None if axes is None or shape is None else len(shape) - _AXES[node.op_type] * axes.size
     if node.op_type in _FIXED:
         return _FIXED[node.op_type]
     if node.op_type in _AS_WEIGHT:

@@ -30,11 +30,13 @@ def never_stops(node: ir.Node) -> bool:
 def written_out(node: ir.Node) -> bool:
     """Inline an If with a constant condition, or a Loop or Scan with a known number of steps.
 
+    The condition of another If becomes a scalar, if it is one element of an array with axes, which OpenVINO rejects.
+
     Args:
         node: The node, with inferred shapes; its graph is changed in place.
 
     Returns:
-        Whether the node was replaced. It stays if the branch or the number of steps is known only at run time.
+        Whether anything changed. A node stays if the branch or the number of steps is known only at run time.
 
     References:
         ONNX operator specifications If-19, Loop-19, Scan-19.
@@ -61,10 +63,23 @@ def _passed_on(body: ir.Graph) -> bool:
 def _branch(node: ir.Node) -> bool:
     known = constant_value(node.inputs[0])
     if known is None or known.size != 1:
-        return False
+        return _with_scalar(node)
     branch = node.attributes["then_branch" if bool(known.reshape(())) else "else_branch"].as_graph()
     writer = _Writer(node)
     writer.finish(writer.run(branch, []))
+    return True
+
+
+def _with_scalar(node: ir.Node) -> bool:
+    """Make the condition of an If a scalar; returns whether it was none."""
+    condition, graph = node.inputs[0], node.graph
+    if condition is None or condition.shape is None or not len(condition.shape) or graph is None:
+        return False
+    writer = _Writer(node)
+    scalar = writer.op("Reshape", condition, writer.constant(np.zeros(0, np.int64)))
+    scalar.shape, scalar.type = ir.Shape([]), condition.type
+    graph.insert_before(node, writer.made)
+    node.replace_input_with(0, scalar)
     return True
 
 

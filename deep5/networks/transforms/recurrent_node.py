@@ -32,14 +32,20 @@ class Sizes(NamedTuple):
     hidden: int
 
 
-def sizes_of(x: ir.Value, r: ir.Value, *, swapped: bool) -> Sizes | None:
-    """The required sizes, or None; the shapes are (steps, N, features) for x, (directions, gates hidden, hidden) for r.
+def sizes_of(x: ir.Value, w: ir.Value, r: ir.Value, *, swapped: bool) -> Sizes | None:
+    """The required sizes, or None.
 
-    If `swapped`, x has the shape (N, steps, features).
+    Args:
+        x: (steps, N, features).
+        w: (directions, gates hidden, features).
+        r: (directions, gates hidden, hidden).
+        swapped: Whether x has the shape (N, steps, features).
     """
     if x.shape is None or r.shape is None or len(x.shape) != 3 or len(r.shape) != 3:
         return None
-    steps, *others = (x.shape[int(swapped)], x.shape[2], r.shape[0], r.shape[2])
+    # After an If whose branches differ in rank only the weight knows the number of features.
+    features = w.shape[2] if w.shape is not None and len(w.shape) == 3 else x.shape[2]
+    steps, *others = (x.shape[int(swapped)], features, r.shape[0], r.shape[2])
     known = [extent for extent in others if isinstance(extent, int)]
     if len(known) < len(others) or steps == 0:
         return None

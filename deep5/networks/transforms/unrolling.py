@@ -62,7 +62,7 @@ def can_unroll(node: ir.Node) -> bool:
 def _writable(node: ir.Node) -> Sizes | None:
     """The sizes of a layer that can be unrolled; None for any other."""
     x, w, r, *_ = inputs_of(node)
-    if x is None or w is None or r is None or (sizes := sizes_of(x, r, swapped=batch_first(node))) is None:
+    if x is None or w is None or r is None or (sizes := sizes_of(x, w, r, swapped=batch_first(node))) is None:
         return None
     if sizes.directions != _DIRECTIONS.get(attribute(node, "direction", "forward")):
         return None

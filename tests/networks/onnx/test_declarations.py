@@ -115,6 +115,14 @@ def test_an_unnamed_size_of_an_input_is_followed() -> None:
     assert set(np.unique(y)) == {0, 2}
 
 
+def test_sizes_named_by_a_question_mark_may_differ() -> None:
+    # As Paddle's exporter writes all unknown sizes.
+    model = relu(["n", 3, "?", "?"], [-1, 3, "?", "?"])
+    network = d5.Network.from_onnx(model)
+    assert network.inputs["x"].shape == ("n", 3, "x:2", "x:3")
+    compared(network, model, "reference", {"x": drawn(2, 3, 4, 6)})
+
+
 @pytest.mark.parametrize("what", STALE)
 def test_a_stale_shape_is_dropped_with_a_warning(what: str) -> None:
     model, feed, message = STALE[what]

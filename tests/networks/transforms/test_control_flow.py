@@ -324,3 +324,32 @@ def test_a_value_made_optional() -> None:
     assert {"Optional", "OptionalGetElement", "OptionalHasElement"} <= {node.op_type for node in network.nodes}
     found = d5.framework("reference").executor(network).inference({"x": X[0]})
     assert (found["y"].tolist(), bool(found["full"]), bool(found["empty"])) == (X[0].tolist(), True, False)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_condition_with_axes(framework: str) -> None:
+    # As torch.onnx.export writes `if score >= 0.5` for a score of shape (1, 1).
+    proto = model(
+        """g (float[1, 1] x) => (float[1, 1] y) <float limit = {0.5}> { c = GreaterOrEqual(x, limit) y = If(c) <
+        then_branch = t () => (float[1, 1] a) { a = Identity(x) },
+        else_branch = e () => (float[1, 1] b) { b = Neg(x) }> }"""
+    )
+    executor = framework_of(framework).executor(Network.from_onnx(proto))
+    for number in (0.75, 0.25):
+        x = np.full((1, 1), number, np.float32)
+        (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+        np.testing.assert_array_equal(to_numpy(executor.inference({"x": x})["y"]), expected)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_names_inside_that_an_engine_chooses_for_a_node(framework: str) -> None:
+    """An engine is asked about one node, whose inputs and outputs then have names of that question."""
+    proto = model(
+        """g (float[N] x, bool c) => (float[N] z) { z = If(c) <
+        then_branch = t () => (float[N] y0) { x0 = Neg(x) y0 = Add(x0, x) },
+        else_branch = e () => (float[N] y1) { x1 = Abs(x) y1 = Add(x1, x) }> }"""
+    )
+    executor = framework_of(framework).executor(Network.from_onnx(proto))
+    for chosen in (True, False):
+        found = executor.inference({"x": X[0], "c": np.array(chosen)})["z"]
+        np.testing.assert_array_equal(to_numpy(found), X[0] - X[0] if chosen else np.abs(X[0]) + X[0])

@@ -1,0 +1,84 @@
+"""Branches that are known when a file is read, where the other branch would hide a rank from what follows.
+
+torch.jit writes "squeeze, if the axis has one element" as an If whose branches differ in rank. Where the sizes are
+known, its condition is constant, and so is the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.networks.constants import constant_value
+from deep5.networks.nodes import subgraphs
+from deep5.networks.onnx.attributes import attribute
+from deep5.networks.onnx.folding import evaluated, fold_constants
+from deep5.networks.onnx.name_lists import DEFAULTS, listed_names
+from deep5.networks.onnx.shapes import infer_shapes
+from deep5.networks.transforms.control_flow import written_out
+
+__all__ = ["take_known_branches"]
+
+# Nodes from a size to a condition.
+_DEPTH = 16
+
+
+def take_known_branches(model: ir.Model, what: str) -> None:
+    """Replace every If whose branches differ in rank, and whose condition is constant, by the branch that runs.
+
+    Args:
+        model: The model, with inferred shapes and folded constants; changed in place. Initial values that a caller may
+            feed are not constants.
+        what: Its name in messages.
+    """
+    fed = frozenset(listed_names(model, DEFAULTS))
+    opset = model.graph.opset_imports[""]
+    while any([_taken(node, fed, opset) for node in list(model.graph.all_nodes())]):  # noqa: C419 - all of them first
+        infer_shapes(model, what)
+        fold_constants(model, what)
+
+
+def _taken(node: ir.Node, fed: Collection[str], opset: int) -> bool:
+    if node.graph is None or node.op_type != "If" or node.domain or not _of_several_ranks(node):
+        return False
+    known = _known(node.inputs[0], fed, opset, _DEPTH)
+    if known is None or known.size != 1:
+        return False
+    node.name = node.name or str(node.outputs[0].name)  # the nodes of the branch are named after it
+    if constant_value(node.inputs[0]) is None:  # computed inside another node, where constants are not folded
+        made = ir.node("Constant", [], {"value": ir.tensor(known)}, name=f"{node.name}/condition")
+        made.outputs[0].name, made.outputs[0].shape = made.name, ir.Shape(known.shape)
+        made.outputs[0].type = ir.TensorType(ir.DataType.BOOL)
+        node.graph.insert_before(node, made)
+        node.replace_input_with(0, made.outputs[0])
+    return written_out(node)
+
+
+def _known(value: ir.Value | None, fed: Collection[str], opset: int, depth: int) -> np.ndarray | None:
+    """A value that follows from constants and known sizes; None for any other."""
+    if value is None or value.name in fed or not depth:
+        return None
+    node = value.producer()
+    if node is None or node.op_type == "Constant":
+        return constant_value(value)
+    if node.domain or not node.inputs or len(node.outputs) > 1:
+        return None
+    source = node.inputs[0]
+    if node.op_type in ("Shape", "Size"):
+        if source is None or source.shape is None or not source.shape.is_static():
+            return None
+        extents = np.array(source.shape.numpy(), np.int64)
+        part = slice(*(attribute(node, key) for key in ("start", "end")))
+        return extents[part] if node.op_type == "Shape" else extents.prod()
+    inputs = [_known(each, fed, opset, depth - 1) for each in node.inputs]
+    if any(known is None and each is not None for known, each in zip(inputs, node.inputs, strict=True)):
+        return None
+    return evaluated(node, inputs, opset).get(value)
+
+
+def _of_several_ranks(node: ir.Node) -> bool:
+    made = zip(*(graph.outputs for graph in subgraphs(node).values()), strict=True)
+    ranks = [{None if value.shape is None else len(value.shape) for value in values} for values in made]
+    return any(len(each) > 1 or None in each for each in ranks)
