@@ -20,6 +20,7 @@ __all__ = [
     "fixed",
     "inside",
     "is_whole",
+    "key",
     "nested",
     "of_shapes",
     "only_for",
@@ -162,6 +163,11 @@ def computed(node: ir.Node, *positions: int) -> str | None:
         if value is not None and constant_value(value) is None:
             return f"the input {value.name!r} is computed; allowed: a constant; remedy: export it with fixed shapes"
     return None
+
+
+def key(node: ir.Node) -> str:
+    """The table key of a node's operator: its name, prefixed by the domain if that is not ONNX's main one."""
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 def spare(node: ir.Node) -> str | None:

@@ -7,17 +7,13 @@ from deep5.frameworks.jax import (
     operators_index,
     operators_layers,
     operators_math,
-    operators_normalization,
-    operators_quantized,
     operators_random,
     operators_recurrent,
-    operators_resize,
     operators_sampling,
     operators_shape,
-    operators_signal,
-    operators_training,
     operators_windows,
 )
+from deep5.frameworks.jax.composites import register
 from deep5.frameworks.jax.support import supports
 from deep5.frameworks.jax.table import OPERATORS
 
@@ -29,14 +25,10 @@ _FILLED_BY = (
     operators_index,
     operators_layers,
     operators_math,
-    operators_resize,
     operators_sampling,
-    operators_normalization,
-    operators_quantized,
     operators_random,
     operators_recurrent,
-    operators_signal,
-    operators_training,
     operators_shape,
     operators_windows,
 )
+register()

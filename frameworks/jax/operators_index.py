@@ -187,32 +187,6 @@ def _tensor_scatter_of(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node.outputs[0], f"{emitter.bind(_tensor_scatter)}({inputs}, {how})")
 
 
-def _one_hot(indices: Array, depth: tuple[Any, ...], values: Array, axis: int) -> Array:
-    extent = int(depth[0])
-    axis = axis % (indices.ndim + 1)
-    indices = jnp.where(indices < 0, indices + extent, indices)
-    classes = jnp.arange(extent).reshape(extent, *(1,) * (indices.ndim - axis))
-    hot = jnp.expand_dims(indices, axis) == classes
-    return jnp.where(hot, values[1], values[0])
-
-
-@operator("OneHot", host=(1,))
-def _one_hot_of(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _one_hot, str(attribute(node, "axis", -1)), settings=(1,))
-
-
-def _reversed(x: Array, lengths: Array, time: int, batch: int) -> Array:
-    shape = [1] * x.ndim
-    shape[batch] = x.shape[batch]
-    steps, ends = lax.broadcasted_iota("int32", x.shape, time), jnp.reshape(lengths, shape)
-    return jnp.take_along_axis(x, jnp.where(steps < ends, ends - 1 - steps, steps), axis=time)
-
-
-@operator("ReverseSequence")
-def _reverse_sequence(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _reversed, f"{attribute(node, 'time_axis', 0)}, {attribute(node, 'batch_axis', 1)}")
-
-
 def _kept(x: Array, condition: tuple[Any, ...], axis: int | None) -> Array:
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
     places = np.flatnonzero(condition)
@@ -270,61 +244,6 @@ def _top_k(x: Array, k: tuple[int, ...], axis: int, largest: bool) -> tuple[Arra
 def _top_k_of(emitter: Emitter, node: ir.Node) -> None:
     how = f"{attribute(node, 'axis', -1)}, {bool(attribute(node, 'largest', 1))}"
     call(emitter, node, _top_k, how, settings=(1,), several=True)
-
-
-def _hardmax(x: Array, axis: int) -> Array:
-    places = jnp.argmax(x, axis=axis, keepdims=True)
-    return (lax.broadcasted_iota(places.dtype, x.shape, axis % x.ndim) == places).astype(x.dtype)
-
-
-@operator("Hardmax")
-def _hardmax_of(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _hardmax, str(attribute(node, "axis", -1)))
-
-
-def _eye(x: Array, dtype: Any, diagonal: int) -> Array:
-    return jnp.eye(x.shape[0], x.shape[1], diagonal, dtype)
-
-
-@operator("EyeLike")
-def _eye_like(emitter: Emitter, node: ir.Node) -> None:
-    dtype = emitter.bind(node.outputs[0].dtype.numpy())  # type: ignore[union-attr]  # types were inferred
-    call(emitter, node, _eye, f"{dtype}, {attribute(node, 'k', 0)}")
-
-
-def _triangle(x: Array, upper: bool, diagonal: Array | None = None) -> Array:
-    rows, columns = (lax.broadcasted_iota("int64", x.shape[-2:], axis) for axis in (0, 1))
-    offset = 0 if diagonal is None else jnp.reshape(diagonal, ())
-    return jnp.where(columns - rows >= offset if upper else columns - rows <= offset, x, jnp.zeros((), x.dtype))
-
-
-@operator("Trilu")
-def _trilu(emitter: Emitter, node: ir.Node) -> None:
-    x, diagonal = (emitter.plain(given(node, position)) for position in (0, 1))
-    upper = bool(attribute(node, "upper", 1))
-    emitter.assign(node.outputs[0], f"{emitter.bind(_triangle)}({x}, {upper}, {diagonal})")
-
-
-def _cumulated(function: Any, first: int) -> Any:
-    def cumulate(x: Array, axes: tuple[int, ...], exclusive: bool, backwards: bool) -> Array:
-        axis = axes[0] % x.ndim
-        x = jnp.flip(x, axis) if backwards else x
-        y = function(x, axis=axis, dtype=x.dtype)
-        if exclusive:
-            sides = [(int(number == axis), 0) for number in range(x.ndim)]
-            y = jnp.pad(lax.slice_in_dim(y, 0, max(x.shape[axis] - 1, 0), axis=axis), sides, constant_values=first)
-            y = lax.slice_in_dim(y, 0, x.shape[axis], axis=axis)
-        return jnp.flip(y, axis) if backwards else y
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        how = f"{bool(attribute(node, 'exclusive', 0))}, {bool(attribute(node, 'reverse', 0))}"
-        call(emitter, node, cumulate, how, settings=(1,))
-
-    return emit
-
-
-operator("CumSum", host=(1,))(_cumulated(jnp.cumsum, 0))
-operator("CumProd", host=(1,))(_cumulated(jnp.cumprod, 1))
 
 
 def _range(first: Array, behind: Array, step: Array, dtype: Any) -> Array:

@@ -38,48 +38,6 @@ def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> 
     OPERATORS[op_type] = emit
 
 
-def _leaky_relu(x: Any, alpha: float) -> Any:
-    return jnp.where(x > 0, x, alpha * x)
-
-
-def _hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
-    return _clip(alpha * x + beta, 0, 1)
-
-
-def _hard_swish(x: Any) -> Any:
-    return x * _hard_sigmoid(x, 1 / 6, 0.5)
-
-
-def _thresholded(x: Any, alpha: float) -> Any:
-    return jnp.where(x > alpha, x, 0)
-
-
-def _selu(x: Any, alpha: float, gamma: float) -> Any:
-    return gamma * jax.nn.elu(x, alpha)
-
-
-def _swish(x: Any, alpha: float) -> Any:
-    return x * jax.nn.sigmoid(alpha * x)
-
-
-def _gated(gate: Any, x: Any, alpha: float) -> Any:
-    return _swish(gate, alpha) * x
-
-
-def _leaky_by(x: Any, slope: Any) -> Any:
-    return jnp.where(x < 0, x * slope, x)
-
-
-def _shrunk(x: Any, bias: float, lambd: float) -> Any:
-    return jnp.where(x < -lambd, x + bias, jnp.where(x > lambd, x - bias, 0)).astype(x.dtype)
-
-
-def _clip(x: Any, low: Any = None, high: Any = None) -> Any:
-    # Not jnp.clip, whose gradient is one half at the bounds.
-    x = x if low is None else jnp.where(x < low, low, x)
-    return x if high is None else jnp.where(x > high, high, x)
-
-
 def _divide(x: Any, y: Any) -> Any:
     if jnp.issubdtype(x.dtype, jnp.integer):
         return lax.div(*jnp.broadcast_arrays(x, y))  # rounds toward zero, as ONNX requires
@@ -91,111 +49,17 @@ def _power(x: Any, y: Any) -> Any:
     return jnp.power(x, y).astype(x.dtype)
 
 
-def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of any number of arrays, folded from a function of two."""
-
-    def folded(first: Any, *others: Any) -> Any:
-        for value in others:
-            first = function(first, value)
-        return first
-
-    return folded
-
-
-def _mean(*values: Any) -> Any:
-    return _fold(jnp.add)(*values) / len(values)
-
-
 for _name, _function in {
     "Abs": jnp.abs,
-    "Acos": jnp.arccos,
-    "Acosh": jnp.arccosh,
     "Add": jnp.add,
-    "And": jnp.logical_and,
-    "Asin": jnp.arcsin,
-    "Asinh": jnp.arcsinh,
-    "Atan": jnp.arctan,
-    "Atanh": jnp.arctanh,
-    "BitwiseAnd": jnp.bitwise_and,
-    "BitwiseNot": jnp.bitwise_not,
-    "BitwiseOr": jnp.bitwise_or,
-    "BitwiseXor": jnp.bitwise_xor,
-    "Ceil": jnp.ceil,
-    "Clip": _clip,
-    "Cos": jnp.cos,
-    "Cosh": jnp.cosh,
     "Div": _divide,
-    "Equal": jnp.equal,
-    "Erf": lax.erf,
-    "Exp": jnp.exp,
-    "Floor": jnp.floor,
-    "Greater": jnp.greater,
-    "GreaterOrEqual": jnp.greater_equal,
-    "HardSwish": _hard_swish,
-    "IsNaN": jnp.isnan,
-    "Less": jnp.less,
-    "LessOrEqual": jnp.less_equal,
-    "Log": jnp.log,
-    "Max": _fold(jnp.maximum),
-    "Mean": _mean,
-    "Mish": jax.nn.mish,
-    "Min": _fold(jnp.minimum),
     "Mul": jnp.multiply,
     "Neg": jnp.negative,
-    "Not": jnp.logical_not,
-    "Or": jnp.logical_or,
     "Pow": _power,
-    "Reciprocal": jnp.reciprocal,
-    "Relu": jax.nn.relu,
-    "Round": jnp.round,
-    "Sigmoid": jax.nn.sigmoid,
     "Sign": jnp.sign,
-    "Sin": jnp.sin,
-    "Sinh": jnp.sinh,
-    "Softplus": jax.nn.softplus,
-    "Sqrt": jnp.sqrt,
     "Sub": jnp.subtract,
-    "Sum": _fold(jnp.add),
-    "Tan": jnp.tan,
-    "Tanh": jnp.tanh,
-    "Where": jnp.where,
-    "Xor": jnp.logical_xor,
 }.items():
     _as_it_is(_name, _function)
-_as_it_is("Celu", jax.nn.celu, alpha=1.0)
-_as_it_is("Elu", jax.nn.elu, alpha=1.0)
-_as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
-_as_it_is("LeakyRelu", _leaky_relu, alpha=0.01)
-_as_it_is("PRelu", _leaky_by)
-_as_it_is("Selu", _selu, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
-_as_it_is("Shrink", _shrunk, bias=0.0, lambd=0.5)
-_as_it_is("Softsign", jax.nn.soft_sign)
-_as_it_is("SwiGLU", _gated, alpha=1.0)
-_as_it_is("Swish", _swish, alpha=1.0)
-_as_it_is("ThresholdedRelu", _thresholded, alpha=1.0)
-
-
-def _is_infinite(x: Any, above: bool, below: bool) -> Any:
-    found = jnp.zeros(x.shape, bool)
-    found = found | jnp.isposinf(x) if above else found
-    return found | jnp.isneginf(x) if below else found
-
-
-@operator("IsInf")
-def _is_inf(emitter: Emitter, node: ir.Node) -> None:
-    signs = (str(bool(attribute(node, f"detect_{sign}", 1))) for sign in ("positive", "negative"))
-    pointwise(emitter, node, _is_infinite, *signs)
-
-
-def _shifted(x: Any, y: Any, left: bool) -> Any:
-    # For signed integers, the shift copies the sign bit.
-    right = lax.shift_right_arithmetic if jnp.issubdtype(x.dtype, jnp.signedinteger) else lax.shift_right_logical
-    return (lax.shift_left if left else right)(*jnp.broadcast_arrays(x, y))
-
-
-@operator("BitShift")
-def _bit_shift(emitter: Emitter, node: ir.Node) -> None:
-    pointwise(emitter, node, _shifted, str(attribute(node, "direction", "") == "LEFT"))
 
 
 def _same_bits(x: Any, dtype: Any) -> Any:
@@ -230,11 +94,6 @@ class _Equation:
 @operator("Det")
 def _det(emitter: Emitter, node: ir.Node) -> None:
     call(emitter, node, jnp.linalg.det)
-
-
-@operator("Mod")
-def _mod(emitter: Emitter, node: ir.Node) -> None:
-    pointwise(emitter, node, jnp.fmod if attribute(node, "fmod", 0) else jnp.mod)
 
 
 _FEW = ("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2")
@@ -290,16 +149,6 @@ def _typed(emitter: Emitter, node: ir.Node) -> None:
         pointwise(emitter, node, few_bits, dtype, str(bool(attribute(node, "saturate", 1))), count=1)
     else:
         pointwise(emitter, node, lax.convert_element_type, dtype, count=1)
-
-
-def _check_gelu(node: ir.Node) -> str | None:
-    chosen = attribute(node, "approximate", "none")
-    return None if chosen in ("none", "tanh") else f"approximate={chosen}"
-
-
-@operator("Gelu", _check_gelu)
-def _gelu(emitter: Emitter, node: ir.Node) -> None:
-    pointwise(emitter, node, jax.nn.gelu, str(attribute(node, "approximate", "none") == "tanh"))
 
 
 @operator("Softmax")
@@ -360,22 +209,3 @@ _reduction("ReduceMean", jnp.mean)
 _reduction("ReduceMin", _extreme(jnp.min, math.inf))
 _reduction("ReduceProd", jnp.prod)
 _reduction("ReduceSum", jnp.sum)
-
-
-def _arg(op_type: str, function: Callable[..., Any]) -> None:
-    def first(x: Any, axis: int, keep: bool, last: bool) -> Any:
-        if last:
-            found = x.shape[axis] - 1 - function(jnp.flip(x, axis), axis=axis, keepdims=keep)
-        else:
-            found = function(x, axis=axis, keepdims=keep)
-        return found.astype("int64")
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        keep, last = bool(attribute(node, "keepdims", 1)), bool(attribute(node, "select_last_index", 0))
-        call(emitter, node, first, f"{attribute(node, 'axis', 0)}, {keep}, {last}")
-
-    operator(op_type)(emit)
-
-
-_arg("ArgMax", jnp.argmax)
-_arg("ArgMin", jnp.argmin)

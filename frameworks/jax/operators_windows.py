@@ -70,27 +70,6 @@ def _larger_pair(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[
     return jnp.where(first, one[0], other[0]), jnp.where(first, one[1], other[1])
 
 
-def _unpooled(x: Array, places: Array, requested: tuple[int, ...] | None, window: Window) -> Array:
-    """Elements at their positions before a MaxPool of this window; zero-padded at the end to the requested size."""
-    pooled, pads = x.shape[2:], zip(window.begins, window.ends, strict=True)
-    extents = [
-        (extent - 1) * stride - begin - end + kernel
-        for extent, stride, (begin, end), kernel in zip(pooled, window.strides, pads, window.kernel, strict=True)
-    ]
-    shape = (*x.shape[:2], *extents)
-    y = jnp.zeros(math.prod(shape), x.dtype).at[places.reshape(-1)].set(x.reshape(-1)).reshape(shape)
-    if requested is None:
-        return y
-    return lax.pad(y, jnp.zeros((), x.dtype), [(0, wide - own, 0) for wide, own in zip(requested, shape, strict=True)])
-
-
-@operator("MaxUnpool", _check_window, host=(2,))
-def _max_unpool(emitter: Emitter, node: ir.Node) -> None:
-    window = emitter.bind(Window.of(node, rank(node) - 2))
-    inputs = f"{emitter.plain(node.inputs[0])}, {emitter.plain(node.inputs[1])}, {emitter.setting(given(node, 2))}"
-    emitter.assign(node.outputs[0], f"{emitter.bind(_unpooled)}({inputs}, {window})")
-
-
 def _transposed(
     x: Array, weight: Array, bias: Array | None, window: Window, groups: int, extra: tuple[int, ...], requested: Any
 ) -> Array:
@@ -118,8 +97,9 @@ def _transposed(
             else None
         )
         if goal is not None:
-            total = max(whole - goal, 0) if requested is None else whole - goal
-            begin = total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2
+            total = whole - goal
+            # A result that is too small gets zeros at its end.
+            begin = max(total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2, 0)
             end = total - begin
         sides.append((span - 1 - begin, span - 1 - end + extra[axis]))
     channels, made = weight.shape[:2]
@@ -180,60 +160,3 @@ def _image_by(x: Array, extents: tuple[int, ...], block: tuple[int, ...], *steps
 def _col2im(emitter: Emitter, node: ir.Node) -> None:
     how = (repr(tuple(attribute(node, name, ()))) for name in ("dilations", "pads", "strides"))
     call(emitter, node, _image_by, *how, settings=(1, 2))
-
-
-def _deformed(
-    x: Array,
-    weight: Array,
-    offset: Array,
-    bias: Array | None,
-    mask: Array | None,
-    window: Window,
-    groups: tuple[int, int],
-) -> Array:
-    """ONNX's DeformConv in two dimensions: kernel elements sample bilinearly at offset positions, zeros outside.
-
-    References:
-        Zhu et al., Deformable ConvNets v2, CVPR 2019, equation 1.
-    """
-    (group, offset_group), kernel = groups, weight.shape[2:]
-    (rows, columns), begins, _ = window.fit(x.shape[2:], kernel)
-    batch, channels, size = x.shape[0], x.shape[1], math.prod(kernel)
-    moved = offset.reshape(batch, offset_group, size, 2, rows, columns)
-    grids = []
-    for axis, count in enumerate((rows, columns)):
-        element = (np.indices(kernel)[axis].reshape(-1) * window.dilations[axis]).reshape(size, 1, 1)
-        place = (np.arange(count) * window.strides[axis] - begins[axis]).reshape((-1, 1) if axis == 0 else (1, -1))
-        grids.append(moved[:, :, :, axis] + (element + place).astype(x.dtype))
-    images = x.reshape(batch * offset_group, channels // offset_group, -1)
-    taken: Array = 0
-    floors = [jnp.floor(grid) for grid in grids]
-    for corner in itertools.product((0, 1), repeat=2):
-        share: Array = 1
-        flat: Array = 0
-        for grid, floor, step, extent in zip(grids, floors, corner, x.shape[2:], strict=True):
-            at = floor + step
-            near = 1 - jnp.abs(grid - at)
-            share = share * jnp.where((at >= 0) & (at < extent), near, 0)
-            flat = flat * extent + jnp.clip(at, 0, extent - 1).astype("int32")
-        where = flat.reshape(batch * offset_group, 1, -1)
-        found = jnp.take_along_axis(images, where, axis=2)
-        taken = taken + found * share.reshape(batch * offset_group, 1, -1)
-    if mask is not None:
-        taken = taken * mask.reshape(batch * offset_group, 1, -1)
-    parts = taken.reshape(batch, group, channels // group, size, rows, columns)
-    kernels_of = weight.reshape(group, -1, channels // group, size)
-    y = jnp.einsum("ngcsij,gmcs->ngmij", parts, kernels_of).reshape(batch, -1, rows, columns)
-    return y if bias is None else y + bias.reshape(-1, 1, 1)
-
-
-def _check_deformed(node: ir.Node) -> str | None:
-    return None if rank(node) == 4 else f"{rank(node) - 2} spatial axes; allowed: 2"
-
-
-@operator("DeformConv", _check_deformed)
-def _deform_conv(emitter: Emitter, node: ir.Node) -> None:
-    inputs = ", ".join(emitter.plain(given(node, position)) for position in range(5))
-    groups = attribute(node, "group", 1), attribute(node, "offset_group", 1)
-    text = f"{emitter.bind(_deformed)}({inputs}, {emitter.bind(Window.of(node, 2))}, {groups})"
-    emitter.assign(node.outputs[0], text)

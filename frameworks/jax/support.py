@@ -8,9 +8,9 @@ from deep5.core.errors import Deep5Error
 from deep5.core.framework import Support
 from deep5.frameworks.jax.operator_check import check_operator
 from deep5.frameworks.jax.operators_math import FEW_BITS
-from deep5.frameworks.jax.operators_training import DOMAIN
-from deep5.frameworks.jax.table import CHECKS, OPERATORS
+from deep5.frameworks.jax.table import CHECKS, OPERATORS, RANKED
 from deep5.networks.custom import is_custom, operator_of
+from deep5.networks.kernels.updates import DOMAIN
 from deep5.networks.nodes import supported
 
 __all__ = ["supports"]
@@ -43,7 +43,7 @@ def supports(node: ir.Node) -> Support:
 
 def _is_rankless(node: ir.Node) -> bool:
     """Whether the source of a node does not depend on the rank of its inputs."""
-    return node.op_type in OPERATORS and node.op_type not in _RANKED
+    return node.op_type in OPERATORS and node.op_type not in _RANKED | RANKED
 
 
 def _unfit(node: ir.Node) -> str | None:

@@ -18,6 +18,8 @@ __all__ = [
     "CHECKS",
     "HOST",
     "OPERATORS",
+    "OVERRIDES",
+    "RANKED",
     "attribute",
     "axis",
     "call",
@@ -40,20 +42,29 @@ Known = Callable[[ir.Node], Iterable[ir.Value | None]]
 OPERATORS: dict[str, Emit] = {}
 CHECKS: dict[str, Check] = {}
 """Why a node cannot run, or None; operators without an entry always can run."""
+OVERRIDES: dict[str, str] = {}
+"""Operators of `deep5.networks.kernels` that are written here again, and why."""
+RANKED: set[str] = set()
+"""Further operators whose source depends on the rank of their inputs."""
 HOST: dict[str, Known] = {}
 """Values that must be known when the function of a network is traced: they determine shapes or control flow."""
 
 
-def operator(op_type: str, check: Check | None = None, host: tuple[int, ...] | Known = ()) -> Callable[[Emit], Emit]:
+def operator(
+    op_type: str, check: Check | None = None, host: tuple[int, ...] | Known = (), *, override: str = ""
+) -> Callable[[Emit], Emit]:
     """Register a function in the table.
 
     Args:
         op_type: ONNX's name.
         check: Same as in `CHECKS`.
         host: Same as in `HOST`; or the positions of these inputs.
+        override: Why the table does not use the operator of `deep5.networks.kernels`.
     """
 
     def register(emit: Emit) -> Emit:
+        if override:
+            OVERRIDES[op_type] = override
         OPERATORS[op_type] = emit
         if check is not None:
             CHECKS[op_type] = check

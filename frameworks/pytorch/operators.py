@@ -15,15 +15,13 @@ from deep5.frameworks.pytorch import (
     operators_layers,
     operators_math,
     operators_normalization,
-    operators_quantized,
     operators_random,
     operators_recurrent,
     operators_reduce,
     operators_shape,
-    operators_signal,
-    operators_training,
     operators_windows,
 )
+from deep5.frameworks.pytorch.composites import register
 from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.table import CHECKS, EAGER, OPERATORS, RANKED, SETTINGS
 from deep5.networks.custom import is_custom, operator_of
@@ -52,10 +50,11 @@ _NARROW_OPERATORS = {
 # Referenced, so that the imports are not removed: they fill the table.
 _FILLED_BY = (
     operators_attention, operators_control, operators_elementwise, operators_image, operators_index,
-    operators_layers, operators_math, operators_normalization, operators_quantized, operators_random,
-    operators_recurrent, operators_reduce, operators_shape, operators_signal, operators_training, operators_windows,
+    operators_layers, operators_math, operators_normalization, operators_random,
+    operators_recurrent, operators_reduce, operators_shape, operators_windows,
 )
 # fmt: on
+register()
 _FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceMean"}
 
 

@@ -166,11 +166,6 @@ def _rotary_embedding(
     return y.flatten(2) if flat else y
 
 
-@kernel("SwiGLU")
-def _swi_glu(gate: Any, x: Any, *, alpha: float = 1.0) -> Any:
-    return (F.silu(gate) if alpha == 1.0 else gate * torch.sigmoid(alpha * gate)) * x
-
-
 def _causal_convolution(product: Any, x: Any, weight: Any, bias: Any, past: Any, gated: bool) -> tuple[Any, Any]:
     """A causal convolution per channel; returns the result and the past for the next call."""
     before = weight.shape[2] - 1

@@ -20,6 +20,9 @@ __all__ = ["converted"]
 _UINT64 = torch.uint64
 
 
+_MISH = _CELU = _SHIFT = "TODO"
+
+
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """A torch function, with a readable signature."""
 
@@ -30,75 +33,16 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return own
 
 
-for _name, _function in {
-    "Acos": torch.acos,
-    "Acosh": torch.acosh,
-    "Asin": torch.asin,
-    "Asinh": torch.asinh,
-    "Atan": torch.atan,
-    "Atanh": torch.atanh,
-    "BitwiseAnd": torch.bitwise_and,
-    "BitwiseNot": torch.bitwise_not,
-    "BitwiseOr": torch.bitwise_or,
-    "BitwiseXor": torch.bitwise_xor,
-    "Cosh": torch.cosh,
-    "Det": determinant,
-    "Mish": F.mish,
-    "Sinh": torch.sinh,
-    "Softsign": F.softsign,
-    "Tan": torch.tan,
-}.items():
-    kernel(_name)(_plain(_function))
+kernel("Det")(_plain(determinant))
+kernel("Mish", override=_MISH)(_plain(F.mish))
 
 
-@kernel("Selu")
-def _selu(x: Any, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Any:
-    return gamma * F.elu(x, alpha)
-
-
-@kernel("Celu")
+@kernel("Celu", override=_CELU)
 def _celu(x: Any, *, alpha: float = 1.0) -> Any:
     return F.celu(x, alpha)
 
 
-@kernel("ThresholdedRelu")
-def _thresholded_relu(x: Any, *, alpha: float = 1.0) -> Any:
-    return F.threshold(x, alpha, 0.0)
-
-
-@kernel("Shrink")
-def _shrink(x: Any, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
-    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, torch.zeros_like(x))).to(x.dtype)
-
-
-@kernel("PRelu")
-def _prelu(x: Any, slope: Any) -> Any:
-    return torch.where(x < 0, x * slope, x)
-
-
-@kernel("Swish")
-def _swish(x: Any, *, alpha: float = 1.0) -> Any:
-    return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
-
-
-@kernel("IsInf")
-def _is_inf(x: Any, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
-    if detect_negative and detect_positive:
-        return torch.isinf(x)
-    if detect_positive:
-        return torch.isposinf(x)
-    return torch.isneginf(x) if detect_negative else torch.zeros_like(x, dtype=torch.bool)
-
-
-@kernel("Mean")
-def _mean(*inputs: Any) -> Any:
-    total = inputs[0]
-    for value in inputs[1:]:
-        total = total + value
-    return total / len(inputs)
-
-
-@kernel("BitShift")
+@kernel("BitShift", override=_SHIFT)
 def _bit_shift(x: Any, bits: Any, *, direction: str, kind: Any) -> Any:
     wide, by = (value.view(torch.int64) if kind == _UINT64 else value.to(torch.int64) for value in (x, bits))
     if direction == "LEFT":
@@ -159,40 +103,12 @@ def _cast_like(x: Any, like: Any, *, saturate: int = 1, kind: Any) -> Any:
     return converted(x, kind, saturate)
 
 
-def _accumulated(function: Callable[..., Any], start: int) -> Callable[..., Any]:
-    """A cumulative sum or product along an axis that is an input."""
-
-    def run(x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
-        along = axis[0] if isinstance(axis, list) else axis
-        x = x.flip(along) if reverse else x
-        kind = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-        if exclusive:
-            extent = x.shape[along]
-            first = torch.full_like(x.narrow(along, 0, min(extent, 1)), start)
-            x = torch.cat((first, x.narrow(along, 0, max(extent - 1, 0))), along)
-        result = function(x, along, dtype=kind).to(x.dtype)
-        return result.flip(along) if reverse else result
-
-    run.__name__ = function.__name__
-    return run
-
-
-kernel("CumSum", settings=(1,))(_accumulated(torch.cumsum, 0))
-kernel("CumProd", settings=(1,))(_accumulated(torch.cumprod, 1))
-
-
 @kernel("Einsum")
 def _einsum(*operands: Any, equation: str) -> Any:
     text = equation.replace(" ", "")
     if operands[0].dtype == torch.float16 and operands[0].device.type == "cpu":
         return in_float32(lambda *wide: torch.einsum(text, *wide))(*operands)
     return torch.einsum(text, *operands)
-
-
-@kernel("Hardmax")
-def _hardmax(x: Any, *, axis: int = -1) -> Any:
-    # The product has a zero gradient, like the function wherever it is differentiable.
-    return torch.zeros_like(x).scatter(axis, x.argmax(axis, True), 1.0)
 
 
 @kernel("Size")

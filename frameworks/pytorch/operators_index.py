@@ -136,39 +136,6 @@ def _non_zero(x: Any) -> Any:
     return x.nonzero().t().contiguous()
 
 
-@kernel("EyeLike")
-def _eye_like(x: Any, *, k: int = 0, kind: Any) -> Any:
-    rows, columns = (torch.arange(extent, device=x.device) for extent in x.shape)
-    return (rows[:, None] + k == columns).to(kind)
-
-
-@kernel("OneHot", settings=(1,))
-def _one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
-    count = int(depth[0] if isinstance(depth, list) else depth)
-    axis %= indices.ndim + 1
-    classes = torch.arange(count, device=indices.device).reshape(-1, *[1] * (indices.ndim - axis))
-    return torch.where(_from_first(indices, count).unsqueeze(axis) == classes, values[1], values[0])
-
-
-@kernel("Trilu", settings=(1,))
-def _trilu(x: Any, k: Any = 0, *, upper: int = 1) -> Any:
-    # Diagonals beyond the corners have no effect.
-    most = sum(x.shape[-2:])
-    diagonal = min(max(k[0] if isinstance(k, list) else k or 0, -most), most)
-    return x.triu(diagonal) if upper else x.tril(diagonal)
-
-
-@kernel("ReverseSequence")
-def _reverse_sequence(x: Any, lengths: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
-    shape = [1] * x.ndim
-    shape[time_axis] = -1
-    steps = torch.arange(x.shape[time_axis], device=x.device).reshape(shape)
-    shape = [1] * x.ndim
-    shape[batch_axis] = -1
-    ends = lengths.long().reshape(shape)
-    return x.gather(time_axis, torch.where(steps < ends, ends - 1 - steps, steps).expand(x.shape))
-
-
 @kernel("NonMaxSuppression", settings=(2, 3, 4), eager=True)
 def _non_max_suppression(
     boxes: Any, scores: Any, most: Any = 0, overlap: Any = 0.0, least: Any = None, *, center_point_box: int = 0

@@ -22,54 +22,19 @@ __all__: list[str] = []
 _UNSIGNED = {ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64}
 
 
-def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
+_ELU = _HARD = _LEAKY = _GELU = _UNS = _CLIP = "TODO"
+
+
+def _as_it_is(op_type: str, function: Callable[..., Any], override: str = "", **defaults: float) -> None:
     """torch's function has the same arguments as ONNX's operator; attributes follow the inputs, in this order."""
 
     def emit(emitter: Emitter, node: ir.Node) -> str:
         return call(emitter, node, function, *(number(attribute(node, key, value)) for key, value in defaults.items()))
 
-    OPERATORS[op_type] = emit
+    operator(op_type, override=override)(emit)
 
 
-def _hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
-    return torch.clamp(x * alpha + beta, 0, 1)
-
-
-def _softplus(x: Any) -> Any:
-    # Above the threshold the result is the argument itself, which is exact there in float64, too.
-    return F.softplus(x, 1.0, 40.0)
-
-
-for _name, _function in {
-    "And": torch.logical_and,
-    "Ceil": torch.ceil,
-    "Cos": torch.cos,
-    "Equal": torch.eq,
-    "Erf": torch.erf,
-    "Exp": torch.exp,
-    "Floor": torch.floor,
-    "Greater": torch.gt,
-    "GreaterOrEqual": torch.ge,
-    "HardSwish": F.hardswish,
-    "IsNaN": torch.isnan,
-    "Less": torch.lt,
-    "LessOrEqual": torch.le,
-    "Log": torch.log,
-    "Neg": torch.neg,
-    "Not": torch.logical_not,
-    "Or": torch.logical_or,
-    "Reciprocal": torch.reciprocal,
-    "Relu": torch.relu,
-    "Round": torch.round,
-    "Sigmoid": torch.sigmoid,
-    "Sin": torch.sin,
-    "Softplus": _softplus,
-    "Sqrt": torch.sqrt,
-    "Tanh": torch.tanh,
-    "Where": torch.where,
-    "Xor": torch.logical_xor,
-}.items():
-    _as_it_is(_name, _function)
+_as_it_is("Neg", torch.neg)
 
 
 def _unless_unsigned(op_type: str, function: Callable[..., Any], otherwise: Callable[..., Any]) -> None:
@@ -88,9 +53,9 @@ def _positive_sign(x: Any) -> Any:
 
 _unless_unsigned("Abs", torch.abs, torch.clone)
 _unless_unsigned("Sign", torch.sign, _positive_sign)
-_as_it_is("Elu", F.elu, alpha=1.0)
-_as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
-_as_it_is("LeakyRelu", F.leaky_relu, alpha=0.01)
+_as_it_is("Elu", F.elu, override=_ELU, alpha=1.0)
+_as_it_is("HardSwish", F.hardswish, override=_HARD)
+_as_it_is("LeakyRelu", F.leaky_relu, override=_LEAKY, alpha=0.01)
 _as_it_is("LogSoftmax", F.log_softmax, axis=-1)
 _as_it_is("Softmax", F.softmax, axis=-1)
 
@@ -169,7 +134,7 @@ def _div(emitter: Emitter, node: ir.Node) -> str:
     return _binary(emitter, node, _whole_div if is_whole(node.inputs[0]) else torch.div, None)
 
 
-@operator("Mod")
+@operator("Mod", override=_UNS)
 def _mod(emitter: Emitter, node: ir.Node) -> str:
     if _is_unsigned(node.inputs[0]):
         return call(emitter, node, _UNSIGNED_MOD)
@@ -188,24 +153,7 @@ def _pow(emitter: Emitter, node: ir.Node) -> str:
     return _binary(emitter, node, torch.pow if keeps else _cast_pow, None)
 
 
-def _fold(op_type: str, function: Callable[..., Any]) -> None:
-    """An operator with any number of inputs, from a binary function."""
-
-    def emit(emitter: Emitter, node: ir.Node) -> str:
-        text = emitter.name(node.inputs[0])
-        for value in node.inputs[1:]:
-            text = f"{emitter.function(function)}({text}, {emitter.name(value)})"
-        return text
-
-    OPERATORS[op_type] = emit
-
-
-_fold("Max", torch.maximum)
-_fold("Min", torch.minimum)
-_fold("Sum", torch.add)
-
-
-@operator("Clip")
+@operator("Clip", override=_CLIP)
 def _clip(emitter: Emitter, node: ir.Node) -> str:
     x, *bounds = (*node.inputs, None, None)[:3]
     given = [value for value in bounds if value is not None]
@@ -231,7 +179,7 @@ def _check_gelu(node: ir.Node) -> str | None:
     return None if chosen in ("none", "tanh") else f"approximate={chosen}"
 
 
-@operator("Gelu", _check_gelu)
+@operator("Gelu", _check_gelu, override=_GELU)
 def _gelu(emitter: Emitter, node: ir.Node) -> str:
     tanh = attribute(node, "approximate", "none") == "tanh"
     return call(emitter, node, F.gelu, *(["approximate='tanh'"] if tanh else []))

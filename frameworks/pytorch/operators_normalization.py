@@ -11,8 +11,10 @@ from deep5.frameworks.pytorch.table import kernel
 
 __all__: list[str] = []
 
+_GROUP = _INSTANCE = _RMS = "TODO"
 
-@kernel("InstanceNormalization")
+
+@kernel("InstanceNormalization", override=_INSTANCE)
 def _instance_normalization(x: Any, scale: Any, bias: Any, *, epsilon: float = 1e-5) -> Any:
     if x.shape[0] and x[0, 0].numel() > 1:
         return F.instance_norm(x, None, None, scale, bias, True, 0.0, epsilon)
@@ -24,7 +26,7 @@ def _instance_normalization(x: Any, scale: Any, bias: Any, *, epsilon: float = 1
     )
 
 
-@kernel("GroupNormalization")
+@kernel("GroupNormalization", override=_GROUP)
 def _group_normalization(
     x: Any, scale: Any, bias: Any, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Any:
@@ -32,27 +34,10 @@ def _group_normalization(
     return torch.group_norm(x, num_groups, scale, bias, epsilon)
 
 
-@kernel("RMSNormalization")
+@kernel("RMSNormalization", override=_RMS)
 def _rms_normalization(x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
     shape = x.shape[axis % x.ndim :]
     if scale.shape == shape and x.dtype in (torch.float32, torch.float64):
         return F.rms_norm(x, shape, scale, epsilon)
     wide = x.double() if x.dtype == torch.float64 else x.float()
     return F.rms_norm(wide, shape, None, epsilon).to(x.dtype) * scale
-
-
-@kernel("LpNormalization")
-def _lp_normalization(x: Any, *, axis: int = -1, p: int = 2) -> Any:
-    norm = torch.linalg.vector_norm(x, p, axis, True)
-    # If all elements are 0, the result is 0.
-    return x / torch.where(norm == 0, 1.0, norm)
-
-
-@kernel("MeanVarianceNormalization")
-def _mean_variance_normalization(x: Any, *, axes: Any = (0, 2, 3)) -> Any:
-    middle = x - x.mean(tuple(axes), keepdim=True)
-    # As in ONNX's function: the epsilon is added to the standard deviation.
-    variance = (middle * middle).mean(tuple(axes), keepdim=True)
-    constant = variance == 0  # the square root has no gradient there
-    deviation = torch.where(constant, 0, torch.where(constant, 1, variance).sqrt())
-    return middle / (deviation + 1e-9)

@@ -118,6 +118,7 @@ _FUNCTIONS = {
     "ReduceSum": _sum,
     "ReduceSumSquare": _sum_square,
 }
+_OVERRIDES = {"ReduceL2": "TODO"}
 # Methods of torch that take a list of axes, which the source calls directly.
 _METHODS: dict[str, Callable[[str, str], str]] = {
     "ReduceMax": lambda x, how: f"{x}.amax({how})",
@@ -138,7 +139,7 @@ def _direct(node: ir.Node) -> bool:
 def _reduction(op_type: str) -> None:
     method, otherwise = _METHODS.get(op_type), _over(_FUNCTIONS[op_type])
     if method is None:
-        kernel(op_type, settings=(1,))(otherwise)
+        kernel(op_type, settings=(1,), override=_OVERRIDES.get(op_type, ""))(otherwise)
         return
     from deep5.frameworks.pytorch.table import writer
 
@@ -160,17 +161,3 @@ def _reduction(op_type: str) -> None:
 
 for _name in _FUNCTIONS:
     _reduction(_name)
-
-
-def _arg(method: str) -> Callable[..., Any]:
-    def run(x: Any, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
-        if not select_last_index:
-            return getattr(x, method)(axis, bool(keepdims))
-        return x.shape[axis] - 1 - getattr(x.flip(axis), method)(axis, bool(keepdims))
-
-    run.__name__ = method
-    return run
-
-
-kernel("ArgMax")(_arg("argmax"))
-kernel("ArgMin")(_arg("argmin"))

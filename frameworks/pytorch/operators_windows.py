@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.short import in_float32
-from deep5.frameworks.pytorch.table import attribute, kernel
+from deep5.frameworks.pytorch.table import kernel
 
 __all__ = ["average_pool", "convolution", "max_pool"]
 
@@ -95,7 +95,8 @@ def _conv_transpose(
         for at, (extent, stride, dilation) in enumerate(zip(x.shape[2:], strides, dilations, strict=True)):
             whole = stride * (extent - 1) + more[at] + (weight.shape[2 + at] - 1) * dilation + 1
             total = whole - (extent * stride if output_shape is None else output_shape[len(output_shape) - axes + at])
-            before[at] = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            # A result that is too small gets zeros at its end.
+            before[at] = max(total // 2 if auto_pad == "SAME_UPPER" else total - total // 2, 0)
             behind[at] = total - before[at]
     elif auto_pad == "VALID":
         before, behind = [0] * axes, [0] * axes
@@ -228,23 +229,6 @@ def _global_lp_pool(x: Any, *, p: int = 2) -> Any:
     return torch.linalg.vector_norm(x, p, tuple(range(2, x.ndim)), True)
 
 
-@kernel("MaxUnpool", settings=(2,))
-def _max_unpool(
-    x: Any, places: Any, shape: Any = None, *, kernel_shape: Any, pads: Any = None, strides: Any = None
-) -> Any:
-    axes = len(kernel_shape)
-    strides, pads = strides or [1] * axes, pads or [0] * 2 * axes
-    extents = [
-        (extent - 1) * stride + size - pads[at] - pads[axes + at]
-        for at, (extent, stride, size) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
-    ]
-    whole = (*x.shape[:2], *extents)
-    y = x.new_zeros(math.prod(whole)).scatter(0, places.reshape(-1), x.reshape(-1)).reshape(whole)
-    if shape is None:
-        return y
-    return F.pad(y, _around([0] * axes, [goal - extent for goal, extent in zip(shape[2:], extents, strict=True)]))
-
-
 @kernel("Col2Im", settings=(1, 2))
 def _col2im(
     x: Any, image: list[int], block: list[int], *, dilations: Any = None, pads: Any = None, strides: Any = None
@@ -267,121 +251,3 @@ def _col2im(
     y = columns.new_zeros((*columns.shape[:2], math.prod(extents))).index_add(2, places, columns)
     y = y.reshape(*columns.shape[:2], *extents)
     return F.pad(y, [-cut for cut in _around(pads[:axes], pads[axes:])])
-
-
-def _check_plane(node: ir.Node) -> str | None:
-    shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    return None if shape is not None and len(shape) == 4 else "a number of spatial axes other than 2"
-
-
-@kernel("DeformConv", _check_plane)
-def _deform_conv(
-    x: Any,
-    weight: Any,
-    offset: Any,
-    bias: Any = None,
-    mask: Any = None,
-    *,
-    dilations: Any = None,
-    group: int = 1,
-    kernel_shape: Any = None,
-    offset_group: int = 1,
-    pads: Any = None,
-    strides: Any = None,
-) -> Any:
-    """A convolution whose sampling positions are each shifted by an offset and read by bilinear interpolation.
-
-    References:
-        Dai et al., Deformable convolutional networks, ICCV 2017, section 2.1; with a mask: Zhu et al., CVPR 2019.
-    """
-    (n, channels, height, width), (rows, columns) = x.shape, weight.shape[2:]
-    strides, dilations, pads = strides or (1, 1), dilations or (1, 1), pads or (0, 0, 0, 0)
-    out_rows, out_columns = offset.shape[2:]
-    device, size = x.device, rows * columns
-    moves = offset.reshape(n * offset_group, rows, columns, 2, out_rows, out_columns)
-
-    def places(axis: int, count: int, steps: int) -> Any:
-        inner = torch.arange(count, device=device, dtype=x.dtype) * dilations[axis] - pads[axis]
-        return inner[:, None] + torch.arange(steps, device=device, dtype=x.dtype) * strides[axis]
-
-    down = places(0, rows, out_rows)[:, None, :, None] + moves[:, :, :, 0]
-    right = places(1, columns, out_columns)[None, :, None, :] + moves[:, :, :, 1]
-    parts = x.reshape(n, offset_group, channels // offset_group, height * width)
-    flat = (n, offset_group, 1, size * out_rows * out_columns)
-    down, right = down.reshape(flat), right.reshape(flat)
-    sampled = torch.zeros((), dtype=x.dtype, device=device)
-    for row, share in ((down.floor(), 1 - down + down.floor()), (down.floor() + 1, down - down.floor())):
-        for column, part in ((right.floor(), 1 - right + right.floor()), (right.floor() + 1, right - right.floor())):
-            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            place = (row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).long()
-            found = parts.gather(3, place.expand(-1, -1, parts.shape[2], -1))
-            sampled = sampled + found * (share * part * inside)
-    sampled = sampled.reshape(n, offset_group, -1, size, out_rows, out_columns)
-    if mask is not None:
-        sampled = sampled * mask.reshape(n, offset_group, 1, size, out_rows, out_columns)
-    groups = sampled.reshape(n, group, channels // group * size, out_rows * out_columns)
-    y = torch.matmul(weight.reshape(group, weight.shape[0] // group, -1), groups)
-    y = y.reshape(n, -1, out_rows, out_columns)
-    return y if bias is None else y + bias.reshape(-1, 1, 1)
-
-
-def _check_roi(node: ir.Node) -> str | None:
-    mode = attribute(node, "mode", "avg")
-    return None if mode in ("avg", "max") else f"mode={mode}"
-
-
-@kernel("RoiAlign", _check_roi, eager=True)
-def _roi_align(
-    x: Any,
-    rois: Any,
-    images: Any,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Any:
-    """Samples of regions by bilinear interpolation, pooled (RoIAlign).
-
-    References:
-        He et al., Mask R-CNN, ICCV 2017, section 3, RoIAlign.
-    """
-    moved = coordinate_transformation_mode == "half_pixel"
-    corners = rois * spatial_scale - (0.5 if moved else 0.0)
-    extents = corners[:, 2:] - corners[:, :2]
-    extents = extents if moved else extents.clamp(min=1.0)
-
-    def axis(at: int, bins: int, limit: int) -> tuple[Any, ...]:
-        """Lower and upper indices, weight of the upper, whether the sample exists; (regions, bins, samples)."""
-        size = extents[:, at] / bins
-        counts = (torch.full_like(size, sampling_ratio) if sampling_ratio > 0 else size.ceil()).clamp(min=1.0)
-        most = int(counts.max()) if counts.numel() else 1
-        steps = (torch.arange(most, device=x.device, dtype=x.dtype) + 0.5) / counts[:, None]
-        bin_numbers = torch.arange(bins, device=x.device, dtype=x.dtype)
-        place = corners[:, at, None, None] + (bin_numbers[:, None] + steps[:, None, :]) * size[:, None, None]
-        there = (torch.arange(most, device=x.device) < counts[:, None])[:, None, :].expand(place.shape)
-        inside = (place >= -1) & (place <= limit)
-        place = place.clamp(0, limit - 1)
-        low = place.floor().long()
-        return low, (low + 1).clamp(max=limit - 1), place - low, inside, there
-
-    low_y, high_y, part_y, in_y, there_y = axis(1, output_height, x.shape[2])
-    low_x, high_x, part_x, in_x, there_x = axis(0, output_width, x.shape[3])
-    last, numbers = x.permute(0, 2, 3, 1), images.long()[:, None, None, None, None]
-    terms = []
-    for rows, weight_y in ((low_y, 1 - part_y), (high_y, part_y)):
-        for columns, weight_x in ((low_x, 1 - part_x), (high_x, part_x)):
-            found = last[numbers, rows[:, :, :, None, None], columns[:, None, None]]
-            terms.append(found * (weight_y[:, :, :, None, None] * weight_x[:, None, None])[..., None])
-    inside = (in_y[:, :, :, None, None] & in_x[:, None, None])[..., None]
-    there = (there_y[:, :, :, None, None] & there_x[:, None, None])[..., None]
-    if mode == "max":
-        # ONNX's maximum is over the four weighted neighbors, not over their sums.
-        value = torch.stack(terms).amax(0)
-        pooled = torch.where(inside, value, 0.0).masked_fill(~there, float("-inf")).amax((2, 4))
-    else:
-        value = torch.where(inside & there, sum(terms), 0.0)
-        pooled = value.sum((2, 4)) / there.sum((2, 4))
-    return pooled.permute(0, 3, 1, 2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.core.python_source import number
-from deep5.networks.nodes import axis, computed, fixed, is_whole, rank, spare
+from deep5.networks.nodes import axis, computed, fixed, is_whole, key, rank, spare
 from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ __all__ = [
     "CHECKS",
     "EAGER",
     "OPERATORS",
+    "OVERRIDES",
     "RANKED",
     "SETTINGS",
     "attribute",
@@ -45,8 +46,8 @@ Check = Callable[[ir.Node], str | None]
 OPERATORS: dict[str, Emit] = {}
 CHECKS: dict[str, Check] = {}
 """Why a node cannot run, or None; operators without an entry always can."""
-
-
+OVERRIDES: dict[str, str] = {}
+"""Operators of `deep5.networks.kernels` that are written here again, and why."""
 SETTINGS: dict[str, tuple[int, ...]] = {}
 """Inputs that act as settings, by operator: computed ones are read on the host when the network runs."""
 EAGER: set[str] = set()
@@ -62,6 +63,7 @@ def operator(
     settings: tuple[int, ...] = (),
     otherwise: Callable[..., Any] | None = None,
     ranked: bool = False,
+    override: str = "",
 ) -> Callable[[Emit], Emit]:
     """Register a function in the table.
 
@@ -71,9 +73,12 @@ def operator(
         settings: Inputs that are read on the host if they are computed.
         otherwise: As for `kernel`: runs nodes whose settings are computed, or whose first input has an unknown rank.
         ranked: Whether the source depends on the ranks of the inputs.
+        override: Why the table does not use the operator of `deep5.networks.kernels`.
     """
 
     def register(emit: Emit) -> Emit:
+        if override:
+            OVERRIDES[op_type] = override
         if otherwise is None:
             enter(op_type, emit, check, settings)
             if ranked:
@@ -100,7 +105,12 @@ def enter(op_type: str, emit: Emit, check: Check | None, settings: tuple[int, ..
 
 
 def kernel(
-    op_type: str, check: Check | None = None, *, settings: tuple[int, ...] = (), eager: bool = False
+    op_type: str,
+    check: Check | None = None,
+    *,
+    settings: tuple[int, ...] = (),
+    eager: bool = False,
+    override: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function of tensors, which the source calls with the node's inputs.
 
@@ -113,9 +123,12 @@ def kernel(
         check: Returns why a node cannot run, or None.
         settings: Inputs that it takes as numbers, or lists of numbers, instead of tensors.
         eager: Whether it reads other values on the host, or its result's shape depends on values.
+        override: As for `operator`.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        if override:
+            OVERRIDES[op_type] = override
         enter(op_type, writer(function, settings), check, settings)
         if eager:
             EAGER.add(op_type)
@@ -157,11 +170,6 @@ def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit
         return None
 
     return emit
-
-
-def key(node: ir.Node) -> str:
-    """The table key of a node's operator: its name, prefixed by the domain if that is not ONNX's main one."""
-    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 def _open(node: ir.Node, settings: tuple[int, ...]) -> bool:

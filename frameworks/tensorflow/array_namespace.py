@@ -142,7 +142,8 @@ def _arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None
     bounds = (start, step) if stop is None else (start, stop, step)
     whole = all(isinstance(each, (int, TracedExtent)) for each in bounds)
     dtype = dtype or (tf.int64 if whole else tf.float32)
-    limits = [tf.cast(as_tensors(each), dtype) if isinstance(each, TracedExtent) else each for each in bounds]
+    unknown = (TracedExtent, TensorFlowArray)
+    limits = [tf.cast(as_tensors(each), dtype) if isinstance(each, unknown) else each for each in bounds]
     return _array(tf.range(0, *limits, dtype=dtype) if stop is None else tf.range(*limits, dtype=dtype))
 
 

@@ -18,7 +18,7 @@ from deep5.frameworks.tensorflow.traced import cause
 from deep5.networks.custom import is_custom
 from deep5.networks.diagnostics.failures import failed, is_own, places_of
 from deep5.networks.network import Network
-from deep5.networks.nodes import extents
+from deep5.networks.nodes import extents, key
 
 __all__ = ["Program", "compile_forward", "preferred_orders"]
 
@@ -95,7 +95,7 @@ class _Writer(Emitter):
         if is_custom(node):
             emit_custom(self, node)
         else:
-            OPERATORS[node.op_type](self, node)
+            OPERATORS[key(node)](self, node)
 
     def _enclose(self, start: int, scope: str | None) -> None:
         """Put the lines from `start` on into a scope."""

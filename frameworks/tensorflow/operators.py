@@ -14,17 +14,15 @@ from deep5.frameworks.tensorflow import (
     operators_loss,
     operators_math,
     operators_pad,
-    operators_quantized,
     operators_reduce,
-    operators_resize,
     operators_sampling,
     operators_search,
     operators_shape,
-    operators_signal,
     operators_transposed,
     operators_unfold,
     operators_windows,
 )
+from deep5.frameworks.tensorflow.composites import register
 from deep5.frameworks.tensorflow.operators_custom import supports_custom
 from deep5.frameworks.tensorflow.operators_index import REFUSING
 from deep5.frameworks.tensorflow.table import CHECKS, OPERATORS, RANKLESS
@@ -43,10 +41,11 @@ _DTYPES = {
 # Listed to keep the imports, which fill the table.
 _FILLED_BY = (
     *(operators_bits, operators_control, operators_generate, operators_index, operators_layers, operators_loss),
-    *(operators_math, operators_pad, operators_quantized, operators_reduce, operators_search, operators_shape),
-    *(operators_resize, operators_sampling, operators_signal, operators_transposed, operators_unfold),
+    *(operators_math, operators_pad, operators_reduce, operators_search, operators_shape),
+    *(operators_sampling, operators_transposed, operators_unfold),
     operators_windows,
 )
+register()
 _FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceLogSumExp", "ReduceMean"}
 # Inputs that configure an operator; XLA must know their values.
 _SETTINGS = {

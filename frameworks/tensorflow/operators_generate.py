@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -14,32 +13,6 @@ if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
-
-
-def _triangle(x: Any, k: Any, upper: bool) -> Any:
-    """The elements on and above the k-th diagonal, or on and below it; zeros elsewhere."""
-    extents = tf.shape(x, tf.int64)
-    rows, columns = tf.range(extents[-2])[:, tf.newaxis], tf.range(extents[-1])
-    k = tf.clip_by_value(tf.reshape(tf.cast(0 if k is None else k, tf.int64), []), -(1 << 32), 1 << 32)
-    kept = columns >= rows + k if upper else columns <= rows + k
-    return tf.where(kept, x, tf.zeros((), x.dtype))
-
-
-@operator("Trilu")
-def _trilu(emitter: Emitter, node: ir.Node) -> None:
-    x, k = (emitter.name(value) for value in (*node.inputs, None)[:2])
-    emitter.assign(node, f"{emitter.function(_triangle)}({x}, {k}, {bool(attribute(node, 'upper', 1))})")
-
-
-def _diagonal(x: Any, k: int, dtype: Any) -> Any:
-    extents = tf.shape(x, tf.int64)
-    return tf.cast(tf.equal(tf.range(extents[0])[:, tf.newaxis] + k, tf.range(extents[1])), dtype)
-
-
-@operator("EyeLike")
-def _eye_like(emitter: Emitter, node: ir.Node) -> None:
-    x, dtype = emitter.name(node.inputs[0]), emitter.dtype(node.outputs[0])
-    emitter.assign(node, f"{emitter.function(_diagonal)}({x}, {attribute(node, 'k', 0)}, {dtype})")
 
 
 def _steps(start: Any, limit: Any, delta: Any) -> Any:
@@ -64,39 +37,6 @@ def _size_of(x: Any) -> Any:
 @operator("Size", rankless=True)
 def _size(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(_size_of)}({emitter.name(node.inputs[0])})")
-
-
-def _mel_weights(bands: Any, length: Any, rate: Any, low: Any, high: Any, dtype: Any) -> Any:
-    """Triangles of equal width on the mel scale, over the bins of a spectrum: (bins, bands)."""
-    bands, length, rate = (tf.cast(_scalar(value), tf.float64) for value in (bands, length, rate))
-    low, high = (2595 * tf.math.log(1 + tf.cast(_scalar(value), tf.float64) / 700) / _LN10 for value in (low, high))
-    step = (high - low) / (bands + 2)
-    mel = low + tf.range(bands + 2, dtype=tf.float64) * step
-    corners = tf.floor((length + 1) * (700 * (tf.pow(tf.constant(10.0, tf.float64), mel / 2595) - 1)) / rate)
-    left, centre, right = corners[:-2], corners[1:-1], corners[2:]
-    place = tf.range(tf.floor(length / 2) + 1, dtype=tf.float64)[:, tf.newaxis]
-    none = tf.zeros_like(place * left)
-    rising = tf.where(centre > left, (place - left) / tf.maximum(centre - left, 1), none + 1)
-    falling = tf.where(right > centre, (right - place) / tf.maximum(right - centre, 1), none)
-    up = (place >= left) & (place <= centre)
-    down = (place >= centre) & (place < right)
-    weights = tf.where(
-        down & (right > centre), falling, tf.where(up & (centre > left) | (place == centre), rising, none)
-    )
-    return tf.cast(weights, dtype)
-
-
-def _scalar(value: Any) -> Any:
-    return tf.reshape(value, [])
-
-
-_LN10 = math.log(10.0)
-
-
-@operator("MelWeightMatrix")
-def _mel_weight_matrix(emitter: Emitter, node: ir.Node) -> None:
-    inputs = ", ".join(map(emitter.name, node.inputs))
-    emitter.assign(node, f"{emitter.function(_mel_weights)}({inputs}, {emitter.dtype(node.outputs[0])})")
 
 
 # Random numbers. With a seed, a stateless function gives the same numbers at every call; without one, they differ from

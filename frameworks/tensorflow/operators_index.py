@@ -135,14 +135,3 @@ def _written(x: Any, update: Any, begins: Any, along: int, circular: bool) -> An
 def _tensor_scatter(emitter: Emitter, node: ir.Node, x: str, update: str, begins: str = "None") -> str:
     circular = attribute(node, "mode", "linear") == "circular"
     return f"{emitter.function(_written)}({x}, {update}, {begins}, {axis(node, -2)}, {circular})"
-
-
-def _reversed(x: Any, lengths: Any, time: int, batch: int) -> Any:
-    return tf.reverse_sequence(x, lengths, seq_axis=time, batch_axis=batch)
-
-
-@operator("ReverseSequence")
-def _reverse_sequence(emitter: Emitter, node: ir.Node) -> None:
-    x, lengths = (emitter.name(value) for value in node.inputs)
-    how = f"{axis(node, 0, 'time_axis')}, {axis(node, 1, 'batch_axis')}"
-    emitter.assign(node, f"{emitter.function(_reversed)}({x}, {lengths}, {how})")

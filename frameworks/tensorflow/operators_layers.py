@@ -8,7 +8,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from deep5.frameworks.tensorflow.order import channels_last
-from deep5.frameworks.tensorflow.table import attribute, axis, extents, number, operator, rank, spare
+from deep5.frameworks.tensorflow.table import attribute, axis, number, operator, rank, spare
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
@@ -89,35 +89,6 @@ def _lrn(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(_local_response_norm)}({how})", order)
 
 
-def _instance_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
-    """Normalizes each channel of each image to mean 0 and variance 1, channels last."""
-    axes = list(range(1, x.shape.rank - 1))
-    centred = x - tf.reduce_mean(x, axes, keepdims=True)
-    variance = tf.reduce_mean(centred * centred, axes, keepdims=True)
-    return centred * (scale * tf.math.rsqrt(variance + tf.cast(epsilon, x.dtype))) + bias
-
-
-@operator("InstanceNormalization", lambda node: None if rank(node) > 2 else "no spatial axes")
-def _instance_normalization(emitter: Emitter, node: ir.Node) -> None:
-    order = channels_last(rank(node))
-    x, (scale, bias) = emitter.ordered(node.inputs[0], order), map(emitter.name, node.inputs[1:3])
-    epsilon = number(attribute(node, "epsilon", 1e-5))
-    emitter.assign(node, f"{emitter.function(_instance_norm)}({x}, {scale}, {bias}, {epsilon})", order)
-
-
-def _lp_norm(x: Any, along: int, p: int) -> Any:
-    """x divided by its norm along an axis; zeros stay zero."""
-    sums = tf.reduce_sum(tf.abs(x) if p == 1 else x * x, along, keepdims=True)
-    sums = tf.where(tf.equal(sums, 0), tf.ones_like(sums), sums)
-    return x / (sums if p == 1 else tf.sqrt(sums))
-
-
-@operator("LpNormalization")
-def _lp_normalization(emitter: Emitter, node: ir.Node) -> None:
-    how = f"{emitter.name(node.inputs[0])}, {axis(node, -1)}, {attribute(node, 'p', 2)}"
-    emitter.assign(node, f"{emitter.function(_lp_norm)}({how})")
-
-
 def _layer_norm(x: Any, scale: Any, bias: Any, first: int, epsilon: float) -> Any:
     axes = list(range(first, x.shape.rank))
     mean = tf.reduce_mean(x, axes, keepdims=True)
@@ -132,63 +103,3 @@ def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
     x, scale, bias = (emitter.name(value) for value in (*node.inputs, None)[:3])
     epsilon = number(attribute(node, "epsilon", 1e-5))
     emitter.assign(node, f"{emitter.function(_layer_norm)}({x}, {scale}, {bias}, {axis(node, -1)}, {epsilon})")
-
-
-def _wide(x: Any) -> Any:
-    return tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
-
-
-def _group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> Any:
-    """Wu and He, Group normalization, ECCV 2018, equation 1; channels last."""
-    shape = tf.shape(x)
-    values = tf.reshape(_wide(x), [shape[0], -1, groups, x.shape[-1] // groups])
-    centred = values - tf.reduce_mean(values, [1, 3], keepdims=True)
-    variance = tf.reduce_mean(centred * centred, [1, 3], keepdims=True)
-    normal = centred * tf.math.rsqrt(variance + tf.cast(epsilon, variance.dtype))
-    # Rounded to the input's dtype in between, as in ONNX's function definition.
-    return tf.reshape(tf.cast(normal, x.dtype), shape) * scale + bias
-
-
-def _check_group_norm(node: ir.Node) -> str | None:
-    if rank(node) < 2:
-        return "no channels"
-    return None if isinstance(extents(node.inputs[0])[1], int) else "a number of channels that is not known"
-
-
-@operator("GroupNormalization", _check_group_norm)
-def _group_normalization(emitter: Emitter, node: ir.Node) -> None:
-    order = channels_last(rank(node))
-    x, (scale, bias) = emitter.ordered(node.inputs[0], order), map(emitter.name, node.inputs[1:3])
-    how = f"{attribute(node, 'num_groups')}, {number(attribute(node, 'epsilon', 1e-5))}"
-    emitter.assign(node, f"{emitter.function(_group_norm)}({x}, {scale}, {bias}, {how})", order)
-
-
-def _rms_norm(x: Any, scale: Any, first: int, epsilon: float) -> Any:
-    """Zhang and Sennrich, Root mean square layer normalization, NeurIPS 2019, equation 4."""
-    values = _wide(x)
-    square = tf.reduce_mean(values * values, list(range(first, x.shape.rank)), keepdims=True)
-    return tf.cast(values * tf.math.rsqrt(square + tf.cast(epsilon, square.dtype)), x.dtype) * scale
-
-
-@operator("RMSNormalization")
-def _rms_normalization(emitter: Emitter, node: ir.Node) -> None:
-    x, scale = map(emitter.name, node.inputs[:2])
-    epsilon = number(attribute(node, "epsilon", 1e-5))
-    emitter.assign(node, f"{emitter.function(_rms_norm)}({x}, {scale}, {axis(node, -1)}, {epsilon})")
-
-
-def _standardized(x: Any, axes: list[int]) -> Any:
-    """As in ONNX's function definition: the epsilon is added to the deviation, whose gradient at 0 is 0 here."""
-    centred = x - tf.reduce_mean(x, axes, keepdims=True)
-    variance = tf.reduce_mean(centred * centred, axes, keepdims=True)
-    some = variance > 0
-    deviation = tf.where(some, tf.sqrt(tf.where(some, variance, 1)), 0)
-    return centred / (deviation + tf.cast(1e-9, x.dtype))
-
-
-@operator("MeanVarianceNormalization")
-def _mean_variance_normalization(emitter: Emitter, node: ir.Node) -> None:
-    order = emitter.order(node.inputs[0])
-    places = sorted(order.index(along % rank(node)) for along in attribute(node, "axes", (0, 2, 3)))
-    text = f"{emitter.function(_standardized)}({emitter.ordered(node.inputs[0], order)}, {places})"
-    emitter.assign(node, text, order)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -26,62 +25,16 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
+_LEAKY = "TODO"
+
+
+def _as_it_is(op_type: str, function: Callable[..., Any], override: str = "", **defaults: float) -> None:
     """Register a function with the same inputs as ONNX's operator; attributes follow the inputs, in this order."""
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         elementwise(emitter, node, function, *(number(attribute(node, key, value)) for key, value in defaults.items()))
 
-    operator(op_type, rankless=True)(emit)
-
-
-def _elu(x: Any, alpha: float) -> Any:
-    if alpha == 1.0:
-        return tf.nn.elu(x)
-    return tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0)))
-
-
-def _hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
-    return tf.minimum(tf.maximum(alpha * x + beta, 0), 1)
-
-
-def _hard_swish(x: Any) -> Any:
-    return x * _hard_sigmoid(x, 1 / 6, 0.5)
-
-
-def _celu(x: Any, alpha: float) -> Any:
-    return alpha * tf.nn.elu(x / alpha)
-
-
-def _selu(x: Any, alpha: float, gamma: float) -> Any:
-    return gamma * _elu(x, alpha)
-
-
-def _mish(x: Any) -> Any:
-    return x * tf.tanh(tf.math.softplus(x))
-
-
-def _swish(x: Any, alpha: float) -> Any:
-    return x * tf.sigmoid(x if alpha == 1.0 else alpha * x)
-
-
-def _gated(gate: Any, x: Any, alpha: float) -> Any:
-    return _swish(gate, alpha) * x
-
-
-def _thresholded(x: Any, alpha: float) -> Any:
-    return tf.where(x > alpha, x, tf.zeros((), x.dtype))
-
-
-def _leaky_by(x: Any, slope: Any) -> Any:
-    return tf.where(x < 0, x * slope, x)
-
-
-def _shrunk(x: Any, bias: float, lambd: float) -> Any:
-    def moved(by: float) -> Any:
-        return x + tf.cast(by, x.dtype) if by else x
-
-    return tf.where(x < -lambd, moved(bias), tf.where(x > lambd, moved(-bias), tf.zeros((), x.dtype)))
+    operator(op_type, rankless=True, override=override)(emit)
 
 
 def _abs(x: Any) -> Any:
@@ -109,73 +62,13 @@ def _added(a: Any, b: Any) -> Any:
 
 for _name, _function in {
     "Abs": _abs,
-    "Acos": tf.math.acos,
-    "Acosh": tf.math.acosh,
     "Add": _added,
-    "And": tf.logical_and,
-    "Asin": tf.math.asin,
-    "Asinh": tf.math.asinh,
-    "Atan": tf.math.atan,
-    "Atanh": tf.math.atanh,
-    "Ceil": tf.math.ceil,
-    "Cos": tf.cos,
-    "Cosh": tf.math.cosh,
-    "Equal": tf.equal,
-    "Erf": tf.math.erf,
-    "Exp": tf.exp,
-    "Floor": tf.floor,
-    "Greater": tf.greater,
-    "GreaterOrEqual": tf.greater_equal,
-    "HardSwish": _hard_swish,
-    "IsNaN": tf.math.is_nan,
-    "Less": tf.less,
-    "LessOrEqual": tf.less_equal,
-    "Log": tf.math.log,
-    "Mish": _mish,
     "Mul": tf.multiply,
     "Neg": _negative,
-    "Not": tf.logical_not,
-    "Or": tf.logical_or,
-    "PRelu": _leaky_by,
-    "Reciprocal": tf.math.reciprocal,
-    "Relu": tf.nn.relu,
-    "Round": tf.round,
-    "Sigmoid": tf.sigmoid,
     "Sign": _sign,
-    "Sin": tf.sin,
-    "Sinh": tf.math.sinh,
-    "Softplus": tf.math.softplus,
-    "Softsign": tf.nn.softsign,
-    "Sqrt": tf.sqrt,
     "Sub": tf.subtract,
-    "Tan": tf.math.tan,
-    "Tanh": tf.tanh,
-    "Where": tf.where,
-    "Xor": tf.math.logical_xor,
 }.items():
     _as_it_is(_name, _function)
-_as_it_is("Celu", _celu, alpha=1.0)
-_as_it_is("Elu", _elu, alpha=1.0)
-_as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
-_as_it_is("LeakyRelu", tf.nn.leaky_relu, alpha=0.01)
-_as_it_is("Selu", _selu, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
-_as_it_is("Shrink", _shrunk, bias=0.0, lambd=0.5)
-_as_it_is("SwiGLU", _gated, alpha=1.0)
-_as_it_is("Swish", _swish, alpha=1.0)
-_as_it_is("ThresholdedRelu", _thresholded, alpha=1.0)
-
-
-def _infinite(x: Any, negative: bool, positive: bool) -> Any:
-    found = tf.math.is_inf(x)
-    if negative and positive:
-        return found
-    return found & ((x < 0) if negative else (x > 0)) if negative or positive else tf.zeros_like(found)
-
-
-@operator("IsInf", rankless=True)
-def _is_inf(emitter: Emitter, node: ir.Node) -> None:
-    wanted = [str(bool(attribute(node, f"detect_{sign}", 1))) for sign in ("negative", "positive")]
-    elementwise(emitter, node, _infinite, *wanted)
 
 
 @operator("Div", rankless=True)
@@ -196,26 +89,6 @@ def _in_32_bits(function: Callable[..., Any]) -> Callable[..., Any]:
     return longer
 
 
-@_in_32_bits
-def _truncated_whole(x: Any, y: Any) -> Any:
-    return tf.raw_ops.TruncateMod(x=x, y=y)
-
-
-def _truncated_remainder(x: Any, y: Any) -> Any:
-    if not x.dtype.is_floating:
-        return (tf.math.floormod if x.dtype.is_unsigned else _truncated_whole)(x, y)
-    wide = tf.float32 if x.dtype.size < 4 else x.dtype  # holds the remainder of shorter types exactly
-    remainder = tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
-    # The kernel has no gradient: x - n y with an integer n has the same one. The added term is zero.
-    fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
-    return fixed + (x - held_x) - tf.round((held_x - fixed) / held_y) * (y - held_y)
-
-
-@operator("Mod", rankless=True)
-def _mod(emitter: Emitter, node: ir.Node) -> None:
-    elementwise(emitter, node, _truncated_remainder if attribute(node, "fmod", 0) else tf.math.floormod)
-
-
 def _cast_pow(x: Any, y: Any) -> Any:
     """The result has the base's dtype, whatever the exponent's; integers with float exponents go through float64."""
     if x.dtype == y.dtype:
@@ -226,66 +99,12 @@ def _cast_pow(x: Any, y: Any) -> Any:
 
 
 _as_it_is("Pow", _cast_pow)
-
-
-def _fold(op_type: str, function: Callable[..., Any]) -> None:
-    """An operator of any number of inputs, folded from a function of two."""
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        order = emitter.common_order(node.inputs)
-        text = emitter.aligned(node.inputs[0], order)
-        for value in node.inputs[1:]:
-            text = f"{emitter.function(function)}({text}, {emitter.aligned(value, order)})"
-        text = text if op_type != "Mean" else f"{emitter.function(_share)}({text}, {len(node.inputs)})"
-        emitter.assign(node, text, order)
-
-    operator(op_type, rankless=True)(emit)
-
-
-def _share(x: Any, count: int) -> Any:
-    return x / tf.constant(count, x.dtype)
-
-
-_fold("Max", tf.maximum)
-_fold("Mean", tf.add)
-_fold("Min", tf.minimum)
-_fold("Sum", tf.add)
-
-
-def _clipped(x: Any, low: Any = None, high: Any = None) -> Any:
-    x = x if low is None else tf.maximum(x, low)
-    return x if high is None else tf.minimum(x, high)
-
-
-@operator("Clip", rankless=True)
-def _clip(emitter: Emitter, node: ir.Node) -> None:
-    elementwise(emitter, node, _clipped)
+_as_it_is("LeakyRelu", tf.nn.leaky_relu, override=_LEAKY, alpha=0.01)
 
 
 @operator("Cast", rankless=True)
 def _cast(emitter: Emitter, node: ir.Node) -> None:
     elementwise(emitter, node, tf.cast, emitter.dtype(node.outputs[0]))
-
-
-def _check_gelu(node: ir.Node) -> str | None:
-    chosen = attribute(node, "approximate", "none")
-    return None if chosen in ("none", "tanh") else f"approximate={chosen}"
-
-
-def _gelu_exact(x: Any) -> Any:
-    # tf.nn.gelu rounds the root to float32 even in float64.
-    return 0.5 * x * (1.0 + tf.math.erf(x * tf.constant(math.sqrt(0.5), x.dtype)))
-
-
-def _gelu_tanh(x: Any) -> Any:
-    cubic = x + tf.constant(0.044715, x.dtype) * (x * x * x)
-    return 0.5 * x * (1.0 + tf.math.tanh(tf.constant(math.sqrt(2.0 / math.pi), x.dtype) * cubic))
-
-
-@operator("Gelu", _check_gelu, rankless=True)
-def _gelu(emitter: Emitter, node: ir.Node) -> None:
-    approximate = attribute(node, "approximate", "none") == "tanh"
-    elementwise(emitter, node, _gelu_tanh if approximate else _gelu_exact)
 
 
 def _along(op_type: str, function: Callable[..., Any]) -> None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from deep5.frameworks.tensorflow.order import without
-from deep5.frameworks.tensorflow.table import attribute, axes_of, axis, computed, operator, rank
+from deep5.frameworks.tensorflow.table import attribute, axes_of, computed, operator, rank
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
@@ -52,37 +52,6 @@ _reduction("ReduceProd", tf.reduce_prod)
 _reduction("ReduceSum", tf.reduce_sum)
 
 
-def _place_of(op_type: str, function: Callable[..., Any]) -> None:
-    def find(x: Any, along: int, keep: bool, last: bool) -> Any:
-        if last:
-            place = tf.shape(x, tf.int64)[along] - 1 - function(tf.reverse(x, [along]), along, output_type=tf.int64)
-        else:
-            place = function(x, along, output_type=tf.int64)
-        return tf.expand_dims(place, along) if keep else place
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        keep, last = (bool(attribute(node, *each)) for each in (("keepdims", 1), ("select_last_index", 0)))
-        x = emitter.name(node.inputs[0])
-        emitter.assign(node, f"{emitter.function(find)}({x}, {axis(node, 0)}, {keep}, {last})")
-
-    operator(op_type)(emit)
-
-
-_place_of("ArgMax", tf.argmax)
-_place_of("ArgMin", tf.argmin)
-
-
-def _hard_max(x: Any, along: int) -> Any:
-    """1 at the first maximum along an axis, else 0."""
-    extent = x.shape[along] if x.shape[along] is not None else tf.shape(x)[along]
-    return tf.one_hot(tf.argmax(x, along), extent, axis=along, dtype=x.dtype)
-
-
-@operator("Hardmax")
-def _hardmax(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, f"{emitter.function(_hard_max)}({emitter.name(node.inputs[0])}, {axis(node, -1)})")
-
-
 def _cumulative_product(x: Any, along: Any, exclusive: bool, reverse: bool) -> Any:
     """`tf.math.cumprod`, with a gradient that does not divide by possible zeros.
 
@@ -116,14 +85,10 @@ def _cumulative_product(x: Any, along: Any, exclusive: bool, reverse: bool) -> A
     return product(x)
 
 
-def _cumulative(op_type: str, function: Callable[..., Any]) -> None:
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        how = ", ".join(str(bool(attribute(node, name, 0))) for name in ("exclusive", "reverse"))
-        x, place = emitter.name(node.inputs[0]), f"{emitter.setting(node, 1)}[0]"
-        emitter.assign(node, f"{emitter.function(function)}({x}, {place}, {how})")
-
-    operator(op_type, host=(1,))(emit)
-
-
-_cumulative("CumProd", _cumulative_product)
-_cumulative("CumSum", tf.cumsum)
+@operator(
+    "CumProd", host=(1,), override="the gradient of TensorFlow's kernel divides by the factors, which may be zero"
+)
+def _cumulative(emitter: Emitter, node: ir.Node) -> None:
+    how = ", ".join(str(bool(attribute(node, name, 0))) for name in ("exclusive", "reverse"))
+    x, place = emitter.name(node.inputs[0]), f"{emitter.setting(node, 1)}[0]"
+    emitter.assign(node, f"{emitter.function(_cumulative_product)}({x}, {place}, {how})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.frameworks.tensorflow.table import attribute, axis, operator, rank
+from deep5.frameworks.tensorflow.table import attribute, axis, operator
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
@@ -62,22 +62,6 @@ def _compress(emitter: Emitter, node: ir.Node) -> None:
     x, condition = (emitter.name(value) for value in node.inputs)
     along = None if attribute(node, "axis", None) is None else axis(node, 0)
     emitter.assign(node, f"{emitter.function(_compressed)}({x}, {condition}, {along})")
-
-
-def _one_hot_rows(indices: Any, depth: Any, values: Any, along: int) -> Any:
-    depth = tf.cast(_scalar(depth), tf.int64)
-    places = tf.cast(indices, tf.int64)
-    places = tf.where(places < 0, places + depth, places)
-    hot = tf.one_hot(places, tf.cast(depth, tf.int32), True, False, axis=along)
-    return tf.where(hot, values[1], values[0])  # this has a gradient, that of one_hot has none
-
-
-@operator("OneHot")
-def _one_hot(emitter: Emitter, node: ir.Node) -> None:
-    indices, depth, values = (emitter.name(value) for value in node.inputs)
-    along = attribute(node, "axis", -1)
-    along += rank(node) + 1 if along < 0 else 0
-    emitter.assign(node, f"{emitter.function(_one_hot_rows)}({indices}, {depth}, {values}, {along})")
 
 
 def _check_unique(node: ir.Node) -> str | None:

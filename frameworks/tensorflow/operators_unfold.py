@@ -141,29 +141,3 @@ def _col2im(emitter: Emitter, node: ir.Node) -> None:
     )
     inputs = f"{emitter.name(node.inputs[0])}, {emitter.setting(node, 1)}, {emitter.setting(node, 2)}"
     emitter.assign(node, f"{emitter.function(_columns)}({inputs}, {how})")
-
-
-def _unpooled(x: Any, places: Any, shape: Any, kernel: Sequence[int], strides: Sequence[int], pads: Any) -> Any:
-    """Scatters elements to the indices that a MaxPool returned, zeros elsewhere."""
-    axes, sizes = len(kernel), tf.shape(x, tf.int64)
-    own = [
-        (sizes[2 + at] - 1) * strides[at] + kernel[at] - (pads[at] + pads[axes + at] if pads else 0)
-        for at in range(axes)
-    ]
-    natural = tf.concat([sizes[:2], tf.stack(own)], 0)
-    # Indices refer to the pooling's image, which has the natural size; a larger output contains it in its corner.
-    flat = tf.scatter_nd(tf.reshape(places, [-1, 1]), tf.reshape(x, [-1]), [tf.reduce_prod(natural)])
-    y = tf.reshape(flat, natural)
-    if shape is None:
-        return y
-    more = tf.cast(shape, tf.int64) - natural
-    return tf.pad(y, tf.stack([tf.zeros_like(more), more], 1))
-
-
-@operator("MaxUnpool")
-def _max_unpool(emitter: Emitter, node: ir.Node) -> None:
-    inputs = ", ".join(emitter.name(value) for value in (*node.inputs, None)[:3])
-    kernel = list(attribute(node, "kernel_shape"))
-    strides, pads = list(attribute(node, "strides", (1,) * len(kernel))), attribute(node, "pads", None)
-    how = f"{kernel}, {strides}, {None if pads is None else list(pads)}"
-    emitter.assign(node, f"{emitter.function(_unpooled)}({inputs}, {how})")

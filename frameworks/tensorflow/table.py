@@ -18,6 +18,7 @@ __all__ = [
     "CHECKS",
     "CONTROL",
     "OPERATORS",
+    "OVERRIDES",
     "attribute",
     "axes_of",
     "axis",
@@ -39,6 +40,8 @@ Check = Callable[[ir.Node], str | None]
 OPERATORS: dict[str, Emit] = {}
 CHECKS: dict[str, Check] = {}
 """Why a node cannot run, or None; operators without an entry always can run."""
+OVERRIDES: dict[str, str] = {}
+"""Operators of `deep5.networks.kernels` that are written here again, and why."""
 HOST: dict[str, Check] = {}
 """The values that an operator needs on the host when it is called, but that are not known before; or None."""
 RANKLESS: set[str] = set()
@@ -53,6 +56,7 @@ def operator(
     *,
     host: tuple[int, ...] | Check = (),
     rankless: bool = False,
+    override: str = "",
 ) -> Callable[[Emit], Emit]:
     """Register a function in the table.
 
@@ -62,9 +66,12 @@ def operator(
         host: Positions of inputs that must be known on the host when the operator is called; or a function that returns
             which values of a node must be known, but are not known before.
         rankless: Whether its source does not depend on the rank of its values.
+        override: Why the table does not use the operator of `deep5.networks.kernels`.
     """
 
     def register(emit: Emit) -> Emit:
+        if override:
+            OVERRIDES[op_type] = override
         OPERATORS[op_type] = emit
         if check is not None:
             CHECKS[op_type] = check

@@ -218,6 +218,16 @@ def test_imports_look_inward(copied: Path) -> None:
             "import deep5.frameworks.pytorch",
             r"reference -> deep5\.frameworks\.pytorch",
         ),
+        (
+            "frameworks/reference/__init__.py",
+            "import deep5.networks.gradients.rules",
+            r"reference -> deep5\.networks\.gradients\.rules",
+        ),
+        (
+            "frameworks/reference/__init__.py",
+            "def f():\n    import deep5.networks.kernels.table",
+            r"reference -> deep5\.networks\.kernels\.table",
+        ),
         ("deep5/stray.py", "", r"not listed as layers:\s[^(]*- deep5\.stray"),
     ],
 )

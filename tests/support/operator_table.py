@@ -14,11 +14,15 @@ import onnx
 import gradient_drawn_layers
 from conformance import cases, excluded, model_of
 from deep5.frameworks.jax.operators import OPERATORS as JAX
+from deep5.frameworks.jax.table import OVERRIDES as JAX_OVERRIDES
 from deep5.frameworks.pytorch.operators import OPERATORS as PYTORCH
+from deep5.frameworks.pytorch.table import OVERRIDES as PYTORCH_OVERRIDES
 from deep5.frameworks.reference.operators import OPERATORS as REFERENCE
 from deep5.frameworks.tensorflow.operators import OPERATORS as TENSORFLOW
+from deep5.frameworks.tensorflow.table import OVERRIDES as TENSORFLOW_OVERRIDES
 from deep5.networks.constants import FLOATS
 from deep5.networks.gradients.rules import CONSTANT, REFUSED, RULES
+from deep5.networks.kernels.operators import COMPOSITES
 from deep5.networks.transforms.unrolling import RECURRENT
 from gradient_drawn import CASES
 from gradient_layers import LAYERS
@@ -29,6 +33,8 @@ __all__ = ["PAGE", "differentiated", "operators", "page"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx_operators.md"
 TABLES = {"reference": REFERENCE, "onnxruntime": None, "pytorch": PYTORCH, "tensorflow": TENSORFLOW, "jax": JAX}
+OVERRIDES = {"pytorch": PYTORCH_OVERRIDES, "tensorflow": TENSORFLOW_OVERRIDES, "jax": JAX_OVERRIDES}
+"""By back-end that shares the composites, the operators that it writes itself, and why."""
 assert gradient_drawn_layers.windows  # it adds its operators to CASES
 
 FORMS = {"Dropout"}
@@ -41,9 +47,11 @@ This page lists every operator of the ONNX domain in its newest version, {count}
 its gradient is on a back-end without automatic differentiation (`reference`, `onnxruntime`, `openvino`; PyTorch,
 TensorFlow and JAX differentiate what they run). `python tests/support/operator_table.py` writes the page.
 
-- forward, one column per back-end: *native*, the framework's own functions; *body*, the body of ONNX's function or a
-  layer's cells; *form*, deep5 rewrites it in other operators when it prepares inference and training; `-`, none of
-  these; ONNX Runtime decides node by node. The fraction is the number of cases of ONNX's test suite (node tests of only
+- forward, one column per back-end: *native*, functions of this back-end; *composite*, the function in
+  `deep5/networks/kernels` that PyTorch, TensorFlow and JAX share; *override*, the back-end's own function instead of
+  that one, for the reason in the last table; *body*, the body of ONNX's function or a layer's cells; *form*, deep5
+  rewrites it in other operators when it prepares inference and training; `-`, none of these; ONNX Runtime decides node
+  by node. The fraction is the number of cases of ONNX's test suite (node tests of only
   this operator) that pass there; no fraction, or *no case*: the suite has none. `framework.supports(node)` says which
   attributes and element types the back-end accepts.
 - backward: *rule*, the operator's own backward pass; *body*, that of the operators in its body; *constant*, the
@@ -54,6 +62,14 @@ TensorFlow and JAX differentiate what they run). `python tests/support/operator_
 
 | operator | reference | onnxruntime | pytorch | tensorflow | jax | backward | tested |
 |---|---|---|---|---|---|---|---|
+"""
+
+_OVERRIDES = """
+Overrides. A ratio is the time of the composite over that of the override, measured in alternation at the sizes given,
+forward, then forward and backward, the least of several rounds on one processor core.
+
+| operator | back-end | why |
+|---|---|---|
 """
 
 
@@ -105,10 +121,17 @@ def suite() -> dict[str, list[str]]:
     return found
 
 
+def written(framework: str, op: str) -> str:
+    """How a back-end that has an operator in its table computes it."""
+    if framework not in OVERRIDES or op not in COMPOSITES:
+        return "native"
+    return "override" if op in OVERRIDES[framework] else "composite"
+
+
 def forward(framework: str, op: str) -> str:
     table, left = TABLES[framework], excluded(framework).get("node", {})
     other = "form" if op in FORMS else "body" if is_function(op) or op in RECURRENT else "-"
-    how = [] if table is None else ["native" if op in table else other]
+    how = [] if table is None else [written(framework, op) if op in table else other]
     own = suite().get(op, ())
     counted = [f"{sum(name not in left for name in own)}/{len(own)}"] if own else []
     return " ".join(how + counted) or "no case"
@@ -125,7 +148,13 @@ def page() -> str:
     for op, schema in operators().items():
         runs = [forward(framework, op) for framework in TABLES]
         lines.append(f"| {op}-{schema.since_version} | {' | '.join(runs)} | {differentiated(op)} | {tested(op)} |")
-    return _HEAD.format(count=len(lines)) + "\n".join(lines) + "\n"
+    return _HEAD.format(count=len(lines)) + "\n".join(lines) + "\n" + overrides()
+
+
+def overrides() -> str:
+    """The overrides of all back-ends with their reasons."""
+    rows = [(op, framework, why) for framework, own in OVERRIDES.items() for op, why in own.items()]
+    return _OVERRIDES + "".join(f"| {op} | {framework} | {why} |\n" for op, framework, why in sorted(rows))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""Normalizations other than those over a batch and over a layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from deep5.networks.kernels.primitives import Array, Primitives
+from deep5.networks.kernels.table import Composite
+from deep5.networks.nodes import extents, rank
+from deep5.networks.onnx.attributes import attribute
+
+__all__ = ["OPERATORS"]
+
+
+def _centered(xp: Primitives, x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
+    """x minus its mean over axes, and its variance."""
+    centered = x - xp.mean(x, axis=tuple(axes), keepdims=True)
+    return centered, xp.mean(centered * centered, axis=tuple(axes), keepdims=True)
+
+
+def _instance_normalization(xp: Primitives, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
+    """Each channel of each image (N, space …, C) with mean 0 and variance 1, scaled and shifted.
+
+    References:
+        Ulyanov et al., Instance normalization, arXiv 1607.08022, equation 3.
+    """
+    centered, variance = _centered(xp, xp.wide(x), range(1, x.ndim - 1))
+    normal = centered / xp.sqrt(variance + epsilon)
+    return xp.astype(normal * xp.astype(scale, normal.dtype) + xp.astype(bias, normal.dtype), x.dtype)
+
+
+def _group_normalization(
+    xp: Primitives,
+    x: Array,
+    scale: Array,
+    bias: Array,
+    *,
+    epsilon: float = 1e-5,
+    num_groups: int,
+    stash_type: int = 1,
+) -> Array:
+    """Each group of channels of an image (N, space …, C) with mean 0 and variance 1, scaled and shifted.
+
+    References:
+        Wu and He, Group normalization, ECCV 2018, equation 1.
+    """
+    shape = (x.shape[0], math.prod(x.shape[1:-1]), num_groups, x.shape[-1] // num_groups)
+    centered, variance = _centered(xp, xp.reshape(xp.wide(x), shape), (1, 3))
+    normal = centered / xp.sqrt(variance + epsilon)
+    # Rounded to the input's type in between, as in ONNX's function definition.
+    return xp.reshape(xp.astype(normal, x.dtype), x.shape) * scale + bias
+
+
+def _check_groups(node: ir.Node) -> str | None:
+    if rank(node) < 2:
+        return "no channels"
+    return None if isinstance(extents(node.inputs[0])[1], int) else "a number of channels that is not known"
+
+
+def _rms_normalization(
+    xp: Primitives, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Array:
+    """x over the root of the mean of its squares.
+
+    References:
+        Zhang and Sennrich, Root mean square layer normalization, NeurIPS 2019, equation 4.
+    """
+    wide = xp.wide(x)
+    square = xp.mean(wide * wide, axis=tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
+    return xp.astype(wide / xp.sqrt(square + epsilon), x.dtype) * scale
+
+
+def _lp_normalization(xp: Primitives, x: Array, *, axis: int = -1, p: int = 2) -> Array:
+    """x over its norm along an axis; zeros stay zero, and so does their gradient."""
+    total = xp.sum(xp.abs(x) if p == 1 else x * x, axis=axis, keepdims=True, dtype=x.dtype)
+    some = total > 0
+    safe = xp.where(some, total, xp.ones_like(total))
+    return xp.where(some, x / (safe if p == 1 else xp.sqrt(safe)), xp.zeros_like(x))
+
+
+def _check_norm(node: ir.Node) -> str | None:
+    chosen = attribute(node, "p", 2)
+    return None if chosen in (1, 2) else f"p={chosen}; allowed: 1, 2"
+
+
+def _mean_variance_normalization(xp: Primitives, x: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
+    """As in ONNX's function definition: the epsilon is added to the deviation, whose gradient at 0 is 0 here."""
+    centered, variance = _centered(xp, x, axes)
+    some = variance > 0
+    deviation = xp.where(some, xp.sqrt(xp.where(some, variance, xp.ones_like(variance))), xp.zeros_like(variance))
+    return centered / (deviation + 1e-9)
+
+
+OPERATORS = {
+    "GroupNormalization": Composite(function=_group_normalization, check=_check_groups, layout="channels last"),
+    "InstanceNormalization": Composite(function=_instance_normalization, layout="channels last"),
+    "LpNormalization": Composite(function=_lp_normalization, check=_check_norm, layout="axis"),
+    "MeanVarianceNormalization": Composite(function=_mean_variance_normalization, layout="axes"),
+    "RMSNormalization": Composite(function=_rms_normalization),
+}

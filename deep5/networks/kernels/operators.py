@@ -1,0 +1,50 @@
+"""`COMPOSITES`: the table of all operators that are written once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from deep5.core.errors import UsageError
+from deep5.networks.kernels import (
+    elementwise,
+    indexing,
+    normalizing,
+    quantizing,
+    reducing,
+    resizing,
+    sampling,
+    signal,
+    unfolding,
+    updates,
+)
+from deep5.networks.kernels.table import Composite
+
+__all__ = ["COMPOSITES", "check_overrides"]
+
+COMPOSITES: dict[str, Composite] = {
+    **elementwise.OPERATORS,
+    **indexing.OPERATORS,
+    **normalizing.OPERATORS,
+    **quantizing.OPERATORS,
+    **reducing.OPERATORS,
+    **resizing.OPERATORS,
+    **sampling.OPERATORS,
+    **signal.OPERATORS,
+    **unfolding.OPERATORS,
+    **updates.OPERATORS,
+}
+
+
+def check_overrides(operators: Collection[str], overrides: Mapping[str, str]) -> None:
+    """Check that a back-end's table writes an operator of this table again only as an override, with its reason.
+
+    Raises:
+        UsageError: An operator has no reason, or is no override of anything.
+    """
+    without = sorted(set(operators) & set(COMPOSITES) - set(overrides))
+    alone = sorted(set(overrides) - set(COMPOSITES))
+    if without or alone:
+        raise UsageError(
+            f"the operators {', '.join(without + alone)} are written twice, or override nothing; allowed: an override "
+            "with its reason, of an operator in deep5/networks/kernels; remedy: delete one of them"
+        )

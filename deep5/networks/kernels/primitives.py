@@ -1,0 +1,128 @@
+"""`Primitives`: the functions with which composites compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from deep5.networks.window import Window
+
+__all__ = ["Array", "Primitives"]
+
+Array = Any
+"""An array of the back-end."""
+
+
+class Primitives(Protocol):
+    """The array standard's functions under their names, and the following ones, which it lacks.
+
+    Sizes may be unknown while TensorFlow traces: then `x.shape` contains `TracedExtent`, which supports arithmetic, and
+    settings are arrays.
+
+    References:
+        Python array API standard, 2024.12, https://data-apis.org/array-api.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """A function, constant or dtype of the standard."""
+
+    def table(self, function: Callable[..., Any], *numbers: Any, like: Array) -> Any:
+        """function(namespace, *numbers): arrays that depend only on numbers, such as coordinates and weights.
+
+        If all numbers are known, NumPy computes them on the host, once for the same numbers; otherwise the back-end
+        computes them in float64 from arrays of shape ().
+
+        Args:
+            function: Takes a namespace of the standard and the numbers; returns an array or a tuple of arrays.
+            numbers: Python numbers, hashable settings, sizes, and arrays of shape ().
+            like: The arrays are placed on the device of this array; or the argument `place` of a composite.
+        """
+
+    def host(self, function: Callable[..., Any], *numbers: Any) -> Any:
+        """function(*numbers): a number computed from known numbers, which a back-end does not trace."""
+
+    def size_of(self, x: Array) -> Any:
+        """The largest number of an array, at least 1, as a size: an int, or an array where TensorFlow traces."""
+
+    def blank(self, shape: tuple[Any, ...], like: Array) -> Array:
+        """Zeros of the element type and on the device of another array."""
+
+    def wide(self, x: Array) -> Array:
+        """x in float32, in float64 if it is of this type already."""
+
+    def limits(self, dtype: Any) -> tuple[float, float]:
+        """The smallest and largest number of an element type."""
+
+    def is_floating(self, dtype: Any) -> bool:
+        """Whether an element type is one of floating-point numbers."""
+
+    def held(self, x: Array) -> Array:
+        """x as a constant: no gradient passes through it."""
+
+    def clamp(self, x: Array, low: Any = None, high: Any = None) -> Array:
+        """x where it lies between two bounds, numbers or arrays; at a bound, the gradient is that of x."""
+
+    def erf(self, x: Array) -> Array:
+        """The error function."""
+
+    def relu(self, x: Array) -> Array:
+        """x, and 0 where it is negative."""
+
+    def elu(self, x: Array) -> Array:
+        """x, and exp(x) - 1 where it is negative."""
+
+    def silu(self, x: Array) -> Array:
+        """x times its sigmoid."""
+
+    def sigmoid(self, x: Array) -> Array:
+        """1 / (1 + exp(-x))."""
+
+    def softplus(self, x: Array) -> Array:
+        """log(1 + exp(x)), without overflow."""
+
+    def fmod(self, x: Array, y: Array) -> Array:
+        """The remainder with the sign of x, as in C: of a finite x by an infinite y, x."""
+
+    def complex_of(self, real: Array, imaginary: Array) -> Array:
+        """Complex numbers from two arrays of float32 or float64."""
+
+    def parts_of(self, x: Array) -> tuple[Array, Array]:
+        """The real and imaginary parts of complex numbers."""
+
+    def transformed(self, x: Array, count: Any, kind: str) -> Array:
+        """A discrete Fourier transform along the last axis: `kind` is `"fft"`, `"ifft"`, `"rfft"` or `"irfft"`.
+
+        Args:
+            x: Real for `"rfft"`, otherwise complex.
+            count: The length, to which x is cut or padded with zeros; for `"irfft"`, that of the result.
+            kind: The name of the transform in the standard.
+        """
+
+    def bits(self, x: Array, dtype: Any) -> Array:
+        """The bits of x as numbers of another type of the same size."""
+
+    def narrowed(self, x: Array, dtype: Any, saturate: bool) -> Array:
+        """ONNX's Cast to a type of few bits: with `saturate`, numbers that are too large become the largest one."""
+
+    def integer_convolution(self, x: Array, weight: Array, window: Window, group: int) -> Array:
+        """A convolution of int32 arrays that hold nine-bit numbers, in int32.
+
+        Args:
+            x: Shape (N, space …, C).
+            weight: Shape (M, C / group, kernel …).
+            window: The window.
+            group: The number of groups of channels.
+
+        Returns:
+            Shape (N, outputs …, M).
+        """
+
+    def put(self, x: Array, rows: Array, updates: Array, how: str) -> Array:
+        """x with updates at rows along its first axis; equal rows are combined.
+
+        Args:
+            x: Shape (rows, …).
+            rows: Nonnegative indices, shape (updates,).
+            updates: Shape (updates, …).
+            how: `"none"`: replaces; `"add"`, `"max"`, `"min"`: combines with what is there.
+        """

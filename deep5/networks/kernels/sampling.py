@@ -1,0 +1,222 @@
+"""Images read at fractional coordinates: GridSample, AffineGrid and RoiAlign; their channels come last."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from deep5.networks.kernels.primitives import Array, Primitives
+from deep5.networks.kernels.resizing import cubic
+from deep5.networks.kernels.table import Composite
+from deep5.networks.onnx.attributes import attribute
+
+__all__ = ["OPERATORS"]
+
+_MODES = {"bicubic": "cubic", "bilinear": "linear", "cubic": "cubic", "linear": "linear", "nearest": "nearest"}
+_PADDINGS = ("border", "reflection", "zeros")
+_A = -0.75
+"""Keys' parameter, as GridSample defines it."""
+
+
+def _add(a: Array, b: Array) -> Array:
+    return a + b
+
+
+def _sum(parts: Sequence[Array]) -> Array:
+    return functools.reduce(_add, parts)
+
+
+def _index(xp: Primitives, at: Array, extent: Any) -> Array:
+    """Floating-point positions as indices of an axis, int64: the nearest ones, 0 for NaN."""
+    last = xp.asarray(extent - 1, dtype=at.dtype)
+    return xp.astype(xp.where(at > 0, xp.where(at < last, at, last), xp.zeros_like(at)), xp.int64)
+
+
+def _reflected(xp: Primitives, at: Array, extent: Any, aligned: bool) -> Array:
+    """Positions reflected at the centers of the first and last elements if `aligned`, else at their outer edges."""
+    low, span = (0.0, extent - 1) if aligned else (-0.5, extent)
+    width = xp.asarray(span, dtype=at.dtype)
+    some = width > 0
+    width = xp.where(some, width, xp.ones_like(width))
+    there = xp.remainder(at - low, 2 * width)
+    return xp.where(some, xp.where(there > width, 2 * width - there, there) + low, xp.zeros_like(at))
+
+
+def _neighbours(
+    xp: Primitives, at: Array, extent: Any, mode: str, padding: str, aligned: bool
+) -> list[tuple[Array, Array]]:
+    """The indices along an axis that positions read, and the share of each."""
+
+    def moved(places: Array) -> Array:
+        if padding == "reflection":
+            places = _reflected(xp, places, extent, aligned)
+        return places if padding == "zeros" else xp.clamp(places, 0, xp.asarray(extent - 1, dtype=places.dtype))
+
+    def kept(places: Array, share: Array) -> tuple[Array, Array]:
+        inside = (places >= 0) & (places <= xp.asarray(extent - 1, dtype=places.dtype))
+        return _index(xp, places, extent), xp.where(inside, share, xp.zeros_like(share))
+
+    if mode == "cubic":
+        first = xp.floor(at)
+        return [kept(xp.round(moved(first + step)), cubic(xp, at - first - step, _A)) for step in (-1, 0, 1, 2)]
+    at = moved(at)
+    if mode == "nearest":
+        return [kept(xp.round(at), xp.ones_like(at))]
+    first = xp.floor(at)
+    return [kept(first, 1 - (at - first)), kept(first + 1, at - first)]
+
+
+def _numbers(xp: Primitives, count: Any, each: Any, like: Array) -> Array:
+    """0, 1, …, each `each` times in a row: shape (count times each,)."""
+    numbers = xp.table(_arange, count, like=like)
+    return xp.reshape(xp.broadcast_to(numbers[:, None], (count, each)), (-1,))
+
+
+def _arange(xp: Any, count: Any) -> Any:
+    return xp.arange(0, count, dtype=xp.int64)
+
+
+def _grid_sample(
+    xp: Primitives, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
+) -> Array:
+    """ONNX's GridSample: x (N, space …, C) and a grid (N, out …, axes) of coordinates in -1 to 1, last axis first."""
+    kind, space = x.dtype, x.shape[1:-1]
+    x, grid = (xp.wide(x) if xp.is_floating(kind) else x), xp.wide(grid)
+    along = []
+    for axis, extent in enumerate(space):
+        at = xp.reshape(grid[..., len(space) - 1 - axis], (-1,))
+        at = (at + 1) / 2 * (extent - 1) if align_corners else ((at + 1) * extent - 1) / 2
+        along.append(_neighbours(xp, at, extent, _MODES[mode], padding_mode, bool(align_corners)))
+    rows = xp.reshape(x, (x.shape[0] * math.prod(space), x.shape[-1]))
+    images = _numbers(xp, x.shape[0], math.prod(grid.shape[1:-1]), x)
+    parts = []
+    for corner in itertools.product(*along):
+        where, share = images, None
+        for (at, own), extent in zip(corner, space, strict=True):
+            where, share = where * extent + at, own if share is None else share * own
+        found = xp.take(rows, where, axis=0)
+        if xp.is_floating(kind):
+            parts.append(found * xp.astype(share, found.dtype)[:, None])
+        else:
+            parts.append(xp.astype(found, share.dtype) * share[:, None])
+    return xp.astype(xp.reshape(_sum(parts), (*grid.shape[:-1], x.shape[-1])), kind)
+
+
+def _check_grid(node: ir.Node) -> str | None:
+    mode, padding = attribute(node, "mode", "linear"), attribute(node, "padding_mode", "zeros")
+    if mode not in _MODES:
+        return f"mode={mode}; allowed: {', '.join(_MODES)}"
+    return None if padding in _PADDINGS else f"padding_mode={padding}; allowed: {', '.join(_PADDINGS)}"
+
+
+def _affine_grid(xp: Primitives, theta: Array, size: Any, *, align_corners: int = 0) -> Array:
+    """ONNX's AffineGrid: the coordinates (N, out …, axes) of an affine transformation (N, axes, axes + 1)."""
+    axes = len(size) - 2
+    space = [size[2 + axis] for axis in range(axes)]
+    points = xp.astype(xp.table(_points, *space, bool(align_corners), like=theta), theta.dtype)
+    made = xp.matmul(points, xp.permute_dims(theta, (0, 2, 1)))
+    return xp.reshape(made, (theta.shape[0], *space, axes))
+
+
+def _points(xp: Any, *numbers: Any) -> Any:
+    """The coordinates of all points of a grid, last axis first, then 1; shape (1, points, axes + 1)."""
+    *space, aligned = numbers
+    along = []
+    for axis, extent in enumerate(space):
+        at = xp.arange(0, extent, dtype=xp.float64)
+        # A single point lies in the middle.
+        at = (2 * at / max(extent - 1, 1) - (extent > 1)) if aligned else (2 * at + 1) / extent - 1
+        shape = [1] * len(space)
+        shape[axis] = extent
+        along.append(xp.reshape(xp.broadcast_to(xp.reshape(at, tuple(shape)), tuple(space)), (-1,)))
+    return xp.stack([*along[::-1], xp.ones_like(along[0])], axis=-1)[None]
+
+
+def _roi_align(
+    xp: Primitives,
+    x: Array,
+    rois: Array,
+    images: Array,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Array:
+    """ONNX's RoiAlign: each region of images (N, H, W, C) as (regions, rows, columns, C).
+
+    References:
+        He et al., Mask R-CNN, ICCV 2017, section 3.
+    """
+    kind, half = x.dtype, coordinate_transformation_mode == "half_pixel"
+    x, bounds = xp.wide(x), xp.wide(rois) * spatial_scale - (0.5 if half else 0.0)
+    along = []
+    for axis, bins in enumerate((output_height, output_width)):
+        first, width = bounds[:, 1 - axis], bounds[:, 3 - axis] - bounds[:, 1 - axis]
+        width = width if half else xp.clamp(width, 1.0)
+        along.append(_samples(xp, first, width / bins, bins, sampling_ratio, x.shape[1 + axis]))
+    (rows, row_there, row_count), (columns, column_there, column_count) = along
+    # Shape (regions, rows, samples, columns, samples).
+    there = row_there[:, None, :, None, None] & column_there[:, None, None, None, :]
+    flat = xp.reshape(x, (x.shape[0] * x.shape[1] * x.shape[2], x.shape[3]))
+    number = xp.reshape(xp.astype(images, xp.int64), (-1, 1, 1, 1, 1)) * x.shape[1]
+    parts = []
+    for (row, row_share), (column, column_share) in itertools.product(rows, columns):
+        where = (number + row[:, :, :, None, None]) * x.shape[2] + column[:, None, None, :, :]
+        share = row_share[:, :, :, None, None] * column_share[:, None, None, :, :]
+        found = xp.reshape(xp.take(flat, xp.reshape(where, (-1,)), axis=0), (*where.shape, x.shape[3]))
+        parts.append(found * xp.astype(share, x.dtype)[..., None])
+    if mode == "max":
+        # The maximum of the four weighted neighbors, not of their sums, as ONNX defines it.
+        value = functools.reduce(xp.maximum, parts)
+        value = xp.where(there[..., None], value, xp.asarray(xp.limits(x.dtype)[0], dtype=x.dtype))
+        y = xp.max(xp.max(value, axis=4), axis=2)
+    else:
+        value = xp.where(there[..., None], _sum(parts), xp.zeros_like(parts[0]))
+        count = xp.astype(row_count * column_count, x.dtype)
+        y = xp.sum(xp.sum(value, axis=4), axis=2) / xp.reshape(count, (-1, 1, 1, 1))
+    return xp.astype(y, kind)
+
+
+def _samples(xp: Primitives, first: Array, size: Array, bins: int, ratio: int, extent: Any) -> tuple[Any, Any, Any]:
+    """The two neighbors (indices, shares) of the samples of an axis, shape (regions, bins, samples) each; which samples
+    exist, (regions, samples); and their numbers, at least 1, (regions,)."""
+    counts = xp.full_like(size, float(ratio)) if ratio > 0 else xp.clamp(xp.held(xp.ceil(size)), 1.0)
+    most = ratio if ratio > 0 else xp.size_of(counts)
+    steps = xp.astype(xp.table(_arange, most, like=size), size.dtype)
+    inner = (steps + 0.5) / counts[:, None]
+    numbers = xp.astype(xp.table(_arange, bins, like=size), size.dtype)
+    at = first[:, None, None] + (numbers[:, None] + inner[:, None, :]) * size[:, None, None]
+    inside = (at >= -1) & (at <= xp.asarray(extent, dtype=at.dtype))
+    at = xp.clamp(at, 0.0, xp.asarray(extent - 1, dtype=at.dtype))
+    low = xp.floor(at)
+    shares = (1 - (at - low), at - low)
+    pairs = [
+        (_index(xp, low + step, extent), xp.where(inside, share, xp.zeros_like(share)))
+        for step, share in enumerate(shares)
+    ]
+    return pairs, steps < counts[:, None], counts
+
+
+def _check_roi(node: ir.Node) -> str | None:
+    mode = attribute(node, "mode", "avg")
+    return None if mode in ("avg", "max") else f"mode={mode}; allowed: avg, max"
+
+
+def _counted(node: ir.Node) -> tuple[int, ...]:
+    """The regions determine how many samples there are, unless the node does."""
+    return () if attribute(node, "sampling_ratio", 0) > 0 else (1,)
+
+
+OPERATORS = {
+    "AffineGrid": Composite(function=_affine_grid, settings=(1,)),
+    "GridSample": Composite(function=_grid_sample, check=_check_grid, layout="channels last"),
+    "RoiAlign": Composite(function=_roi_align, check=_check_roi, layout="channels last", reads=_counted),
+}

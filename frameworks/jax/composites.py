@@ -1,0 +1,118 @@
+"""Registers the operators that are written once, except those that the table overrides."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from deep5.core import python_source
+from deep5.frameworks.jax.primitives import PRIMITIVES
+from deep5.frameworks.jax.table import OPERATORS, OVERRIDES, RANKED, attribute, given, operator, rank, ranked, results
+from deep5.networks.kernels.operators import COMPOSITES, check_overrides
+from deep5.networks.kernels.table import Composite
+
+if TYPE_CHECKING:
+    from deep5.frameworks.jax.emitter import Emitter
+
+__all__ = ["emit_of", "register"]
+
+
+def _on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A composite as a function of JAX's arrays."""
+
+    @functools.wraps(function)
+    def run(*inputs: Any, **attributes: Any) -> Any:
+        return function(PRIMITIVES, *inputs, **attributes)
+
+    return run
+
+
+def _literal(emitter: Emitter, value: Any) -> str:
+    """An attribute as source."""
+    if value is None or isinstance(value, (bool, int)):
+        return repr(value)
+    if isinstance(value, float):
+        return python_source.number(value)
+    if isinstance(value, (list, tuple)) and not any(isinstance(entry, str) for entry in value):
+        return f"({''.join(f'{_literal(emitter, entry)}, ' for entry in value)})"
+    return emitter.bind(value)
+
+
+def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
+    """The function of the operator table that writes the call of a composite."""
+    run = getattr(PRIMITIVES, entry.native) if entry.native else _on_jax(entry.function)
+    keywords = entry.keywords
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        last = _is_last(emitter, node, entry)
+        inputs = [
+            emitter.setting(value) if at in entry.settings else _named(emitter, node, at, entry, last)
+            for at, value in enumerate(node.inputs)
+        ]
+        for name, default in keywords.items():
+            if name == "kind":
+                text = emitter.bind(node.outputs[0].dtype.numpy())  # type: ignore[union-attr]  # types were inferred
+            elif name == "place":
+                text = "None"
+            elif name == "outputs":
+                text = str(len(node.outputs))
+            else:
+                value = attribute(node, name, None if default is inspect.Parameter.empty else default)
+                text = _literal(emitter, _last_axes(value, rank(node)) if last and name == entry.layout else value)
+            inputs.append(f"{name}={text}")
+        text = f"{emitter.bind(run)}({', '.join(inputs)})"
+        if "outputs" in keywords:
+            results(emitter, node, text)
+        else:
+            emitter.assign(node.outputs[0], text, last=last)
+
+    return emit
+
+
+def _is_last(emitter: Emitter, node: ir.Node, entry: Composite) -> bool:
+    """Whether the node is computed with its channels last."""
+    if entry.layout == "elementwise":
+        return any(map(emitter.is_last, node.inputs)) and node.outputs[0].shape is not None
+    if entry.layout in ("onnx", "channels last"):
+        return entry.layout == "channels last" and rank(node) > 2
+    return ranked(node) and emitter.is_last(node.inputs[0])
+
+
+def _named(emitter: Emitter, node: ir.Node, at: int, entry: Composite, last: bool) -> str:
+    value = node.inputs[at]
+    if entry.layout == "elementwise":
+        return emitter.last(value, len(node.outputs[0].shape or ())) if last else emitter.plain(value)
+    return emitter.last(value, rank(node)) if last and at == 0 else emitter.plain(value)
+
+
+def _last_axes(axes: Any, count: int) -> Any:
+    """Axes of an image with its channels last."""
+    if axes is None:
+        return [_last_axes(axis, count) for axis in range(count)]
+    if isinstance(axes, int):
+        axis = axes % count
+        return axis if axis == 0 else count - 1 if axis == 1 else axis - 1
+    return [_last_axes(axis, count) for axis in axes]
+
+
+def _host(entry: Composite) -> Callable[[ir.Node], list[ir.Value | None]]:
+    def known(node: ir.Node) -> list[ir.Value | None]:
+        read = () if entry.reads is None else entry.reads(node)
+        return [given(node, at) for at in (*entry.settings, *read)]
+
+    return known
+
+
+def register() -> None:
+    """Add the operators to the table; call it after the overrides are in the table."""
+    check_overrides(OPERATORS, OVERRIDES)
+    for name, entry in COMPOSITES.items():
+        if name not in OVERRIDES:
+            host = () if not entry.settings and entry.reads is None else _host(entry)
+            operator(name, entry.check, host)(emit_of(entry))
+            if entry.layout == "channels last":
+                RANKED.add(name)

@@ -1,0 +1,61 @@
+"""Registers the operators that are written once, except those that the table overrides."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from deep5.frameworks.pytorch.primitives import PRIMITIVES
+from deep5.frameworks.pytorch.table import EAGER, OPERATORS, OVERRIDES, call, enter, writer
+from deep5.networks.kernels.operators import COMPOSITES, check_overrides
+from deep5.networks.kernels.table import Composite
+
+if TYPE_CHECKING:
+    from deep5.frameworks.pytorch.emitter import Emitter
+
+__all__ = ["emit_of", "on_torch", "register"]
+
+
+def on_torch(entry: Composite) -> Callable[..., Any]:
+    """A composite as a function of torch's tensors."""
+    function, settings = entry.function, entry.settings
+
+    @functools.wraps(function)
+    def run(*inputs: Any, **attributes: Any) -> Any:
+        if settings:
+            inputs = tuple(_flat(value) if at in settings else value for at, value in enumerate(inputs))
+        return function(PRIMITIVES, *inputs, **attributes)
+
+    @functools.wraps(function)
+    def run_channels_last(x: Any, *inputs: Any, **attributes: Any) -> Any:
+        return run(x.movedim(1, -1), *inputs, **attributes).movedim(-1, 1)
+
+    return run_channels_last if entry.layout == "channels last" else run
+
+
+def _flat(value: Any) -> tuple[Any, ...] | None:
+    """A setting as a tuple of numbers."""
+    if value is None:
+        return None
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], str | None]:
+    """The function of the operator table that writes the call of a composite."""
+    if not entry.native:
+        return writer(on_torch(entry), entry.settings)
+    function = getattr(PRIMITIVES, entry.native)
+    return lambda emitter, node: call(emitter, node, function)
+
+
+def register() -> None:
+    """Add the operators to the table; call it after the overrides are in the table."""
+    check_overrides(OPERATORS, OVERRIDES)
+    for name, entry in COMPOSITES.items():
+        if name not in OVERRIDES:
+            enter(name, emit_of(entry), entry.check, entry.settings)
+            if entry.reads is not None:
+                EAGER.add(name)

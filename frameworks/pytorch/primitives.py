@@ -1,0 +1,125 @@
+"""`PRIMITIVES`: what composites compute with on PyTorch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat.torch
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from deep5.frameworks.pytorch.operators_elementwise import converted
+from deep5.frameworks.pytorch.operators_windows import convolution
+from deep5.networks.window import Window
+
+__all__ = ["PRIMITIVES"]
+
+_REDUCTIONS = {"max": "amax", "min": "amin"}
+
+
+@functools.lru_cache(maxsize=64)
+def _computed(function: Callable[..., Any], numbers: tuple[Any, ...], place: torch.device) -> Any:
+    found = function(np, *numbers)
+    if isinstance(found, tuple):
+        return tuple(torch.from_numpy(np.ascontiguousarray(each)).to(place) for each in found)
+    return torch.from_numpy(np.ascontiguousarray(found)).to(place)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not type-checked
+def _table(function: Callable[..., Any], numbers: tuple[Any, ...], place: torch.device) -> Any:
+    return _computed(function, numbers, place)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not type-checked
+def _host(function: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
+    return function(*numbers)
+
+
+class TorchPrimitives:
+    """`Primitives` for PyTorch."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(array_api_compat.torch, name)
+
+    # torch's own functions do less at a call than the standard's: they leave promotion out.
+    add, equal, greater, greater_equal = map(staticmethod, (torch.add, torch.eq, torch.gt, torch.ge))
+    less, less_equal, maximum, minimum = map(staticmethod, (torch.lt, torch.le, torch.maximum, torch.minimum))
+    bitwise_and, bitwise_or, bitwise_xor = map(staticmethod, (torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor))
+    bitwise_invert, fmod, where = map(staticmethod, (torch.bitwise_not, torch.fmod, torch.where))
+    erf, relu, elu, sigmoid, silu = map(staticmethod, (torch.erf, torch.relu, F.elu, torch.sigmoid, F.silu))
+
+    def table(self, function: Callable[..., Any], *numbers: Any, like: Any) -> Any:
+        return _table(function, numbers, getattr(like, "device", like))
+
+    def host(self, function: Callable[..., Any], *numbers: Any) -> Any:
+        return _host(function, numbers)
+
+    def size_of(self, x: Any) -> int:
+        return max(int(x.max()), 1) if x.numel() else 1
+
+    def blank(self, shape: tuple[int, ...], like: Any) -> Any:
+        return like.new_zeros(shape)
+
+    def wide(self, x: Any) -> Any:
+        return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+    def limits(self, dtype: Any) -> tuple[float, float]:
+        if dtype.is_floating_point:
+            return torch.finfo(dtype).min, torch.finfo(dtype).max
+        return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+    def is_floating(self, dtype: Any) -> bool:
+        return bool(dtype.is_floating_point)
+
+    def astype(self, x: Any, dtype: Any) -> Any:
+        return converted(x, dtype)
+
+    def asarray(self, value: Any, *, dtype: Any = None) -> Any:
+        return torch.as_tensor(value, dtype=dtype)
+
+    def held(self, x: Any) -> Any:
+        return x.detach()
+
+    def clamp(self, x: Any, low: Any = None, high: Any = None) -> Any:
+        if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):  # all numbers or all tensors
+            low, high = (None if each is None else torch.as_tensor(each, dtype=x.dtype) for each in (low, high))
+        return x if low is None and high is None else torch.clamp(x, low, high)
+
+    @staticmethod
+    def softplus(x: Any) -> Any:
+        # Above the threshold the result is the argument itself, which is exact there in float64, too.
+        return F.softplus(x, 1.0, 40.0)
+
+    def complex_of(self, real: Any, imaginary: Any) -> Any:
+        return torch.complex(real, imaginary)
+
+    def parts_of(self, x: Any) -> tuple[Any, Any]:
+        return x.real, x.imag
+
+    def transformed(self, x: Any, count: Any, kind: str) -> Any:
+        return getattr(torch.fft, kind)(x, count)
+
+    def bits(self, x: Any, dtype: Any) -> Any:
+        return x.clone() if x.dtype == dtype else x.view(dtype)
+
+    def narrowed(self, x: Any, dtype: Any, saturate: bool) -> Any:
+        return converted(x, dtype, saturate)
+
+    def integer_convolution(self, x: Any, weight: Any, window: Window, group: int) -> Any:
+        image, kernel = x.movedim(-1, 1).double(), weight.double()  # exact, unlike float32
+        pads = [*window.begins, *window.ends]
+        how = {"auto_pad": window.auto_pad, "dilations": window.dilations, "group": group, "pads": pads}
+        return convolution(image, kernel, strides=window.strides, **how).round().to(torch.int32).movedim(1, -1)
+
+    def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:
+        if how == "none":
+            return x.index_put((rows,), updates)
+        if how == "add":
+            return x.index_add(0, rows, updates)
+        return x.index_reduce(0, rows, updates, _REDUCTIONS[how])
+
+
+PRIMITIVES = TorchPrimitives()

@@ -1,0 +1,115 @@
+"""Registers the operators that are written once, except those that the table overrides."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.order import Order, channels_last
+from deep5.frameworks.tensorflow.primitives import native, on_tensors
+from deep5.frameworks.tensorflow.table import (
+    OPERATORS,
+    OVERRIDES,
+    attribute,
+    extents,
+    fixed,
+    number,
+    operator,
+    rank,
+)
+from deep5.networks.kernels.operators import COMPOSITES, check_overrides
+from deep5.networks.kernels.table import Composite
+
+if TYPE_CHECKING:
+    from deep5.frameworks.tensorflow.emitter import Emitter
+
+__all__ = ["emit_of", "register"]
+
+
+def _literal(emitter: Emitter, value: Any) -> str:
+    """An attribute as source."""
+    if value is None or isinstance(value, (bool, int)):
+        return repr(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, (list, tuple)) and not any(isinstance(entry, str) for entry in value):
+        return f"[{', '.join(_literal(emitter, entry) for entry in value)}]"
+    return emitter.bind(value)
+
+
+def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
+    """The function of the operator table that writes the call of a composite."""
+    run, keywords = native(entry.native) if entry.native else on_tensors(entry.function), entry.keywords
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        order = _order(emitter, node, entry)
+        inputs = [_named(emitter, node, at, entry, order) for at in range(len(node.inputs))]
+        for name, default in keywords.items():
+            if name == "kind":
+                text = emitter.dtype(node.outputs[0])
+            elif name == "place":
+                text = "None"
+            elif name == "outputs":
+                text = str(len(node.outputs))
+            else:
+                value = attribute(node, name, None if default is inspect.Parameter.empty else default)
+                text = _literal(emitter, _places(value, order) if order and name == entry.layout else value)
+            inputs.append(f"{name}={text}")
+        text = f"{emitter.function(run)}({', '.join(inputs)})"
+        if "outputs" in keywords:
+            emitter.assign_all(node, text)
+        else:
+            emitter.assign(node, text, order)
+
+    return emit
+
+
+def _order(emitter: Emitter, node: ir.Node, entry: Composite) -> Order | None:
+    """The axis order in which the node is computed; None: ONNX's."""
+    if entry.layout == "elementwise":
+        return emitter.common_order(node.inputs)
+    if entry.layout == "channels last":
+        return channels_last(rank(node))
+    return None if entry.layout == "onnx" else emitter.order(node.inputs[0])
+
+
+def _named(emitter: Emitter, node: ir.Node, at: int, entry: Composite, order: Order | None) -> str:
+    value = node.inputs[at]
+    if value is None:
+        return "None"
+    if at in entry.settings:
+        if extents(value) == [0]:
+            return "None"  # omitted, in files of earlier opsets
+        known = fixed(node, at)
+        if known is not None:
+            return _literal(emitter, known.reshape(-1).tolist())
+        return f"{emitter.function(_row)}({emitter.name(value)})" if at in entry.traced else emitter.setting(node, at)
+    if order is None or (at and entry.layout != "elementwise"):
+        return emitter.name(value)
+    return emitter.aligned(value, order) if entry.layout == "elementwise" else emitter.ordered(value, order)
+
+
+def _row(x: Any) -> Any:
+    return tf.reshape(x, [-1])
+
+
+def _places(axes: Any, order: Order) -> Any:
+    """Axes in another order."""
+    if axes is None:
+        return [order.index(axis) for axis in range(len(order))]
+    if isinstance(axes, int):
+        return order.index(axes % len(order))
+    return [order.index(axis % len(order)) for axis in axes]
+
+
+def register() -> None:
+    """Add the operators to the table; call it after the overrides are in the table."""
+    check_overrides(OPERATORS, OVERRIDES)
+    for name, entry in COMPOSITES.items():
+        if name not in OVERRIDES:
+            host = tuple(at for at in entry.settings if at not in entry.traced)
+            operator(name, entry.check, host=host, rankless=entry.layout == "elementwise")(emit_of(entry))

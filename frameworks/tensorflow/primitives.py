@@ -1,0 +1,167 @@
+"""`PRIMITIVES`: what composites compute with on TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.array import TensorFlowArray, as_tensors
+from deep5.frameworks.tensorflow.array_namespace import ARRAYS, as_arrays
+from deep5.frameworks.tensorflow.namespace import NAMESPACE
+from deep5.frameworks.tensorflow.operators_windows import convolution
+from deep5.frameworks.tensorflow.order import kernel_order
+from deep5.networks.tracing.extents import TracedExtent
+from deep5.networks.window import Window
+
+__all__ = ["PRIMITIVES", "native", "on_tensors"]
+
+_PLAIN = {
+    "elu": tf.nn.elu,
+    "erf": tf.math.erf,
+    "relu": tf.nn.relu,
+    "sigmoid": tf.sigmoid,
+    "silu": tf.nn.silu,
+    "softplus": tf.math.softplus,
+}
+
+_PUT = {
+    "add": tf.tensor_scatter_nd_add,
+    "max": tf.tensor_scatter_nd_max,
+    "min": tf.tensor_scatter_nd_min,
+    "none": tf.tensor_scatter_nd_update,
+}
+
+
+@functools.lru_cache(maxsize=64)
+def _table(function: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
+    return function(np, *numbers)
+
+
+class TensorFlowPrimitives:
+    """`Primitives` for TensorFlow, on `TensorFlowArray`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PLAIN:
+            return functools.partial(_applied, _PLAIN[name])
+        return getattr(ARRAYS, name)
+
+    def table(self, function: Callable[..., Any], *numbers: Any, like: Any) -> Any:
+        if not any(isinstance(number, (TracedExtent, TensorFlowArray)) for number in numbers):
+            found = _table(function, numbers)
+            return tuple(map(ARRAYS.asarray, found)) if isinstance(found, tuple) else ARRAYS.asarray(found)
+        return function(self, *numbers)
+
+    def host(self, function: Callable[..., Any], *numbers: Any) -> Any:
+        return function(*numbers)
+
+    def size_of(self, x: Any) -> Any:
+        numbers = tf.cast(tf.reshape(as_tensors(x), [-1]), tf.int64)
+        return as_arrays(tf.reduce_max(tf.concat([numbers, tf.ones([1], tf.int64)], 0)))
+
+    def blank(self, shape: tuple[Any, ...], like: Any) -> Any:
+        return ARRAYS.zeros(shape, dtype=like.dtype)
+
+    def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:
+        return _applied(_PUT[how], x, rows[:, None], updates)
+
+    def wide(self, x: Any) -> Any:
+        return x if x.dtype in (tf.float32, tf.float64) else ARRAYS.astype(x, tf.float32)
+
+    def limits(self, dtype: Any) -> tuple[float, float]:
+        return dtype.min, dtype.max
+
+    def is_floating(self, dtype: Any) -> bool:
+        return bool(dtype.is_floating)
+
+    def held(self, x: Any) -> Any:
+        return _applied(tf.stop_gradient, x)
+
+    def fmod(self, x: Any, y: Any) -> Any:
+        return _applied(_fmod, x, y)
+
+    def clamp(self, x: Any, low: Any = None, high: Any = None) -> Any:
+        x = x if low is None else ARRAYS.maximum(x, low)
+        return x if high is None else ARRAYS.minimum(x, high)
+
+    def complex_of(self, real: Any, imaginary: Any) -> Any:
+        return _applied(tf.complex, real, imaginary)
+
+    def parts_of(self, x: Any) -> tuple[Any, Any]:
+        return _applied(tf.math.real, x), _applied(tf.math.imag, x)
+
+    def transformed(self, x: Any, count: Any, kind: str) -> Any:
+        z, length = as_tensors(x), tf.cast(as_tensors(count), tf.int32)
+        if kind in ("rfft", "irfft"):
+            z = _fitted(z, length if kind == "rfft" else length // 2 + 1)
+            return as_arrays(getattr(tf.signal, kind)(z, [length]))
+        return as_arrays(getattr(tf.signal, kind)(_fitted(z, length)))
+
+    def narrowed(self, x: Any, dtype: Any, saturate: bool) -> Any:
+        return ARRAYS.astype(x, dtype)
+
+    def integer_convolution(self, x: Any, weight: Any, window: Window, group: int) -> Any:
+        # Exact in float64, in which TensorFlow has kernels.
+        image, kernel = (tf.cast(as_tensors(value), tf.float64) for value in (x, weight))
+        kernel = tf.transpose(kernel, kernel_order(weight.ndim))
+        return as_arrays(tf.cast(convolution(image, kernel, None, window, group, False, False), tf.int32))
+
+    def bits(self, x: Any, dtype: Any) -> Any:
+        return as_arrays(tf.bitcast(as_tensors(x), dtype))
+
+
+def _fitted(z: Any, length: Any) -> Any:
+    """The first elements along the last axis, with zeros at the end if there are fewer."""
+    z = z[..., :length]
+    return tf.pad(z, [*[(0, 0)] * (z.shape.rank - 1), (0, length - tf.shape(z)[-1])])
+
+
+def _fmod(x: Any, y: Any) -> Any:
+    if not x.dtype.is_floating:
+        if x.dtype.is_unsigned:
+            return tf.math.floormod(x, y)
+        wide = x.dtype if x.dtype in (tf.int32, tf.int64) else tf.int32
+        return tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
+    wide = tf.float32 if x.dtype.size < 4 else x.dtype  # holds the remainder of shorter types exactly
+    remainder = tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
+    # The kernel returns NaN for an infinite y, of which there is no part in x.
+    whole = tf.math.is_inf(y) & tf.math.is_finite(x)
+    remainder = tf.where(whole, x, remainder)
+    # The kernel has no gradient: x - n y with an integer n has the same one. The added terms are zero.
+    fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
+    count = tf.where(whole, tf.zeros_like(x), tf.round((held_x - fixed) / held_y))
+    return fixed + (x - held_x) - count * tf.where(whole, tf.zeros_like(y), y - held_y)
+
+
+def _applied(function: Callable[..., Any], *arrays: Any) -> Any:
+    return as_arrays(function(*map(as_tensors, arrays)))
+
+
+@functools.cache
+def native(name: str) -> Callable[..., Any]:
+    """A function of the standard, or of `Primitives`, as a function of tensors."""
+    function = _PLAIN[name] if name in _PLAIN else getattr(NAMESPACE, name)
+
+    def call(*tensors: Any) -> Any:
+        return function(*tensors)
+
+    call.__name__ = name
+    return call
+
+
+@functools.cache
+def on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A composite as a function of tensors."""
+
+    def run(*inputs: Any, **attributes: Any) -> Any:
+        given = (tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value for value in inputs)
+        return as_tensors(function(PRIMITIVES, *map(as_arrays, given), **attributes))
+
+    run.__name__ = function.__name__
+    return run
+
+
+PRIMITIVES = TensorFlowPrimitives()
