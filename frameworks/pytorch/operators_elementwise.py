@@ -20,7 +20,8 @@ __all__ = ["converted"]
 _UINT64 = torch.uint64
 
 
-_MISH = _CELU = _SHIFT = "TODO"
+_CELU = "7.6 and 6.5 times at (32, 64), 1.9 and 2.0 at (16, 64, 56, 56), with alpha 0.5"
+_SHIFT = "torch has no shifts of unsigned integers of more than eight bits"
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +35,6 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 kernel("Det")(_plain(determinant))
-kernel("Mish", override=_MISH)(_plain(F.mish))
 
 
 @kernel("Celu", override=_CELU)

@@ -11,7 +11,9 @@ from deep5.frameworks.pytorch.table import kernel
 
 __all__: list[str] = []
 
-_GROUP = _INSTANCE = _RMS = "TODO"
+_GROUP = "16 and 27 times at (4, 8, 8, 8), 9.8 and 9.7 at (16, 64, 56, 56)"
+_INSTANCE = "3.6 and 1.3 times at (4, 8, 8, 8), 2.7 and 8.3 at (16, 64, 56, 56)"
+_RMS = "1.7 and 1.3 times at (8, 64), 0.9 and 1.6 at (2048, 512)"
 
 
 @kernel("InstanceNormalization", override=_INSTANCE)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-_LEAKY = "TODO"
+_LEAKY = "one kernel instead of three; without a figure yet"
 
 
 def _as_it_is(op_type: str, function: Callable[..., Any], override: str = "", **defaults: float) -> None:

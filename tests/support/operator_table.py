@@ -65,8 +65,8 @@ TensorFlow and JAX differentiate what they run). `python tests/support/operator_
 """
 
 _OVERRIDES = """
-Overrides. A ratio is the time of the composite over that of the override, measured in alternation at the sizes given,
-forward, then forward and backward, the least of several rounds on one processor core.
+Overrides. A number of times is the time of the composite over that of the override, forward, then forward and backward,
+at an input of this shape, in alternation and the least of nine rounds, on one processor core.
 
 | operator | back-end | why |
 |---|---|---|

@@ -13,7 +13,7 @@ from deep5.networks.kernels.primitives import Array, Primitives
 from deep5.networks.kernels.table import Composite
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["OPERATORS", "Interpolation", "cubic", "goal_by", "resize"]
+__all__ = ["OPERATORS", "Interpolation", "cubic", "goal_by", "repeats_elements", "resize"]
 
 _CROP = "tf_crop_and_resize"
 _COORDINATES = ("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", _CROP)
@@ -174,15 +174,21 @@ def _is_same(step: _Axis, how: Interpolation) -> bool:
     return _known(step.scale) and bool(step.scale == 1.0)
 
 
-def _repetitions(step: _Axis, how: Interpolation) -> int | None:
-    """How often an axis repeats each element; None if it does anything else.
+def repeats_elements(coordinates: str, nearest: str) -> bool:
+    """Whether the nearest elements by an integer factor are each element in turn, repeated.
 
-    With an integer number of repetitions, no position is equally close to two elements.
+    With an integer factor, no position is equally close to two elements.
     """
-    plain = (how.coordinates, how.nearest) == ("asymmetric", "floor") or (
-        how.coordinates in ("half_pixel", "pytorch_half_pixel") and how.nearest.startswith("round")
-    )
-    if how.mode != "nearest" or not plain or not _known(step.scale) or step.scale < 1 or step.scale != int(step.scale):
+    if coordinates == "asymmetric":
+        return nearest == "floor"
+    return coordinates in ("half_pixel", "pytorch_half_pixel") and nearest.startswith("round")
+
+
+def _repetitions(step: _Axis, how: Interpolation) -> int | None:
+    """How often an axis repeats each element; None if it does anything else."""
+    if how.mode != "nearest" or not repeats_elements(how.coordinates, how.nearest):
+        return None
+    if not _known(step.scale) or step.scale < 1 or step.scale != int(step.scale):
         return None
     factor = int(step.scale)
     if how.coordinates == "pytorch_half_pixel" and not _known(step.goal):

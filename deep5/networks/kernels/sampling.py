@@ -120,7 +120,7 @@ def _affine_grid(xp: Primitives, theta: Array, size: Any, *, align_corners: int 
     space = [size[2 + axis] for axis in range(axes)]
     points = xp.astype(xp.table(_points, *space, bool(align_corners), like=theta), theta.dtype)
     made = xp.matmul(points, xp.permute_dims(theta, (0, 2, 1)))
-    return xp.reshape(made, (theta.shape[0], *space, axes))
+    return xp.reshape(made, (-1, *space, axes))
 
 
 def _points(xp: Any, *numbers: Any) -> Any:
@@ -129,10 +129,11 @@ def _points(xp: Any, *numbers: Any) -> Any:
     along = []
     for axis, extent in enumerate(space):
         at = xp.arange(0, extent, dtype=xp.float64)
+        size = xp.asarray(extent, dtype=xp.float64)
         # A single point lies in the middle.
-        at = (2 * at / max(extent - 1, 1) - (extent > 1)) if aligned else (2 * at + 1) / extent - 1
-        shape = [1] * len(space)
-        shape[axis] = extent
+        ends = xp.where(size > 1, 2 * at / xp.where(size > 1, size - 1, 1.0) - 1, 0 * at)
+        at = ends if aligned else (2 * at + 1) / size - 1
+        shape = [-1 if other == axis else 1 for other in range(len(space))]
         along.append(xp.reshape(xp.broadcast_to(xp.reshape(at, tuple(shape)), tuple(space)), (-1,)))
     return xp.stack([*along[::-1], xp.ones_like(along[0])], axis=-1)[None]
 
@@ -216,7 +217,7 @@ def _counted(node: ir.Node) -> tuple[int, ...]:
 
 
 OPERATORS = {
-    "AffineGrid": Composite(function=_affine_grid, settings=(1,)),
+    "AffineGrid": Composite(function=_affine_grid, settings=(1,), traced=(1,)),
     "GridSample": Composite(function=_grid_sample, check=_check_grid, layout="channels last"),
     "RoiAlign": Composite(function=_roi_align, check=_check_roi, layout="channels last", reads=_counted),
 }

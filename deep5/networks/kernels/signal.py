@@ -67,7 +67,10 @@ def _stft(
     x = signal if signal.ndim == 3 else signal[..., None]
     wide = length[0] if length is not None else x.shape[1] if window is None else window.shape[0]
     count = (x.shape[1] - wide) // step[0] + 1
-    count = max(count, 0) if isinstance(count, int) else xp.clip(xp.asarray(count, dtype=xp.int64), 0)
+    if isinstance(count, int):
+        count = max(count, 0)
+    else:
+        count, wide = xp.clip(xp.asarray(count, dtype=xp.int32), 0), xp.asarray(wide, dtype=xp.int32)
     rows = xp.take(x, xp.table(_frames, count, wide, step[0], like=x), axis=1)
     frames = xp.reshape(rows, (x.shape[0], count, wide, x.shape[2]))
     if window is not None:

@@ -38,7 +38,8 @@ def _max_unpool(
     if shape is None:
         return y
     for at in range(2, 2 + axes):
-        rest = (*y.shape[:at], shape[at] - y.shape[at], *y.shape[at + 1 :])
+        goal = shape[at] if isinstance(shape[at], int) else xp.asarray(shape[at], dtype=xp.int32)
+        rest = (*y.shape[:at], goal - y.shape[at], *y.shape[at + 1 :])
         y = xp.concat([y, xp.blank(rest, x)], axis=at)
     return y
 

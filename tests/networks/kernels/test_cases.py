@@ -125,3 +125,31 @@ def test_the_gradient_of_a_norm_is_zero_at_zero(framework: str, x: list[float]) 
     executor.inference_and_backprop({"x": values}, wrt=["x"])
     want = values / max(float(np.linalg.norm(values)), 1.0)
     np.testing.assert_allclose(d5.to_numpy(executor.gradients()["x"]), want, rtol=1e-6)
+
+
+@every
+@pytest.mark.parametrize("computed_sizes", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_images_of_unknown_size_are_resized(framework: str, mode: str, computed_sizes: bool) -> None:
+    """By a scale, or to the size of another image."""
+    images = [np.random.default_rng(0).standard_normal((2, 3, *size)).astype(np.float32) for size in ((4, 6), (7, 5))]
+    like = np.zeros((1, 3, 9, 8), np.float32)
+    helper = onnx.helper
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("Resize", ["x", "", "", "sizes"] if computed_sizes else ["x", "", "s"], ["y"], mode=mode)]
+    inputs = [value("x", 1, ["N", 3, "H", "W"])]
+    if computed_sizes:
+        made = [
+            helper.make_node("Shape", ["like"], ["space"], start=2),
+            helper.make_node("Shape", ["x"], ["first"], end=2),
+            helper.make_node("Concat", ["first", "space"], ["sizes"], axis=0),
+        ]
+        nodes, inputs = [*made, *nodes], [*inputs, value("like", 1, [1, 3, "A", "B"])]
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 2.5, 1.5], np.float32), "s")
+    graph = helper.make_graph(nodes, "g", inputs, [value("y", 1, ["N", 3, "P", "Q"])], [scales])
+    network = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    executor = d5.framework(framework).executor(d5.Network.from_onnx(network), device="cpu")
+    for x in images:
+        feeds = {"x": x, "like": like} if computed_sizes else {"x": x}
+        got = d5.to_numpy(executor.inference(feeds)["y"])
+        np.testing.assert_allclose(got, by_runtime(network, feeds), rtol=1e-4, atol=1e-4)
