@@ -112,7 +112,7 @@ def register() -> None:
     check_overrides(OPERATORS, OVERRIDES)
     for name, entry in COMPOSITES.items():
         if name not in OVERRIDES:
-            host = () if not entry.settings and entry.reads is None else _host(entry)
-            operator(name, entry.check, host)(emit_of(entry))
+            read = bool(entry.settings) or entry.reads is not None
+            operator(name, entry.check, _host(entry) if read else ())(emit_of(entry))
             if entry.layout == "channels last":
                 RANKED.add(name)

@@ -74,7 +74,6 @@ def test_convolutions_that_the_kernels_do_not_know_are_written_otherwise(monkeyp
 REFUSED: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any], str]] = [
     ("Conv", (normal(1, 1, 3, 3, 3, 3), normal(1, 1, 2, 2, 2, 2)), {}, "4 spatial axes; 1 to 3"),
     ("Gemm", (I7[:, None], I7[None]), {}, "integers"),
-    ("DFT", (normal(2, 6, 1).astype(np.float16),), {}, "a transform in FLOAT16"),
     (
         "MaxRoiPool",
         (normal(1, 1, 4, 4), np.zeros((1, 5), np.float32)),

@@ -116,6 +116,17 @@ def test_mod_by_infinity_is_the_dividend(framework: str) -> None:
 
 
 @every
+def test_a_transform_of_half_precision_is_computed_in_float32(framework: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 6, 1)).astype(np.float16)
+    want = np.fft.fft(x.astype(np.float64)[..., 0])
+    made = model("DFT", ["x"], {"x": x}, {}, axis=1)
+    # Rounded once to 11 bits.
+    np.testing.assert_allclose(
+        computed(framework, made, {"x": x}), np.stack([want.real, want.imag], -1), rtol=1e-3, atol=1e-3
+    )
+
+
+@every
 @pytest.mark.parametrize("x", [[0.0, 0.0, 0.0], [3.0, 0.0, -4.0]])
 def test_the_gradient_of_a_norm_is_zero_at_zero(framework: str, x: list[float]) -> None:
     values = np.array(x, np.float32)
