@@ -49,7 +49,7 @@ def _power(x: Any, y: Any) -> Any:
     return jnp.power(x, y).astype(x.dtype)
 
 
-for _name, _function in {
+_AS_IT_IS: dict[str, Callable[..., Any]] = {
     "Abs": jnp.abs,
     "Add": jnp.add,
     "Div": _divide,
@@ -58,7 +58,8 @@ for _name, _function in {
     "Pow": _power,
     "Sign": jnp.sign,
     "Sub": jnp.subtract,
-}.items():
+}
+for _name, _function in _AS_IT_IS.items():
     _as_it_is(_name, _function)
 
 

@@ -111,7 +111,7 @@ class TorchPrimitives:
     def integer_convolution(self, x: Any, weight: Any, window: Window, group: int) -> Any:
         image, kernel = x.movedim(-1, 1).double(), weight.double()  # exact, unlike float32
         pads = [*window.begins, *window.ends]
-        how = {"auto_pad": window.auto_pad, "dilations": window.dilations, "group": group, "pads": pads}
+        how: dict[str, Any] = {"auto_pad": window.auto_pad, "dilations": window.dilations, "group": group, "pads": pads}
         return convolution(image, kernel, strides=window.strides, **how).round().to(torch.int32).movedim(1, -1)
 
     def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:

@@ -181,33 +181,31 @@ def _native(name: str) -> Composite:
     return Composite(function=call, layout="elementwise", native=name)
 
 
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "BitShift": _bit_shift,
+    "Celu": _celu,
+    "Clip": _clip,
+    "Elu": _elu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "IsInf": _is_inf,
+    "LeakyRelu": _leaky_relu,
+    "Max": _folded("maximum"),
+    "Mean": _mean,
+    "Min": _folded("minimum"),
+    "Mish": _mish,
+    "Mod": _mod,
+    "PRelu": _prelu,
+    "Selu": _selu,
+    "Shrink": _shrink,
+    "Softsign": _softsign,
+    "Sum": _folded("add"),
+    "SwiGLU": _gated,
+    "Swish": _swish,
+    "ThresholdedRelu": _thresholded_relu,
+}
 OPERATORS = {
     **{op_type: _native(name) for op_type, name in _NATIVE.items()},
-    **{
-        op_type: Composite(function=function, layout="elementwise")
-        for op_type, function in {
-            "BitShift": _bit_shift,
-            "Celu": _celu,
-            "Clip": _clip,
-            "Elu": _elu,
-            "HardSigmoid": _hard_sigmoid,
-            "HardSwish": _hard_swish,
-            "IsInf": _is_inf,
-            "LeakyRelu": _leaky_relu,
-            "Max": _folded("maximum"),
-            "Mean": _mean,
-            "Min": _folded("minimum"),
-            "Mish": _mish,
-            "Mod": _mod,
-            "PRelu": _prelu,
-            "Selu": _selu,
-            "Shrink": _shrink,
-            "Softsign": _softsign,
-            "Sum": _folded("add"),
-            "SwiGLU": _gated,
-            "Swish": _swish,
-            "ThresholdedRelu": _thresholded_relu,
-        }.items()
-    },
+    **{op_type: Composite(function=function, layout="elementwise") for op_type, function in _FUNCTIONS.items()},
     "Gelu": Composite(function=_gelu, check=_check_gelu, layout="elementwise"),
 }

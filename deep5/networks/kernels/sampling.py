@@ -96,7 +96,8 @@ def _grid_sample(
     images = _numbers(xp, x.shape[0], math.prod(grid.shape[1:-1]), x)
     parts = []
     for corner in itertools.product(*along):
-        where, share = images, None
+        where: Any = images
+        share: Any = None
         for (at, own), extent in zip(corner, space, strict=True):
             where, share = where * extent + at, own if share is None else share * own
         found = xp.take(rows, where, axis=0)

@@ -79,7 +79,8 @@ def _deform_conv(
     images = xp.reshape(xp.table(_range, n * offset_group, like=x), (-1, 1, 1, 1))
     sampled = None
     for corner in itertools.product(*along):
-        where, share = images, None
+        where: Any = images
+        share: Any = None
         for (at, part), extent in zip(corner, space, strict=True):
             inside = (at >= 0) & (at < extent)
             where = where * extent + xp.astype(xp.where(inside, at, xp.zeros_like(at)), xp.int64)
