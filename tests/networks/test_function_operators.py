@@ -38,9 +38,12 @@ BODIES: dict[str, set[str]] = {
     "pytorch": _NOBODY | {"DynamicQuantizeLinear"},
     "tensorflow": _NOBODY
     | _SEQUENCES
-    | _REDUCTIONS
-    | {"AffineGrid", "CastLike", "CenterCropPad", "DynamicQuantizeLinear"},
-    "jax": _NOBODY | _SEQUENCES | _REDUCTIONS | {"AffineGrid", "CenterCropPad", "DynamicQuantizeLinear", "SequenceMap"},
+    | (_REDUCTIONS - {"ReduceL2"})
+    | {"CastLike", "CenterCropPad", "DynamicQuantizeLinear"},
+    "jax": _NOBODY
+    | _SEQUENCES
+    | (_REDUCTIONS - {"ReduceL2"})
+    | {"CenterCropPad", "DynamicQuantizeLinear", "SequenceMap"},
     # Newer than what ONNX Runtime supports, or with operators in a newer version.
     "onnxruntime": {"Bernoulli", "CausalConvWithState", "LinearAttention", "SwiGLU"},
 }

@@ -28,8 +28,8 @@ def _instance_normalization(xp: Primitives, x: Array, scale: Array, bias: Array,
         Ulyanov et al., Instance normalization, arXiv 1607.08022, equation 3.
     """
     centered, variance = _centered(xp, xp.wide(x), range(1, x.ndim - 1))
-    normal = centered / xp.sqrt(variance + epsilon)
-    return xp.astype(normal * xp.astype(scale, normal.dtype) + xp.astype(bias, normal.dtype), x.dtype)
+    factor = xp.astype(scale, centered.dtype) / xp.sqrt(variance + epsilon)
+    return xp.astype(centered * factor + xp.astype(bias, centered.dtype), x.dtype)
 
 
 def _group_normalization(
@@ -49,7 +49,7 @@ def _group_normalization(
     """
     shape = (x.shape[0], math.prod(x.shape[1:-1]), num_groups, x.shape[-1] // num_groups)
     centered, variance = _centered(xp, xp.reshape(xp.wide(x), shape), (1, 3))
-    normal = centered / xp.sqrt(variance + epsilon)
+    normal = centered * (1 / xp.sqrt(variance + epsilon))
     # Rounded to the input's type in between, as in ONNX's function definition.
     return xp.reshape(xp.astype(normal, x.dtype), x.shape) * scale + bias
 
@@ -70,7 +70,7 @@ def _rms_normalization(
     """
     wide = xp.wide(x)
     square = xp.mean(wide * wide, axis=tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
-    return xp.astype(wide / xp.sqrt(square + epsilon), x.dtype) * scale
+    return xp.astype(wide * (1 / xp.sqrt(square + epsilon)), x.dtype) * scale
 
 
 def _lp_normalization(xp: Primitives, x: Array, *, axis: int = -1, p: int = 2) -> Array:
