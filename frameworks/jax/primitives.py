@@ -33,6 +33,7 @@ class JaxPrimitives:
         return getattr(jnp, name)
 
     erf, fmod, sigmoid, softplus = map(staticmethod, (lax.erf, jnp.fmod, jax.nn.sigmoid, jax.nn.softplus))
+    cumulative_sum, cumulative_prod = map(staticmethod, (jnp.cumsum, jnp.cumprod))
     relu, elu, silu = map(staticmethod, (jax.nn.relu, jax.nn.elu, jax.nn.silu))
 
     def table(self, function: Callable[..., Any], *numbers: Any, like: Any) -> Any:
@@ -40,6 +41,10 @@ class JaxPrimitives:
 
     def host(self, function: Callable[..., Any], *numbers: Any) -> Any:
         return function(*numbers)
+
+    def take(self, x: Any, indices: Any, *, axis: int) -> Any:
+        # Composites take existing elements only: the default mode would compare every index with the size.
+        return jnp.take(x, indices, axis=axis, mode="clip")
 
     def matmul(self, x: Any, y: Any) -> Any:
         return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
