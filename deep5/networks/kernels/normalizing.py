@@ -21,15 +21,18 @@ def _centered(xp: Primitives, x: Array, axes: Sequence[int]) -> tuple[Array, Arr
     return centered, xp.mean(centered * centered, axis=tuple(axes), keepdims=True)
 
 
-def _instance_normalization(xp: Primitives, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
-    """Each channel of each image (N, space …, C) with mean 0 and variance 1, scaled and shifted.
+def _instance_normalization(
+    xp: Primitives, x: Array, scale: Array, bias: Array, *, apart: Sequence[int] = (0, 1), epsilon: float = 1e-5
+) -> Array:
+    """Each channel of each image with mean 0 and variance 1, scaled and shifted; `apart` are the axes of both.
 
     References:
         Ulyanov et al., Instance normalization, arXiv 1607.08022, equation 3.
     """
-    centered, variance = _centered(xp, xp.wide(x), range(1, x.ndim - 1))
-    factor = xp.astype(scale, centered.dtype) / xp.sqrt(variance + epsilon)
-    return xp.astype(centered * factor + xp.astype(bias, centered.dtype), x.dtype)
+    channels = tuple(-1 if axis == apart[1] else 1 for axis in range(x.ndim))
+    centered, variance = _centered(xp, xp.wide(x), [axis for axis in range(x.ndim) if axis not in apart])
+    scale, bias = (xp.reshape(xp.astype(value, centered.dtype), channels) for value in (scale, bias))
+    return xp.astype(centered * (scale / xp.sqrt(variance + epsilon)) + bias, x.dtype)
 
 
 def _group_normalization(
@@ -96,7 +99,7 @@ def _mean_variance_normalization(xp: Primitives, x: Array, *, axes: Sequence[int
 
 OPERATORS = {
     "GroupNormalization": Composite(function=_group_normalization, check=_check_groups, layout="channels last"),
-    "InstanceNormalization": Composite(function=_instance_normalization, layout="channels last"),
+    "InstanceNormalization": Composite(function=_instance_normalization, layout="apart"),
     "LpNormalization": Composite(function=_lp_normalization, check=_check_norm, layout="axis"),
     "MeanVarianceNormalization": Composite(function=_mean_variance_normalization, layout="axes"),
     "RMSNormalization": Composite(function=_rms_normalization),

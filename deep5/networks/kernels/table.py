@@ -31,7 +31,7 @@ class Composite:
         check: Returns why a node cannot run, or None.
         layout: The order of the axes in which it computes. `"onnx"`: ONNX's. `"elementwise"`: any; inputs broadcast.
             `"channels last"`: the channels of its first input and output come last. Otherwise any order, and this is
-            the name of the attribute that lists its axes: an integer or a list; None means all.
+            the name of the argument that lists its axes: an integer or a list; None means all.
         native: The name of the function of `Primitives` that it is, which a back-end may call directly.
         reads: Returns the inputs of a node whose values determine sizes, by `Primitives.size_of`.
     """
