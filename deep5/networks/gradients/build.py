@@ -244,9 +244,12 @@ def _check_rules(path: list[ir.Node]) -> None:
         reasons = [f": {REFUSED[node.op_type]}" if node.op_type in REFUSED else "" for node in missing]
         pairs = zip(missing, reasons, strict=True)
         listed = ", ".join(f"{node.name!r} ({node.op_type}{reason})" for node, reason in pairs)
+        own = all(node.domain in ("", "ai.onnx") for node in missing)
+        # No back-end differentiates the operators of an engine.
+        other = "train it on pytorch, jax or tensorflow" if own else "train the file before its conversion to them"
         raise Unsupported(
             f"no gradient rule for {listed}; allowed: operators with one in docs/onnx_operators.md; remedy: "
-            "train it on pytorch, jax or tensorflow, or compute the loss without"
+            f"{other}, or compute the loss without"
         )
 
 

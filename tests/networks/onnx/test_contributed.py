@@ -87,6 +87,14 @@ def test_other_back_ends_name_the_one_that_runs_it(framework: str) -> None:
         d5.framework(framework).executor(network)
 
 
+def test_the_remedy_without_a_gradient_is_no_other_back_end() -> None:
+    nodes = [own("FastGelu", ["x"], "g"), helper.make_node("ReduceMean", ["g"], ["loss"], keepdims=0)]
+    model = graph_model(nodes, [declared("x", ["n", 3])], [declared("loss", [])], {}, domains=DOMAINS)
+    executor = d5.framework("onnxruntime").executor(d5.Network.from_onnx(model))
+    with pytest.raises(Unsupported, match=r"FastGelu.*; remedy: train the file before its conversion to them, or"):
+        executor.inference_and_backprop({"x": np.ones((2, 3), np.float32)}, "loss", wrt=["x"])
+
+
 def test_an_output_of_an_operator_of_unknown_type_is_refused() -> None:
     model = graph_model([own("NoSuch", ["x"], "y")], [declared("x", ["n"])], [onnx.ValueInfoProto(name="y")])
     model.opset_import.add(domain="com.microsoft", version=1)
