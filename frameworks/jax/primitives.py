@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,10 @@ class JaxPrimitives:
     erf, fmod, sigmoid, softplus = map(staticmethod, (lax.erf, jnp.fmod, jax.nn.sigmoid, jax.nn.softplus))
     cumulative_sum, cumulative_prod = map(staticmethod, (jnp.cumsum, jnp.cumprod))
     relu, elu, silu = map(staticmethod, (jax.nn.relu, jax.nn.elu, jax.nn.silu))
+
+    def normal_distribution(self, x: Any) -> Any:
+        # 1 + erf would cancel for negative numbers.
+        return 0.5 * lax.erfc(x * -math.sqrt(0.5))
 
     def table(self, function: Callable[..., Any], *numbers: Any, like: Any) -> Any:
         return _table(function, numbers)

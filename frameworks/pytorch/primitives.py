@@ -24,8 +24,13 @@ _REDUCTIONS = {"max": "amax", "min": "amin"}
 def _computed(function: Callable[..., Any], numbers: tuple[Any, ...], place: torch.device) -> Any:
     found = function(np, *numbers)
     if isinstance(found, tuple):
-        return tuple(torch.from_numpy(np.ascontiguousarray(each)).to(place) for each in found)
-    return torch.from_numpy(np.ascontiguousarray(found)).to(place)
+        return tuple(_on(each, place) for each in found)
+    return _on(found, place)
+
+
+def _on(array: np.ndarray, place: torch.device) -> Any:
+    # A copy: views that NumPy broadcasts are not writable, of which torch warns.
+    return torch.from_numpy(np.array(array, order="C")).to(place)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not type-checked
@@ -50,6 +55,8 @@ class TorchPrimitives:
     bitwise_and, bitwise_or, bitwise_xor = map(staticmethod, (torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor))
     bitwise_invert, fmod, where = map(staticmethod, (torch.bitwise_not, torch.fmod, torch.where))
     erf, relu, elu, sigmoid, silu = map(staticmethod, (torch.erf, torch.relu, F.elu, torch.sigmoid, F.silu))
+
+    normal_distribution = staticmethod(torch.special.ndtr)
 
     def table(self, function: Callable[..., Any], *numbers: Any, like: Any) -> Any:
         return _table(function, numbers, getattr(like, "device", like))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,14 +20,21 @@ from deep5.networks.window import Window
 
 __all__ = ["PRIMITIVES", "native", "on_tensors"]
 
+
+def _normal_distribution(x: Any) -> Any:
+    return 0.5 * (1 + tf.math.erf(x * math.sqrt(0.5)))
+
+
 _PLAIN = {
     "elu": tf.nn.elu,
     "erf": tf.math.erf,
+    "normal_distribution": _normal_distribution,
     "relu": tf.nn.relu,
     "sigmoid": tf.sigmoid,
     "silu": tf.nn.silu,
     "softplus": tf.math.softplus,
 }
+
 
 _PUT = {
     "add": tf.tensor_scatter_nd_add,

@@ -84,7 +84,7 @@ CASES = [
 
 # More than eight operations on TensorFlow, with some attributes; and the determinant, whose gradient is deep5's.
 MANY = {
-    *("DFT", "Det", "InstanceNormalization", "MeanVarianceNormalization", "ReduceLogSumExp"),
+    *("DFT", "Det", "InstanceNormalization", "LpNormalization", "MeanVarianceNormalization", "ReduceLogSumExp"),
     *("AveragePool", "Conv", "Gelu", "LayerNormalization", "LogSoftmax", "MaxPool", "Mod", "NegativeLogLikelihoodLoss"),
     *("Softmax", "SoftmaxCrossEntropyLoss", "ConvTranspose", "GatherElements", "GatherND", "GridSample", "LpPool"),
     *(

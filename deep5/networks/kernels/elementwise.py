@@ -78,7 +78,7 @@ def _gelu(xp: Primitives, x: Array, *, approximate: str = "none") -> Array:
     """
     if approximate == "tanh":
         return 0.5 * x * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
-    return 0.5 * x * (1 + xp.erf(x * math.sqrt(0.5)))
+    return x * xp.normal_distribution(x)
 
 
 def _check_gelu(node: ir.Node) -> str | None:

@@ -65,6 +65,9 @@ class Primitives(Protocol):
     def erf(self, x: Array) -> Array:
         """The error function."""
 
+    def normal_distribution(self, x: Array) -> Array:
+        """The distribution function of the standard normal distribution."""
+
     def relu(self, x: Array) -> Array:
         """x, and 0 where it is negative."""
 

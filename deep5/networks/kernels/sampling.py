@@ -131,8 +131,8 @@ def _points(xp: Any, *numbers: Any) -> Any:
     for axis, extent in enumerate(space):
         at = xp.arange(0, extent, dtype=xp.float64)
         size = xp.asarray(extent, dtype=xp.float64)
-        # A single point lies in the middle.
-        ends = xp.where(size > 1, 2 * at / xp.where(size > 1, size - 1, 1.0) - 1, 0 * at)
+        # A single point lies at the first corner, as in ONNX's function.
+        ends = 2 * at / xp.where(size > 1, size - 1, 1.0) - 1
         at = ends if aligned else (2 * at + 1) / size - 1
         shape = [-1 if other == axis else 1 for other in range(len(space))]
         along.append(xp.reshape(xp.broadcast_to(xp.reshape(at, tuple(shape)), tuple(space)), (-1,)))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+import deep5 as d5
 from deep5.core.errors import NetworkError, UnknownName, Unsupported
 from deep5.networks import Network, NetworkBuilder, lenet
 from deep5.networks.gradients import gradient_network
@@ -355,14 +356,22 @@ def test_a_branch_without_a_rule_is_refused_with_a_remedy() -> None:
     assert len(str(refused.value)) < 400
 
 
-def test_padding_by_extents_that_are_not_known_is_refused() -> None:
-    network = dot_network(
-        lambda b, x: b.op("Conv", x, b.parameter("w", (2, 2, 3, 3)), auto_pad="SAME_UPPER"),
-        {"x": (2, 2, 5, 5)},
-        declared={"x": ("N", 2, "H", 5)},
-    )
-    with pytest.raises(Unsupported, match=r"node 'Conv_1' .*auto_pad='SAME_UPPER' over dimensions that are not known"):
-        gradient_network(network, wrt=["x"])
+def test_padding_by_sizes_that_only_a_run_knows_is_that_of_known_sizes() -> None:
+    rng = np.random.default_rng(2)
+    feed = {"x": rng.standard_normal((2, 2, 5, 5)), "seed": rng.standard_normal(36)}
+    gradients = []
+    for sizes in ((2, 2, 5, 5), ("N", 2, "H", 5)):
+        network = dot_network(
+            lambda b, x: b.op("Conv", x, b.parameter("w", (2, 2, 3, 3)), auto_pad="SAME_UPPER", strides=[2, 2]),
+            {"x": (2, 2, 5, 5)},
+            declared={"x": sizes},
+        )
+        executor = d5.framework("reference").executor(network)
+        executor.inference_and_backprop(feed, wrt=["x", "w"])
+        gradients.append(executor.gradients())
+    for name, value in gradients[0].items():
+        # The same float64 products, perhaps in another order.
+        np.testing.assert_allclose(gradients[1][name], value, rtol=1e-12, atol=1e-12)
 
 
 def test_wrong_questions_are_refused() -> None:
