@@ -255,6 +255,11 @@ def test_a_launcher_that_found_no_network_is_tried_again(
 
 
 UNREACHED = """
+began = {place!r} + "/began"
+if me.rank == 1:  # on a busy machine, it may start much later than the other
+    open(began, "w").close()
+while not os.path.exists(began):
+    time.sleep(0.01)
 if me.rank == 0:
     report.failed("rank 1 did not answer", reason="rank 1 did not answer", unreached=True)
     sys.exit(3)
@@ -268,7 +273,7 @@ def test_a_rank_that_did_not_reach_another_is_named_where_nothing_ended_that(
     place: Path, seconds: float, lost: int | None, failed: int | None
 ) -> None:
     """A process ends some time after its connections: the system may write its memory to a file."""
-    ended = start("mpiexec", UNREACHED.format(seconds=seconds))
+    ended = start("mpiexec", UNREACHED.format(place=str(place), seconds=seconds))
     assert (ended.status, ended.lost, ended.failed) == (3, lost, failed), ended
     assert ended.signal == (signal.SIGABRT if lost else None)
     assert (ended.error == "rank 1 did not answer") == (failed == 0)
