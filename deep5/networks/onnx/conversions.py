@@ -22,102 +22,33 @@ from deep5.networks.onnx.conversions_legacy import (
     whole_power,
 )
 from deep5.networks.onnx.conversions_scan import scan_over_batch
+from deep5.networks.onnx.conversions_steps import (
+    Nodes,
+    attribute_of,
+    defaults,
+    in_turn,
+    integers,
+    put_input,
+    renamed,
+    set_attributes,
+    taken,
+    without,
+)
 from deep5.networks.onnx.converting import Place, Step
 from deep5.networks.onnx.element_types import called
 
 __all__ = ["STEPS", "without_deprecated"]
 
-Nodes = list[onnx.NodeProto]
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 # The least of the largest integers of int32 and int64, which stand for the end of a dimension.
 _OPEN = np.iinfo(np.int32).max
 
 
-def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
-    return next((each for each in node.attribute if each.name == name), None)
-
-
-def _taken(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
-    """An attribute, which is removed from its node."""
-    for index, each in enumerate(node.attribute):
-        if each.name == name:
-            found = onnx.AttributeProto()
-            found.CopyFrom(each)
-            del node.attribute[index]
-            return found
-    return None
-
-
-def _set(node: onnx.NodeProto, **attributes: object) -> None:
-    for name, value in attributes.items():
-        node.attribute.append(onnx.helper.make_attribute(name, value))
-
-
-def _put(node: onnx.NodeProto, position: int, name: str) -> None:
-    """Set an input; the ones before it that the node does not have are omitted ones."""
-    while len(node.input) <= position:
-        node.input.append("")
-    node.input[position] = name
-
-
-def _without(*names: str) -> Step:
-    """A step for attributes that a version dropped, and that change no result."""
-
-    def step(node: onnx.NodeProto, place: Place) -> Nodes:
-        for name in names:
-            _taken(node, name)
-        return [node]
-
-    return step
-
-
-def _defaults(**values: object) -> Step:
-    """A step for attributes whose default changed: a node that omits one gets the previous default."""
-
-    def step(node: onnx.NodeProto, place: Place) -> Nodes:
-        _set(node, **{name: value for name, value in values.items() if _attribute(node, name) is None})
-        return [node]
-
-    return step
-
-
-def _integers(name: str, position: int, *, empty: bool = True) -> Step:
-    """A step for an attribute of integers that became an input; `empty` says whether an empty list is kept."""
-
-    def step(node: onnx.NodeProto, place: Place) -> Nodes:
-        given = _taken(node, name)
-        if given is not None and (given.ints or empty):
-            array = np.array(list(given.ints), np.int64)
-            _put(node, position, place.constant(f"{node.output[0]}/{name}", array))
-        return [node]
-
-    return step
-
-
-def _in_turn(*steps: Step) -> Step:
-    """One step after another, where each returns one node."""
-
-    def step(node: onnx.NodeProto, place: Place) -> Nodes:
-        for each in steps[:-1]:
-            (node,) = each(node, place)
-        return steps[-1](node, place)
-
-    return step
-
-
-def _renamed(operator: str) -> Step:
-    def step(node: onnx.NodeProto, place: Place) -> Nodes:
-        node.op_type = operator
-        return [node]
-
-    return step
-
-
 def _flattened(node: onnx.NodeProto, place: Place) -> Nodes:
     """Before opset 13 the function works on the input reshaped to two dimensions at `axis`, by default 1."""
-    given = _taken(node, "axis")
+    given = taken(node, "axis")
     axis, shape = 1 if given is None else given.i, place.shape(node.input[0])
-    _set(node, axis=-1)
+    set_attributes(node, axis=-1)
     if axis == -1 or (shape is not None and axis == len(shape) - 1):
         return [node]
     x, y = node.input[0], node.output[0]
@@ -131,7 +62,7 @@ def _flattened(node: onnx.NodeProto, place: Place) -> Nodes:
 
 def _slices(node: onnx.NodeProto, place: Place) -> Nodes:
     for position, name in ((1, "starts"), (2, "ends"), (3, "axes")):
-        _integers(name, position)(node, place)
+        integers(name, position)(node, place)
     return [node]
 
 
@@ -158,30 +89,30 @@ def _open_ends(node: onnx.NodeProto, place: Place) -> Nodes:
 
 
 def _count_of_top(node: onnx.NodeProto, place: Place) -> Nodes:
-    given = _taken(node, "k")
+    given = taken(node, "k")
     count = np.array([0 if given is None else given.i], np.int64)
-    _put(node, 1, place.constant(f"{node.output[0]}/k", count))
+    put_input(node, 1, place.constant(f"{node.output[0]}/k", count))
     return [node]
 
 
 def _bounds(node: onnx.NodeProto, place: Place) -> Nodes:
     for position, name in ((1, "min"), (2, "max")):
-        if (given := _taken(node, name)) is not None:
-            _put(node, position, place.number_like(f"{node.output[0]}/{name}", given.f, node.input[0]))
+        if (given := taken(node, name)) is not None:
+            put_input(node, position, place.number_like(f"{node.output[0]}/{name}", given.f, node.input[0]))
     return [node]
 
 
 def _padding(node: onnx.NodeProto, place: Place) -> Nodes:
-    _integers("pads", 1)(node, place)
-    if (given := _taken(node, "value")) is not None:
-        _put(node, 2, place.number_like(f"{node.output[0]}/value", given.f, node.input[0]))
+    integers("pads", 1)(node, place)
+    if (given := taken(node, "value")) is not None:
+        put_input(node, 2, place.number_like(f"{node.output[0]}/value", given.f, node.input[0]))
     return [node]
 
 
 def _ratio(node: onnx.NodeProto, place: Place) -> Nodes:
-    given = _taken(node, "ratio")
+    given = taken(node, "ratio")
     if given is not None:
-        _put(node, 1, place.constant(f"{node.output[0]}/ratio", np.array(given.f, np.float32)))
+        put_input(node, 1, place.constant(f"{node.output[0]}/ratio", np.array(given.f, np.float32)))
     return [node]
 
 
@@ -195,16 +126,16 @@ def _mask_of_booleans(node: onnx.NodeProto, place: Place) -> Nodes:
 
 
 def _scales(node: onnx.NodeProto, place: Place) -> Nodes:
-    given = _taken(node, "scales")
+    given = taken(node, "scales")
     scales = np.array([] if given is None else given.floats, np.float32)
-    _put(node, 1, place.constant(f"{node.output[0]}/scales", scales))
+    put_input(node, 1, place.constant(f"{node.output[0]}/scales", scales))
     return [node]
 
 
 def _scales_of_images(node: onnx.NodeProto, place: Place) -> Nodes:
-    given = [_taken(node, name) for name in ("height_scale", "width_scale")]
-    _set(node, scales=[1.0, 1.0, *(1.0 if each is None else each.f for each in given)])
-    mode = _attribute(node, "mode")
+    given = [taken(node, name) for name in ("height_scale", "width_scale")]
+    set_attributes(node, scales=[1.0, 1.0, *(1.0 if each is None else each.f for each in given)])
+    mode = attribute_of(node, "mode")
     if mode is not None and mode.s == b"bilinear":
         mode.s = b"linear"
     return [node]
@@ -214,17 +145,17 @@ def _one_coordinate_rule(node: onnx.NodeProto, place: Place) -> Nodes:
     """Opset 10 has one rule of coordinates, output position / scale; the nearest element is rounded down along
     dimensions that grow and up along those that shrink, as ONNX's own test vectors and ONNX Runtime do.
     """
-    mode, scales, y = _attribute(node, "mode"), node.input[1], node.output[0]
+    mode, scales, y = attribute_of(node, "mode"), node.input[1], node.output[0]
     del node.input[1:]
     node.input.extend(["", scales])
-    _set(node, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    set_attributes(node, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     known = place.value(scales)
     if (mode is not None and mode.s != b"nearest") or (known is not None and (known >= 1).all()):
         return [node]
     shrinking = onnx.NodeProto()
     shrinking.CopyFrom(node)
-    _taken(shrinking, "nearest_mode")
-    _set(shrinking, nearest_mode="ceil")
+    taken(shrinking, "nearest_mode")
+    set_attributes(shrinking, nearest_mode="ceil")
     if known is not None and (known <= 1).all():
         return [shrinking]
     one = place.constant(f"{y}/one", np.array(1, np.float32))
@@ -252,10 +183,10 @@ _HALF_LATER = {b"floor": "round_prefer_ceil", b"round_prefer_floor": "ceil"}
 
 def _half_pixel_for_nearest(node: onnx.NodeProto, place: Place) -> Nodes:
     """The coordinates of tf_half_pixel_for_nn, which opset 13 dropped, are those of half_pixel plus 1/2."""
-    rule = _attribute(node, "coordinate_transformation_mode")
+    rule = attribute_of(node, "coordinate_transformation_mode")
     if rule is None or rule.s != b"tf_half_pixel_for_nn":
         return [node]
-    mode, nearest = _attribute(node, "mode"), _taken(node, "nearest_mode")
+    mode, nearest = attribute_of(node, "mode"), taken(node, "nearest_mode")
     asked = b"round_prefer_floor" if nearest is None else nearest.s
     if (mode is not None and mode.s != b"nearest") or asked not in _HALF_LATER:
         raise NetworkError(
@@ -264,33 +195,33 @@ def _half_pixel_for_nearest(node: onnx.NodeProto, place: Place) -> Nodes:
             "nearest, with 'floor' or 'round_prefer_floor'; remedy: export with opset 13 or newer"
         )
     rule.s = b"half_pixel"
-    _set(node, nearest_mode=_HALF_LATER[asked])
+    set_attributes(node, nearest_mode=_HALF_LATER[asked])
     return [node]
 
 
 def _number_of_parts(node: onnx.NodeProto, place: Place) -> Nodes:
     if len(node.input) < 2 or not node.input[1]:
         del node.input[1:]
-        _set(node, num_outputs=len(node.output))
+        set_attributes(node, num_outputs=len(node.output))
     return [node]
 
 
 def _interpolations(node: onnx.NodeProto, place: Place) -> Nodes:
-    mode = _attribute(node, "mode")
+    mode = attribute_of(node, "mode")
     if mode is not None:
         mode.s = {b"bilinear": b"linear", b"bicubic": b"cubic"}.get(mode.s, mode.s)
     return [node]
 
 
 def _axis_of_transform(node: onnx.NodeProto, place: Place) -> Nodes:
-    given = _taken(node, "axis")
+    given = taken(node, "axis")
     axis = np.array(1 if given is None else given.i, np.int64)
-    _put(node, 2, place.constant(f"{node.output[0]}/axis", axis))
+    put_input(node, 2, place.constant(f"{node.output[0]}/axis", axis))
     return [node]
 
 
 def _paddings(node: onnx.NodeProto, place: Place) -> Nodes:
-    if (given := _attribute(node, "paddings")) is not None:
+    if (given := attribute_of(node, "paddings")) is not None:
         given.name = "pads"
     return [node]
 
@@ -300,7 +231,7 @@ def _computed_parts(node: onnx.NodeProto, place: Place) -> Nodes:
     if len(node.input) > 1 and node.input[1]:
         kind = onnx.TensorProto.INT64
         node.input[1] = place.compute("Cast", [node.input[1]], f"{node.output[0]}/split", to=kind)
-    return _defaults(axis=0)(node, place)
+    return defaults(axis=0)(node, place)
 
 
 def _error_function(node: onnx.NodeProto, place: Place) -> Nodes:
@@ -316,7 +247,7 @@ def _error_function(node: onnx.NodeProto, place: Place) -> Nodes:
 
 def _direction(node: onnx.NodeProto, place: Place) -> Nodes:
     """Before opset 7, `output_sequence` only says whether the first output is computed, which its name says too."""
-    _taken(node, "output_sequence")
+    taken(node, "output_sequence")
     return [node]
 
 
@@ -326,8 +257,8 @@ def without_deprecated(node: onnx.NodeProto, place: Place) -> Nodes:
     The groups are the channels of an instance normalization. ONNX deprecated this version, its checker refuses it, and
     engines run it.
     """
-    groups = _taken(node, "num_groups")
-    _taken(node, "stash_type")
+    groups = taken(node, "num_groups")
+    taken(node, "stash_type")
     x, y = node.input[0], node.output[0]
     goal = place.compute("Shape", [x], f"{y}/dimensions")
     rows = place.constant(f"{y}/groups", np.array([0, 1 if groups is None else groups.i, -1], np.int64))
@@ -346,24 +277,24 @@ _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSumSquare",
 )  # fmt: skip
-_axes = _integers("axes", 1, empty=False)
-_consumed = _without("consumed_inputs")
+_axes = integers("axes", 1, empty=False)
+_consumed = without("consumed_inputs")
 
 # Operator, opset, step.
 _TABLE: tuple[tuple[str, int, Step], ...] = (
     *((name, 6, _consumed) for name in _CONSUMED if name != "Selu"),
-    ("Selu", 6, _in_turn(_consumed, _defaults(alpha=1.6732, gamma=1.0507))),
+    ("Selu", 6, in_turn(_consumed, defaults(alpha=1.6732, gamma=1.0507))),
     *((name, 7, broadcast_from_axis) for name in _BROADCAST),
-    ("Concat", 4, _defaults(axis=1)),
-    ("Reshape", 5, _integers("shape", 1)),
+    ("Concat", 4, defaults(axis=1)),
+    ("Reshape", 5, integers("shape", 1)),
     ("Pad", 2, _paddings),
     ("Split", 2, _computed_parts),
     ("LpPool", 2, whole_power),
     ("GlobalLpPool", 2, whole_power),
     ("Cast", 6, named_type),
     ("Tile", 6, repeats_of_one_axis),
-    ("Gemm", 7, _without("broadcast")),
-    ("BatchNormalization", 7, _without("is_test")),
+    ("Gemm", 7, without("broadcast")),
+    ("BatchNormalization", 7, without("is_test")),
     ("Dropout", 7, refuse_training),
     ("PRelu", 7, broadcast_from_axis),
     ("RNN", 7, _direction),
@@ -376,22 +307,22 @@ _TABLE: tuple[tuple[str, int, Step], ...] = (
     ("Dropout", 10, _mask_of_booleans),
     ("Slice", 10, _slices),
     ("TopK", 10, _count_of_top),
-    ("Upsample", 10, _renamed("Resize")),
+    ("Upsample", 10, renamed("Resize")),
     ("Clip", 11, _bounds),
     ("Pad", 11, _padding),
     ("Resize", 11, _one_coordinate_rule),
     ("Slice", 11, _open_ends),
-    ("Scatter", 11, _renamed("ScatterElements")),
+    ("Scatter", 11, renamed("ScatterElements")),
     ("Dropout", 12, _ratio),
     *((name, 13, _flattened) for name in ("Hardmax", "LogSoftmax", "Softmax")),
     *((name, 13, _axes) for name in ("ReduceSum", "Squeeze")),
-    ("Unsqueeze", 13, _integers("axes", 1)),
+    ("Unsqueeze", 13, integers("axes", 1)),
     ("Erf", 13, _error_function),
-    ("Resize", 13, _in_turn(_one_of_two, _half_pixel_for_nearest)),
+    ("Resize", 13, in_turn(_one_of_two, _half_pixel_for_nearest)),
     ("Resize", 19, _one_of_two),
-    ("Split", 13, _integers("split", 1)),
+    ("Split", 13, integers("split", 1)),
     ("BatchNormalization", 14, running_statistics),
-    ("RoiAlign", 16, _defaults(coordinate_transformation_mode="output_half_pixel")),
+    ("RoiAlign", 16, defaults(coordinate_transformation_mode="output_half_pixel")),
     *((name, 18, _axes) for name in _REDUCTIONS),
     ("Split", 18, _number_of_parts),
     ("DFT", 20, _axis_of_transform),
