@@ -34,7 +34,7 @@ CLOSE = 1.1
 """Up to this ratio the first round decides."""
 TURNS = 7
 NOISE_BYTES = 1 << 20
-"""Added to both peaks: a process grows by pages of its own, too."""
+"""Added to both peaks: a process also grows by pages that belong to no array."""
 
 MODULES = ("operator_runs",)
 
