@@ -29,7 +29,8 @@ of a case (operator, opset, number) determines it.
 Plain ONNX Runtime with optimizations off and ONNX's reference run the original file at its own opset. Where they do not
 agree, a third implementation decides: PyTorch, SciPy, NumPy, or the formula of the specification in float64. deep5
 imports the same file and runs it on each back-end. Results may differ by rounding, whose bound is derived from the case
-in float64 (`tests/support/drawn_bounds.py` states the reasoning).
+in float64 (`tests/support/drawn_bounds.py` states the reasoning). Errors planted into right answers must be found, in
+every operator (`tests/networks/onnx/test_drawn_planted.py`).
 
 `make validate` runs every operator and opset on every back-end and writes this page. It resumes where it was
 interrupted. Parts of it:
