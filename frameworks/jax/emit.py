@@ -72,7 +72,8 @@ class _Writer(Emitter):
         outer, self._lines = self._lines, []
         name, inputs = self.new(), self.arguments([str(value.name) for value in graph.inputs])
         self._nodes(graph)
-        body = [*self._lines, f"return ({''.join(f'{self.plain(value)}, ' for value in graph.outputs)})"]
+        returned = "".join(f"{self.plain(value)}, " for value in graph.outputs)  # which may append lines
+        body = [*self._lines, f"return ({returned})"]
         self._lines = [*outer, f"def {name}({inputs}):", *(f"    {line}" for line in body)]
         # Values computed inside the subgraph do not exist outside.
         self._weights, self._plain, self._last = kept

@@ -49,8 +49,20 @@ def _power(x: Any, y: Any) -> Any:
     return jnp.power(x, y).astype(x.dtype)
 
 
+@jax.custom_jvp
+def absolute(x: Any) -> Any:
+    """|x|, whose derivative at 0 is 0; JAX's own is 1."""
+    return jnp.abs(x)
+
+
+@absolute.defjvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
+def _absolute_along(values: Any, directions: Any) -> Any:
+    (x,), (moved,) = values, directions
+    return jnp.abs(x), moved * jnp.sign(x)
+
+
 _AS_IT_IS: dict[str, Callable[..., Any]] = {
-    "Abs": jnp.abs,
+    "Abs": absolute,
     "Add": jnp.add,
     "Div": _divide,
     "Mul": jnp.multiply,
@@ -92,9 +104,15 @@ class _Equation:
         return jnp.einsum(self._equation, *inputs)
 
 
+def _determinant(x: Any) -> Any:
+    """Of float16 and bfloat16, which JAX does not factor, in float32."""
+    wide = x if x.dtype.itemsize > 2 else x.astype(jnp.float32)
+    return jnp.linalg.det(wide).astype(x.dtype)
+
+
 @operator("Det")
 def _det(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, jnp.linalg.det)
+    call(emitter, node, _determinant)
 
 
 _FEW = ("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2")

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from deep5.frameworks.jax.kernels.host import host_array
-from deep5.frameworks.jax.operators_math import FEW_BITS, few_bits
+from deep5.frameworks.jax.operators_math import FEW_BITS, absolute, few_bits
 from deep5.networks.window import Window
 
 __all__ = ["PRIMITIVES"]
@@ -35,6 +35,7 @@ class JaxPrimitives:
 
     erf, fmod, sigmoid, softplus = map(staticmethod, (lax.erf, jnp.fmod, jax.nn.sigmoid, jax.nn.softplus))
     cumulative_sum, cumulative_prod = map(staticmethod, (jnp.cumsum, jnp.cumprod))
+    abs = staticmethod(absolute)
     relu, elu, silu = map(staticmethod, (jax.nn.relu, jax.nn.elu, jax.nn.silu))
 
     def normal_distribution(self, x: Any) -> Any:

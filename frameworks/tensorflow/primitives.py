@@ -91,6 +91,12 @@ class TensorFlowPrimitives:
     def fmod(self, x: Any, y: Any) -> Any:
         return _applied(_fmod, x, y)
 
+    def maximum(self, x: Any, y: Any) -> Any:
+        return _applied(functools.partial(_sharing, tf.maximum), x, y)
+
+    def minimum(self, x: Any, y: Any) -> Any:
+        return _applied(functools.partial(_sharing, tf.minimum), x, y)
+
     def clamp(self, x: Any, low: Any = None, high: Any = None) -> Any:
         x = x if low is None else ARRAYS.maximum(x, low)
         return x if high is None else ARRAYS.minimum(x, high)
@@ -142,6 +148,13 @@ def _fmod(x: Any, y: Any) -> Any:
     fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
     count = tf.where(whole, tf.zeros_like(x), tf.round((held_x - fixed) / held_y))
     return fixed + (x - held_x) - count * tf.where(whole, tf.zeros_like(y), y - held_y)
+
+
+def _sharing(function: Callable[..., Any], x: Any, y: Any) -> Any:
+    """A maximum or minimum; of equal numbers both get half of the gradient, of which TensorFlow gives the first all."""
+    if not x.dtype.is_floating:
+        return function(x, y)
+    return tf.where(x == y, 0.5 * x + 0.5 * y, function(x, y))
 
 
 def _applied(function: Callable[..., Any], *arrays: Any) -> Any:
