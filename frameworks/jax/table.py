@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -105,8 +105,8 @@ def call(
     results(emitter, node, f"{emitter.bind(function)}({', '.join([*inputs, *arguments])})", several=several)
 
 
-def results(emitter: Emitter, node: ir.Node, text: str, *, several: bool = True) -> None:
-    """Emit the lines that compute a node's outputs, from a tuple if `several`."""
+def results(emitter: Emitter, node: ir.Node, text: str, *, several: bool = True, last: Sequence[bool] = ()) -> None:
+    """Emit the lines that compute a node's outputs, from a tuple if `several`; `last`: which have channels last."""
     if not several:
         emitter.assign(node.outputs[0], text)
         return
@@ -114,7 +114,7 @@ def results(emitter: Emitter, node: ir.Node, text: str, *, several: bool = True)
     emitter.line(f"{made} = {text}")
     for index, value in enumerate(node.outputs):
         if value.name:
-            emitter.assign(value, f"{made}[{index}]")
+            emitter.assign(value, f"{made}[{index}]", last=bool(last) and last[index])
 
 
 def pointwise(

@@ -12,9 +12,11 @@ import tensorflow as tf
 
 from deep5.frameworks.tensorflow.array import TensorFlowArray, as_tensors
 from deep5.frameworks.tensorflow.array_namespace import ARRAYS, as_arrays
+from deep5.frameworks.tensorflow.indices import classes, gathered, picked, placed, top_k
 from deep5.frameworks.tensorflow.namespace import NAMESPACE
-from deep5.frameworks.tensorflow.operators_windows import convolution
 from deep5.frameworks.tensorflow.order import kernel_order
+from deep5.frameworks.tensorflow.short import with_bias
+from deep5.frameworks.tensorflow.windows import convolution, transposed_convolution
 from deep5.networks.tracing.extents import TracedExtent
 from deep5.networks.window import Window
 
@@ -28,10 +30,13 @@ def _normal_distribution(x: Any) -> Any:
 _PLAIN = {
     "elu": tf.nn.elu,
     "erf": tf.math.erf,
+    "log_softmax": tf.nn.log_softmax,
+    "logsumexp": tf.reduce_logsumexp,
     "normal_distribution": _normal_distribution,
     "relu": tf.nn.relu,
     "sigmoid": tf.sigmoid,
     "silu": tf.nn.silu,
+    "softmax": tf.nn.softmax,
     "softplus": tf.math.softplus,
 }
 
@@ -73,8 +78,78 @@ class TensorFlowPrimitives:
     def blank(self, shape: tuple[Any, ...], like: Any) -> Any:
         return ARRAYS.zeros(shape, dtype=like.dtype)
 
+    def pad(self, x: Any, pads: Any, fill: Any) -> Any:
+        more = [tuple(max(each, 0) for each in pair) for pair in pads]
+        parts = tuple(slice(-min(low, 0), min(high, 0) or None) for low, high in pads)
+        x = as_tensors(x[parts])
+        return as_arrays(tf.pad(x, more, constant_values=tf.cast(fill, x.dtype)))
+
+    def transposed_convolution(
+        self, x: Any, weight: Any, bias: Any, window: Window, group: int, removed: Any, more: tuple[int, ...]
+    ) -> Any:
+        y = as_arrays(transposed_convolution(as_tensors(x), as_tensors(weight), window, group))
+        sides = [(-begin, own - end) for (begin, end), own in zip(removed, more, strict=True)]
+        y = as_tensors(self.pad(y, [(0, 0), *sides, (0, 0)], 0))
+        return as_arrays(y if bias is None else with_bias(y, as_tensors(bias)))
+
     def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:
         return _applied(_PUT[how], x, rows[:, None], updates)
+
+    def gathered(self, x: Any, indices: Any, axis: int, checked: bool) -> Any:
+        return _applied(functools.partial(gathered, axis=axis, checked=checked), x, indices)
+
+    def picked(self, x: Any, places: Any) -> Any:
+        return _applied(picked, x, places)
+
+    def placed(self, x: Any, places: Any, updates: Any, how: str) -> Any:
+        return _applied(functools.partial(placed, how=how), x, places, updates)
+
+    def taken(self, x: Any, places: Any, axis: int) -> Any:
+        return ARRAYS.take(x, places, axis=axis)
+
+    def found(self, x: Any) -> Any:
+        return _applied(_found, x)
+
+    def classes(self, x: Any, axis: int) -> Any:
+        return _applied(functools.partial(classes, axis=axis), x)
+
+    def top_k(self, x: Any, count: Any, axis: int, largest: bool) -> Any:
+        return _applied(functools.partial(top_k, axis=axis, largest=largest), x, count)
+
+    def lesser(self, size: Any, other: Any) -> Any:
+        if isinstance(size, int) and isinstance(other, int):
+            return min(size, other)
+        return ARRAYS.minimum(*(ARRAYS.asarray(each, dtype=tf.int64) for each in (size, other)))
+
+    def loop(self, condition: Callable[..., Any], body: Callable[..., Any], state: tuple[Any, ...]) -> Any:
+        return as_arrays(
+            tf.while_loop(
+                lambda *now: as_tensors(condition(*map(as_arrays, now))),
+                lambda *now: as_tensors(body(*map(as_arrays, now))),
+                [as_tensors(each) for each in state],
+            )
+        )
+
+    def cross_entropy(self, x: Any, label: Any) -> Any:
+        return as_arrays(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=as_tensors(label), logits=as_tensors(x)))
+
+    def likelihood(self, x: Any, label: Any, checked: bool) -> Any:
+        return _applied(functools.partial(_likelihood, checked=checked), x, label)
+
+    # With a seed, a stateless function gives the same numbers at every call; without one, they differ between calls.
+
+    def normal(self, stream: Any, shape: Any, kind: Any, place: Any, mean: float, scale: float) -> Any:
+        return as_arrays(tf.random.stateless_normal(as_tensors(shape), _seeded(stream), mean, scale, kind))
+
+    def uniform(self, stream: Any, shape: Any, kind: Any, place: Any, low: float, high: float) -> Any:
+        limits = tf.cast(low, kind), tf.cast(high, kind)
+        return as_arrays(tf.random.stateless_uniform(as_tensors(shape), _seeded(stream), *limits, kind))
+
+    def coins(self, stream: Any, x: Any) -> Any:
+        return self.uniform(stream, x.shape, x.dtype, None, 0.0, 1.0) < x
+
+    def draws(self, stream: Any, logits: Any, count: int) -> Any:
+        return as_arrays(tf.random.stateless_categorical(as_tensors(logits), count, _seeded(stream)))
 
     def wide(self, x: Any) -> Any:
         return x if x.dtype in (tf.float32, tf.float64) else ARRAYS.astype(x, tf.float32)
@@ -127,6 +202,25 @@ def _fitted(z: Any, length: Any) -> Any:
     return tf.pad(z, [*[(0, 0)] * (z.shape.rank - 1), (0, length - tf.shape(z)[-1])])
 
 
+def _seeded(seed: float | None) -> Any:
+    if seed is None:
+        return tf.random.uniform([2], maxval=1 << 30, dtype=tf.int32)
+    return tf.stack([tf.bitcast(tf.constant(seed, tf.float32), tf.int32), tf.constant(0)])
+
+
+def _likelihood(x: Any, label: Any, checked: bool) -> Any:
+    if checked:
+        return -tf.gather(x, label, axis=-1, batch_dims=label.shape.rank)
+    inside = (label >= 0) & (label < tf.cast(tf.shape(x)[-1], label.dtype))
+    poison = tf.where(inside, tf.ones((), x.dtype), tf.constant(math.nan, x.dtype))
+    # The whole sample is NaN, so that its gradient is NaN as well, and no update uses it.
+    return _likelihood(x * poison[..., tf.newaxis], tf.where(inside, label, tf.zeros((), label.dtype)), True)
+
+
+def _found(x: Any) -> Any:
+    return tf.where(x if x.dtype == tf.bool else tf.not_equal(x, tf.zeros((), x.dtype)))
+
+
 def _fmod(x: Any, y: Any) -> Any:
     if not x.dtype.is_floating:
         if x.dtype.is_unsigned:
@@ -144,8 +238,8 @@ def _fmod(x: Any, y: Any) -> Any:
     return fixed + (x - held_x) - count * tf.where(whole, tf.zeros_like(y), y - held_y)
 
 
-def _applied(function: Callable[..., Any], *arrays: Any) -> Any:
-    return as_arrays(function(*map(as_tensors, arrays)))
+def _applied(function: Callable[..., Any], *arrays: Any, **how: Any) -> Any:
+    return as_arrays(function(*map(as_tensors, arrays), **how))
 
 
 @functools.cache
