@@ -79,7 +79,7 @@ def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
         # A loss has no axis of channels.
         order = [last and (entry.layout != "image" or _same_rank(node, value)) for value in node.outputs]
         if "outputs" in keywords:
-            results(emitter, node, text, last=order)
+            results(emitter, node, text, order)
         else:
             emitter.assign(node.outputs[0], text, last=order[0])
 
@@ -138,5 +138,5 @@ def register() -> None:
         if name not in OVERRIDES:
             read = bool(entry.settings or entry.bounded) or entry.reads is not None
             operator(name, entry.check, _host(entry) if read else ())(emit_of(entry))
-            if entry.layout == "channels last":
+            if entry.layout == "channels last" or entry.product:
                 RANKED.add(name)

@@ -27,7 +27,7 @@ def gathered(x: Array, indices: Array, axis: int) -> Array:
     size = x.shape[axis]
     if isinstance(indices, np.ndarray) and not indices.ndim:
         return lax.index_in_dim(x, int(indices), axis, keepdims=False)
-    if not jnp.issubdtype(x.dtype, jnp.inexact) and is_known(indices):
+    if isinstance(indices, np.ndarray) or (is_known(indices) and not jnp.issubdtype(x.dtype, jnp.inexact)):
         check_indices(indices, size)
     indices = jnp.asarray(indices)
     # Checked before JAX truncates indices to 32 bits, where 2**33 would be 0.

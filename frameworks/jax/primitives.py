@@ -14,7 +14,7 @@ from jax import lax
 
 from deep5.core.errors import ShapeError
 from deep5.frameworks.jax.kernels import layers
-from deep5.frameworks.jax.kernels.host import check_indices, host_array
+from deep5.frameworks.jax.kernels.host import host_array
 from deep5.frameworks.jax.operators_index import gathered, picked, placed
 from deep5.frameworks.jax.operators_math import FEW_BITS, few_bits
 from deep5.networks.window import Window
@@ -130,17 +130,11 @@ class JaxPrimitives:
     def pad(self, x: Any, pads: Sequence[tuple[int, int]], fill: Any) -> Any:
         return lax.pad(jnp.asarray(x), jnp.asarray(fill, x.dtype), [(*pair, 0) for pair in pads])
 
-    def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:
-        return getattr(x.at[rows], "set" if how == "none" else how)(updates)
-
     def gathered(self, x: Any, indices: Any, axis: int, checked: bool) -> Any:
         return gathered(x, indices, axis)
 
-    picked, placed = map(staticmethod, (picked, placed))
-
-    def taken(self, x: Any, places: Any, axis: int) -> Any:
-        check_indices(places, x.shape[axis])
-        return self.take(x, places, axis=axis)
+    picked = staticmethod(picked)
+    placed = staticmethod(placed)
 
     def found(self, x: Any) -> Any:
         known = host_array(x)

@@ -21,7 +21,6 @@ __all__ = ["NO_LABEL", "PRIMITIVES"]
 
 NO_LABEL = -(2**62)
 """By default torch ignores the label -100; ONNX ignores only an explicit label."""
-_REDUCTIONS = {"max": "amax", "min": "amin"}
 
 
 @functools.lru_cache(maxsize=64)
@@ -137,13 +136,6 @@ class TorchPrimitives:
     def pad(self, x: Any, pads: Sequence[tuple[int, int]], fill: Any) -> Any:
         return F.pad(x, around(pads), value=fill)
 
-    def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:
-        if how == "none":
-            return x.index_put((rows,), updates)
-        if how == "add":
-            return x.index_add(0, rows, updates)
-        return x.index_reduce(0, rows, updates, _REDUCTIONS[how])
-
     gathered, select = map(staticmethod, (gathered, torch.select))
 
     def picked(self, x: Any, places: tuple[Any, ...]) -> Any:
@@ -157,9 +149,6 @@ class TorchPrimitives:
         rows, given = (value.reshape(-1, *x.shape[count:]) for value in (x, updates))
         numbers = numbers.reshape(-1, *[1] * (rows.ndim - 1)).expand(given.shape)
         return scattered(rows, 0, numbers, given, how).reshape(x.shape)
-
-    def taken(self, x: Any, places: Any, axis: int) -> Any:
-        return x.index_select(axis, places)
 
     def found(self, x: Any) -> Any:
         return x.nonzero()

@@ -165,6 +165,6 @@ def register() -> None:
     for name, entry in COMPOSITES.items():
         if name not in OVERRIDES:
             host = tuple(at for at in entry.settings if at not in entry.traced)
-            rankless = entry.layout in ("elementwise", "image", "reduced")
+            rankless = entry.layout in ("elementwise", "image", "reduced") and not entry.product
             check = _of_known_sizes if name == "LpPool" else entry.check
             operator(name, check, host=host, rankless=rankless)(emit_of(entry))

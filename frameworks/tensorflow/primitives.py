@@ -27,25 +27,92 @@ def _normal_distribution(x: Any) -> Any:
     return 0.5 * (1 + tf.math.erf(x * math.sqrt(0.5)))
 
 
+def _seeded(seed: float | None) -> Any:
+    if seed is None:
+        return tf.random.uniform([2], maxval=1 << 30, dtype=tf.int32)
+    return tf.stack([tf.bitcast(tf.constant(seed, tf.float32), tf.int32), tf.constant(0)])
+
+
+def _likelihood(x: Any, label: Any, checked: bool) -> Any:
+    if checked:
+        return -tf.gather(x, label, axis=-1, batch_dims=label.shape.rank)
+    inside = (label >= 0) & (label < tf.cast(tf.shape(x)[-1], label.dtype))
+    poison = tf.where(inside, tf.ones((), x.dtype), tf.constant(math.nan, x.dtype))
+    # The whole sample is NaN, so that its gradient is NaN as well, and no update uses it.
+    return _likelihood(x * poison[..., tf.newaxis], tf.where(inside, label, tf.zeros((), label.dtype)), True)
+
+
+def _found(x: Any) -> Any:
+    return tf.where(x if x.dtype == tf.bool else tf.not_equal(x, tf.zeros((), x.dtype)))
+
+
+def _fmod(x: Any, y: Any) -> Any:
+    if not x.dtype.is_floating:
+        if x.dtype.is_unsigned:
+            return tf.math.floormod(x, y)
+        wide = x.dtype if x.dtype in (tf.int32, tf.int64) else tf.int32
+        return tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
+    wide = tf.float32 if x.dtype.size < 4 else x.dtype  # holds the remainder of shorter types exactly
+    remainder = tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
+    # The kernel returns NaN for an infinite y, of which there is no part in x.
+    whole = tf.math.is_inf(y) & tf.math.is_finite(x)
+    remainder = tf.where(whole, x, remainder)
+    # The kernel has no gradient: x - n y with an integer n has the same one. The added terms are zero.
+    fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
+    count = tf.where(whole, tf.zeros_like(x), tf.round((held_x - fixed) / held_y))
+    return fixed + (x - held_x) - count * tf.where(whole, tf.zeros_like(y), y - held_y)
+
+
+def _cross_entropy(x: Any, label: Any) -> Any:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=x)
+
+
+# With a seed, a stateless function gives the same numbers at every call; without one, they differ between calls.
+
+
+def _normal(stream: Any, shape: Any, kind: Any, place: Any, mean: float, scale: float) -> Any:
+    return tf.random.stateless_normal(shape, _seeded(stream), mean, scale, kind)
+
+
+def _uniform(stream: Any, shape: Any, kind: Any, place: Any, low: float, high: float) -> Any:
+    return tf.random.stateless_uniform(shape, _seeded(stream), tf.cast(low, kind), tf.cast(high, kind), kind)
+
+
+def _coins(stream: Any, x: Any) -> Any:
+    return _uniform(stream, tf.shape(x), x.dtype, None, 0.0, 1.0) < x
+
+
+def _draws(stream: Any, logits: Any, count: int) -> Any:
+    return tf.random.stateless_categorical(logits, count, _seeded(stream))
+
+
+# Functions of tensors.
 _PLAIN = {
+    "classes": classes,
+    "coins": _coins,
+    "complex_of": tf.complex,
+    "cross_entropy": _cross_entropy,
+    "draws": _draws,
     "elu": tf.nn.elu,
     "erf": tf.math.erf,
+    "fmod": _fmod,
+    "found": _found,
+    "gathered": gathered,
+    "held": tf.stop_gradient,
+    "likelihood": _likelihood,
     "log_softmax": tf.nn.log_softmax,
     "logsumexp": tf.reduce_logsumexp,
+    "normal": _normal,
     "normal_distribution": _normal_distribution,
+    "picked": picked,
+    "placed": placed,
     "relu": tf.nn.relu,
     "sigmoid": tf.sigmoid,
     "silu": tf.nn.silu,
     "softmax": tf.nn.softmax,
     "softplus": tf.math.softplus,
-}
-
-
-_PUT = {
-    "add": tf.tensor_scatter_nd_add,
-    "max": tf.tensor_scatter_nd_max,
-    "min": tf.tensor_scatter_nd_min,
-    "none": tf.tensor_scatter_nd_update,
+    "top_k": top_k,
+    "uniform": _uniform,
 }
 
 
@@ -92,30 +159,6 @@ class TensorFlowPrimitives:
         y = as_tensors(self.pad(y, [(0, 0), *sides, (0, 0)], 0))
         return as_arrays(y if bias is None else with_bias(y, as_tensors(bias)))
 
-    def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:
-        return _applied(_PUT[how], x, rows[:, None], updates)
-
-    def gathered(self, x: Any, indices: Any, axis: int, checked: bool) -> Any:
-        return _applied(functools.partial(gathered, axis=axis, checked=checked), x, indices)
-
-    def picked(self, x: Any, places: Any) -> Any:
-        return _applied(picked, x, places)
-
-    def placed(self, x: Any, places: Any, updates: Any, how: str) -> Any:
-        return _applied(functools.partial(placed, how=how), x, places, updates)
-
-    def taken(self, x: Any, places: Any, axis: int) -> Any:
-        return ARRAYS.take(x, places, axis=axis)
-
-    def found(self, x: Any) -> Any:
-        return _applied(_found, x)
-
-    def classes(self, x: Any, axis: int) -> Any:
-        return _applied(functools.partial(classes, axis=axis), x)
-
-    def top_k(self, x: Any, count: Any, axis: int, largest: bool) -> Any:
-        return _applied(functools.partial(top_k, axis=axis, largest=largest), x, count)
-
     def lesser(self, size: Any, other: Any) -> Any:
         if isinstance(size, int) and isinstance(other, int):
             return min(size, other)
@@ -130,27 +173,6 @@ class TensorFlowPrimitives:
             )
         )
 
-    def cross_entropy(self, x: Any, label: Any) -> Any:
-        return as_arrays(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=as_tensors(label), logits=as_tensors(x)))
-
-    def likelihood(self, x: Any, label: Any, checked: bool) -> Any:
-        return _applied(functools.partial(_likelihood, checked=checked), x, label)
-
-    # With a seed, a stateless function gives the same numbers at every call; without one, they differ between calls.
-
-    def normal(self, stream: Any, shape: Any, kind: Any, place: Any, mean: float, scale: float) -> Any:
-        return as_arrays(tf.random.stateless_normal(as_tensors(shape), _seeded(stream), mean, scale, kind))
-
-    def uniform(self, stream: Any, shape: Any, kind: Any, place: Any, low: float, high: float) -> Any:
-        limits = tf.cast(low, kind), tf.cast(high, kind)
-        return as_arrays(tf.random.stateless_uniform(as_tensors(shape), _seeded(stream), *limits, kind))
-
-    def coins(self, stream: Any, x: Any) -> Any:
-        return self.uniform(stream, x.shape, x.dtype, None, 0.0, 1.0) < x
-
-    def draws(self, stream: Any, logits: Any, count: int) -> Any:
-        return as_arrays(tf.random.stateless_categorical(as_tensors(logits), count, _seeded(stream)))
-
     def wide(self, x: Any) -> Any:
         return x if x.dtype in (tf.float32, tf.float64) else ARRAYS.astype(x, tf.float32)
 
@@ -160,18 +182,9 @@ class TensorFlowPrimitives:
     def is_floating(self, dtype: Any) -> bool:
         return bool(dtype.is_floating)
 
-    def held(self, x: Any) -> Any:
-        return _applied(tf.stop_gradient, x)
-
-    def fmod(self, x: Any, y: Any) -> Any:
-        return _applied(_fmod, x, y)
-
     def clamp(self, x: Any, low: Any = None, high: Any = None) -> Any:
         x = x if low is None else ARRAYS.maximum(x, low)
         return x if high is None else ARRAYS.minimum(x, high)
-
-    def complex_of(self, real: Any, imaginary: Any) -> Any:
-        return _applied(tf.complex, real, imaginary)
 
     def parts_of(self, x: Any) -> tuple[Any, Any]:
         return _applied(tf.math.real, x), _applied(tf.math.imag, x)
@@ -200,42 +213,6 @@ def _fitted(z: Any, length: Any) -> Any:
     """The first elements along the last axis, with zeros at the end if there are fewer."""
     z = z[..., :length]
     return tf.pad(z, [*[(0, 0)] * (z.shape.rank - 1), (0, length - tf.shape(z)[-1])])
-
-
-def _seeded(seed: float | None) -> Any:
-    if seed is None:
-        return tf.random.uniform([2], maxval=1 << 30, dtype=tf.int32)
-    return tf.stack([tf.bitcast(tf.constant(seed, tf.float32), tf.int32), tf.constant(0)])
-
-
-def _likelihood(x: Any, label: Any, checked: bool) -> Any:
-    if checked:
-        return -tf.gather(x, label, axis=-1, batch_dims=label.shape.rank)
-    inside = (label >= 0) & (label < tf.cast(tf.shape(x)[-1], label.dtype))
-    poison = tf.where(inside, tf.ones((), x.dtype), tf.constant(math.nan, x.dtype))
-    # The whole sample is NaN, so that its gradient is NaN as well, and no update uses it.
-    return _likelihood(x * poison[..., tf.newaxis], tf.where(inside, label, tf.zeros((), label.dtype)), True)
-
-
-def _found(x: Any) -> Any:
-    return tf.where(x if x.dtype == tf.bool else tf.not_equal(x, tf.zeros((), x.dtype)))
-
-
-def _fmod(x: Any, y: Any) -> Any:
-    if not x.dtype.is_floating:
-        if x.dtype.is_unsigned:
-            return tf.math.floormod(x, y)
-        wide = x.dtype if x.dtype in (tf.int32, tf.int64) else tf.int32
-        return tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
-    wide = tf.float32 if x.dtype.size < 4 else x.dtype  # holds the remainder of shorter types exactly
-    remainder = tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
-    # The kernel returns NaN for an infinite y, of which there is no part in x.
-    whole = tf.math.is_inf(y) & tf.math.is_finite(x)
-    remainder = tf.where(whole, x, remainder)
-    # The kernel has no gradient: x - n y with an integer n has the same one. The added terms are zero.
-    fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
-    count = tf.where(whole, tf.zeros_like(x), tf.round((held_x - fixed) / held_y))
-    return fixed + (x - held_x) - count * tf.where(whole, tf.zeros_like(y), y - held_y)
 
 
 def _applied(function: Callable[..., Any], *arrays: Any, **how: Any) -> Any:

@@ -71,7 +71,7 @@ def _local_response_normalization(
 
 
 def _sums_around(xp: Primitives, x: Array, axis: int, size: int) -> Array:
-    """The sum of `size` elements around each along an axis; of an even number, one more behind than before it."""
+    """The sum of `size` elements around each along an axis; of an even number, one more after it than before it."""
     before, behind = (
         xp.blank((*x.shape[:axis], count, *x.shape[axis + 1 :]), x) for count in ((size - 1) // 2, size // 2)
     )

@@ -152,16 +152,6 @@ class Primitives(Protocol):
             more: The elements to add.
         """
 
-    def put(self, x: Array, rows: Array, updates: Array, how: str) -> Array:
-        """x with updates at rows along its first axis; equal rows are combined.
-
-        Args:
-            x: Shape (rows, …).
-            rows: Nonnegative indices, shape (updates,).
-            updates: Shape (updates, …).
-            how: `"none"`: replaces; `"add"`, `"max"`, `"min"`: combines with what is there.
-        """
-
     def gathered(self, x: Array, indices: Array, axis: int, checked: bool) -> Array:
         """The slices at indices along an axis; one out of bounds gives an error if checked, or NaN."""
 
@@ -174,9 +164,6 @@ class Primitives(Protocol):
 
     def placed(self, x: Array, places: tuple[Array, ...], updates: Array, how: str) -> Array:
         """x with updates at `places`, as for `picked`, combined by ONNX's reduction `how`."""
-
-    def taken(self, x: Array, places: Array, axis: int) -> Array:
-        """The slices at nonnegative indices along an axis, which must be within bounds, as for `picked`."""
 
     def found(self, x: Array) -> Array:
         """The indices of the elements that are not 0, int64, shape (count, rank)."""

@@ -33,7 +33,7 @@ def _non_zero(xp: Primitives, x: Array) -> Array:
 
 def _compress(xp: Primitives, x: Array, condition: Array, *, axis: int | None = None) -> Array:
     x, axis = (xp.reshape(x, (-1,)), 0) if axis is None else (x, axis % x.ndim)
-    return xp.taken(x, xp.found(condition)[:, 0], axis)
+    return xp.gathered(x, xp.found(condition)[:, 0], axis, True)
 
 
 def _unique(
@@ -48,7 +48,7 @@ def _unique(
     x, axis = (xp.reshape(x, (-1,)), 0) if axis is None else (x, axis % x.ndim)
     numbers, counts = xp.classes(xp.held(x), axis)
     at = xp.table(_range, x.shape[axis], like=x)
-    first = xp.put(xp.zeros_like(counts) + x.shape[axis], numbers, at, "min")
+    first = xp.placed(xp.zeros_like(counts) + x.shape[axis], (numbers,), at, "min")
     if not sorted:
         order = xp.argsort(first)
         first, counts = xp.take(first, order, axis=0), xp.take(counts, order, axis=0)

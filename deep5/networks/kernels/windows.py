@@ -183,7 +183,7 @@ def _col2im(
     steps = (tuple(strides or (1,) * axes), tuple(dilations or (1,) * axes))
     places = xp.table(_block_places, tuple(sizes), tuple(block), *steps, like=x)
     rows = xp.permute_dims(xp.reshape(x, (x.shape[0], -1, places.shape[0])), (2, 0, 1))
-    y = xp.put(xp.blank((math.prod(sizes), *rows.shape[1:]), x), places, rows, "add")
+    y = xp.placed(xp.blank((math.prod(sizes), *rows.shape[1:]), x), (places,), rows, "add")
     y = xp.reshape(xp.permute_dims(y, (1, 2, 0)), (*rows.shape[1:], *sizes))
     return y[(slice(None), slice(None), *(slice(pads[at], pads[at] + extent) for at, extent in enumerate(image)))]
 
