@@ -14,12 +14,12 @@ from deep5.frameworks.jax.emitter import Emitter
 from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values, graphs_of
 from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.operators import OPERATORS
-from deep5.frameworks.jax.operators_random import draws
 from deep5.frameworks.jax.program import Function
 from deep5.frameworks.jax.storage import Storage
 from deep5.frameworks.jax.table import HOST
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.diagnostics.failures import failed, is_own, places_of
+from deep5.networks.kernels.drawing import draws
 from deep5.networks.network import Network
 
 __all__ = ["RunsOperator", "write"]
