@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import onnx_ir as ir
 from jax import lax
