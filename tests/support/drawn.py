@@ -36,8 +36,8 @@ PLAN = (
     ("pytorch", 0, 6),
     ("reference", 0, 60),
     ("gradients", 0, 8),
-    ("jax", 0, 6),
-    ("tensorflow", 0, 6),
+    ("jax", 1, 4),
+    ("tensorflow", 1, 4),
     ("reference", 60, 120),
     ("reference", 180, 120),
 )
