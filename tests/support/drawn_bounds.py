@@ -167,7 +167,7 @@ STEPS = {
 }
 # Their formulas have a term of size 1.
 UNIT = frozenset({
-    *("Acos", "Acosh", "AffineGrid", "Asinh", "Atanh", "BlackmanWindow", "Celu", "Cos", "Elu", "GRU", "Gelu"),
+    *("Acos", "Acosh", "AffineGrid", "Asinh", "Atanh", "BlackmanWindow", "Celu", "Cos", "Elu", "Erf", "GRU", "Gelu"),
     *("HammingWindow", "HannWindow", "LSTM", "LogSoftmax", "MelWeightMatrix", "Mish", "RNN", "Selu", "Sigmoid", "Sin"),
     *("Softplus", "Swish", "Tan"),
 })  # fmt: skip

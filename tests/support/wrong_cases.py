@@ -111,6 +111,15 @@ WRONG: dict[str, Wrong] = {
         refused={"openvino": "which OpenVINO takes for those of the last axis"},
         axis=0,
     ),
+    "DFT of an unknown last dimension": _wrong(
+        "DFT",
+        [_floats(2, 5, 1)],
+        opset=17,
+        symbolic=True,
+        refused={"openvino": "a last dimension of unknown size"},
+        axis=1,
+        onesided=1,
+    ),
     "Shape of no dimension": _wrong("Shape", [_floats(2, 3)], opset=21, refused=_EMPTY, start=2, end=1),
     "ReduceLogSum of no axes": _wrong(
         "ReduceLogSum",
