@@ -26,6 +26,7 @@ answer. Two computations of the same function differ for these reasons, and for 
   times the difference of two neighbors.
 - DequantizeLinear may be computed as a difference of two products, the zero point times the scale and the number times
   the scale: it is allowed 4 u of the largest such product.
+- A remainder may be computed as x - y trunc(x / y): Mod is allowed 4 u |x|.
 - Below the smallest normal number, some processors round to 0.
 
 Integers of the quantizing operators may differ by as much as they change in float64, which is 0 unless a number lies on
@@ -97,7 +98,6 @@ EXACT = frozenset(
         "MaxRoiPool",
         "MaxUnpool",
         "Min",
-        "Mod",
         "Neg",
         "NonZero",
         "Not",
@@ -159,7 +159,7 @@ SETTINGS = {
 # One operation of IEEE 754; a multiplication by a rounded factor; one elementary function.
 STEPS = {
     **dict.fromkeys(("Add", "DequantizeLinear", "Div", "Mul", "Reciprocal", "Sqrt", "Sub"), 1),
-    **dict.fromkeys(("LeakyRelu", "PRelu"), 2),
+    **dict.fromkeys(("LeakyRelu", "Mod", "PRelu"), 2),
     **dict.fromkeys(
         ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Sigmoid"), 4
     ),
@@ -354,6 +354,8 @@ def _allowed(case: Case, right: np.ndarray, least: float) -> np.ndarray:
             allowed = allowed + 16 * u * np.max(y, initial=0, where=np.isfinite(y))
         if case.operator == "MeanVarianceNormalization":
             allowed = allowed + 16 * u * _centering(case)
+        if case.operator == "Mod":
+            allowed = allowed + 4 * u * np.broadcast_to(np.abs(_plain(case.drawn.inputs[0])), right.shape)
         if case.operator == "DequantizeLinear" and case.array(2) is not None:
             scale, zero = (np.abs(case.array(at).astype(np.float64)).max(initial=0) for at in (1, 2))
             allowed = allowed + 4 * u * scale * zero

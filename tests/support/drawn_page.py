@@ -66,7 +66,7 @@ def unanswered(found: Iterable[dict[str, Any]]) -> Counter[str]:
     return reasons
 
 
-KINDS = ("agreed", "refused", "wrong", "failed", "unanswered")
+KINDS = ("agreed", "explained", "refused", "wrong", "failed", "unanswered")
 
 
 def main(source: str, goal: str) -> None:
@@ -78,6 +78,8 @@ def main(source: str, goal: str) -> None:
         if "reference" in line["backends"]:  # which runs every case
             who.update(line["who"])
             rules.update(line["rules"])
+        for counted in line.get("explained", {}).values():
+            rules.update(counted)
         for backend, counts in line["backends"].items():
             backends[backend].update(counts)
             operators[line["operator"]][backend].update(counts)
@@ -118,7 +120,7 @@ def main(source: str, goal: str) -> None:
 
     def share(counts: Counter[str]) -> str:
         answered = sum(counts.values()) - counts["unanswered"]
-        return f"{counts['agreed']} of {answered}" if answered else ""
+        return f"{counts['agreed'] + counts['explained']} of {answered}" if answered else ""
 
     text += table(
         ("operator", *backends),

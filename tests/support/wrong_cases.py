@@ -90,6 +90,14 @@ WRONG: dict[str, Wrong] = {
     "GRU with the batch first": _layer("GRU", layout=1),
     "LSTM with the batch first": _layer("LSTM", layout=1),
     "Hardmax of equal numbers": _wrong("Hardmax", [np.array([[1, 2, 2], [0, 0, 0]], np.float32)], opset=13, axis=1),
+    "LpNormalization of small numbers": _wrong("LpNormalization", [_floats(2, 3) * np.float32(1e-5)], axis=1, p=2),
+    "LpNormalization of zeros": _wrong("LpNormalization", [np.zeros((2, 3), np.float32)], axis=1, p=1),
+    "Mod of multiples": _wrong(
+        "Mod",
+        [np.array([0.3, -0.3, 0.9, 7.0, -7.0, 1e3], np.float32), np.array([0.1, 0.1, -0.3, 0.7, 0.7, 0.1], np.float32)],
+        fmod=1,
+        opset=13,
+    ),
     "LRN of an even number of channels": _wrong(
         "LRN",
         [_floats(1, 5, 2, 2)],
