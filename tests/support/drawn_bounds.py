@@ -27,7 +27,7 @@ answer. Two computations of the same function differ for these reasons, and for 
 - DequantizeLinear may be computed as a difference of two products, the zero point times the scale and the number times
   the scale: it is allowed 4 u of the largest such product.
 - A remainder may be computed as x - y trunc(x / y): Mod is allowed 4 u |x|.
-- Below the smallest normal number, some processors round to 0.
+- Below four times the smallest normal number, some processors and libraries round to 0.
 
 Integers of the quantizing operators may differ by as much as they change in float64, which is 0 unless a number lies on
 a tie.
@@ -349,7 +349,7 @@ def _allowed(case: Case, right: np.ndarray, least: float) -> np.ndarray:
         return np.zeros(right.shape)
     with np.errstate(all="ignore"):
         y, u = np.abs(_plain(right)), max(unit(case, right), least)
-        allowed = 2 * STEPS.get(case.operator, 8) * u * (y + (case.operator in UNIT)) + _TINY[right.dtype.name]
+        allowed = 2 * STEPS.get(case.operator, 8) * u * (y + (case.operator in UNIT)) + 4 * _TINY[right.dtype.name]
         if case.operator in SPREAD:
             allowed = allowed + 16 * u * np.max(y, initial=0, where=np.isfinite(y))
         if case.operator == "MeanVarianceNormalization":
