@@ -119,6 +119,9 @@ WRONG: dict[str, Wrong] = {
         refused={"openvino": "which OpenVINO takes for those of the last axis"},
         axis=0,
     ),
+    "Tile of nothing, which ended the process": _wrong(
+        "Tile", [np.zeros((1, 0, 3), np.float32), np.array([1, 2, 1])], stored=(1,), opset=13, refused=_EMPTY
+    ),
     "DFT of an unknown last dimension": _wrong(
         "DFT",
         [_floats(2, 5, 1)],
