@@ -110,10 +110,9 @@ def _gpt() -> Any:
             self.norm2, self.inner, self.outer = nn.LayerNorm(128), nn.Linear(128, 512), nn.Linear(512, 128)
 
         def forward(self, x: Any) -> Any:
-            heads = (
-                part.view(*part.shape[:2], 4, 32).transpose(1, 2) for part in self.qkv(self.norm1(x)).split(128, 2)
-            )
-            y = functional.scaled_dot_product_attention(*heads, is_causal=True)
+            parts = self.qkv(self.norm1(x)).split(128, 2)
+            q, k, v = (part.view(*part.shape[:2], 4, 32).transpose(1, 2) for part in parts)
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.out(y.transpose(1, 2).reshape(x.shape))
             return x + self.outer(functional.gelu(self.inner(self.norm2(x)), approximate="tanh"))
 
