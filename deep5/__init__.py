@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from deep5.core.tensors import TensorSpec as TensorSpec
     from deep5.core.tensors import array_namespace as array_namespace
     from deep5.core.tensors import to_numpy as to_numpy
+    from deep5.core.time_limit import time_limit as time_limit
     from deep5.distributed.compression.compression import Compression as Compression
     from deep5.distributed.compression.deep_gradient import DeepGradientCompression as DeepGradientCompression
     from deep5.distributed.compression.half_precision import HalfPrecision as HalfPrecision
@@ -219,6 +220,7 @@ _CORE = {
     "TensorSpec": "core.tensors",
     "array_namespace": "core.tensors",
     "to_numpy": "core.tensors",
+    "time_limit": "core.time_limit",
 }
 _LEVELS = {
     # Level 0

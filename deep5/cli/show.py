@@ -55,6 +55,9 @@ def show_command(errors: Errors) -> click.Group:
         "--extent", "extents", metavar="NAME=N", multiple=True, help="Value of another symbolic dimension; repeatable."
     )
     @click.option("--run", is_flag=True, help="Measure the sizes that cannot be inferred by one run on random inputs.")
+    @click.option(
+        "--time-limit", type=float, default=60.0, show_default=True, metavar="S", help="Seconds that --run may take."
+    )
     @click.option("--time", "framework", metavar="FRAMEWORK", help="Also measure the layers on this framework.")
     @click.option("--batches", metavar="N,…", help=f"Batch sizes for --time; default: {_BATCHES}.")
     @click.option("--threads", type=int, metavar="N", help="Threads within an operator for --time.")
@@ -67,6 +70,7 @@ def show_command(errors: Errors) -> click.Group:
         batch: int | None,
         extents: tuple[str, ...],
         run: bool,
+        time_limit: float,
         framework: str | None,
         batches: str | None,
         threads: int | None,
@@ -79,17 +83,26 @@ def show_command(errors: Errors) -> click.Group:
         NAME is a registered network ('deep5 list networks') or FILE.py:NAME, as in a recipe; FILE ends in .onnx. --out
         also draws the graph and the shares of layers and of their operators; --time measures every layer, forward and
         backward, at several batch sizes. A size that is not given, or that only a run determines, is shown by its name
-        or as unknown, and sums are then lower bounds; --run measures the latter.
-        backward, at several batch sizes. For a FILE, a second table says which tensors are trained, which are not, why,
-        and which of this is a guess.
+        or as unknown, and sums are then lower bounds; --run measures the latter, in at most --time-limit seconds. For
+        a FILE, a second table says which tensors are trained, which are not, why, and which of this is a guess.
         """
         with errors(debug, as_json) as report:
+            if not time_limit > 0:
+                raise UsageError(f"--time-limit {time_limit:g}; allowed: seconds above 0; remedy: --time-limit 60")
             sizes = _batch_sizes(framework, batches, threads)
             if out is not None:
                 _check_folder(out)
             made, arguments = _network(network, settings)
             record = _record(
-                network, made, arguments, batch, _pairs("--extent", extents), run, framework, sizes, threads
+                network,
+                made,
+                arguments,
+                batch,
+                _pairs("--extent", extents),
+                time_limit if run else None,
+                framework,
+                sizes,
+                threads,
             )
             missing = [] if out is None else _write(made, record, Path(out))
             if as_json:
@@ -219,12 +232,13 @@ def _record(
     arguments: Mapping[str, Any],
     batch: int | None,
     extents: Mapping[str, Any],
-    run: bool,
+    run_s: float | None,
     framework: str | None,
     batches: Sequence[int],
     threads: int | None,
 ) -> NetworkRecord:
     from deep5.core.plugins import framework as backend
+    from deep5.core.time_limit import time_limit
     from deep5.networks.analysis.analysis import analyse
     from deep5.networks.analysis.extents import batch_extents
     from deep5.networks.analysis.layer_timing import layer_times
@@ -233,7 +247,10 @@ def _record(
 
     try:
         one = batch is None and any(symbol not in extents for symbol in batch_extents(made))
-        measured = measured_specs(made, 1 if one else batch, extents) if run else None
+        measured = None
+        if run_s is not None:
+            with time_limit(run_s):
+                measured = measured_specs(made, 1 if one else batch, extents)
         try:
             found = analyse(made, 1 if one else batch, extents=extents, partial=True, measured=measured)
         except NetworkError:

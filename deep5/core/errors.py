@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 
+# From this length on, a message is searched for long words.
+_LONG, _LONG_WORD = 1000, re.compile(r"\S{500,}")
+
 Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
 """The error handler passed to commands of the command line: from the flags "show tracebacks" and "print JSON" to a
 context manager that turns errors into messages and yields the print function.
@@ -40,6 +44,9 @@ class Deep5Error(Exception):
     """Base of all errors that deep5 raises on purpose; `exit_status` is the exit status of the command line."""
 
     exit_status = 3
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*(_shortened(each) if isinstance(each, str) else each for each in given))
 
 
 class UsageError(Deep5Error):
@@ -111,6 +118,13 @@ class TooFewSamples(Deep5Error):
 
 class RunFailed(Deep5Error):
     """A run that started and could not be completed."""
+
+
+def _shortened(message: str) -> str:
+    """A message without the middle of very long words, such as a name of a megabyte in a damaged file."""
+    if len(message) < _LONG:
+        return message
+    return _LONG_WORD.sub(lambda found: f"{found[0][:100]}…{found[0][-20:]}", message)
 
 
 def suggestion(got: str, allowed: Iterable[str]) -> str:

@@ -228,6 +228,8 @@ def to_numpy(value: Array) -> Any:
     except (TypeError, RuntimeError, BufferError):
         pass  # an element type or layout that DLPack does not support, but NumPy may
     try:
+        if hasattr(value, "block_until_ready"):
+            value.block_until_ready()  # the conversion of an array that JAX failed to compute ends the process
         # TensorFlow's own conversion supports bfloat16, NumPy's does not.
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     except (TypeError, ValueError, RuntimeError) as error:

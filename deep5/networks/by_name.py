@@ -18,6 +18,7 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Array, Arrays, TensorSpec, dtype_name, to_numpy
 from deep5.networks.feeding import Feeding
 from deep5.networks.native import NativeNetwork
+from deep5.networks.nested_names import refuse_nested
 from deep5.networks.network import Network
 from deep5.networks.variants import Variants
 
@@ -228,6 +229,7 @@ class TensorsByName(GraphExecutor, ABC):
             raise UnknownName("parameter or input", name, own)
         computed = self._derived().computed
         if name not in computed:
+            refuse_nested(self.network.nodes, name, "wrt")
             near = suggestion(name, computed)
             raise UnknownName("parameter or input", name, own, f"or one of {len(computed)} computed values{near}")
         return self._derived().spec(name)
@@ -345,6 +347,8 @@ class TensorsByName(GraphExecutor, ABC):
         """
         variants = self._derived()
         if not isinstance(name, str) or not (name in variants.computed or self._is_constant(name)):
+            if isinstance(self.network, Network):
+                refuse_nested(self.network.nodes, name, "the name of a tensor")
             among = [*self._specs, *self.network.inputs, *variants.computed]
             shown = ", ".join(among[:_SHOWN]) + (", …" if len(among) > _SHOWN else "")
             raise UsageError(

@@ -20,9 +20,9 @@ from deep5.core.tensors import Array, Arrays, Device, TensorSpec, dtype_name, to
 from deep5.networks.by_name import TensorsByName
 from deep5.networks.diagnostics.failures import is_own
 from deep5.networks.feeding import wrong_names
+from deep5.networks.limits import Limits
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
-from deep5.networks.onnx.bounds import fed_counts
 
 __all__ = ["NetworkExecutor"]
 
@@ -60,7 +60,7 @@ class NetworkExecutor(TensorsByName, ABC):
         self._inputs = [(name, self._input_dtype(name, spec)) for name, spec in network.inputs.items()]
         # Inputs that are lists or may be None; their structure is kept.
         self._collections = {name: spec for name, spec in network.inputs.items() if spec.collection}
-        self._loop_counts = fed_counts(network.inputs, network.nodes) if isinstance(network, Network) else []
+        self._limits = Limits(network, device) if isinstance(network, Network) else None
         self._count = len(self._inputs)
         # Valid shapes, and their symbolic dimensions: a look-up is cheaper than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
@@ -149,7 +149,7 @@ class NetworkExecutor(TensorsByName, ABC):
 
         Raises:
             ShapeError: A missing, unknown or misshapen input, or one with another element type.
-            NetworkError: A loop has so many iterations that its result exceeds any machine's memory.
+            NetworkError: A setting that an operator does not accept, or one of the `Limits`.
         """
         if not isinstance(inputs, (dict, Mapping)) or len(inputs) != self._count:
             self._refuse_fed()
@@ -169,8 +169,8 @@ class NetworkExecutor(TensorsByName, ABC):
                     f"input {name!r}: got dtype {dtype_name(value.dtype)}, expected {self.network.inputs[name]}"
                 )
             feed.append(value)
-        for count in self._loop_counts:
-            count.check(to_numpy(feed[count.position]))
+        for checked in () if self._limits is None else self._limits.fed:
+            checked.check(to_numpy(feed[checked.position]))
         shapes = tuple([value.shape for value in feed]) if not self._collections else self._shapes(feed)
         extents = self._fitting.get(shapes)
         return feed, self._check_shapes(shapes, empty) if extents is None else extents
@@ -238,6 +238,8 @@ class NetworkExecutor(TensorsByName, ABC):
                     f"input {name!r}: got {symbol} = 0, nothing to train on; allowed: at least 1; remedy: leave empty "
                     "batches out"
                 )
+        if self._limits is not None:
+            self._limits.check_sizes(found)
         if len(self._fitting) >= _FITTING:
             self._fitting.clear()
         self._fitting[shapes] = found

@@ -15,6 +15,8 @@ from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["random_feed"]
 
+# Of NumPy's arrays.
+_MOST_AXES = 64
 # Operators that only rearrange or cast the elements of their first input.
 _SAME = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 
@@ -28,7 +30,7 @@ def random_feed(network: Network, extents: Mapping[str, int], seed: int = 0) -> 
         seed: Seed of the numbers.
 
     Raises:
-        NetworkError: An input is a list or an optional value.
+        NetworkError: An input is a list or an optional value, or has more dimensions than NumPy's arrays.
 
     >>> from deep5.networks import mlp
     >>> feed = random_feed(mlp(features=4, classes=3), {"N": 2})
@@ -45,6 +47,11 @@ def random_feed(network: Network, extents: Mapping[str, int], seed: int = 0) -> 
             raise NetworkError(
                 f"no random value for the input {name!r}, {spec}; allowed: inputs that are tensors; remedy: "
                 "executor.inference with your own values"
+            )
+        if len(shape) > _MOST_AXES:
+            raise NetworkError(
+                f"no random value for the input {name!r} of {len(shape)} dimensions; allowed: at most {_MOST_AXES}, as "
+                "NumPy has; remedy: fewer dimensions"
             )
         if spec.dtype == "string":
             feed[name] = np.full(shape, "a", dtype)

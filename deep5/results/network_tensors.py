@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["print_tensors", "tensor_document"]
 
-_ORDER = ("trained", "statistic", "constant")
+_ORDER = ("trained", "statistic", "constant", "unused")
 
 
 def tensor_document(decision: Decision) -> dict[str, Any]:

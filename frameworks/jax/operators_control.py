@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
+from deep5.core.time_limit import check_count, check_iterations, check_length, current_limit
 from deep5.frameworks.jax.host import graphs_of
 from deep5.frameworks.jax.kernels.host import host_array
 from deep5.frameworks.jax.support import supports
@@ -117,12 +118,19 @@ def _stacked(rows: list[Array], dtype: Any, shape: tuple[int, ...], axis: int = 
     return jnp.stack(rows, axis) if rows else jnp.zeros((0, *shape), dtype)
 
 
+def _counted(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds: Kinds) -> tuple[Array, ...]:
+    """Runs iteration by iteration a loop that only its count ends."""
+    check_count(int(trips[0]), current_limit(), "Loop")
+    return _repeated(trips, go, states, body, kinds)
+
+
 def _repeated(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds: Kinds) -> tuple[Array, ...]:
     """Runs iteration by iteration while the condition holds."""
-    count, step = len(states), 0
+    count, step, limit = len(states), 0, current_limit()
     rows: list[list[Array]] = [[] for _ in kinds]
     going = go is None or _truth(go)
     while going and (trips is None or step < trips[0]):
+        check_iterations(step, limit, "Loop")
         going_on, *found = body(np.array(step, np.int64), np.array(True), *states)
         going, states = _truth(going_on), tuple(found[:count])
         for row, value in zip(rows, found[count:], strict=True):
@@ -145,6 +153,7 @@ def _traced_loop(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kin
         _, *found = body(step, np.array(True), *carried)
         return _parted(found, carried)
 
+    check_length(int(trips[0]), "a compiled Loop")
     states, rows = lax.scan(iteration, tuple(map(jnp.asarray, states)), jnp.arange(trips[0], dtype="int64"))
     return (*states, *rows)
 
@@ -158,7 +167,8 @@ def _loop(emitter: Emitter, node: ir.Node) -> None:
         f"({emitter.bind(value.dtype.numpy())}, {_extents(value)}), "  # type: ignore[union-attr]  # were inferred
         for value in body.outputs[len(node.inputs) - 1 :]
     )
-    function = emitter.bind(_repeated if emitter.eager else _traced_loop)
+    eager = _counted if _endless(node) else _repeated
+    function = emitter.bind(eager if emitter.eager else _traced_loop)
     results(emitter, node, f"{function}({trips}, {go}, ({states}), {emitter.nested(body)}, ({kinds}))")
 
 
@@ -181,6 +191,7 @@ def _scanned(
         for row, axis, back in zip(rows, axes, backwards, strict=True)
     )
     states = tuple(map(jnp.asarray, states))
+    check_length(int(given_rows[0].shape[0]), "Scan")
 
     def step(carried: tuple[Array, ...], own: tuple[Array, ...]) -> tuple[Any, Any]:
         found = body(*carried, *own)

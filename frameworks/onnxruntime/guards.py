@@ -11,6 +11,7 @@ from deep5.frameworks.onnxruntime.arrangements import copies, corners
 from deep5.frameworks.onnxruntime.padding import unpadded
 from deep5.frameworks.onnxruntime.recurrent import miscomputed
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
+from deep5.frameworks.onnxruntime.stopping import with_a_node
 from deep5.frameworks.onnxruntime.substitutes import substitute
 from deep5.networks.draft import Change, changed
 from deep5.networks.labels import open_losses
@@ -82,6 +83,8 @@ def guard(node: ir.Node, *, is_open: bool) -> Change | None:
         return _refuse_below_0
     if _is_sum(node):
         return _sum_by_halves
+    if (stoppable := with_a_node(node)) is not None:
+        return stoppable
     return combine_in_order if combines(node) else substitute(node)
 
 

@@ -13,6 +13,7 @@ from onnxruntime import OrtValue
 
 from deep5.core.errors import Deep5Error, NetworkError, Unsupported
 from deep5.core.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
+from deep5.core.time_limit import current_limit
 from deep5.frameworks.onnxruntime.custom import failure, with_kernels
 from deep5.frameworks.onnxruntime.fusions import left_out
 from deep5.frameworks.onnxruntime.guards import guarded
@@ -28,6 +29,8 @@ from deep5.frameworks.onnxruntime.session import (
     on_memory,
     widened,
 )
+from deep5.frameworks.onnxruntime.stopping import is_open_ended, run_stoppable
+from deep5.networks.diagnostics.failures import allowed_for
 from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
 from deep5.training.buffer_pool import Lender, Lent
@@ -103,6 +106,8 @@ class Program:
             )
         except Exception as error:  # ONNX Runtime raises private classes
             raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {explanation(error)}") from error
+        # Whether a run has to look at the time limit, and at interruptions, as only the run determines its length.
+        self._open_ended = is_open_ended(suited.model.graph.all_nodes())
         outputs = list(network.outputs.items())
         first = len(outputs) - len(announced)
         self._inputs, self._outputs, self._announced = tuple(network.inputs), outputs[:first], outputs[first:]
@@ -177,7 +182,12 @@ class Program:
             if self._copied:
                 self._bind_values()
             try:
-                self.session.run_with_iobinding(self._binding)
+                if self._open_ended:
+                    run_stoppable(self.session, self._binding, current_limit())
+                else:
+                    self.session.run_with_iobinding(self._binding)
+            except (Deep5Error, TimeoutError):  # the latter from a signal handler of the caller
+                raise
             except Exception as error:  # ONNX Runtime raises private classes
                 raise self._failed(error) from error
             for number, place in self._copies:
@@ -193,7 +203,8 @@ class Program:
     def _failed(self, error: Exception) -> Deep5Error:
         """The error of a run."""
         return failure(error, self._kernels) or NetworkError(
-            f"onnxruntime failed in the network {self._name!r}: {explanation(error)}"
+            f"onnxruntime failed in the network {self._name!r}: {(said := explanation(error)).rstrip('.')}; "
+            f"{allowed_for(said)}"
         )
 
     def _bind_values(self) -> None:

@@ -22,6 +22,7 @@ from deep5.frameworks.openvino.library import openvino
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
 from deep5.frameworks.openvino.substitutes import substitute, substituted
 from deep5.networks.custom import is_custom
+from deep5.networks.diagnostics.failures import allowed_for
 from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
 from deep5.networks.nodes import nested, subgraphs
@@ -163,7 +164,10 @@ class Program:
                 self._begin()
                 if (reported := failure(self._kernels, self._number)) is not None:
                     raise reported from error
-                raise NetworkError(f"openvino failed in the network {self._name!r}: {explanation(error)}") from error
+                reported = explanation(error)
+                raise NetworkError(
+                    f"openvino failed in the network {self._name!r}: {reported.rstrip('.')}; {allowed_for(reported)}"
+                ) from error
             if self._kernels and (reported := failure(self._kernels, self._number)) is not None:
                 raise reported
             for number, guard in enumerate(self._guards, self._count):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from deep5.core.errors import NetworkError
+from deep5.core.time_limit import check_count, check_iterations, check_length, current_limit
 
 __all__ = ["branch", "loop", "over_lists", "scan"]
 
@@ -19,7 +20,9 @@ def branch(condition: Any, then: Body, other: Body) -> tuple[Any, ...]:
     return then() if _truth(condition) else other()
 
 
-def loop(body: Body, trips: Any, condition: Any, *state: Any, empty: Sequence[Any], place: Any) -> list[Any]:
+def loop(
+    body: Body, trips: Any, condition: Any, *state: Any, empty: Sequence[Any], place: Any, counted: bool
+) -> list[Any]:
     """ONNX's Loop: `body(step, condition, *state)` returns the condition, the new state and the values to stack.
 
     Args:
@@ -29,11 +32,15 @@ def loop(body: Body, trips: Any, condition: Any, *state: Any, empty: Sequence[An
         state: Values passed from one iteration to the next.
         empty: Shape and element type of the stacked result of zero iterations, a pair per output.
         place: The device.
+        counted: Whether only the number of iterations ends the loop.
     """
     now, stacked = list(state), [list[Any]() for _ in empty]
-    most, step = None if trips is None else int(trips), 0
+    most, step, limit = None if trips is None else int(trips), 0, current_limit()
     going = torch.tensor(True, device=place) if condition is None else condition
+    if counted and most is not None:
+        check_count(most, limit, "Loop")
     while _truth(going) and (most is None or step < most):
+        check_iterations(step, limit, "Loop")
         going, *results = body(torch.tensor(step, device=place), going, *now)
         now = results[: len(state)]
         for kept, value in zip(stacked, results[len(state) :], strict=True):
@@ -72,6 +79,7 @@ def scan(
     lengths = {tensor.shape[axis] for tensor, axis in zip(scanned, axes, strict=True)}
     if len(lengths) != 1:
         raise NetworkError(f"a Scan over tensors of the lengths {sorted(lengths)}; allowed: one length for all")
+    check_length(max(lengths), "Scan")
     slices = [tensor.unbind(axis) for tensor, axis in zip(scanned, axes, strict=True)]
     slices = [parts[::-1] if flip else parts for parts, flip in zip(slices, backward, strict=True)]
     stacked: list[list[Any]] = [[] for _ in empty]

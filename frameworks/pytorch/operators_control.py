@@ -10,6 +10,7 @@ import torch
 
 from deep5.frameworks.pytorch import control, sequences
 from deep5.frameworks.pytorch.table import attribute, kernel, operator
+from deep5.networks.transforms.control_flow import never_stops
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emitter import Emitter
@@ -43,7 +44,12 @@ def _loop(emitter: Emitter, node: ir.Node) -> None:
     body: ir.Graph = attribute(node, "body")
     inputs = [*(emitter.name(value) for value in node.inputs), *["None"] * (2 - len(node.inputs))]
     stacked = body.outputs[len(inputs) - 1 :]
-    _write(emitter, node, control.loop, [emitter.nested(body), *inputs, _empty(emitter, stacked)])
+    _write(
+        emitter,
+        node,
+        control.loop,
+        [emitter.nested(body), *inputs, f"{_empty(emitter, stacked)}, counted={never_stops(node)}"],
+    )
 
 
 @operator("Scan")

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from deep5.frameworks.reference.kernels import control, sequence
 from deep5.frameworks.reference.table import Call, Operator, Site, by_position, configured, plain
+from deep5.networks.transforms.control_flow import never_stops
 
 __all__ = ["OPERATORS"]
 
@@ -42,6 +43,7 @@ def _loop(site: Site) -> Call:
         site.nested(body),
         state=state,
         empty=[_empty(value) for value in body.outputs[1 + state :]],
+        counted=never_stops(site.node),
     )
     places = tuple(given.index(position) if position in given else None for position in range(2 + state))
     return Call(_outputs(site, partial(control.placed, function, places, len(given))), given, captures=True)

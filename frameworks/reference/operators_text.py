@@ -9,11 +9,15 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from deep5.core.errors import brief
 from deep5.frameworks.reference.kernels import text
 from deep5.frameworks.reference.table import Call, Operator, Site, first, plain
 from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["OPERATORS"]
+
+# The result has a count for each index.
+_MOST_PLACES = 1 << 28
 
 
 def _full_match(site: Site) -> Call:
@@ -30,11 +34,11 @@ def _full_match_refusal(node: ir.Node) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # for syntax whose meaning may change, such as [[:alpha:]]
             re.compile(pattern, re.ASCII)
-    except (re.error, FutureWarning, DeprecationWarning) as error:
-        return f"got the pattern {pattern!r} ({error}); allowed: what Python and RE2 both read"
+    except (re.error, FutureWarning, DeprecationWarning, RecursionError, OverflowError) as error:
+        return f"got the pattern {brief(pattern)} ({error}); allowed: what Python and RE2 both read"
     only_here = re.search(r"\(\?(?:[=!>]|<[=!]|P=|\()|\\[1-9]|[*+?}]\+", pattern)
     if only_here is not None:
-        return f"got the pattern {pattern!r} with {only_here[0]!r}, which RE2 has not"
+        return f"got the pattern {brief(pattern)} with {only_here[0]!r}, which RE2 has not"
     return None
 
 
@@ -92,6 +96,8 @@ def _count_grams_refusal(node: ir.Node) -> str | None:
         return f"got mode={mode!r}; allowed: TF, IDF, TFIDF"
     pools = [name for name in ("pool_int64s", "pool_strings") if attribute(node, name)]
     starts, places = attribute(node, "ngram_counts"), attribute(node, "ngram_indexes")
+    if places and max(places) > _MOST_PLACES:
+        return f"got the index {max(places)} in ngram_indexes; allowed: at most {_MOST_PLACES}"
     if len(pools) != 1 or not places or min(places) < 0:
         return f"got {' and '.join(pools) or 'no pool'} and {len(places)} ngram_indexes; allowed: one pool, and indexes"
     ends = [*starts[1:], len(attribute(node, pools[0]))]

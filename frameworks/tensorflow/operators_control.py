@@ -9,7 +9,9 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from deep5.core.errors import NetworkError
+from deep5.core.time_limit import check_count, check_iterations, check_length, current_limit
 from deep5.frameworks.tensorflow.table import CONTROL, attribute, operator
+from deep5.networks.transforms.control_flow import never_stops
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
@@ -55,11 +57,14 @@ def _empty(emitter: Emitter, values: Sequence[ir.Value]) -> str:
     return f"[{', '.join(f'({shape}, {emitter.dtype(v)})' for shape, v in zip(shapes, values, strict=True))}]"
 
 
-def _looped(body: Body, empty: Sequence[Any], count: Any, condition: Any, *state: Any) -> list[Any]:
+def _looped(body: Body, empty: Sequence[Any], counted: bool, count: Any, condition: Any, *state: Any) -> list[Any]:
     most = None if count is None else int(tf.reshape(count, []))
     going = condition is None or bool(tf.reshape(condition, []))
-    now, kept, step = list(state), [list[Any]() for _ in empty], 0
+    now, kept, step, limit = list(state), [list[Any]() for _ in empty], 0, current_limit()
+    if counted and most is not None:
+        check_count(most, limit, "Loop")
     while going and (most is None or step < most):
+        check_iterations(step, limit, "Loop")
         more, *results = body(tf.constant(step, tf.int64), tf.constant(True), *now)
         going, now = bool(tf.reshape(more, [])), list(results[: len(now)])
         for row, value in zip(kept, results[len(now) :], strict=True):
@@ -73,7 +78,9 @@ def _loop(emitter: Emitter, node: ir.Node) -> None:
     graph: ir.Graph = attribute(node, "body")
     inputs = _given(emitter, node, len(graph.inputs))
     empty = _empty(emitter, graph.outputs[len(graph.inputs) - 1 :])
-    emitter.assign_all(node, f"{emitter.function(_looped)}({emitter.nested(graph)}, {empty}, {inputs})")
+    emitter.assign_all(
+        node, f"{emitter.function(_looped)}({emitter.nested(graph)}, {empty}, {never_stops(node)}, {inputs})"
+    )
 
 
 def _scanned(
@@ -89,6 +96,7 @@ def _scanned(
     lengths = {int(tf.shape(array)[axis]) for array, axis in zip(arrays, axes, strict=True)}
     if len(lengths) != 1:
         raise NetworkError(f"a Scan over arrays of the lengths {sorted(lengths)}; allowed: one length for all")
+    check_length(max(lengths), "Scan")
     rows = [tf.unstack(array, axis=axis) for array, axis in zip(arrays, axes, strict=True)]
     rows = [row[::-1] if flip else row for row, flip in zip(rows, backward, strict=True)]
     kept = [list[Any]() for _ in empty]

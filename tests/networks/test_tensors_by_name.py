@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import deep5 as d5
@@ -275,3 +276,55 @@ def test_native_code_has_parameters_by_name() -> None:
     assert np.all(host(executor.fetch(["weight"]))["weight"] == 1)
     with pytest.raises(Unsupported, match=r"computed values by name: the network is native code.*remedy"):
         executor.fetch(["fc_output"])
+
+
+LOOPED = "y = Loop (n, , x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) {"
+LOOPED += " d = Identity (c) inner = Exp (s) t = Tanh (inner) }>"
+SCANNED = "y = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] t) {"
+SCANNED += " inner = Exp (e) t = Add (inner, s) }> (x, rows)"
+NESTED = {
+    "If": ("bool c", "y = If (c) <then_branch = t () => (float[2] a) { inner = Exp (x) a = Tanh (inner) }, "
+           "else_branch = e () => (float[2] b) { b = Neg (x) }>", "which may not run; .*: make it an output of both"),
+    "Loop": ("int64 n", LOOPED, "which runs once for each iteration; .*: make it an output of the body"),
+    "Scan": ("float[3, 2] rows", SCANNED, "which runs once for each iteration; .*: make it an output of the body"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", NESTED)
+@pytest.mark.parametrize("framework", ["reference", "pytorch"])
+def test_a_value_inside_a_nested_graph_is_refused_by_name(operator: str, framework: str) -> None:
+    inputs, node, says = NESTED[operator]
+    text = f"g (float[2] x, {inputs}) => (float loss) {{ {node} loss = ReduceSum <keepdims = 0> (y) }}"
+    network = d5.Network.from_onnx(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}'))
+    executor = d5.framework(framework).executor(network)
+    where = rf"got 'inner', a value inside '.*' \({operator}\), {says}"
+    with pytest.raises(UsageError, match=where):
+        executor.fetch(["inner"], {})
+    with pytest.raises(UsageError, match=where):
+        executor.feed({"inner": np.zeros(2, np.float32)})
+    feed = {"x": np.ones(2, np.float32)}
+    for name, spec in network.inputs.items():
+        feed.setdefault(name, np.ones(spec.shape, spec.dtype))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"wrt: {where}"):
+        executor.inference_and_backprop(feed, "loss", wrt=["inner"])
+
+
+@pytest.mark.parametrize("framework", ["reference", "pytorch"])
+def test_a_value_of_a_branch_that_is_known_has_its_name(framework: str) -> None:
+    text = """g (float[2] x) => (float loss) <bool c = {1}, float[2] w = {3, 4}, float[2] v = {5, 6}> {
+        y = If (c) <then_branch = t () => (float[2] a) { inner = Mul (x, w) a = Tanh (inner) },
+                    else_branch = e () => (float[2] b) { other = Mul (x, v) b = Neg (other) }>
+        loss = ReduceSum <keepdims = 0> (y) }"""
+    network = d5.Network.from_onnx(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}'))
+    assert list(network.parameter_specs) == ["w"]
+    assert {each.name: each.outcome for each in network.decisions} == {"w": "trained", "v": "unused"}
+    reasons = {each.name: each.reason for each in network.decisions}
+    assert reasons["v"].endswith(", in a branch of an If that never runs")
+    executor = d5.framework(framework).executor(network)
+    feed = {"x": np.array([0.5, 1], np.float32)}
+    assert host(executor.fetch(["inner"], feed))["inner"].tolist() == [1.5, 4]
+    executor.inference_and_backprop(feed, "loss", wrt=["inner"])
+    found = host(executor.gradients())["inner"]
+    np.testing.assert_allclose(found, 1 - np.tanh([1.5, 4]) ** 2, rtol=1e-4)
+    with pytest.raises(UsageError, match="no tensor 'other' in the network"):
+        executor.fetch(["other"], feed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -12,10 +13,12 @@ from deep5.core.errors import Deep5Error, NetworkError
 from deep5.networks.diagnostics.refusals import first_line
 from deep5.networks.onnx.element_types import called
 
-__all__ = ["PLACES", "Places", "culprit", "failed", "is_own", "places_of", "reported_by", "unmakeable"]
+__all__ = ["PLACES", "Places", "allowed_for", "culprit", "failed", "is_own", "places_of", "reported_by", "unmakeable"]
 
 PLACES = "deep5_places"
 """The global of a generated program that says which line is which node's."""
+# What frameworks say where memory does not suffice.
+_MEMORY = re.compile(r"allocat|not enough memory|out of memory|OOM|storage size|too big|overflow", re.IGNORECASE)
 # As much of what a framework says; some print whole tensors.
 _LONGEST = 300
 
@@ -41,10 +44,10 @@ class Places(NamedTuple):
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether an error is one of deep5's, or an assertion in its code, which is deep5's mistake: neither is
-    reworded."""
+    """Whether an error is one of deep5's, an assertion in its code, which is deep5's mistake, or a TimeoutError, which
+    only a signal handler of the caller raises: none is reworded."""
     if not isinstance(error, AssertionError):
-        return isinstance(error, Deep5Error)
+        return isinstance(error, Deep5Error | TimeoutError)
     frames = [frame for frame, _ in _frames(error.__traceback__)]
     return bool(frames) and str(frames[-1].f_globals.get("__name__")).startswith("deep5.")
 
@@ -62,9 +65,19 @@ def failed(error: Exception, framework: str, said: str | None = None) -> Excepti
     """
     if is_own(error):
         return error
+    reported = said or reported_by(error)
     return NetworkError(
-        f"{framework} cannot run the network on these inputs ({_where(error)}{said or reported_by(error)}); allowed: "
-        "labels and indices within their range, shapes that fit"
+        f"{framework} cannot run the network on these inputs ({_where(error)}{reported}); {allowed_for(reported)}"
+    )
+
+
+def allowed_for(reported: str) -> str:
+    """What is allowed and the remedy, after what a framework reports of a run that failed."""
+    if _MEMORY.search(reported):
+        return "allowed: arrays that fit into memory; remedy: smaller inputs, or smaller sizes in them"
+    return (
+        "allowed: labels and indices within their range, shapes that fit; remedy: compare the inputs with "
+        "network.inputs, and indices with the sizes of what they index"
     )
 
 
@@ -74,7 +87,8 @@ def unmakeable(error: Exception, framework: str, network: str) -> Exception:
         return error
     return NetworkError(
         f"{framework} cannot run the network {network!r} ({_where(error)}{reported_by(error)}); allowed: "
-        "attributes and shapes that fit the operator, and no more memory than there is"
+        "attributes and shapes that fit the operator, and no more memory than there is; remedy: other ones, or another "
+        "back-end"
     )
 
 

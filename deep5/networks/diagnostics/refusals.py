@@ -28,13 +28,16 @@ __all__ = [
 ]
 
 _INVALID, _INCONSISTENT = "is not valid ONNX", "is inconsistent"
+# As much of an error's message: some list all elements of an attribute.
+_LONGEST = 2000
 _SAID = re.compile(r"\(op_type:(\w+), node name: #(\d+)\): (.*)")
 
 
 def first_line(error: Exception) -> str:
     """The first line of an error's message that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].removeprefix("[ShapeInferenceError] ") if lines else type(error).__name__
+    said = lines[0].removeprefix("[ShapeInferenceError] ") if lines else type(error).__name__
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
 
 
 def unknown_operator(operator: str, opset: int) -> str:
@@ -158,20 +161,30 @@ def _foreign(proto: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
 
 
 def worded(error: NetworkError, source: object) -> NetworkError:
-    """The error to raise where a model cannot be imported: only what ONNX's checker refuses is called invalid.
+    """The error to raise where a model cannot be imported, with what is allowed and a remedy.
+
+    Only what ONNX's checker refuses is called invalid.
 
     Args:
         error: The reason.
         source: An ONNX file, or a model in memory.
     """
     said = str(error)
-    if _INVALID not in said:
-        return error
+    if _INVALID in said and not _is_refused(source):
+        said = said.replace(_INVALID, _INCONSISTENT, 1)
+    if "allowed:" not in said and "remedy" not in said:
+        said = (
+            f"{said.rstrip('.:')}; allowed: a model that onnx.checker accepts; remedy: export it again, or correct it"
+        )
+    return error if said == str(error) else type(error)(said)
+
+
+def _is_refused(source: object) -> bool:
     try:
         onnx.checker.check_model(source if isinstance(source, onnx.ModelProto) else str(source))
     except Exception:  # onnx raises its own private classes
-        return error
-    return type(error)(said.replace(_INVALID, _INCONSISTENT, 1))
+        return True
+    return False
 
 
 def explained(proto: onnx.ModelProto, what: str, error: Exception) -> NetworkError:

@@ -11,7 +11,9 @@ import onnx
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError
-from deep5.networks.nodes import nested
+from deep5.core.time_limit import MOST_ITERATIONS, current_limit, too_many
+from deep5.networks.constants import constant_value
+from deep5.networks.nodes import nested, subgraphs
 from deep5.networks.onnx.protos import declared_values, nested_nodes
 from deep5.networks.transforms.control_flow import never_stops
 
@@ -121,8 +123,8 @@ def check_declared(what: str, proto: onnx.ModelProto) -> None:
 
 
 def beyond_limits(nodes: Sequence[ir.Node]) -> list[str]:
-    """One line per node that no machine can run: its output exceeds any memory, or nothing ends its loop."""
-    return [*_beyond_memory(nodes), *_without_end(nodes)]
+    """One line per node that no machine can run: its output exceeds any memory, or nothing ends its loop in time."""
+    return [*_beyond_memory(nodes), *_without_end(nodes), *(_too_long(nodes) if current_limit() is None else ())]
 
 
 def _beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
@@ -151,31 +153,49 @@ def _without_end(nodes: Iterable[ir.Node]) -> list[str]:
     ]
 
 
+def _too_long(nodes: Iterable[ir.Node], outer: int = 1) -> Iterator[str]:
+    """One line per loop of a known length that only its length ends, and which is too long; `outer` is how often the
+    nodes run."""
+    for node in nodes:
+        known = constant_value(node.inputs[0]) if _is_loop(node) and node.inputs else None
+        steps = 1
+        if known is not None and known.size == 1 and never_stops(node):
+            steps = int(known.reshape(()))
+        if steps > 1 and outer * steps > MOST_ITERATIONS:
+            yield f"{node.name or node.op_type} (Loop): {too_many(outer * steps)}"
+            continue
+        for graph in subgraphs(node).values():
+            yield from _too_long(graph, outer * max(steps, 1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """A network input that sets the iterations of a loop that produces one row of its outputs per iteration.
+    """A network input that sets the iterations of a loop that nothing else ends.
 
     Attributes:
         position: Index of the input among the network's inputs.
         name: Its name.
-        most: The largest number of rows that fits into a machine's memory.
+        most: The largest number of rows that fits into a machine's memory; None: the loop makes no rows.
     """
 
     position: int
     name: str
-    most: int
+    most: int | None
 
     def check(self, value: np.ndarray) -> None:
         """Check a count before the loop runs.
 
         Raises:
-            NetworkError: The loop's rows would exceed any memory.
+            NetworkError: The loop's rows would exceed any memory, or it is too long without a time limit.
         """
-        if value.size and (count := int(value.max())) > self.most:
+        count = int(value.max()) if value.size else 0
+        if self.most is not None and count > self.most:
             raise NetworkError(
                 f"input {self.name!r}: got {count:,} iterations of a loop whose rows exceed any memory; allowed: at "
                 f"most {self.most:,}"
             )
+        if count > MOST_ITERATIONS and current_limit() is None:
+            raise NetworkError(f"input {self.name!r}: got {too_many(count)}")
 
 
 def fed_counts(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[Count]:
@@ -195,8 +215,8 @@ def fed_counts(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[Count]:
             count = maker.inputs[0]
         rows = node.attributes["body"].as_graph().outputs[len(node.inputs) - 1 :]
         name = "" if count is None else str(count.name)
-        if rows and name in positions:
-            most = _MOST_BYTES // max(map(_least_bytes, rows))
+        if name in positions:
+            most = _MOST_BYTES // max(map(_least_bytes, rows)) if rows else None
             found.append(Count(position=positions[name], name=name, most=most))
     return found
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +31,9 @@ from deep5.networks.onnx.overrides import Overrides
 from deep5.networks.onnx.parameters import Decision, decide
 from deep5.networks.onnx.placing import lift_statistics, place
 from deep5.networks.onnx.reading import NOT_UTF8, check_external, nodes_of, read_model
+from deep5.networks.onnx.setting_values import check_constants
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
+from deep5.networks.onnx.stacked_rows import stack_rows
 from deep5.networks.onnx.upgrading import upgraded
 
 __all__ = ["Imported", "import_model"]
@@ -102,11 +106,23 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides:
     store_names(model, DEFAULTS, defaults.intersection(model.graph.initializers))
     fold_constants(model, what)
     take_known_branches(model, what)
+    stack_rows(model, what)
     lift_constants(model)
     lift_statistics(model)
+    check_constants(model, what)
     passes.RemoveUnusedNodesPass()(model)
     _name_nodes(model.graph)
-    return Imported(model, tuple(decision for tensor in tensors for decision in tensor.decisions))
+    decisions = (decision for tensor in tensors for decision in tensor.decisions)
+    kept = {name for name, value in model.graph.initializers.items() if value.uses() or value.is_graph_output()}
+    return Imported(model, tuple(_without_dropped(decision, kept) for decision in decisions))
+
+
+def _without_dropped(decision: Decision, kept: Collection[str]) -> Decision:
+    """The decision, or that its tensor is unused: only a branch that never runs, and was removed, reads it."""
+    names = (decision.name, f"{decision.name}/parameter")
+    if decision.outcome != "trained" or any(name.rstrip("'") in names for name in kept):
+        return decision
+    return replace(decision, outcome="unused", reason=f"{decision.reason}, in a branch of an If that never runs")
 
 
 def _inferred(what: str, proto: onnx.ModelProto, heavy: list[onnx.TensorProto], folder: Path | None) -> ir.Model:

@@ -1,12 +1,13 @@
-"""Branches that are known when a file is read, where the other branch would hide a rank from what follows.
+"""Branches that are known when a file is read.
 
 torch.jit writes "squeeze, if the axis has one element" as an If whose branches differ in rank. Where the sizes are
-known, its condition is constant, and so is the rank.
+known, its condition is constant, and so is the rank. What the other branch reads is no part of the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -26,7 +27,7 @@ _DEPTH = 16
 
 
 def take_known_branches(model: ir.Model, what: str) -> None:
-    """Replace every If whose branches differ in rank, and whose condition is constant, by the branch that runs.
+    """Replace every If whose condition is constant by the branch that runs; values keep names that are unique.
 
     Args:
         model: The model, with inferred shapes and folded constants; changed in place. Initial values that a caller may
@@ -35,13 +36,19 @@ def take_known_branches(model: ir.Model, what: str) -> None:
     """
     fed = frozenset(listed_names(model, DEFAULTS))
     opset = model.graph.opset_imports[""]
-    while any([_taken(node, fed, opset) for node in list(model.graph.all_nodes())]):  # noqa: C419 - all of them first
+    while True:
+        nodes = list(model.graph.all_nodes())
+        chosen = [node for node in nodes if node.op_type == "If" and not node.domain]
+        counts = Counter(str(value.name) for node in nodes for value in node.outputs) if chosen else Counter()
+        # All of them, those inside others first: each is copied once into the graph around it.
+        if not any([_taken(node, fed, opset, counts) for node in reversed(chosen)]):  # noqa: C419
+            return
         infer_shapes(model, what)
         fold_constants(model, what)
 
 
-def _taken(node: ir.Node, fed: Collection[str], opset: int) -> bool:
-    if node.graph is None or node.op_type != "If" or node.domain or not _of_several_ranks(node):
+def _taken(node: ir.Node, fed: Collection[str], opset: int, counts: Mapping[str, int]) -> bool:
+    if node.graph is None:  # in a branch that was dropped
         return False
     known = _known(node.inputs[0], fed, opset, _DEPTH)
     if known is None or known.size != 1:
@@ -53,7 +60,14 @@ def _taken(node: ir.Node, fed: Collection[str], opset: int) -> bool:
         made.outputs[0].type = ir.TensorType(ir.DataType.BOOL)
         node.graph.insert_before(node, made)
         node.replace_input_with(0, made.outputs[0])
-    return written_out(node)
+    branches = list(subgraphs(node).values())
+    if not written_out(node, counts):
+        return False
+    for graph in branches:  # they still use the values of the graphs around them
+        for inner in graph.all_nodes():
+            for place in range(len(inner.inputs)):
+                inner.replace_input_with(place, None)
+    return True
 
 
 def _known(value: ir.Value | None, fed: Collection[str], opset: int, depth: int) -> np.ndarray | None:
@@ -76,9 +90,3 @@ def _known(value: ir.Value | None, fed: Collection[str], opset: int, depth: int)
     if any(known is None and each is not None for known, each in zip(inputs, node.inputs, strict=True)):
         return None
     return evaluated(node, inputs, opset).get(value)
-
-
-def _of_several_ranks(node: ir.Node) -> bool:
-    made = zip(*(graph.outputs for graph in subgraphs(node).values()), strict=True)
-    ranks = [{None if value.shape is None else len(value.shape) for value in values} for values in made]
-    return any(len(each) > 1 or None in each for each in ranks)

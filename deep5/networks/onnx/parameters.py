@@ -42,7 +42,7 @@ from deep5.networks.slots import Slot, slot_of
 
 __all__ = ["Decision", "Outcome", "Tensor", "decide"]
 
-Outcome = Literal["trained", "statistic", "constant"]
+Outcome = Literal["trained", "statistic", "constant", "unused"]
 Use = tuple[ir.Node, int]
 
 _OUTCOMES: tuple[Outcome, ...] = ("trained", "statistic", "constant")
@@ -58,7 +58,8 @@ class Decision:
     Attributes:
         name: The tensor's name in the file.
         spec: Its shape and element type.
-        outcome: `"trained"`, `"statistic"` (changed by training without a gradient) or `"constant"`.
+        outcome: `"trained"`, `"statistic"` (changed by training without a gradient), `"constant"` or `"unused"` (only a
+            branch that never runs reads it, so the network does not have it).
         rule: The number of the rule that decided.
         reason: Why.
         operators: The operators that use it so.

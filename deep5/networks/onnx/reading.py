@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from deep5.core.errors import Deep5Error, NetworkError
 from deep5.networks.diagnostics.refusals import check_operators, first_line
+from deep5.networks.onnx.bodies import check_bodies
 from deep5.networks.onnx.bounds import check_calls, check_declared, drop_uncalled
 from deep5.networks.onnx.declarations import check_defaults, mark_unknown_sizes
 from deep5.networks.onnx.element_types import called
@@ -66,6 +67,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
         _check_order(what, proto)
         check_defaults(what, proto)
         check_settings(what, proto)
+        check_bodies(what, proto, nodes_of(proto))
         drop_uncalled(proto)
         check_calls(what, proto)
         check_declared(what, proto)
@@ -110,6 +112,11 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
         proto.ParseFromString(content)
     except Exception as error:  # protobuf raises its own private classes
         said = f"{what} cannot be read as ONNX ({first_line(error)}); allowed: a complete ONNX file"
+        if "MaxDepth" in str(error):
+            said = (
+                f"{what} cannot be read: its graphs are nested too deeply ({first_line(error)}); allowed: about 30 "
+                "levels of If, Loop or Scan, which protobuf reads; remedy: fewer levels"
+            )
         raise NetworkError(said) from error
     if not content:
         raise NetworkError(f"{what} is empty; allowed: a complete ONNX file")

@@ -13,6 +13,7 @@ from deep5.networks.diagnostics.refusals import check_by_onnx, explained
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.bounds import followable
 from deep5.networks.onnx.ranks import required_ranks
+from deep5.networks.onnx.state_ranks import set_state_ranks
 
 __all__ = ["SMALL_BYTES", "infer_shapes"]
 
@@ -44,7 +45,7 @@ def infer_shapes(model: ir.Model, what: str, proto: onnx.ModelProto | None = Non
     while found := required_ranks(model) - required:
         required |= found
         propagated = _infer_once(model, what, _without_weights(model)) and propagated
-    return propagated
+    return set_state_ranks(model, lambda: _infer_once(model, what, _without_weights(model))) and propagated
 
 
 def _infer_once(model: ir.Model, what: str, proto: onnx.ModelProto) -> bool:

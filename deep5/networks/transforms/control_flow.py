@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,15 @@ def never_stops(node: ir.Node) -> bool:
     return (condition is None or _holds(condition)) and (_holds(body.outputs[0]) or _passed_on(body))
 
 
-def written_out(node: ir.Node) -> bool:
+def written_out(node: ir.Node, counts: Mapping[str, int] | None = None) -> bool:
     """Inline an If with a constant condition, or a Loop or Scan with a known number of steps.
 
     The condition of another If becomes a scalar, if it is one element of an array with axes, which OpenVINO rejects.
 
     Args:
         node: The node, with inferred shapes; its graph is changed in place.
+        counts: How often each name stands in the model: of an If, values whose name stands there once keep it. None:
+            all get new names.
 
     Returns:
         Whether anything changed. A node stays if the branch or the number of steps is known only at run time.
@@ -43,7 +46,9 @@ def written_out(node: ir.Node) -> bool:
     """
     if node.domain not in ("", "ai.onnx"):
         return False
-    write = {"If": _branch, "Loop": _loop, "Scan": _scan}.get(node.op_type)
+    if node.op_type == "If":
+        return _branch(node, counts or {})
+    write = {"Loop": _loop, "Scan": _scan}.get(node.op_type)
     return write is not None and write(node)
 
 
@@ -60,13 +65,13 @@ def _passed_on(body: ir.Graph) -> bool:
     return value is body.inputs[1]
 
 
-def _branch(node: ir.Node) -> bool:
+def _branch(node: ir.Node, counts: Mapping[str, int]) -> bool:
     known = constant_value(node.inputs[0])
     if known is None or known.size != 1:
         return _with_scalar(node)
     branch = node.attributes["then_branch" if bool(known.reshape(())) else "else_branch"].as_graph()
     writer = _Writer(node)
-    writer.finish(writer.run(branch, []))
+    writer.finish(writer.run(branch, [], counts))
     return True
 
 
@@ -93,7 +98,7 @@ def _loop(node: ir.Node) -> bool:
     if not (_holds(body.outputs[0]) or _passed_on(body)) or len(state) != len(body.inputs) - 2:
         return False
     steps = int(trips.reshape(())) if condition is None or _holds(condition) else 0
-    if steps < 0 or steps * len(body) > _MOST_NODES:
+    if steps < 0 or steps * max(len(body), 1) > _MOST_NODES:
         return False
     writer, kept = _Writer(node), [list[ir.Value]() for _ in body.outputs[1 + len(state) :]]
     now: Sequence[ir.Value | None] = state
@@ -160,7 +165,9 @@ class _Writer:
     def __init__(self, node: ir.Node) -> None:
         self.node, self.made, self.runs = node, list[ir.Node](), 0
 
-    def run(self, body: ir.Graph, given: Sequence[ir.Value | None]) -> list[ir.Value]:
+    def run(
+        self, body: ir.Graph, given: Sequence[ir.Value | None], counts: Mapping[str, int] = MappingProxyType({})
+    ) -> list[ir.Value]:
         """Copy a graph's nodes, with the given values as its inputs; returns the values of its outputs."""
         copy = body.clone(allow_outer_scope_values=True)
         stands = dict(zip(copy.inputs, given, strict=True))
@@ -191,7 +198,7 @@ class _Writer:
         for inner in nodes:
             inner.name = f"{prefix}/{inner.name or inner.op_type}"
             for value in inner.outputs:
-                if value.name:
+                if value.name and counts.get(value.name) != 1:
                     value.name = f"{prefix}/{value.name}"
         self.made += nodes
         return results

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import NetworkError
+from deep5.core.time_limit import check_count, check_iterations, check_length, current_limit
 
 __all__ = ["branch", "loop", "over_lists", "placed", "scan"]
 
@@ -42,7 +43,9 @@ def placed(function: Callable[..., Any], places: Sequence[int | None], count: in
     return function(*(None if place is None else values[place] for place in places), *values[count:])
 
 
-def loop(body: Body, trips: Any, condition: Any, *values: Any, state: int, empty: Sequence[np.ndarray]) -> list[Any]:
+def loop(
+    body: Body, trips: Any, condition: Any, *values: Any, state: int, empty: Sequence[np.ndarray], counted: bool
+) -> list[Any]:
     """ONNX's Loop: `body(step, condition, *state, *around)` returns the condition, the new state and values to stack.
 
     Args:
@@ -52,12 +55,16 @@ def loop(body: Body, trips: Any, condition: Any, *values: Any, state: int, empty
         values: The state, then the captured values.
         state: The number of state values.
         empty: The stacked results of zero iterations, one array per output.
+        counted: Whether only the number of iterations ends the loop.
     """
     now, around = list(values[:state]), values[state:]
     stacked: list[list[Any]] = [[] for _ in empty]
     most = None if trips is None else int(np.reshape(trips, ()))
-    going, step = condition is None or truth(condition), 0
+    going, step, limit = condition is None or truth(condition), 0, current_limit()
+    if counted and most is not None:
+        check_count(most, limit, "Loop")
     while going and (most is None or step < most):
+        check_iterations(step, limit, "Loop")
         again, *results = body(np.array(step, np.int64), np.array(going), *now, *around)
         going, now = truth(again), results[:state]
         for kept, value in zip(stacked, results[state:], strict=True):
@@ -97,6 +104,7 @@ def scan(
     lengths = {len(array) for array in arrays}
     if len(lengths) != 1:
         raise NetworkError(f"a Scan over arrays of the lengths {sorted(lengths)}; allowed: one length for all")
+    check_length(max(lengths), "Scan")
     arrays = [array[::-1] if flip else array for array, flip in zip(arrays, backward, strict=True)]
     stacked: list[list[Any]] = [[] for _ in empty]
     for step in range(lengths.pop()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from deep5.core.errors import ShapeError
+from deep5.core.errors import NetworkError, ShapeError
+from deep5.core.memory import available_bytes
+from deep5.frameworks.reference.kernels.matching import matches
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = ["Grams", "concatenate", "count_grams", "decoded", "full_match", "normalize", "split_texts"]
+
+# A Python string, and its place in an array.
+_OBJECT_BYTES = 64
+# Strings up to this size are not compared with the memory that is left.
+_SMALL_BYTES = 1 << 28
 
 
 def decoded(texts: Any) -> Any:
@@ -25,12 +33,19 @@ def decoded(texts: Any) -> Any:
 
 def concatenate(a: Array, b: Array) -> Array:
     """ONNX StringConcat: the strings of a followed by those of b, broadcast."""
+    count = math.prod(np.broadcast_shapes(a.shape, b.shape))
+    longest = sum(max(map(len, each.reshape(-1).tolist()), default=0) for each in (a, b))
+    if count * (_OBJECT_BYTES + longest) > _SMALL_BYTES:
+        characters = sum(int(np.frompyfunc(len, 1, 1)(each).sum()) * (count // max(each.size, 1)) for each in (a, b))
+        _check_memory("StringConcat", count * _OBJECT_BYTES + characters)
     return np.asarray(np.add(a, b), dtype=object)
 
 
 def full_match(texts: Array, *, pattern: re.Pattern[str]) -> Array:
     """ONNX RegexFullMatch: whether the pattern matches the whole string."""
-    return _mapped(lambda text: pattern.fullmatch(text) is not None, texts, bool)
+    made = np.empty(texts.size, bool)
+    made[:] = matches(pattern, texts.reshape(-1).tolist())
+    return made.reshape(texts.shape)
 
 
 def split_texts(texts: Array, *, delimiter: str, most: int | None) -> tuple[Array, Array]:
@@ -46,8 +61,11 @@ def split_texts(texts: Array, *, delimiter: str, most: int | None) -> tuple[Arra
     """
     times = -1 if most is None else most
     flat = texts.reshape(-1).tolist()
+    most_parts = [text.count(delimiter) + 1 if delimiter else len(text) // 2 + 1 for text in flat]
+    _check_memory("StringSplit", sum(most_parts) * _OBJECT_BYTES)
     parts = [text.split(delimiter, times) if delimiter else text.strip().split(None, times) for text in flat]
     counts = np.array([len(found) for found in parts], np.int64)
+    _check_memory("StringSplit", len(parts) * int(counts.max(initial=0)) * 8)
     filled = np.full((len(parts), int(counts.max(initial=0))), "", object)
     for row, found in enumerate(parts):
         filled[row, : len(found)] = found
@@ -116,9 +134,13 @@ def count_grams(x: Array, *, grams: Grams) -> Array:
     y = np.zeros((1 if x.ndim == 1 else len(x), len(grams.weights)), np.float32)
     for row, elements in zip(y, x.reshape(len(y), -1).tolist(), strict=True):
         found: Counter[int] = Counter()
-        for length in grams.lengths:
-            # A single element has no gaps.
-            for step in range(1, 2 if length == 1 else grams.skips + 2):
+        counted = {len(gram) for gram in grams.places}
+        for length in range(grams.lengths.start, min(grams.lengths.stop, len(elements) + 1)):
+            if length not in counted:
+                continue
+            # A single element has no gaps, and an n-gram with gaps is no longer than the row.
+            widest = 1 if length == 1 else min(grams.skips + 1, (len(elements) - 1) // (length - 1))
+            for step in range(1, widest + 1):
                 reach = (length - 1) * step
                 for start in range(len(elements) - reach):
                     place = grams.places.get(tuple(elements[start : start + reach + 1 : step]))
@@ -128,6 +150,15 @@ def count_grams(x: Array, *, grams: Grams) -> Array:
             row[place] = 1 if grams.once else count
     y *= grams.weights
     return y.reshape(-1) if x.ndim == 1 else y
+
+
+def _check_memory(operator: str, size: int) -> None:
+    """Raise an error for strings that would not fit into the memory that is left."""
+    if size > _SMALL_BYTES and size > (most := available_bytes() // 4):  # strings are copied by what reads them
+        raise NetworkError(
+            f"{operator}: the strings take {size:.2g} bytes; allowed: {most:.2g}, a quarter of what is free; remedy: "
+            "fewer or shorter strings"
+        )
 
 
 def _mapped(function: Callable[[Any], Any], texts: Array, dtype: Any) -> Array:
