@@ -26,7 +26,8 @@ PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help run venv browser test test-all bench bench-smoke overhead real-files mutants coverage lint constraints clean
+.PHONY: help run venv browser test test-all bench bench-smoke operator-bench overhead real-files validate mutants coverage \
+	lint constraints clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -74,11 +75,18 @@ bench: $(VENV)/.complete ## HEAD against the merge base: slower, faster or no di
 bench-smoke: $(VENV)/.complete ## Each benchmark of the quick run once, without a comparison
 	$(BIN)/python tests/benchmarks/bench.py --smoke
 
+operator-bench: $(VENV)/.complete ## Each operator's time and peak memory against BASE=commit, which above 1.2: 20 minutes; ONLY=names, ALL=1
+	$(BIN)/python tests/benchmarks/operator_bench.py $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all)
+
 overhead: $(VENV)/.complete ## Run the recipes of docs/overhead.md and write its tables: two hours; ONLY=part,of,names
 	$(BIN)/python tests/benchmarks/overhead_tables.py docs/overhead.md results/overhead --run $(if $(ONLY),--only $(ONLY))
 
 real-files: $(VENV)/.complete ## Run the ONNX files of packages and exporters, and write docs/real_files.md: hours; ONLY=part,of,names
 	$(BIN)/python tests/real_files.py $(if $(ONLY),--only $(ONLY))
+
+validate: $(VENV)/.complete ## Compare drawn cases of every operator with what deep5 did not write; writes docs/validation.md: hours, resumes
+	$(BIN)/python tests/support/drawn.py --all --out results/validation
+	$(BIN)/python tests/support/drawn_page.py results/validation docs/validation.md
 
 mutants: $(VENV)/.complete ## Plant each fault of tests/mutants.txt in a copy: the tests that it names must catch it
 	$(BIN)/python tests/support/mutants.py

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from deep5.networks.nodes import extents
 from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["Window"]
@@ -46,6 +47,14 @@ class Window:
             auto_pad=attribute(node, "auto_pad", "NOTSET"),
             ceil=bool(attribute(node, "ceil_mode", 0)),
         )
+
+    @classmethod
+    def at(cls, node: ir.Node, weight: int = 1) -> Window:
+        """The window with the sizes of its kernel: the node's, or of the weight at this position; 0: unknown."""
+        sizes = attribute(node, "kernel_shape", None)
+        if sizes is None:
+            sizes = [extent if isinstance(extent, int) else 0 for extent in extents(node.inputs[weight])[2:]]
+        return replace(cls.of(node, len(sizes)), kernel=tuple(sizes))
 
     @property
     def padded(self) -> bool:

@@ -12,8 +12,11 @@ import onnx_ir as ir
 from deep5.core import python_source
 from deep5.frameworks.jax.primitives import PRIMITIVES
 from deep5.frameworks.jax.table import OPERATORS, OVERRIDES, RANKED, attribute, given, operator, rank, ranked, results
+from deep5.networks.constants import FLOATS
 from deep5.networks.kernels.operators import COMPOSITES, check_overrides
 from deep5.networks.kernels.table import Composite
+from deep5.networks.nodes import inside
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter
@@ -60,25 +63,43 @@ def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
                 text = "None"
             elif name == "outputs":
                 text = str(len(node.outputs))
+            elif name == "channels":
+                text = "-1" if last else "1"
+            elif name == "checked":
+                text = "False"
+            elif name == "window":
+                text = emitter.bind(Window.at(node))
+            elif name == "stream":
+                text = emitter.key(attribute(node, "seed", None))
             else:
                 value = attribute(node, name, None if default is inspect.Parameter.empty else default)
                 text = _literal(emitter, _last_axes(value, rank(node)) if last and name == entry.layout else value)
             inputs.append(f"{name}={text}")
         text = f"{emitter.bind(run)}({', '.join(inputs)})"
+        # A loss has no axis of channels.
+        order = [last and (entry.layout != "image" or _same_rank(node, value)) for value in node.outputs]
         if "outputs" in keywords:
-            results(emitter, node, text)
+            results(emitter, node, text, order)
         else:
-            emitter.assign(node.outputs[0], text, last=last)
+            emitter.assign(node.outputs[0], text, last=order[0])
 
     return emit
+
+
+def _same_rank(node: ir.Node, value: ir.Value) -> bool:
+    return value.shape is not None and len(value.shape) == rank(node)
 
 
 def _is_last(emitter: Emitter, node: ir.Node, entry: Composite) -> bool:
     """Whether the node is computed with its channels last."""
     if entry.layout == "elementwise":
         return any(map(emitter.is_last, node.inputs)) and node.outputs[0].shape is not None
-    if entry.layout in ("onnx", "channels last"):
-        return entry.layout == "channels last" and rank(node) > 2
+    if entry.layout == "image" and not ranked(node):
+        return False
+    if entry.layout in ("channels last", "image"):
+        return rank(node) > 2
+    if entry.layout in ("onnx", "reduced"):
+        return False
     return ranked(node) and emitter.is_last(node.inputs[0])
 
 
@@ -102,6 +123,9 @@ def _last_axes(axes: Any, count: int) -> Any:
 def _host(entry: Composite) -> Callable[[ir.Node], list[ir.Value | None]]:
     def known(node: ir.Node) -> list[ir.Value | None]:
         read = () if entry.reads is None else entry.reads(node)
+        marked = node.inputs[0] is not None and node.inputs[0].dtype in FLOATS
+        if entry.bounded and not marked and not (node.op_type == "Gather" and inside(node)):
+            read = (*read, entry.bounded)  # integers have no NaN to mark elements out of bounds
         return [given(node, at) for at in (*entry.settings, *read)]
 
     return known
@@ -112,7 +136,7 @@ def register() -> None:
     check_overrides(OPERATORS, OVERRIDES)
     for name, entry in COMPOSITES.items():
         if name not in OVERRIDES:
-            read = bool(entry.settings) or entry.reads is not None
+            read = bool(entry.settings or entry.bounded) or entry.reads is not None
             operator(name, entry.check, _host(entry) if read else ())(emit_of(entry))
-            if entry.layout == "channels last":
+            if entry.layout == "channels last" or entry.product:
                 RANKED.add(name)

@@ -14,12 +14,12 @@ from deep5.frameworks.jax.emitter import Emitter
 from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values, graphs_of
 from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.operators import OPERATORS
-from deep5.frameworks.jax.operators_random import draws
 from deep5.frameworks.jax.program import Function
 from deep5.frameworks.jax.storage import Storage
 from deep5.frameworks.jax.table import HOST
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.diagnostics.failures import failed, is_own, places_of
+from deep5.networks.kernels.drawing import draws
 from deep5.networks.network import Network
 
 __all__ = ["RunsOperator", "write"]
@@ -72,7 +72,8 @@ class _Writer(Emitter):
         outer, self._lines = self._lines, []
         name, inputs = self.new(), self.arguments([str(value.name) for value in graph.inputs])
         self._nodes(graph)
-        body = [*self._lines, f"return ({''.join(f'{self.plain(value)}, ' for value in graph.outputs)})"]
+        returned = "".join(f"{self.plain(value)}, " for value in graph.outputs)  # which may append lines
+        body = [*self._lines, f"return ({returned})"]
         self._lines = [*outer, f"def {name}({inputs}):", *(f"    {line}" for line in body)]
         # Values computed inside the subgraph do not exist outside.
         self._weights, self._plain, self._last = kept

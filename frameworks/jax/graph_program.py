@@ -17,11 +17,11 @@ from deep5.frameworks.jax.emit import RunsOperator, write
 from deep5.frameworks.jax.host import find_host_values
 from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.operator_check import check_operator
-from deep5.frameworks.jax.operators_random import draws
 from deep5.frameworks.jax.program import Function
 from deep5.frameworks.jax.storage import find_flat, find_storage
 from deep5.frameworks.jax.synchronised import batch_norm_over_ranks
 from deep5.networks.custom import operator_of
+from deep5.networks.kernels.drawing import draws
 from deep5.networks.network import Network
 from deep5.networks.run_modes import Forms
 from deep5.operators.kinds import is_compiled

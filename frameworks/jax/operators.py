@@ -7,11 +7,8 @@ from deep5.frameworks.jax import (
     operators_index,
     operators_layers,
     operators_math,
-    operators_random,
     operators_recurrent,
-    operators_sampling,
     operators_shape,
-    operators_windows,
 )
 from deep5.frameworks.jax.composites import register
 from deep5.frameworks.jax.support import supports
@@ -25,10 +22,7 @@ _FILLED_BY = (
     operators_index,
     operators_layers,
     operators_math,
-    operators_sampling,
-    operators_random,
     operators_recurrent,
     operators_shape,
-    operators_windows,
 )
 register()

@@ -16,10 +16,10 @@ from jax import lax
 
 from deep5.frameworks.jax.host import graphs_of
 from deep5.frameworks.jax.kernels.host import host_array
-from deep5.frameworks.jax.operators_random import DRAWING
 from deep5.frameworks.jax.support import supports
 from deep5.frameworks.jax.table import attribute, given, operator, results
 from deep5.networks.constants import constant_value
+from deep5.networks.kernels.drawing import OPERATORS as DRAWING
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter

@@ -1,4 +1,4 @@
-"""Operators that gather elements from computed indices, or scatter to them."""
+"""Elements at indices, which JAX does not check: those out of bounds give NaN, or an error where they are known."""
 
 from __future__ import annotations
 
@@ -11,84 +11,74 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from deep5.core.errors import ShapeError
 from deep5.frameworks.jax.kernels.host import check_indices, host_array, is_known, on_host
-from deep5.frameworks.jax.table import attribute, call, given, operator
-from deep5.networks.constants import FLOATS
+from deep5.frameworks.jax.table import call, operator
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter
 
-__all__: list[str] = []
+__all__ = ["gathered", "picked", "placed"]
 
 Array = Any
 
 
-def _looked_at(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """Indices into integers, which have no NaN to mark out-of-range elements: they must be checked on the host."""
-    return () if node.inputs[0] is not None and node.inputs[0].dtype in FLOATS else (node.inputs[1],)
+def gathered(x: Array, indices: Array, axis: int) -> Array:
+    """The slices at indices along an axis; NaN where an index is out of range."""
+    size = x.shape[axis]
+    if isinstance(indices, np.ndarray) and not indices.ndim:
+        return lax.index_in_dim(x, int(indices), axis, keepdims=False)
+    if isinstance(indices, np.ndarray) or (is_known(indices) and not jnp.issubdtype(x.dtype, jnp.inexact)):
+        check_indices(indices, size)
+    indices = jnp.asarray(indices)
+    # Checked before JAX truncates indices to 32 bits, where 2**33 would be 0.
+    inside = (indices >= -size) & (indices < size)
+    rows = jnp.take(x, jnp.where(inside, jnp.where(indices < 0, indices + size, indices), 0), axis=axis, mode="clip")
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return rows  # known indices, all in range
+    # NaN times a row, so that the gradient is NaN as well: JAX's fill mode gives it zeros.
+    poison = jnp.where(inside, x.dtype.type(1), x.dtype.type(jnp.nan))
+    return rows * poison.reshape(*indices.shape, *(1,) * (x.ndim - axis - 1))
 
 
-def _within(indices: Array, extent: int, dtype: Any) -> tuple[Array, Array | None]:
+def _within(x: Array, places: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array | None]:
     """Nonnegative indices, and a factor for elements whose index may be out of range: 1, or NaN.
 
     Raises:
         ShapeError: An index is known to be out of range.
     """
-    known = is_known(indices)
-    if isinstance(indices, np.ndarray) or (known and not jnp.issubdtype(dtype, jnp.inexact)):
-        check_indices(indices, extent)
-        return jnp.where(indices < 0, indices + extent, indices), None
-    inside = (indices >= -extent) & (indices < extent)
-    return (
-        jnp.where(inside, jnp.where(indices < 0, indices + extent, indices), 0),
-        jnp.where(inside, dtype.type(1), dtype.type(jnp.nan)),
-    )
-
-
-def _grid(shape: tuple[int, ...], axis: int, indices: Array) -> tuple[Array, ...]:
-    """The coordinates of all elements of an array of this shape, with the given indices along one axis."""
-    places = [lax.broadcasted_iota("int32", shape, number) for number in range(len(shape))]
-    places[axis] = indices
-    return tuple(places)
-
-
-def _gather_elements(x: Array, indices: Array, axis: int) -> Array:
-    where, poison = _within(indices, x.shape[axis], x.dtype)
-    found = x[_grid(indices.shape, axis, where)]
-    return found if poison is None else found * poison
-
-
-@operator("GatherElements", host=_looked_at)
-def _gather_elements_of(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _gather_elements, str(attribute(node, "axis", 0)))
-
-
-def _rows(x: Array, indices: Array, batch: int) -> tuple[tuple[Array, ...], Array | None]:
-    """The coordinates in the last axis of the indices, after batch axes."""
-    count = indices.shape[-1]
-    if is_known(indices) and not jnp.issubdtype(x.dtype, jnp.inexact):
-        indices = host_array(indices)
-    places = [
-        jnp.arange(x.shape[axis]).reshape(*(1,) * axis, -1, *(1,) * (indices.ndim - 2 - axis)) for axis in range(batch)
-    ]
-    poison = None
-    for number in range(count):
-        where, own = _within(indices[..., number], x.shape[batch + number], x.dtype)
-        places.append(where)
+    found, poison, floating = [], None, jnp.issubdtype(x.dtype, jnp.inexact)
+    for place, extent in zip(places, x.shape, strict=False):
+        if isinstance(place, np.ndarray) or (is_known(place) and not floating):
+            check_indices(place, extent)
+            place = host_array(place)  # noqa: PLW2901
+            found.append(np.where(place < 0, place + extent, place))
+            continue
+        inside = (place >= -extent) & (place < extent)
+        found.append(jnp.where(inside, jnp.where(place < 0, place + extent, place), 0))
+        own = jnp.where(inside, x.dtype.type(1), x.dtype.type(jnp.nan))
         poison = own if poison is None else poison * own
-    return tuple(places), poison
+    return tuple(found), poison
 
 
-def _gather_nd(x: Array, indices: Array, batch: int) -> Array:
-    places, poison = _rows(x, indices, batch)
-    found = x[places]
-    return found if poison is None else found * poison.reshape(*poison.shape, *(1,) * (found.ndim - poison.ndim))
+def picked(x: Array, places: tuple[Array, ...]) -> Array:
+    """x[places]; NaN where an index is out of range."""
+    where, poison = _within(x, places)
+    found = jnp.asarray(x)[where]
+    if poison is None:
+        return found
+    shape = np.broadcast_shapes(*(place.shape for place in where))
+    return found * jnp.broadcast_to(poison, shape).reshape(*shape, *(1,) * (found.ndim - len(shape)))
 
 
-@operator("GatherND", host=_looked_at)
-def _gather_nd_of(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _gather_nd, str(attribute(node, "batch_dims", 0)))
+def placed(x: Array, places: tuple[Array, ...], updates: Array, how: str) -> Array:
+    """x with updates; all NaN if an index is out of range, because such an index has no element."""
+    x, updates = jnp.asarray(x), jnp.asarray(updates)
+    where, poison = _within(x, places)
+    if how == "mul":
+        y = _multiplied(x, tuple(map(jnp.asarray, where)), updates)
+    else:
+        y = getattr(x.at[where], {"none": "set"}.get(how, how))(updates)
+    return y if poison is None else y * jnp.min(poison, initial=1)
 
 
 @functools.partial(jax.custom_vjp)
@@ -117,133 +107,6 @@ def _multiplied_backward(kept: Any, dy: Array) -> tuple[Array, None, Array]:
 
 
 _multiplied.defvjp(_multiplied_forward, _multiplied_backward)
-
-
-def _put(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
-    x, updates = jnp.asarray(x), jnp.asarray(updates)
-    if reduction == "mul":
-        return _multiplied(x, tuple(map(jnp.asarray, places)), updates)
-    return getattr(x.at[places], {"none": "set"}.get(reduction, reduction))(updates)
-
-
-def _poisoned(y: Array, poison: Array | None) -> Array:
-    """Sets the whole result to NaN if an index is out of range, because such an index has no target element."""
-    return y if poison is None else y * jnp.min(poison, initial=1)
-
-
-def _scatter_elements(x: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
-    where, poison = _within(indices, x.shape[axis], x.dtype)
-    return _poisoned(_put(x, _grid(indices.shape, axis, where), updates, reduction), poison)
-
-
-def _scatter_nd(x: Array, indices: Array, updates: Array, reduction: str) -> Array:
-    places, poison = _rows(x, indices, 0)
-    return _poisoned(_put(x, places, updates, reduction), poison)
-
-
-_REDUCTIONS = ("none", "add", "mul", "max", "min")
-
-
-def _check_reduction(node: ir.Node) -> str | None:
-    chosen = attribute(node, "reduction", "none")
-    return None if chosen in _REDUCTIONS else f"reduction={chosen}; allowed: {', '.join(_REDUCTIONS)}"
-
-
-@operator("ScatterElements", _check_reduction, _looked_at)
-def _scatter_elements_of(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _scatter_elements, f"{attribute(node, 'axis', 0)}, {attribute(node, 'reduction', 'none')!r}")
-
-
-@operator("ScatterND", _check_reduction, _looked_at)
-def _scatter_nd_of(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _scatter_nd, repr(attribute(node, "reduction", "none")))
-
-
-def _tensor_scatter(past: Array, update: Array, begins: Array | None, axis: int, circular: bool) -> Array:
-    axis, batch, extent = axis % past.ndim, past.shape[0], past.shape[axis]
-    first = np.zeros(batch, np.int64) if begins is None else host_array(begins) if is_known(begins) else begins
-    along = first[:, None] + np.arange(update.shape[axis])
-    poison = None
-    if circular:
-        along = along % extent
-    else:
-        along, poison = _within(along, extent, past.dtype)
-    places = [lax.broadcasted_iota("int32", update.shape, number) for number in range(update.ndim)]
-    shape = [1] * update.ndim
-    shape[0], shape[axis] = batch, update.shape[axis]
-    places[axis] = jnp.broadcast_to(along.reshape(shape), update.shape)
-    return _poisoned(_put(past, tuple(places), update, "none"), poison)
-
-
-def _tensor_scatter_looks(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    whole = node.inputs[0] is None or node.inputs[0].dtype not in FLOATS
-    return (given(node, 2),) if whole and attribute(node, "mode", "linear") != "circular" else ()
-
-
-@operator("TensorScatter", host=_tensor_scatter_looks)
-def _tensor_scatter_of(emitter: Emitter, node: ir.Node) -> None:
-    inputs = ", ".join(emitter.plain(given(node, position)) for position in range(3))
-    how = f"{attribute(node, 'axis', -2)}, {attribute(node, 'mode', 'linear') == 'circular'}"
-    emitter.assign(node.outputs[0], f"{emitter.bind(_tensor_scatter)}({inputs}, {how})")
-
-
-def _kept(x: Array, condition: tuple[Any, ...], axis: int | None) -> Array:
-    x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
-    places = np.flatnonzero(condition)
-    if places.size and places[-1] >= x.shape[axis]:
-        raise ShapeError(f"a condition that takes element {places[-1]}; allowed: up to {x.shape[axis] - 1}")
-    return jnp.take(x, places, axis=axis)
-
-
-@operator("Compress", host=(1,))
-def _compress(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _kept, str(attribute(node, "axis", None)), settings=(1,))
-
-
-def _places_of(x: Array) -> Array:
-    x = lax.stop_gradient(jnp.asarray(x))
-    if not x.ndim:
-        return jnp.zeros((0, int(bool(x))), "int64")
-    return jnp.stack(jnp.nonzero(x)).astype("int64")
-
-
-@operator("NonZero", host=(0,))
-def _non_zero(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _places_of)
-
-
-def _unique(x: Array, axis: int | None, ordered: bool) -> tuple[Array, ...]:
-    """Unique rows, the index of each one's first occurrence, the inverse index of every row, and the counts."""
-    known = lax.stop_gradient(jnp.asarray(x))
-    _, first, which, counts = jnp.unique(known, return_index=True, return_inverse=True, return_counts=True, axis=axis)
-    which = which.reshape(-1)
-    if not ordered:
-        order = jnp.argsort(first)
-        first, counts, which = first[order], counts[order], jnp.argsort(order)[which]
-    rows = jnp.take(x.reshape(-1) if axis is None else x, first, axis=0 if axis is None else axis)
-    return rows, first.astype("int64"), which.astype("int64"), counts.astype("int64")
-
-
-@operator("Unique", host=(0,))
-def _unique_of(emitter: Emitter, node: ir.Node) -> None:
-    how = f"{attribute(node, 'axis', None)}, {bool(attribute(node, 'sorted', 1))}"
-    call(emitter, node, _unique, how, several=True)
-
-
-def _top_k(x: Array, k: tuple[int, ...], axis: int, largest: bool) -> tuple[Array, Array]:
-    x = jnp.moveaxis(jnp.asarray(x), axis, -1)
-    if k[0] > x.shape[-1]:
-        raise ShapeError(f"k = {k[0]}; allowed: up to {x.shape[-1]}, the size of the axis")
-    # Integers are reversed by complement: the minimum has no negative.
-    turned = jnp.invert if jnp.issubdtype(x.dtype, jnp.integer) else jnp.negative
-    values, places = lax.top_k(x if largest else turned(x), k[0])
-    return jnp.moveaxis(values if largest else turned(values), -1, axis), jnp.moveaxis(places, -1, axis).astype("int64")
-
-
-@operator("TopK", host=(1,))
-def _top_k_of(emitter: Emitter, node: ir.Node) -> None:
-    how = f"{attribute(node, 'axis', -1)}, {bool(attribute(node, 'largest', 1))}"
-    call(emitter, node, _top_k, how, settings=(1,), several=True)
 
 
 def _range(first: Array, behind: Array, step: Array, dtype: Any) -> Array:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import onnx_ir as ir
 from jax import lax
 
@@ -16,8 +14,6 @@ from deep5.frameworks.jax.table import (
     OPERATORS,
     attribute,
     call,
-    given,
-    is_whole,
     number,
     operator,
     pointwise,
@@ -49,8 +45,20 @@ def _power(x: Any, y: Any) -> Any:
     return jnp.power(x, y).astype(x.dtype)
 
 
+@jax.custom_jvp
+def absolute(x: Any) -> Any:
+    """|x|, whose derivative at 0 is 0; JAX's own is 1."""
+    return jnp.abs(x)
+
+
+@absolute.defjvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
+def _absolute_along(values: Any, directions: Any) -> Any:
+    (x,), (moved,) = values, directions
+    return jnp.abs(x), moved * jnp.sign(x)
+
+
 _AS_IT_IS: dict[str, Callable[..., Any]] = {
-    "Abs": jnp.abs,
+    "Abs": absolute,
     "Add": jnp.add,
     "Div": _divide,
     "Mul": jnp.multiply,
@@ -61,18 +69,6 @@ _AS_IT_IS: dict[str, Callable[..., Any]] = {
 }
 for _name, _function in _AS_IT_IS.items():
     _as_it_is(_name, _function)
-
-
-def _same_bits(x: Any, dtype: Any) -> Any:
-    x = x.astype("uint8") if x.dtype == bool else x
-    return (
-        lax.bitcast_convert_type(x, "uint8") != 0 if np.dtype(dtype).kind == "b" else lax.bitcast_convert_type(x, dtype)
-    )
-
-
-@operator("BitCast")
-def _bit_cast(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, _same_bits, emitter.bind(node.outputs[0].dtype.numpy()))  # type: ignore[union-attr]  # inferred
 
 
 @operator("Einsum")
@@ -92,9 +88,15 @@ class _Equation:
         return jnp.einsum(self._equation, *inputs)
 
 
+def _determinant(x: Any) -> Any:
+    """Of float16 and bfloat16, which JAX does not factor, in float32."""
+    wide = x if x.dtype.itemsize > 2 else x.astype(jnp.float32)
+    return jnp.linalg.det(wide).astype(x.dtype)
+
+
 @operator("Det")
 def _det(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, jnp.linalg.det)
+    call(emitter, node, _determinant)
 
 
 _FEW = ("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2")
@@ -152,61 +154,6 @@ def _typed(emitter: Emitter, node: ir.Node) -> None:
         pointwise(emitter, node, lax.convert_element_type, dtype, count=1)
 
 
-@operator("Softmax")
-def _softmax(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, jax.nn.softmax, str(attribute(node, "axis", -1)))
-
-
-@operator("LogSoftmax")
-def _log_softmax(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, jax.nn.log_softmax, str(attribute(node, "axis", -1)))
-
-
 @operator("MatMul")
 def _matmul(emitter: Emitter, node: ir.Node) -> None:
     call(emitter, node, jnp.matmul)
-
-
-def _reduction(op_type: str, function: Callable[..., Any]) -> None:
-    def reduce(x: Any, axes: tuple[int, ...] | None, keep: bool, nothing: bool) -> Any:
-        chosen = axes or (() if nothing else tuple(range(x.ndim)))
-        return function(x, axis=chosen, keepdims=keep).astype(x.dtype)
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        x, axes = emitter.plain(node.inputs[0]), emitter.setting(given(node, 1))
-        how = f"{bool(attribute(node, 'keepdims', 1))}, {bool(attribute(node, 'noop_with_empty_axes', 0))}"
-        emitter.assign(node.outputs[0], f"{emitter.bind(reduce)}({x}, {axes}, {how})")
-
-    def check(node: ir.Node) -> str | None:
-        # Their inputs are floating-point, which cannot represent every integer.
-        floating = op_type in ("ReduceLogSumExp", "ReduceMean")
-        return "integers" if floating and is_whole(node.inputs[0]) else None
-
-    operator(op_type, check, (1,))(emit)
-
-
-def _extreme(function: Callable[..., Any], low: float) -> Callable[..., Any]:
-    """A maximum (minimum); of an empty array, the lowest (highest) value of the dtype."""
-
-    def reduce(x: Any, **how: Any) -> Any:
-        if x.size:
-            return function(x, **how)
-        if jnp.issubdtype(x.dtype, jnp.inexact):
-            return function(x, initial=low, **how)
-        if x.dtype == bool:
-            return function(x, initial=low > 0, **how)
-        return function(x, initial=jnp.iinfo(x.dtype).min if low < 0 else jnp.iinfo(x.dtype).max, **how)
-
-    return reduce
-
-
-def _log_of_exponentials(x: Any, **how: Any) -> Any:
-    return jax.nn.logsumexp(x, **how) if x.size else jnp.log(jnp.sum(x, **how))
-
-
-_reduction("ReduceLogSumExp", _log_of_exponentials)
-_reduction("ReduceMax", _extreme(jnp.max, -math.inf))
-_reduction("ReduceMean", jnp.mean)
-_reduction("ReduceMin", _extreme(jnp.min, math.inf))
-_reduction("ReduceProd", jnp.prod)
-_reduction("ReduceSum", jnp.sum)

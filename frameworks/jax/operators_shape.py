@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -10,10 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from deep5.frameworks.jax.kernels.host import check_indices, is_known
 from deep5.frameworks.jax.table import attribute, axis, call, fixed, given, operator, rank, ranked
-from deep5.networks.constants import FLOATS, constant_value
-from deep5.networks.nodes import inside, outside
+from deep5.networks.constants import constant_value
 from deep5.networks.slicing import slice_of
 
 if TYPE_CHECKING:
@@ -237,62 +234,3 @@ def _pad(emitter: Emitter, node: ir.Node) -> None:
     x = emitter.last(node.inputs[0], len(places)) if last else emitter.plain(node.inputs[0])
     value = "0" if fill is None or not fill.size else emitter.bind(fill.reshape(()))
     emitter.assign(node.outputs[0], f"{emitter.bind(_padded)}({x}, {tuple(both)}, {mode!r}, {value})", last=last)
-
-
-def _gathered(x: Any, indices: Any, along: int) -> Any:
-    size, along = x.shape[along], along % x.ndim
-    if not jnp.issubdtype(x.dtype, jnp.inexact) and is_known(indices):
-        check_indices(indices, size)
-    indices = jnp.asarray(indices)
-    # Checked before JAX truncates indices to 32 bits, where 2**33 would be 0.
-    inside = (indices >= -size) & (indices < size)
-    rows = jnp.take(x, jnp.where(inside, jnp.where(indices < 0, indices + size, indices), 0), axis=along, mode="clip")
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return rows  # known indices, all in range
-    # An index out of range gives NaN times a row, so that the gradient is NaN as well: JAX's fill mode gives it zeros.
-    poison = jnp.where(inside, x.dtype.type(1), x.dtype.type(jnp.nan))
-    return rows * poison.reshape(*indices.shape, *(1,) * (x.ndim - along - 1))
-
-
-def _looked_at(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """Indices into integers, which have no NaN to mark out-of-range elements: they must be checked on the host."""
-    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
-    return () if kind in FLOATS or inside(node) else (node.inputs[1],)
-
-
-@operator("Gather", outside, _looked_at)
-def _gather(emitter: Emitter, node: ir.Node) -> None:
-    along, indices = axis(node, 0), fixed(node, 1)
-    if indices is not None and not indices.shape:
-        x, select = emitter.plain(node.inputs[0]), emitter.bind(lax.index_in_dim)
-        emitter.assign(node.outputs[0], f"{select}({x}, {indices.item()}, {along}, False)")
-    else:
-        call(emitter, node, _gathered, str(along))
-
-
-def _depth_to_space(x: Any, size: int, column_first: bool) -> Any:
-    """Rearranges channels into pixel blocks; a block's channels are adjacent if columns come first."""
-    n, channels, height, width = x.shape
-    inner = channels // size**2
-    shape = (n, inner, size, size, height, width) if column_first else (n, size, size, inner, height, width)
-    order = (0, 1, 4, 2, 5, 3) if column_first else (0, 3, 4, 1, 5, 2)
-    return x.reshape(shape).transpose(order).reshape(n, inner, height * size, width * size)
-
-
-def _space_to_depth(x: Any, size: int, column_first: bool) -> Any:
-    """The inverse of `_depth_to_space`."""
-    n, channels, height, width = x.shape
-    order = (0, 1, 3, 5, 2, 4) if column_first else (0, 3, 5, 1, 2, 4)
-    blocks = x.reshape(n, channels, height // size, size, width // size, size).transpose(order)
-    return blocks.reshape(n, channels * size**2, height // size, width // size)
-
-
-def _of_blocks(op_type: str, function: Callable[..., Any]) -> None:
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        call(emitter, node, function, f"{attribute(node, 'blocksize')}, {attribute(node, 'mode', 'DCR') == 'CRD'}")
-
-    operator(op_type)(emit)
-
-
-_of_blocks("DepthToSpace", _depth_to_space)
-_of_blocks("SpaceToDepth", _space_to_depth)

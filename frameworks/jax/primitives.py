@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from deep5.core.errors import ShapeError
+from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.kernels.host import host_array
-from deep5.frameworks.jax.operators_math import FEW_BITS, few_bits
+from deep5.frameworks.jax.operators_index import gathered, picked, placed
+from deep5.frameworks.jax.operators_math import FEW_BITS, absolute, few_bits
 from deep5.networks.window import Window
 
 __all__ = ["PRIMITIVES"]
@@ -35,11 +38,18 @@ class JaxPrimitives:
 
     erf, fmod, sigmoid, softplus = map(staticmethod, (lax.erf, jnp.fmod, jax.nn.sigmoid, jax.nn.softplus))
     cumulative_sum, cumulative_prod = map(staticmethod, (jnp.cumsum, jnp.cumprod))
+    abs = staticmethod(absolute)
+    softmax, log_softmax = map(staticmethod, (jax.nn.softmax, jax.nn.log_softmax))
     relu, elu, silu = map(staticmethod, (jax.nn.relu, jax.nn.elu, jax.nn.silu))
 
     def normal_distribution(self, x: Any) -> Any:
         # 1 + erf would cancel for negative numbers.
         return 0.5 * lax.erfc(x * -math.sqrt(0.5))
+
+    def logsumexp(self, x: Any, axis: Any, keepdims: bool) -> Any:
+        if not x.size:  # of which JAX's has no maximum
+            return jnp.log(jnp.sum(x, axis=axis, keepdims=keepdims))
+        return jax.nn.logsumexp(x, axis=axis, keepdims=keepdims)
 
     def table(self, function: Callable[..., Any], *numbers: Any, like: Any) -> Any:
         return _table(function, numbers)
@@ -94,20 +104,82 @@ class JaxPrimitives:
         return few_bits(x, dtype, saturate) if np.dtype(dtype).name in _FEW else x.astype(dtype)
 
     def integer_convolution(self, x: Any, weight: Any, window: Window, group: int) -> Any:
-        _, begins, ends = window.fit(x.shape[1:-1], weight.shape[2:])
-        axes = "XYZ"[: x.ndim - 2]
-        return lax.conv_general_dilated(
+        return layers.convolution(x, weight, None, window, group, False)
+
+    def transposed_convolution(
+        self, x: Any, weight: Any, bias: Any, window: Window, group: int, removed: Any, more: tuple[int, ...]
+    ) -> Any:
+        # A convolution of the image with zeros between its elements, and the kernel reversed.
+        (channels, made, *kernel), axes = weight.shape, "DHW"[3 - len(more) :]
+        turned = weight.reshape(group, channels // group, made, *kernel).swapaxes(1, 2)
+        turned = jnp.flip(turned.reshape(group * made, channels // group, *kernel), range(2, weight.ndim))
+        y = lax.conv_general_dilated(
             x,
-            weight,
-            window.strides,
-            tuple(zip(begins, ends, strict=True)),
+            turned,
+            (1,) * len(kernel),
+            [
+                (span - 1 - begin, span - 1 - end + own)
+                for span, (begin, end), own in zip(window.spans(tuple(kernel)), removed, more, strict=True)
+            ],
+            lhs_dilation=window.strides,
             rhs_dilation=window.dilations,
             dimension_numbers=(f"N{axes}C", f"OI{axes}", f"N{axes}C"),
             feature_group_count=group,
         )
+        return y if bias is None else layers.with_bias(y, bias)
 
-    def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:
-        return getattr(x.at[rows], "set" if how == "none" else how)(updates)
+    def pad(self, x: Any, pads: Sequence[tuple[int, int]], fill: Any) -> Any:
+        return lax.pad(jnp.asarray(x), jnp.asarray(fill, x.dtype), [(*pair, 0) for pair in pads])
+
+    def gathered(self, x: Any, indices: Any, axis: int, checked: bool) -> Any:
+        return gathered(x, indices, axis)
+
+    picked = staticmethod(picked)
+    placed = staticmethod(placed)
+
+    def found(self, x: Any) -> Any:
+        known = host_array(x)
+        return np.argwhere(known) if known.ndim else np.zeros((int(bool(known)), 0), np.int64)
+
+    def classes(self, x: Any, axis: int) -> Any:
+        _, numbers, counts = np.unique(host_array(x), return_inverse=True, return_counts=True, axis=axis)
+        return numbers.reshape(-1), counts
+
+    def top_k(self, x: Any, count: int, axis: int, largest: bool) -> Any:
+        x = jnp.moveaxis(jnp.asarray(x), axis, -1)
+        if count > x.shape[-1]:
+            raise ShapeError(f"k = {count}; allowed: up to {x.shape[-1]}, the size of the axis")
+        # Integers are reversed by complement: the minimum has no negative.
+        turned = jnp.invert if jnp.issubdtype(x.dtype, jnp.integer) else jnp.negative
+        values, places = lax.top_k(x if largest else turned(x), count)
+        values = values if largest else turned(values)
+        return jnp.moveaxis(values, -1, axis), jnp.moveaxis(places, -1, axis).astype("int64")
+
+    def lesser(self, size: Any, other: Any) -> Any:
+        return min(size, other)
+
+    def loop(self, condition: Callable[..., Any], body: Callable[..., Any], state: tuple[Any, ...]) -> Any:
+        return lax.while_loop(
+            lambda state: condition(*state), lambda state: body(*state), tuple(map(jnp.asarray, state))
+        )
+
+    def cross_entropy(self, x: Any, label: Any) -> Any:
+        return layers.likelihood(jax.nn.log_softmax(x, axis=-1), label)
+
+    def likelihood(self, x: Any, label: Any, checked: bool) -> Any:
+        return layers.likelihood(x, label)
+
+    def normal(self, stream: Any, shape: Any, kind: Any, place: Any, mean: float, scale: float) -> Any:
+        return (mean + scale * jax.random.normal(stream, shape, jnp.promote_types(kind, "float32"))).astype(kind)
+
+    def uniform(self, stream: Any, shape: Any, kind: Any, place: Any, low: float, high: float) -> Any:
+        return jax.random.uniform(stream, shape, jnp.promote_types(kind, "float32"), low, high).astype(kind)
+
+    def coins(self, stream: Any, x: Any) -> Any:
+        return jax.random.uniform(stream, x.shape, jnp.promote_types(x.dtype, "float32")) < x
+
+    def draws(self, stream: Any, logits: Any, count: int) -> Any:
+        return jax.random.categorical(stream, logits[:, None, :], axis=-1, shape=(logits.shape[0], count))
 
 
 PRIMITIVES = JaxPrimitives()

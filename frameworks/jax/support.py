@@ -24,10 +24,7 @@ _MOVING = {
     "Transpose", "Unsqueeze",
 }  # fmt: skip
 # Their source depends on the rank of their inputs.
-_RANKED = {
-    "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GlobalAveragePool",
-    "GlobalMaxPool", "LRN", "LpPool", "MaxPool", "MaxUnpool", "QLinearConv",
-}  # fmt: skip
+_RANKED = {"BatchNormalization", "Conv", "ConvInteger", "DeformConv", "MaxUnpool", "QLinearConv"}
 
 
 def supports(node: ir.Node) -> Support:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from deep5.core import python_source
-from deep5.networks.nodes import axis, fixed, is_whole, rank, ranked, spare
+from deep5.networks.nodes import axis, fixed, rank, ranked, spare
 from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = [
     "call",
     "fixed",
     "given",
-    "is_whole",
     "number",
     "operator",
     "pointwise",
@@ -86,7 +85,6 @@ def call(
     function: Callable[..., Any],
     *arguments: str,
     settings: tuple[int, ...] = (),
-    several: bool = False,
 ) -> None:
     """Emit output = function(inputs …, further arguments), all in ONNX's axis order.
 
@@ -96,25 +94,21 @@ def call(
         function: The function to call; it gets None for omitted inputs that precede others.
         arguments: Further arguments, as source.
         settings: Positions of inputs to pass as tuples of Python numbers.
-        several: Whether the function returns a tuple with one entry per output.
     """
     inputs = [
         emitter.setting(value) if position in settings else emitter.plain(value)
         for position, value in enumerate(node.inputs)
     ]
-    results(emitter, node, f"{emitter.bind(function)}({', '.join([*inputs, *arguments])})", several=several)
+    emitter.assign(node.outputs[0], f"{emitter.bind(function)}({', '.join([*inputs, *arguments])})")
 
 
-def results(emitter: Emitter, node: ir.Node, text: str, *, several: bool = True) -> None:
-    """Emit the lines that compute a node's outputs, from a tuple if `several`."""
-    if not several:
-        emitter.assign(node.outputs[0], text)
-        return
+def results(emitter: Emitter, node: ir.Node, text: str, last: Sequence[bool] = ()) -> None:
+    """Emit the lines that compute a node's outputs from a tuple; `last`: which have their channels last."""
     made = emitter.new()
     emitter.line(f"{made} = {text}")
     for index, value in enumerate(node.outputs):
         if value.name:
-            emitter.assign(value, f"{made}[{index}]")
+            emitter.assign(value, f"{made}[{index}]", last=bool(last) and last[index])
 
 
 def pointwise(

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from deep5.frameworks.onnxruntime.recurrent import needs_rewriting, rewrite
 from deep5.networks.constants import constant_value
 from deep5.networks.draft import Draft
+from deep5.networks.kept_sizes import copied_axis, copied_image
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["ARRANGEMENTS", "corners"]
+__all__ = ["ARRANGEMENTS", "copies", "corners"]
 
-# The inputs of a recurrent layer with a batch axis, and the permutations from batch first to batch second.
-_STATES = (0, 5, 6)
-_SWAPPED, _ALL = [1, 0, 2], [2, 0, 1, 3]
 # Tolerance as a fraction of a pixel: scales have about seven digits.
 _PART = 1e-4
-
-
-def _batch_first(node: ir.Node) -> bool:
-    return bool(attribute(node, "layout", 0) == 1)
-
-
-def _batch_second(draft: Draft, node: ir.Node) -> None:
-    inputs = [
-        draft.op("Transpose", draft.setting(value), perm=_SWAPPED)
-        if value is not None and position in _STATES
-        else value
-        for position, value in enumerate(node.inputs)
-    ]
-    made = draft.same(inputs, layout=0)
-    turned = [
-        None if value is None else draft.op("Transpose", value, perm=_ALL if position == 0 else _SWAPPED)
-        for position, value in enumerate(made)
-    ]
-    draft.replace(*turned)
 
 
 def _has_output_shape(node: ir.Node) -> bool:
@@ -116,6 +96,40 @@ def _computed_corners(node: ir.Node) -> bool:
     return corners(node) is False
 
 
+def copies(node: ir.Node) -> bool | None:
+    """Whether the kernel copies what a resize changes, because the sizes stay; None if it is not known."""
+    return (copied_axis if _by_axis(node) else copied_image)(node)
+
+
+def _by_axis(node: ir.Node) -> bool:
+    """Whether the kernel copies one axis whose size stays, and not only an image."""
+    part = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    return part or bool(attribute(node, "antialias", 0))
+
+
+def _may_copy(node: ir.Node) -> bool:
+    """Whether sizes that a scale above 1 keeps are seen only when the network runs."""
+    scales = constant_value(node.inputs[2]) if len(node.inputs) > 2 else None
+    return scales is not None and copies(node) is None
+
+
+def _refuse_copies(draft: Draft, node: ir.Node) -> None:
+    """Where the kernel would copy, the scales become 0, which it rejects."""
+    data, scales = node.inputs[0], draft.setting(node.inputs[2])
+    shape, axes = draft.op("Shape", data), attribute(node, "axes")
+    if axes is not None:
+        shape = draft.op("Gather", shape, draft.constant(axes, "int64"))
+    old, one = draft.cast(shape, ir.DataType.FLOAT), draft.constant(1, "float32")
+    stays = draft.op("Equal", draft.op("Floor", draft.op("Mul", old, scales)), old)
+    if _by_axis(node):  # of a scale of 1, no matter
+        stays = draft.op("And", stays, draft.op("Not", draft.op("Equal", scales, one)))
+    reduction = "ReduceMax" if _by_axis(node) else "ReduceMin"
+    numbers = draft.cast(stays, ir.DataType.FLOAT)
+    found = draft.op(reduction, numbers, draft.constant([0], "int64"), keepdims=0)
+    kept = draft.op("Where", draft.op("Equal", found, one), draft.constant(0, "float32"), scales)
+    draft.replace(*draft.same([data, *node.inputs[1:2], kept]))
+
+
 def _refuse_parts(draft: Draft, node: ir.Node) -> None:
     """The kernel assumes integer sizes: a scale that gives a fractional one becomes 0, which the kernel rejects."""
     data, scales = node.inputs[0], draft.setting(node.inputs[2])
@@ -128,16 +142,84 @@ def _refuse_parts(draft: Draft, node: ir.Node) -> None:
     draft.replace(*draft.same([data, None, draft.op("Where", whole, scales, draft.constant(0, "float32"))]))
 
 
-_RECURRENT = [(_batch_first, _batch_second)]
+def _one_dilated(node: ir.Node) -> bool:
+    dilations = attribute(node, "dilations", ())
+    return len(dilations) == 1 and dilations[0] > 1
+
+
+def _in_two_dimensions(draft: Draft, node: ir.Node) -> None:
+    """A line as an image of one row: of one dimension the kernel ignores dilations."""
+    one = draft.constant([1], "int64")
+    image, block = (draft.op("Concat", one, draft.setting(value), axis=0) for value in node.inputs[1:])
+    begin, end = attribute(node, "pads", (0, 0))
+    strides, dilations = (attribute(node, name, (1,)) for name in ("strides", "dilations"))
+    settings = {"strides": [1, *strides], "dilations": [1, *dilations], "pads": [0, begin, 0, end]}
+    (made,) = draft.same([node.inputs[0], image, block], **settings)
+    draft.replace(draft.op("Squeeze", made, draft.constant([2], "int64")))
+
+
+def _blocks_of_strings(node: ir.Node) -> bool:
+    """Whether more than one string may follow an index."""
+    x, axis = node.inputs[0], attribute(node, "axis", 0)
+    if x is None or x.dtype != ir.DataType.STRING:
+        return False
+    return x.shape is None or any(size != 1 for size in list(x.shape)[axis % len(x.shape) + 1 :])
+
+
+def _gather_each(draft: Draft, node: ir.Node) -> None:
+    """Gather the numbers of the strings, then the strings: the kernel copies only the first one of a block."""
+    x, indices = node.inputs
+    shape = draft.op("Shape", x)
+    zero, one, flat = (draft.constant(each, "int64") for each in (0, 1, [-1]))
+    numbers = draft.op("Reshape", draft.op("Range", zero, draft.op("Size", x), one), shape, allowzero=1)
+    chosen = draft.op("Gather", numbers, indices, axis=attribute(node, "axis", 0))
+    draft.replace(draft.op("Gather", draft.op("Reshape", x, flat), chosen, axis=0))
+
+
+def _single_or_double(node: ir.Node) -> bool:
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    return kind in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+def _center_first(draft: Draft, node: ir.Node) -> None:
+    """(x - mean) / (sqrt(mean (x - mean)^2) + 1e-9). The kernel subtracts the square of the mean from the mean of
+    squares, which gives NaN where rounding makes that negative.
+    """
+    x = node.inputs[0]
+    assert x is not None and x.dtype is not None  # noqa: S101, PT018 - types were inferred
+    axes = draft.constant(attribute(node, "axes", (0, 2, 3)), "int64")
+    centered = draft.op("Sub", x, draft.op("ReduceMean", x, axes, keepdims=1))
+    variance = draft.op("ReduceMean", draft.op("Mul", centered, centered), axes, keepdims=1)
+    deviation = draft.op("Add", draft.op("Sqrt", variance), draft.constant(1e-9, x.dtype))
+    draft.replace(draft.op("Div", centered, deviation))
+
+
+def _double(node: ir.Node) -> bool:
+    return node.outputs[0].dtype == ir.DataType.DOUBLE
+
+
+def _sixth_in_float64(draft: Draft, node: ir.Node) -> None:
+    """x max(0, min(1, x / 6 + 1 / 2)): the kernel has 1 / 6 in float32."""
+    x = node.inputs[0]
+    zero, half, one, six = (draft.constant(each, "float64") for each in (0, 0.5, 1, 6))
+    part = draft.op("Clip", draft.op("Add", draft.op("Div", x, six), half), zero, one)
+    draft.replace(draft.op("Mul", x, part))
+
+
+_RECURRENT = [(needs_rewriting, rewrite)]
 ARRANGEMENTS = {
+    "Col2Im": [(_one_dilated, _in_two_dimensions)],
     "ConvInteger": [(_zero_point_of_channels, _subtract_zero_points)],
     "DFT": [(_single, _transform_in_float64)],
     "GRU": _RECURRENT,
+    "Gather": [(_blocks_of_strings, _gather_each)],
+    "HardSwish": [(_double, _sixth_in_float64)],
     "LSTM": _RECURRENT,
     "MaxUnpool": [(_has_output_shape, _pad_behind)],
+    "MeanVarianceNormalization": [(_single_or_double, _center_first)],
     "RNN": _RECURRENT,
     "Range": [(_vectors, _scalars)],
-    "Resize": [(_computed_corners, _refuse_parts)],
+    "Resize": [(_computed_corners, _refuse_parts), (_may_copy, _refuse_copies)],
     "STFT": [(_single, _transform_in_float64)],
 }
 """Like `NUMBERS`."""

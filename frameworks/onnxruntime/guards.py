@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from deep5.frameworks.onnxruntime.arrangements import corners
+from deep5.frameworks.onnxruntime.arrangements import copies, corners
 from deep5.frameworks.onnxruntime.padding import unpadded
+from deep5.frameworks.onnxruntime.recurrent import miscomputed
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
 from deep5.frameworks.onnxruntime.substitutes import substitute
 from deep5.networks.draft import Change, changed
@@ -41,7 +42,7 @@ def wrong(node: ir.Node) -> str | None:
         return _attention(node)
     if node.op_type == "Resize":
         return _resize(node)
-    if (reason := unpadded(node)) is not None:
+    if (reason := unpadded(node) or miscomputed(node)) is not None:
         return reason
     kind = node.outputs[0].dtype or (node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None)
     rounded = node.op_type in _INEXACT or (node.op_type == "Mod" and bool(attribute(node, "fmod", 0)))
@@ -91,6 +92,13 @@ def _attention(node: ir.Node) -> str | None:
         return (
             "ONNX Runtime has no kernel for it in float64, and writes it in operators that give NaN; allowed: float32"
         )
+    queries, keys, past = ([*node.inputs, None, None, None, None][position] for position in (0, 1, 4))
+    if attribute(node, "is_causal", 0) and past is not None and not _as_long(queries, keys):
+        return (
+            "got is_causal=1 and cached keys, and ONNX Runtime counts the cached keys otherwise where the queries are "
+            "not as many as the new keys; allowed: as many, of fixed size; remedy: a mask instead of is_causal, or "
+            "framework 'pytorch', 'jax', 'tensorflow' or 'reference'"
+        )
     mask, keys, past = ([*node.inputs, None, None, None, None][position] for position in (3, 1, 4))
     if len(node.outputs) > 3 and node.outputs[3].name and attribute(node, "is_causal", 0):
         return "ONNX Runtime gives scores without the causal mask; allowed: no scores"
@@ -101,9 +109,24 @@ def _attention(node: ir.Node) -> str | None:
     return None
 
 
+def _as_long(queries: ir.Value | None, keys: ir.Value | None) -> bool:
+    """Whether two sequences are known to have the same length."""
+    if queries is None or keys is None or queries.shape is None or keys.shape is None:
+        return False
+    return bool(queries.shape[-2] == keys.shape[-2])
+
+
 def _resize(node: ir.Node) -> str | None:
-    """Why a resize would misplace its corners: the kernel uses the rounded size if the scale gives a fractional one."""
+    """Why a resize would misplace its corners, as the kernel uses the rounded size if the scale gives a fractional one,
+    or would be a copy.
+    """
     found = corners(node)
+    cropped = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    if (copied := copies(node)) or (copied is None and cropped):
+        return (
+            "got sizes that stay and coordinates that move, and ONNX Runtime copies the image; allowed: another size, "
+            "known before the network runs; remedy: framework 'pytorch', 'jax', 'tensorflow' or 'reference'"
+        )
     if not isinstance(found, tuple):
         return None
     extent, scale = found

@@ -10,7 +10,7 @@ from deep5.networks.onnx.attributes import attribute
 from deep5.networks.same_padding import is_same, kernel_of, same_pads, transposed_pads
 from deep5.networks.window import Window
 
-__all__ = ["PADDING", "unpadded"]
+__all__ = ["PADDING", "has_gaps", "unpadded"]
 
 
 def unpadded(node: ir.Node) -> str | None:
@@ -19,7 +19,7 @@ def unpadded(node: ir.Node) -> str | None:
         return None
     return (
         f"got auto_pad={attribute(node, 'auto_pad')!r} with a window of dilations {_dilations(node)} or below its "
-        "strides, which ONNX Runtime does not pad; allowed: fixed sizes that need less padding than the kernel has"
+        "strides, which ONNX Runtime pads otherwise; allowed: fixed sizes that need less padding than the kernel has"
     )
 
 
@@ -27,14 +27,24 @@ def _dilations(node: ir.Node) -> list[int]:
     return list(attribute(node, "dilations", (1,) * len(kernel_of(node) or ())))
 
 
-def _misread(node: ir.Node) -> bool:
-    """Whether a node has SAME padding of a window that is dilated or smaller than its stride."""
+def has_gaps(node: ir.Node) -> bool:
+    """Whether a node has SAME padding of a window that is smaller than its stride."""
     kernel = kernel_of(node)
     if not is_same(node) or kernel is None:
         return False
     window = Window.of(node, len(kernel))
-    small = any(span < stride for span, stride in zip(window.spans(kernel), window.strides, strict=True))
-    return small or any(dilation != 1 for dilation in window.dilations)
+    return any(span < stride for span, stride in zip(window.spans(kernel), window.strides, strict=True))
+
+
+def _misread(node: ir.Node) -> bool:
+    """Whether a node has SAME padding of a window that is dilated or smaller than its stride, or of an LpPool before
+    the image, where ONNX Runtime pads after it.
+    """
+    kernel = kernel_of(node)
+    if not is_same(node) or kernel is None:
+        return False
+    before = node.op_type == "LpPool" and attribute(node, "auto_pad") == "SAME_LOWER"
+    return before or has_gaps(node) or any(dilation != 1 for dilation in Window.of(node, len(kernel)).dilations)
 
 
 def _known(node: ir.Node) -> bool:

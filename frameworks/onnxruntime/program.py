@@ -17,6 +17,8 @@ from deep5.frameworks.onnxruntime.custom import failure, with_kernels
 from deep5.frameworks.onnxruntime.fusions import left_out
 from deep5.frameworks.onnxruntime.guards import guarded
 from deep5.frameworks.onnxruntime.numerics import EXACT, Numerics
+from deep5.frameworks.onnxruntime.padding import has_gaps
+from deep5.frameworks.onnxruntime.reductions import open_reduction
 from deep5.frameworks.onnxruntime.session import (
     Profile,
     copied,
@@ -82,6 +84,9 @@ class Program:
         self._values = {name: on_memory(values[name]) for name in (*network.parameter_specs, *network.buffer_specs)}
         # Keeps the kernels of compiled operators alive as long as the session that calls them.
         suited, self._kernels = with_kernels(guarded(widened(network)), device)
+        self._reduction = open_reduction(suited)
+        # onnx infers too small a result of these.
+        self._unsure = any(node.op_type == "ConvTranspose" and has_gaps(node) for node in network.nodes)
         self.profile = None if profiles is None else Profile(profiles / f"{next(_NUMBERS)}.onnx", suited)
         try:
             model = engine_model(suited, fixed=fixed, newest=newest_opset(suited.model.graph.all_nodes()))
@@ -226,6 +231,13 @@ class Program:
     def _prepare(self, inputs: Sequence[np.ndarray], shapes: _Shapes, into: Sequence[np.ndarray] | None) -> None:
         """Allocate memory for inputs of these shapes."""
         known, self._shapes = self._shapes, None  # in case this fails
+        if self._reduction is not None and any(0 in shape for shape in shapes):
+            raise NetworkError(
+                f"onnxruntime cannot run the network {self._name!r} on an input without elements, of shape "
+                f"{next(shape for shape in shapes if 0 in shape)}: of an empty set, the node {self._reduction} has the "
+                "wrong shape; allowed: inputs with elements; remedy: framework 'pytorch', 'jax', 'tensorflow' or "
+                "'reference', or fixed sizes"
+            )
         if shapes != known:
             count = len(inputs)
             self._bound, self._places, self._last = [None] * count, [None] * count, [None] * count
@@ -243,7 +255,7 @@ class Program:
         self._copies, self._large, self._unknown, large = [], [], [], []
         for number, (name, spec) in enumerate(self._outputs):
             # ONNX Runtime does not write outputs that no node computes to bound memory, either.
-            shape = None if name in self._passed else self._shape(spec, shapes)
+            shape = None if name in self._passed or self._unsure else self._shape(spec, shapes)
             if shape is None:
                 self._copies.append((number, None))
                 self._unknown.append(name)

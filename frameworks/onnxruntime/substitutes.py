@@ -9,12 +9,14 @@ import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.arrangements import ARRANGEMENTS
 from deep5.frameworks.onnxruntime.padding import PADDING
+from deep5.frameworks.onnxruntime.reductions import REDUCTIONS
 from deep5.frameworks.onnxruntime.whole_numbers import NUMBERS
 from deep5.networks.draft import Change, Draft
 
 __all__ = ["in_float32", "substitute"]
 
-_RULES = {**NUMBERS, **ARRANGEMENTS, **PADDING}
+_TABLES = (REDUCTIONS, NUMBERS, ARRANGEMENTS, PADDING)
+_RULES = {name: [rule for table in _TABLES for rule in table.get(name, ())] for name in set().union(*_TABLES)}
 _SHORT = ir.DataType.BFLOAT16
 
 

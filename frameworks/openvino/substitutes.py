@@ -7,6 +7,9 @@ from functools import partial
 
 import onnx_ir as ir
 
+from deep5.frameworks.openvino.attributes import starts_outside
+from deep5.networks.batch_first import is_batch_first, write_batch_second
+from deep5.networks.constants import constant_value
 from deep5.networks.draft import Change, Draft, changed
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import attribute
@@ -85,7 +88,7 @@ def _pad_before(draft: Draft, node: ir.Node) -> None:
 
 def _incomplete(node: ir.Node) -> bool:
     known = attribute(node, "ceil_mode", 0) and not is_same(node) and spatial_sizes(node) is not None
-    return bool(known and any(attribute(node, "pads", ())))
+    return bool(known and starts_outside(node))
 
 
 def _pad_to_the_end(draft: Draft, node: ir.Node) -> None:
@@ -98,7 +101,9 @@ def _pad_to_the_end(draft: Draft, node: ir.Node) -> None:
 
 def _reduces_nothing(node: ir.Node) -> bool:
     axes = node.inputs[1] if len(node.inputs) > 1 else None
-    return axes is None and bool(attribute(node, "noop_with_empty_axes", 0))
+    known = None if axes is None else constant_value(axes)
+    none = axes is None or (known is not None and known.size == 0)
+    return none and bool(attribute(node, "noop_with_empty_axes", 0))
 
 
 def _reduce_each(draft: Draft, node: ir.Node) -> None:
@@ -121,8 +126,21 @@ def _copy(draft: Draft, node: ir.Node) -> None:
     draft.replace(draft.op("Identity", node.inputs[0]))
 
 
+def _always(node: ir.Node) -> bool:
+    return True
+
+
+def _first_largest(draft: Draft, node: ir.Node) -> None:
+    """A 1 at the first of the largest elements; OpenVINO takes another of equal ones."""
+    x, axis = node.inputs[0], attribute(node, "axis", -1)
+    place = draft.op("ArgMax", x, axis=axis, keepdims=0)
+    end = {} if axis == -1 else {"end": axis + 1}
+    depth = draft.op("Squeeze", draft.op("Shape", x, start=axis, **end))
+    draft.replace(draft.op("OneHot", place, depth, draft.constant([0, 1], "float32"), axis=axis))
+
+
 def _stored_otherwise(node: ir.Node) -> bool:
-    cut = attribute(node, "ceil_mode", 0) and any(attribute(node, "pads", ()))
+    cut = attribute(node, "ceil_mode", 0) and starts_outside(node)
     return bool(attribute(node, "storage_order", 0) and not cut) and len(node.outputs) == 1
 
 
@@ -143,14 +161,19 @@ def _write_pads(draft: Draft, node: ir.Node) -> None:
 _Rules = list[tuple[Callable[[ir.Node], bool], Callable[[Draft, ir.Node], None]]]
 _NO_AXES: _Rules = [(_reduces_nothing, _reduce_each)]
 _ONE: _Rules = [(_alone, _copy)]
+_BATCH_FIRST: _Rules = [(is_batch_first, write_batch_second)]
 _RULES: dict[str, _Rules] = {
     "AveragePool": [(_same_of_known, _write_pads), (_counts_padding, _pad_before), (_incomplete, _pad_to_the_end)],
     "ConvTranspose": [(_padded_same, _transposed_pads)],
+    "GRU": _BATCH_FIRST,
+    "Hardmax": [(_always, _first_largest)],
+    "LSTM": _BATCH_FIRST,
     "Max": _ONE,
     "MaxPool": [(_same_of_known, _write_pads), (_incomplete, _pad_to_the_end), (_stored_otherwise, _store_by_rows)],
     "Mean": _ONE,
     "Min": _ONE,
     "Mod": [(_truncates, _keep_smaller)],
+    "RNN": _BATCH_FIRST,
     "ReduceL1": _NO_AXES,
     "ReduceL2": _NO_AXES,
     "ReduceLogSum": _NO_AXES,

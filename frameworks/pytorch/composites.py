@@ -11,7 +11,7 @@ import onnx_ir as ir
 from deep5.frameworks.pytorch.primitives import PRIMITIVES
 from deep5.frameworks.pytorch.table import EAGER, OPERATORS, OVERRIDES, call, enter, writer
 from deep5.networks.kernels.operators import COMPOSITES, check_overrides
-from deep5.networks.kernels.table import Composite
+from deep5.networks.kernels.table import Call, Composite
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emitter import Emitter
@@ -45,10 +45,24 @@ def _flat(value: Any) -> tuple[Any, ...] | None:
 
 def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], str | None]:
     """The function of the operator table that writes the call of a composite."""
-    if not entry.native:
-        return writer(on_torch(entry), entry.settings)
-    function = getattr(PRIMITIVES, entry.native)
-    return lambda emitter, node: call(emitter, node, function)
+    if entry.native:
+        function = getattr(PRIMITIVES, entry.native)
+        return lambda emitter, node: call(emitter, node, function)
+    write, direct = writer(on_torch(entry), entry.settings), entry.direct
+    if direct is None:
+        return write
+
+    def emit(emitter: Emitter, node: ir.Node) -> str | None:
+        known = node.inputs[0] is not None and node.inputs[0].shape is not None
+        return write(emitter, node) if not known or (found := direct(node)) is None else _written(emitter, node, found)
+
+    return emit
+
+
+def _written(emitter: Emitter, node: ir.Node, found: Call) -> str:
+    inputs = map(emitter.name, [*node.inputs, *[None] * found.inputs][: found.inputs])
+    function = emitter.function(getattr(PRIMITIVES, found.name))
+    return f"{function}({', '.join([*inputs, *map(emitter.literal, found.arguments)])})"
 
 
 def register() -> None:
@@ -57,5 +71,6 @@ def register() -> None:
     for name, entry in COMPOSITES.items():
         if name not in OVERRIDES:
             enter(name, emit_of(entry), entry.check, entry.settings)
-            if entry.reads is not None:
+            # Each call draws new values: torch would compile a single draw.
+            if entry.reads is not None or "stream" in entry.keywords:
                 EAGER.add(name)

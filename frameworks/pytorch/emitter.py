@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
 from deep5.networks.network import Network
+from deep5.networks.onnx.attributes import attribute
 from deep5.networks.onnx.element_types import element_type
 
 __all__ = ["Emitter", "RunsOperator"]
@@ -139,6 +141,14 @@ class Emitter(ABC):
         """The identifier of the device for new tensors."""
         self.bound["place"] = self._place
         return "place"
+
+    def stream(self, node: ir.Node) -> str:
+        """The identifier of a node's random generator; without a seed in the file, the seed derives from its name."""
+        seed = attribute(node, "seed", None)
+        bits = zlib.crc32(str(node.name).encode()) if seed is None else int(np.float32(seed).view(np.uint32))
+        name = f"r{len(self.bound)}"
+        self.bound[name] = torch.Generator(self._place).manual_seed(bits)
+        return name
 
     def custom(self, node: ir.Node) -> None:
         """Append the line that runs a registered operator; the node may have fewer outputs than the operator.

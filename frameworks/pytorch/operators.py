@@ -15,9 +15,7 @@ from deep5.frameworks.pytorch import (
     operators_layers,
     operators_math,
     operators_normalization,
-    operators_random,
     operators_recurrent,
-    operators_reduce,
     operators_shape,
     operators_windows,
 )
@@ -50,12 +48,12 @@ _NARROW_OPERATORS = {
 # Referenced, so that the imports are not removed: they fill the table.
 _FILLED_BY = (
     operators_attention, operators_control, operators_elementwise, operators_image, operators_index,
-    operators_layers, operators_math, operators_normalization, operators_random,
-    operators_recurrent, operators_reduce, operators_shape, operators_windows,
+    operators_layers, operators_math, operators_normalization,
+    operators_recurrent, operators_shape, operators_windows,
 )
 # fmt: on
 register()
-_FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceMean"}
+_FLOATING = {"AveragePool", "Conv", "Gemm"}
 
 
 def supports(node: ir.Node, *, compiled: bool = False) -> Support:

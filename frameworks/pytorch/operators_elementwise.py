@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
@@ -52,16 +51,6 @@ def _bit_shift(x: Any, bits: Any, *, direction: str, kind: Any) -> Any:
     else:
         shifted = logical_shift(wide, by)
     return shifted.view(kind) if kind == _UINT64 else shifted.to(kind)
-
-
-def _check_bits(node: ir.Node) -> str | None:
-    bits = [value.dtype.bitwidth for value in (node.inputs[0], node.outputs[0])]  # type: ignore[union-attr]
-    return None if bits[0] == bits[1] else f"numbers of {bits[0]} bits as those of {bits[1]}"
-
-
-@kernel("BitCast", _check_bits)
-def _bit_cast(x: Any, *, kind: Any) -> Any:
-    return x.clone() if x.dtype == kind else x.view(kind)
 
 
 _INTO_NARROW = {

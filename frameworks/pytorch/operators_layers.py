@@ -9,19 +9,25 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from deep5.frameworks.pytorch.operators_windows import average_pool, convolution, max_pool
+from deep5.frameworks.pytorch.composites import emit_of, on_torch
+from deep5.frameworks.pytorch.operators_windows import around, convolution
+from deep5.frameworks.pytorch.primitives import NO_LABEL
 from deep5.frameworks.pytorch.table import (
     attribute,
     axis,
     call,
     extents,
     is_whole,
+    kernel,
     number,
     operator,
     rank,
     spare,
     writer,
 )
+from deep5.networks.kernels.operators import COMPOSITES
+from deep5.networks.kernels.reducing import check_space
+from deep5.networks.kernels.windows import check_window
 from deep5.networks.window import Window
 
 if TYPE_CHECKING:
@@ -83,8 +89,7 @@ def _outside(window: Window) -> bool:
 
 
 def _around(window: Window) -> list[int]:
-    """The padding as `F.pad` requires it: pairs, beginning with the last axis."""
-    return [extent for pair in reversed([*zip(window.begins, window.ends, strict=True)]) for extent in pair]
+    return around([*zip(window.begins, window.ends, strict=True)])
 
 
 def _padded(emitter: Emitter, node: ir.Node, window: Window, fill: float) -> str:
@@ -93,17 +98,12 @@ def _padded(emitter: Emitter, node: ir.Node, window: Window, fill: float) -> str
     return f"{emitter.function(F.pad)}({x}, {_around(window)}, 'constant', {number(fill)})"
 
 
-def _check_spatial(node: ir.Node) -> str | None:
-    axes = rank(node) - 2
-    return None if axes in (1, 2, 3) else f"{axes} spatial axes; 1 to 3 are supported"
-
-
 _WRITE_CONVOLUTION = writer(convolution)
-_WRITE_AVERAGE_POOL = writer(average_pool)
-_WRITE_MAX_POOL = writer(max_pool)
+_WRITE_AVERAGE_POOL, _WRITE_MAX_POOL = (emit_of(COMPOSITES[name]) for name in ("AveragePool", "MaxPool"))
+_POOL = "one call of torch's kernel: FIGURE"
 
 
-@operator("Conv", _check_spatial, ranked=True)
+@operator("Conv", check_window, ranked=True)
 def _conv(emitter: Emitter, node: ir.Node) -> str | None:
     if (window := _window(node)) is None:
         return _WRITE_CONVOLUTION(emitter, node)
@@ -142,17 +142,13 @@ def _pool_window(node: ir.Node) -> Window | None:
     return None if window is None or (_outside(window) and window.ceil) else window
 
 
-def _check_pooled(node: ir.Node) -> str | None:
-    return None if rank(node) > 2 else "no spatial axes"
-
-
-def _average_inside(pool: Any, x: Any, around: list[int], kernel: Any, strides: Any) -> Any:
+def _average_inside(pool: Any, x: Any, pads: list[int], kernel: Any, strides: Any) -> Any:
     """The average without padded elements: the ratio of two averages over whole windows."""
-    inside = F.pad(x.new_ones((1, 1, *x.shape[2:])), around)
-    return pool(F.pad(x, around), kernel, strides) / pool(inside, kernel, strides)
+    inside = F.pad(x.new_ones((1, 1, *x.shape[2:])), pads)
+    return pool(F.pad(x, pads), kernel, strides) / pool(inside, kernel, strides)
 
 
-@operator("AveragePool", _check_pooled, ranked=True)
+@operator("AveragePool", check_space, ranked=True, override=_POOL)
 def _average_pool(emitter: Emitter, node: ir.Node) -> str | None:
     window = _pool_window(node)
     if window is None or any(step != 1 for step in window.dilations):
@@ -169,7 +165,7 @@ def _average_pool(emitter: Emitter, node: ir.Node) -> str | None:
     return f"{emitter.function(_average_inside)}({pool}, {x}, {_around(window)}, {moved})"
 
 
-@operator("MaxPool", _check_spatial, ranked=True)
+@operator("MaxPool", check_window, ranked=True, override=_POOL)
 def _max_pool(emitter: Emitter, node: ir.Node) -> str | None:
     window = _pool_window(node)
     if window is None or spare(node) or is_whole(node.inputs[0]):
@@ -181,18 +177,6 @@ def _max_pool(emitter: Emitter, node: ir.Node) -> str | None:
     pads = (0,) * axes if outside else window.begins
     how = f"{window.kernel}, {window.strides}, {pads}, {window.dilations}, {window.ceil}"
     return f"{pool}({x}, {how})"
-
-
-@operator("GlobalAveragePool", _check_pooled, ranked=True)
-def _global_average_pool(emitter: Emitter, node: ir.Node) -> str:
-    axes = tuple(range(2, rank(node)))
-    return f"{emitter.name(node.inputs[0])}.mean({axes}, keepdim=True)"
-
-
-@operator("GlobalMaxPool", _check_pooled, ranked=True)
-def _global_max_pool(emitter: Emitter, node: ir.Node) -> str:
-    axes = tuple(range(2, rank(node)))
-    return f"{emitter.name(node.inputs[0])}.amax({axes}, keepdim=True)"
 
 
 def _check_batch_norm(node: ir.Node) -> str | None:
@@ -247,46 +231,29 @@ def _layer_normalization(emitter: Emitter, node: ir.Node) -> str:
     return f"{emitter.function(F.layer_norm)}({x}, {shape}, {scale}, {bias}, {epsilon})"
 
 
-def _local_response_norm(x: torch.Tensor, size: int, alpha: float, beta: float, bias: float) -> torch.Tensor:
-    """x / (bias + alpha / size sum of x^2 over `size` channels around each) ^ beta."""
-    squares = F.pad((x * x).flatten(2).unsqueeze(1), (0, 0, (size - 1) // 2, size // 2))
-    mean = F.avg_pool2d(squares, (size, 1), 1).squeeze(1).reshape(x.shape)
-    return x * (mean * alpha + bias).pow(-beta)
+_LOSS = "one call of torch's kernel, with its reduction: FIGURE"
 
 
-def _check_local(node: ir.Node) -> str | None:
-    return None if rank(node) > 2 else "no spatial axes"
+@operator("SoftmaxCrossEntropyLoss", override=_LOSS)
+def _cross_entropy(emitter: Emitter, node: ir.Node) -> str | None:
+    loss = _loss(emitter, node, F.cross_entropy)
+    if spare(node) is None:
+        return loss
+    first, second = (emitter.name(value) if value.name else "_" for value in node.outputs)
+    emitter.line(f"{first}, {second} = {loss}, {emitter.function(F.log_softmax)}({emitter.name(node.inputs[0])}, 1)")
+    return None
 
 
-@operator("LRN", _check_local, ranked=True)
-def _lrn(emitter: Emitter, node: ir.Node) -> str:
-    size = attribute(node, "size")
-    alpha, beta, bias = (number(attribute(node, *each)) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
-    x = emitter.name(node.inputs[0])
-    # torch puts the larger half before a channel, ONNX after it: for an odd size they are equal.
-    function = F.local_response_norm if size % 2 else _local_response_norm
-    return f"{emitter.function(function)}({x}, {size}, {alpha}, {beta}, {bias})"
-
-
-@operator("SoftmaxCrossEntropyLoss", spare)
-def _cross_entropy(emitter: Emitter, node: ir.Node) -> str:
-    return _loss(emitter, node, F.cross_entropy)
-
-
-@operator("NegativeLogLikelihoodLoss")
+@operator("NegativeLogLikelihoodLoss", override=_LOSS)
 def _negative_log_likelihood(emitter: Emitter, node: ir.Node) -> str:
     return _loss(emitter, node, F.nll_loss)
-
-
-_NO_LABEL = -(2**62)
 
 
 def _loss(emitter: Emitter, node: ir.Node, function: Any) -> str:
     x, label, *weight = (emitter.name(value) for value in node.inputs)
     if node.inputs[1].dtype is not ir.DataType.INT64:  # type: ignore[union-attr]
         label = f"{label}.long()"
-    # By default torch ignores the label -100; ONNX ignores only an explicit label.
-    ignore = attribute(node, "ignore_index", _NO_LABEL)
+    ignore = attribute(node, "ignore_index", NO_LABEL)
     options = [f"weight={weight[0]}"] if weight else []
     options.append(f"ignore_index={ignore}")
     reduction = attribute(node, "reduction", "mean")
@@ -295,3 +262,16 @@ def _loss(emitter: Emitter, node: ir.Node, function: Any) -> str:
 
 
 _REDUCTIONS = {"mean": "'mean'", "none": "'none'", "sum": "'sum'"}
+
+
+_FOLD = "torch's fold: FIGURE"
+_col2im = on_torch(COMPOSITES["Col2Im"])
+
+
+@kernel("Col2Im", settings=(1, 2), override=_FOLD)
+def _folded(
+    x: Any, image: list[int], block: list[int], *, dilations: Any = None, pads: Any = None, strides: Any = None
+) -> Any:
+    if len(image) != 2 or (pads and pads[:2] != pads[2:]):
+        return _col2im(x, image, block, dilations=dilations, pads=pads, strides=strides)
+    return F.fold(x, image, block, dilations or 1, pads[:2] if pads else 0, strides or 1)

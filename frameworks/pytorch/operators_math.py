@@ -61,8 +61,6 @@ _unless_unsigned("Sign", torch.sign, _positive_sign)
 _as_it_is("Elu", F.elu, override=_ELU, alpha=1.0)
 _as_it_is("HardSwish", F.hardswish, override=_HARD_SWISH)
 _as_it_is("LeakyRelu", F.leaky_relu, override=_LEAKY, alpha=0.01)
-_as_it_is("LogSoftmax", F.log_softmax, axis=-1)
-_as_it_is("Softmax", F.softmax, axis=-1)
 
 
 @operator("MatMul")

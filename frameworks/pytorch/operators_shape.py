@@ -256,54 +256,6 @@ def _pad(emitter: Emitter, node: ir.Node) -> str | None:
     return f"{pad}({emitter.name(node.inputs[0])}, {flat}, 'constant', {number(value)})"
 
 
-_VECTORS = ("FLOAT", "DOUBLE")
-
-
-def _rows(table: Any, indices: Any) -> Any:
-    """Rows of a table of vectors: its gradient accumulates rows, several times faster than that of indexing."""
-    return F.embedding(torch.where(indices < 0, indices + table.shape[0], indices), table)
-
-
-def _gathered_at(x: Any, indices: Any, *, axis: int = 0) -> Any:
-    return _gathered(x, indices, axis % x.ndim)
-
-
-def _gathered(x: Any, indices: Any, along: int) -> Any:
-    extent = x.shape[along]
-    flat = torch.where(indices < 0, indices + extent, indices).reshape(-1)
-    if torch.compiler.is_compiling():  # compiled code would add the size to negative indices a second time
-        flat = torch.where(flat < 0, extent, flat)
-    return x.index_select(along, flat).reshape(x.shape[:along] + indices.shape + x.shape[along + 1 :])
-
-
-@operator("Gather", otherwise=_gathered_at)
-def _gather(emitter: Emitter, node: ir.Node) -> str:
-    along, indices = axis(node, 0), fixed(node, 1)
-    if indices is not None and not indices.shape:
-        return f"{emitter.name(node.inputs[0])}.select({along}, {indices.item()})"
-    if along == 0 and rank(node) == 2 and str(node.inputs[0].dtype) in _VECTORS:  # type: ignore[union-attr]
-        return call(emitter, node, _rows)
-    return call(emitter, node, _gathered, str(along))
-
-
-@kernel("DepthToSpace")
-def _depth_to_space(x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
-    n, channels, height, width = x.shape
-    inner = channels // blocksize**2
-    if mode == "DCR":
-        blocks = x.reshape(n, blocksize, blocksize, inner, height, width).permute(0, 3, 4, 1, 5, 2)
-        return blocks.reshape(n, inner, height * blocksize, width * blocksize)
-    return F.pixel_shuffle(x, blocksize)
-
-
-@kernel("SpaceToDepth")
-def _space_to_depth(x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
-    n, channels, height, width = x.shape
-    blocks = x.reshape(n, channels, height // blocksize, blocksize, width // blocksize, blocksize)
-    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    return blocks.permute(order).reshape(n, channels * blocksize**2, height // blocksize, width // blocksize)
-
-
 @kernel("CenterCropPad", settings=(1,))
 def _center_crop_pad(x: Any, shape: list[int], *, axes: Any = None) -> Any:
     pads = [0] * 2 * x.ndim

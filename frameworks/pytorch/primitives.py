@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat.torch
@@ -12,12 +13,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.operators_elementwise import converted
-from deep5.frameworks.pytorch.operators_windows import convolution
+from deep5.frameworks.pytorch.operators_index import gathered, scattered, top_k
+from deep5.frameworks.pytorch.operators_windows import around, convolution, transposed_convolution
 from deep5.networks.window import Window
 
-__all__ = ["PRIMITIVES"]
+__all__ = ["NO_LABEL", "PRIMITIVES"]
 
-_REDUCTIONS = {"max": "amax", "min": "amin"}
+NO_LABEL = -(2**62)
+"""By default torch ignores the label -100; ONNX ignores only an explicit label."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -54,9 +57,17 @@ class TorchPrimitives:
     less, less_equal, maximum, minimum = map(staticmethod, (torch.lt, torch.le, torch.maximum, torch.minimum))
     bitwise_and, bitwise_or, bitwise_xor = map(staticmethod, (torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor))
     bitwise_invert, fmod, where = map(staticmethod, (torch.bitwise_not, torch.fmod, torch.where))
+    max, mean, min, sum = map(staticmethod, (torch.amax, torch.mean, torch.amin, torch.sum))
+    logsumexp = staticmethod(torch.logsumexp)
     erf, relu, elu, sigmoid, silu = map(staticmethod, (torch.erf, torch.relu, F.elu, torch.sigmoid, F.silu))
 
+    softmax, log_softmax = map(staticmethod, (F.softmax, F.log_softmax))
     normal_distribution = staticmethod(torch.special.ndtr)
+
+    def prod(self, x: Any, *, axis: tuple[int, ...], keepdims: bool, dtype: Any) -> Any:
+        for at in sorted(axis, reverse=True):  # torch supports one axis per call
+            x = x.prod(at, keepdims, dtype=dtype)
+        return x
 
     def table(self, function: Callable[..., Any], *numbers: Any, like: Any) -> Any:
         return _table(function, numbers, getattr(like, "device", like))
@@ -117,16 +128,62 @@ class TorchPrimitives:
 
     def integer_convolution(self, x: Any, weight: Any, window: Window, group: int) -> Any:
         image, kernel = x.movedim(-1, 1).double(), weight.double()  # exact, unlike float32
-        pads = [*window.begins, *window.ends]
-        how: dict[str, Any] = {"auto_pad": window.auto_pad, "dilations": window.dilations, "group": group, "pads": pads}
-        return convolution(image, kernel, strides=window.strides, **how).round().to(torch.int32).movedim(1, -1)
+        y = convolution(image, kernel, window=window, group=group)
+        return y.round().to(torch.int32).movedim(1, -1)
 
-    def put(self, x: Any, rows: Any, updates: Any, how: str) -> Any:
-        if how == "none":
-            return x.index_put((rows,), updates)
-        if how == "add":
-            return x.index_add(0, rows, updates)
-        return x.index_reduce(0, rows, updates, _REDUCTIONS[how])
+    transposed_convolution = staticmethod(transposed_convolution)
+
+    def pad(self, x: Any, pads: Sequence[tuple[int, int]], fill: Any) -> Any:
+        return F.pad(x, around(pads), value=fill)
+
+    gathered, select = map(staticmethod, (gathered, torch.select))
+
+    def picked(self, x: Any, places: tuple[Any, ...]) -> Any:
+        return x[tuple(place.long() for place in places)]
+
+    def placed(self, x: Any, places: tuple[Any, ...], updates: Any, how: str) -> Any:
+        places, count = tuple(place.long() for place in places), len(places)
+        if how in ("none", "add"):
+            return x.index_put(places, updates, accumulate=how == "add")
+        numbers = torch.arange(math.prod(x.shape[:count]), device=x.device).reshape(x.shape[:count])[places]
+        rows, given = (value.reshape(-1, *x.shape[count:]) for value in (x, updates))
+        numbers = numbers.reshape(-1, *[1] * (rows.ndim - 1)).expand(given.shape)
+        return scattered(rows, 0, numbers, given, how).reshape(x.shape)
+
+    def found(self, x: Any) -> Any:
+        return x.nonzero()
+
+    def classes(self, x: Any, axis: int) -> Any:
+        return torch.unique(x, return_inverse=True, return_counts=True, dim=axis)[1:]
+
+    def top_k(self, x: Any, count: int, axis: int, largest: bool) -> Any:
+        return top_k(x, int(count), axis, largest)
+
+    def lesser(self, size: Any, other: Any) -> Any:
+        return min(size, other)
+
+    def loop(self, condition: Callable[..., Any], body: Callable[..., Any], state: tuple[Any, ...]) -> Any:
+        while bool(condition(*state)):
+            state = body(*state)
+        return state
+
+    def cross_entropy(self, x: Any, label: Any) -> Any:
+        return F.cross_entropy(x.movedim(-1, 1), label.long(), ignore_index=NO_LABEL, reduction="none")
+
+    def likelihood(self, x: Any, label: Any, checked: bool) -> Any:
+        return F.nll_loss(x.movedim(-1, 1), label.long(), ignore_index=NO_LABEL, reduction="none")
+
+    def normal(self, stream: Any, shape: Any, kind: Any, place: Any, mean: float, scale: float) -> Any:
+        return torch.empty(shape, dtype=kind, device=place).normal_(mean, scale, generator=stream)
+
+    def uniform(self, stream: Any, shape: Any, kind: Any, place: Any, low: float, high: float) -> Any:
+        return torch.empty(shape, dtype=kind, device=place).uniform_(low, high, generator=stream)
+
+    def coins(self, stream: Any, x: Any) -> Any:
+        return torch.bernoulli(x, generator=stream)
+
+    def draws(self, stream: Any, logits: Any, count: int) -> Any:
+        return torch.multinomial(torch.softmax(logits.float(), 1), count, replacement=True, generator=stream)
 
 
 PRIMITIVES = TorchPrimitives()

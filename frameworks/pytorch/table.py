@@ -11,6 +11,7 @@ import onnx_ir as ir
 from deep5.core.python_source import number
 from deep5.networks.nodes import axis, computed, fixed, is_whole, key, rank, spare
 from deep5.networks.onnx.attributes import attribute
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emitter import Emitter
@@ -114,9 +115,8 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function of tensors, which the source calls with the node's inputs.
 
-    Its keyword arguments are the node's attributes, by their names; its defaults are ONNX's. Others may be `kind`, the
-    element type of the first output, `place`, the device, and `outputs`, the number of outputs: a function with this
-    argument returns that many.
+    Its keyword arguments are the node's attributes, by their names; its defaults are ONNX's. Others may be those of
+    `Composite` that are no attributes.
 
     Args:
         op_type: ONNX's name.
@@ -157,6 +157,14 @@ def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit
                 text = emitter.place()
             elif name == "outputs":
                 text = str(len(node.outputs))
+            elif name == "channels":
+                text = "1"
+            elif name == "checked":
+                text = "True"
+            elif name == "window":
+                text = emitter.literal(Window.at(node))
+            elif name == "stream":
+                text = emitter.stream(node)
             else:
                 if default is inspect.Parameter.empty:
                     default = None  # noqa: PLW2901 - ONNX requires it

@@ -77,6 +77,11 @@ def _lp_normalization(site: Site) -> Call:
     return Call(partial(normalization.lp_normalization, axis=axis, order=order), (0,))
 
 
+def _mean_variance_normalization(site: Site) -> Call:
+    axes = tuple(int(axis) for axis in site.attribute("axes", (0, 2, 3)))
+    return Call(partial(normalization.mean_variance_normalization, axes=axes), (0,))
+
+
 def _lp_normalization_refusal(node: ir.Node) -> str | None:
     return None if attribute(node, "p", 2) in (1, 2) else f"got p={attribute(node, 'p')}; allowed: 1, 2"
 
@@ -89,6 +94,7 @@ OPERATORS: dict[str, Operator] = {
     "LRN": Operator(_lrn),
     "LayerNormalization": Operator(_layer_normalization),
     "LpNormalization": Operator(_lp_normalization, refusal=_lp_normalization_refusal),
+    "MeanVarianceNormalization": Operator(_mean_variance_normalization),
     "NegativeLogLikelihoodLoss": Operator(_negative_log_likelihood),
     "RMSNormalization": configured(normalization.rms_normalization, axis=-1, epsilon=1e-5),
     "SoftmaxCrossEntropyLoss": Operator(_softmax_cross_entropy),

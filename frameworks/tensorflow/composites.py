@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.frameworks.tensorflow.order import Order, channels_last
+from deep5.core.errors import Unsupported
+from deep5.frameworks.tensorflow.order import Order, channels_last, without
 from deep5.frameworks.tensorflow.primitives import native, on_tensors
 from deep5.frameworks.tensorflow.table import (
     OPERATORS,
     OVERRIDES,
     attribute,
+    axes_of,
+    computed,
     extents,
     fixed,
     number,
@@ -23,6 +26,9 @@ from deep5.frameworks.tensorflow.table import (
 )
 from deep5.networks.kernels.operators import COMPOSITES, check_overrides
 from deep5.networks.kernels.table import Composite
+from deep5.networks.kernels.windows import check_window
+from deep5.networks.nodes import poisonless, ranked
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
@@ -46,6 +52,11 @@ def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
     run, keywords = native(entry.native) if entry.native else on_tensors(entry.function), entry.keywords
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
+        checked = not emitter.xla and emitter.device.startswith("/CPU")
+        if entry.bounded and not checked and (reason := _unmarked(node)):
+            raise Unsupported(
+                f"tensorflow cannot run the node {node.name!r} ({node.op_type}) on {emitter.device}: {reason}"
+            )
         order = _order(emitter, node, entry)
         inputs = [_named(emitter, node, at, entry, order) for at in range(len(node.inputs))]
         for name, default in keywords.items():
@@ -55,25 +66,60 @@ def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
                 text = "None"
             elif name == "outputs":
                 text = str(len(node.outputs))
+            elif name == "channels":
+                text = "-1" if order else "1"
+            elif name == "checked":
+                text = str(checked)
+            elif name == "window":
+                text = emitter.bind(Window.at(node))
+            elif name == "stream":
+                text = repr(attribute(node, "seed", None))
             else:
                 value = attribute(node, name, None if default is inspect.Parameter.empty else default)
                 text = _literal(emitter, _places(value, order) if order and name == entry.layout else value)
             inputs.append(f"{name}={text}")
-        text = f"{emitter.function(run)}({', '.join(inputs)})"
+        function = emitter.product(node, run) if entry.product else emitter.function(run)
+        text = f"{function}({', '.join(inputs)})"
         if "outputs" in keywords:
-            emitter.assign_all(node, text)
+            emitter.assign_all(node, text, *(_result(node, entry, order, at) for at in range(len(node.outputs))))
         else:
-            emitter.assign(node, text, order)
+            emitter.assign(node, text, _result(node, entry, order, 0))
 
     return emit
+
+
+def _unmarked(node: ir.Node) -> str | None:
+    """Why a node cannot run whose indices out of bounds raise no error."""
+    if node.op_type == "Gather":  # which marks them by NaN
+        return poisonless(node)
+    return "an index outside its axis would give a number; remedy: device='cpu'"
+
+
+def _result(node: ir.Node, entry: Composite, order: Order | None, at: int) -> Order | None:
+    """The axis order of an output."""
+    if order is not None and entry.layout == "reduced" and not attribute(node, "keepdims", 1):
+        return without(order, _removed(node))
+    # A loss has no axis of channels.
+    same = entry.layout != "image" or len(extents(node.outputs[at])) == len(order or ())
+    return order if same else None
+
+
+def _removed(node: ir.Node) -> list[int]:
+    """The axes that a reduction removes."""
+    chosen = axes_of(node, 1)
+    return chosen or ([] if attribute(node, "noop_with_empty_axes", 0) else list(range(rank(node))))
 
 
 def _order(emitter: Emitter, node: ir.Node, entry: Composite) -> Order | None:
     """The axis order in which the node is computed; None: ONNX's."""
     if entry.layout == "elementwise":
         return emitter.common_order(node.inputs)
-    if entry.layout == "channels last":
+    if entry.layout == "image" and not ranked(node):
+        return None
+    if entry.layout in ("channels last", "image"):
         return channels_last(rank(node))
+    if entry.layout == "reduced" and (not ranked(node) or computed(node, 1) is not None):
+        return None
     return None if entry.layout == "onnx" else emitter.order(node.inputs[0])
 
 
@@ -85,6 +131,8 @@ def _named(emitter: Emitter, node: ir.Node, at: int, entry: Composite, order: Or
         if extents(value) == [0]:
             return "None"  # omitted, in files of earlier opsets
         known = fixed(node, at)
+        if known is not None and order is not None and entry.layout == "reduced":
+            return _literal(emitter, _places(known.reshape(-1).tolist(), order))
         if known is not None:
             return _literal(emitter, known.reshape(-1).tolist())
         return f"{emitter.function(_row)}({emitter.name(value)})" if at in entry.traced else emitter.setting(node, at)
@@ -106,10 +154,17 @@ def _places(axes: Any, order: Order) -> Any:
     return [order.index(axis % len(order)) for axis in axes]
 
 
+def _of_known_sizes(node: ir.Node) -> str | None:
+    known = all(isinstance(extent, int) for extent in extents(node.inputs[0])[2:])
+    return check_window(node) if known else "windows over a dimension of unknown size"
+
+
 def register() -> None:
     """Add the operators to the table; call it after the overrides are in the table."""
     check_overrides(OPERATORS, OVERRIDES)
     for name, entry in COMPOSITES.items():
         if name not in OVERRIDES:
             host = tuple(at for at in entry.settings if at not in entry.traced)
-            operator(name, entry.check, host=host, rankless=entry.layout == "elementwise")(emit_of(entry))
+            rankless = entry.layout in ("elementwise", "image", "reduced") and not entry.product
+            check = _of_known_sizes if name == "LpPool" else entry.check
+            operator(name, check, host=host, rankless=rankless)(emit_of(entry))

@@ -6,27 +6,21 @@ import onnx_ir as ir
 
 from deep5.core.framework import Support
 from deep5.frameworks.tensorflow import (
-    operators_bits,
     operators_control,
     operators_generate,
-    operators_index,
     operators_layers,
-    operators_loss,
     operators_math,
     operators_pad,
     operators_reduce,
     operators_sampling,
-    operators_search,
     operators_shape,
-    operators_transposed,
-    operators_unfold,
     operators_windows,
 )
 from deep5.frameworks.tensorflow.composites import register
 from deep5.frameworks.tensorflow.operators_custom import supports_custom
-from deep5.frameworks.tensorflow.operators_index import REFUSING
 from deep5.frameworks.tensorflow.table import CHECKS, OPERATORS, RANKLESS
 from deep5.networks.custom import is_custom
+from deep5.networks.kernels.operators import COMPOSITES
 from deep5.networks.nodes import computed, of_shapes, subgraphs, supported
 
 __all__ = ["OPERATORS", "of_data", "supports"]
@@ -40,13 +34,18 @@ _DTYPES = {
 }
 # Listed to keep the imports, which fill the table.
 _FILLED_BY = (
-    *(operators_bits, operators_control, operators_generate, operators_index, operators_layers, operators_loss),
-    *(operators_math, operators_pad, operators_reduce, operators_search, operators_shape),
-    *(operators_sampling, operators_transposed, operators_unfold),
+    operators_control,
+    operators_generate,
+    operators_layers,
+    operators_math,
+    operators_pad,
+    operators_reduce,
+    operators_sampling,
+    operators_shape,
     operators_windows,
 )
 register()
-_FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceLogSumExp", "ReduceMean"}
+_FLOATING = {"AveragePool", "Conv", "Gemm"}
 # Inputs that configure an operator; XLA must know their values.
 _SETTINGS = {
     "OneHot": (1,),
@@ -80,4 +79,5 @@ def of_data(node: ir.Node) -> str | None:
     for position in _SETTINGS.get(node.op_type, ()):
         if position < len(node.inputs) and not of_shapes(node.inputs[position]):
             return computed(node, position)
-    return "an index outside its axis would give a number" if node.op_type in REFUSING else None
+    bounded = node.op_type in COMPOSITES and COMPOSITES[node.op_type].bounded and node.op_type != "Gather"
+    return "an index outside its axis would give a number" if bounded else None

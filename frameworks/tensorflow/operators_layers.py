@@ -71,24 +71,6 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
         emitter.assign(node, f"{emitter.function(_batch_norm)}({inputs}, {epsilon})", order)
 
 
-def _local_response_norm(x: Any, size: int, alpha: float, beta: float, bias: float) -> Any:
-    """x / (bias + alpha / size sum of x^2 over `size` channels around each) ^ beta, channels last."""
-    if size % 2 and x.shape.rank == 4 and x.dtype == tf.float32:
-        return tf.nn.local_response_normalization(x, size // 2, bias, alpha / size, beta)
-    around = [[0, 0]] * (x.shape.rank - 1) + [[(size - 1) // 2, size // 2]]
-    squares, channels = tf.pad(x * x, around), tf.shape(x)[-1]
-    total = tf.add_n([squares[..., at : at + channels] for at in range(size)])
-    return x * tf.pow(total * alpha / size + bias, -beta)
-
-
-@operator("LRN", lambda node: None if rank(node) > 2 else "no spatial axes")
-def _lrn(emitter: Emitter, node: ir.Node) -> None:
-    order = channels_last(rank(node))
-    alpha, beta, bias = (number(attribute(node, *each)) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
-    how = f"{emitter.ordered(node.inputs[0], order)}, {attribute(node, 'size')}, {alpha}, {beta}, {bias}"
-    emitter.assign(node, f"{emitter.function(_local_response_norm)}({how})", order)
-
-
 def _layer_norm(x: Any, scale: Any, bias: Any, first: int, epsilon: float) -> Any:
     axes = list(range(first, x.shape.rank))
     mean = tf.reduce_mean(x, axes, keepdims=True)

@@ -12,7 +12,6 @@ import tensorflow as tf
 from deep5.frameworks.tensorflow.short import with_bias
 from deep5.frameworks.tensorflow.table import (
     attribute,
-    axis,
     elementwise,
     is_whole,
     number,
@@ -105,21 +104,6 @@ _as_it_is("LeakyRelu", tf.nn.leaky_relu, override=_LEAKY, alpha=0.01)
 @operator("Cast", rankless=True)
 def _cast(emitter: Emitter, node: ir.Node) -> None:
     elementwise(emitter, node, tf.cast, emitter.dtype(node.outputs[0]))
-
-
-def _along(op_type: str, function: Callable[..., Any]) -> None:
-    """A function along one axis that keeps the shape."""
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        order = emitter.order(node.inputs[0])
-        x, place = emitter.ordered(node.inputs[0], order), order.index(axis(node, -1))
-        emitter.assign(node, f"{emitter.function(function)}({x}, {place})", order)
-
-    operator(op_type)(emit)
-
-
-_along("LogSoftmax", tf.nn.log_softmax)
-_along("Softmax", tf.nn.softmax)
 
 
 @_in_32_bits

@@ -1,55 +1,18 @@
-"""Reductions, and operators along one axis: cumulative sums and products, argmax and argmin."""
+"""The cumulative product, with a gradient that does not divide."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.frameworks.tensorflow.order import without
-from deep5.frameworks.tensorflow.table import attribute, axes_of, computed, operator, rank
+from deep5.frameworks.tensorflow.table import attribute, operator
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
-
-
-def _largest(x: Any, axes: Sequence[int] | None, keep: bool) -> Any:
-    return (tf.reduce_any if x.dtype == tf.bool else tf.reduce_max)(x, axes, keep)
-
-
-def _smallest(x: Any, axes: Sequence[int] | None, keep: bool) -> Any:
-    return (tf.reduce_all if x.dtype == tf.bool else tf.reduce_min)(x, axes, keep)
-
-
-def _reduction(op_type: str, function: Callable[..., Any]) -> None:
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        noop, keep = bool(attribute(node, "noop_with_empty_axes", 0)), bool(attribute(node, "keepdims", 1))
-        value, name = node.inputs[0], emitter.function(function)
-        if value is None or value.shape is None or computed(node, 1) is not None:
-            axes = emitter.setting(node, 1)
-            nothing = "[]" if noop else "None"
-            emitter.assign(node, f"{name}({emitter.name(value)}, {axes} or {nothing}, {keep})")
-            return
-        order, chosen = emitter.order(value), axes_of(node, 1)
-        if not chosen:
-            chosen = [] if noop else list(range(rank(node)))
-        places = sorted(order.index(entry) for entry in chosen)
-        text = f"{name}({emitter.ordered(value, order)}, {places}, {keep})"
-        emitter.assign(node, text, order if keep else without(order, chosen))
-
-    operator(op_type, host=(1,), rankless=True)(emit)
-
-
-_reduction("ReduceLogSumExp", tf.reduce_logsumexp)
-_reduction("ReduceMax", _largest)
-_reduction("ReduceMean", tf.reduce_mean)
-_reduction("ReduceMin", _smallest)
-_reduction("ReduceProd", tf.reduce_prod)
-_reduction("ReduceSum", tf.reduce_sum)
 
 
 def _cumulative_product(x: Any, along: Any, exclusive: bool, reverse: bool) -> Any:

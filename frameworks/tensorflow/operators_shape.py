@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.core.errors import Unsupported
-from deep5.frameworks.tensorflow.order import channels_last, onnx_order
+from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.table import (
     attribute,
     axes_of,
@@ -24,7 +23,6 @@ from deep5.frameworks.tensorflow.table import (
     rank,
 )
 from deep5.networks.constants import constant_value
-from deep5.networks.nodes import inside, outside, poisonless
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
@@ -257,78 +255,3 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
         parts[order.index(along)] = f"slice({start}, {end}, {step})"
     x = emitter.ordered(node.inputs[0], order)
     emitter.assign(node, f"{x}[{', '.join(parts)}]" if parts else x, order)
-
-
-def _gathered(x: Any, indices: Any, along: int, checked: bool) -> Any:
-    """Elements along an axis; a negative index counts from the end.
-
-    Args:
-        x: The data.
-        indices: Integers of any shape.
-        along: The axis.
-        checked: Whether all indices are in range, or the kernel rejects those that are not. If False, the kernel would
-            read another element, so an index out of range gives NaN.
-    """
-    extent = x.shape[along] if x.shape[along] is not None else tf.cast(tf.shape(x)[along], indices.dtype)
-    places = tf.where(indices < 0, indices + extent, indices)
-    if checked:
-        return tf.gather(x, places, axis=along)
-    inside = (places >= 0) & (places < extent)
-    picked = tf.gather(x, tf.where(inside, places, tf.zeros_like(places)), axis=along)
-    inside = tf.reshape(inside, tf.concat([tf.shape(inside), tf.ones([x.shape.rank - 1 - along], tf.int32)], 0))
-    # Multiplied by NaN, so that the gradient of the data is NaN as well.
-    return picked * tf.where(inside, tf.ones((), x.dtype), tf.constant(math.nan, x.dtype))
-
-
-@operator("Gather", outside)
-def _gather(emitter: Emitter, node: ir.Node) -> None:
-    along, indices = axis(node, 0), fixed(node, 1)
-    x = emitter.name(node.inputs[0])
-    if indices is not None and not indices.shape:
-        emitter.assign(node, f"{x}[{', '.join([*['slice(None)'] * along, str(indices.item())])}]")
-        return
-    # Only TensorFlow's CPU kernel rejects indices out of range.
-    refuses = not emitter.xla and emitter.device.startswith("/CPU")
-    if not refuses and (reason := poisonless(node)) is not None:
-        raise Unsupported(f"tensorflow cannot run the node {node.name!r} (Gather) on {emitter.device}: {reason}")
-    checked = refuses or inside(node)
-    how = f"{along}, {checked}"
-    emitter.assign(node, f"{emitter.function(_gathered)}({x}, {emitter.name(node.inputs[1])}, {how})")
-
-
-def _depth_to_space(x: Any, size: int, column_first: bool) -> Any:
-    """Rearranges channels, which are last, into pixel blocks; a block's channels are adjacent if columns come first."""
-    if size == 1:  # which TensorFlow rejects
-        return tf.identity(x)
-    return tf.nn.depth_to_space(_turned(x, size**2) if column_first else x, size)
-
-
-def _space_to_depth(x: Any, size: int, column_first: bool) -> Any:
-    """The inverse of `_depth_to_space`."""
-    if size == 1:
-        return tf.identity(x)
-    blocks = tf.nn.space_to_depth(x, size)
-    return _turned(blocks, x.shape[-1]) if column_first else blocks
-
-
-def _turned(x: Any, last: int) -> Any:
-    """Transposes the channels of each block, a matrix with `last` columns, from row to column order."""
-    shape, rows = tf.shape(x), x.shape[-1] // last
-    by_row = tf.reshape(x, tf.concat([shape[:-1], [rows, last]], 0))
-    return tf.reshape(tf.linalg.matrix_transpose(by_row), shape)
-
-
-def _of_blocks(op_type: str, function: Callable[..., Any]) -> None:
-    def check(node: ir.Node) -> str | None:
-        return None if isinstance(extents(node.inputs[0])[1], int) else "a number of channels that is not known"
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        order = channels_last(4)
-        how = f"{attribute(node, 'blocksize')}, {attribute(node, 'mode', 'DCR') == 'CRD'}"
-        emitter.assign(node, f"{emitter.function(function)}({emitter.ordered(node.inputs[0], order)}, {how})", order)
-
-    operator(op_type, check)(emit)
-
-
-_of_blocks("DepthToSpace", _depth_to_space)
-_of_blocks("SpaceToDepth", _space_to_depth)

@@ -47,9 +47,9 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """A product of a short type, computed in float32 and rounded once; the same for its gradients."""
 
     @functools.wraps(function)
-    def product(*operands: Any) -> Any:
+    def product(*operands: Any, **options: Any) -> Any:
         wide = [tf.cast(value, tf.float32) if tf.is_tensor(value) else value for value in operands]
-        return tf.cast(function(*wide), operands[0].dtype)
+        return tf.cast(function(*wide, **options), operands[0].dtype)
 
     return product
 

@@ -22,6 +22,7 @@ __all__ = [
     "executor",
     "inference",
     "labelled_digits",
+    "small_gpt",
     "training_run",
     "training_step",
 ]
@@ -60,6 +61,11 @@ def batches(network: Network, batch_size: int, seed: int) -> list[dict[str, np.n
                 batch[name] = draw.standard_normal(shape).astype(spec.dtype)
         found.append(batch)
     return found
+
+
+def small_gpt(*, seed: int = 0) -> Network:
+    """The decoder `d5.networks.gpt` in four layers of width 128, over 64 tokens out of 256, without dropout."""
+    return d5.networks.gpt(vocabulary=256, length=64, width=128, heads=4, layers=4, dropout=0.0, seed=seed)
 
 
 def executor(framework: str, threads: int, network: Any, network_kwargs: Mapping[str, Any], seed: int) -> Any:

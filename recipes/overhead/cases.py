@@ -79,6 +79,7 @@ _NETWORKS = {
     "resnet18": ("ResNet-18 on 32 x 32, batch 8", "resnet18_small", 8, 2, 4, 30),
     "transformer": ("a transformer encoder, batch 8", "transformer", 8, 10, 20, 60),
     "mlp": ("a multilayer perceptron (784-500-10), batch 64", "mlp", 64, 50, 100, 60),
+    "gpt": ("a decoder (4 layers of width 128, 64 tokens), batch 8", "small_gpt", 8, 4, 8, 60),
 }
 """By case: a sentence, network and batch size; steps per call of training and of inference; and rounds."""
 
@@ -125,6 +126,8 @@ def _of_networks() -> Cases:
                 smoke={"steps": 4, "rounds": 6},
             )
             yield f"{engine}_training_{batch_size}", training
+    where = "on PyTorch, against hand-written PyTorch with `scaled_dot_product_attention`"
+    yield "pytorch_gpt_step", _step("gpt", "pytorch", "pytorch", where, "<= 1.01")
     where = "on ONNX Runtime, against hand-written PyTorch"
     for network, goal in (("mlp", "<= 1.0"), ("lenet_64", "<= 1.0"), ("resnet18", "<= 1.2")):
         yield f"onnxruntime_{network}_step", _step(network, "onnxruntime", "pytorch", where, goal)

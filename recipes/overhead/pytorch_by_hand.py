@@ -99,7 +99,56 @@ def _transformer() -> Any:
     return Encoder()
 
 
-_MODULES = {"mlp": _mlp, "lenet": _lenet, "resnet18_small": _resnet18, "transformer": _transformer}
+def _gpt() -> Any:
+    from torch import nn
+    from torch.nn import functional
+
+    class Block(nn.Module):  # type: ignore[misc]  # torch is not followed
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.qkv, self.out = nn.LayerNorm(128), nn.Linear(128, 384), nn.Linear(128, 128)
+            self.norm2, self.inner, self.outer = nn.LayerNorm(128), nn.Linear(128, 512), nn.Linear(512, 128)
+
+        def forward(self, x: Any) -> Any:
+            heads = (
+                part.view(*part.shape[:2], 4, 32).transpose(1, 2) for part in self.qkv(self.norm1(x)).split(128, 2)
+            )
+            y = functional.scaled_dot_product_attention(*heads, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+            return x + self.outer(functional.gelu(self.inner(self.norm2(x)), approximate="tanh"))
+
+    class Decoder(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(256, 128), nn.Embedding(64, 128)
+            self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(4))), nn.LayerNorm(128)
+            for table in (self.words, self.places):
+                nn.init.normal_(table.weight, std=0.02)
+
+        def forward(self, x: Any) -> Any:
+            x = self.norm(self.blocks(self.words(x) + self.places.weight))
+            return functional.linear(x, self.words.weight)
+
+    return Decoder()
+
+
+_MODULES = {
+    "mlp": _mlp,
+    "lenet": _lenet,
+    "resnet18_small": _resnet18,
+    "small_gpt": _gpt,
+    "transformer": _transformer,
+}
+
+
+def _criterion(network: Callable[..., d5.Network]) -> Callable[[Any, Any], Any]:
+    """The mean cross entropy; the classes of a decoder's tokens are the last axis."""
+    from torch.nn import functional
+
+    def of_tokens(logits: Any, labels: Any) -> Any:
+        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    return of_tokens if _MODULES[network.__name__] is _gpt else functional.cross_entropy
 
 
 def _prepared(
@@ -154,9 +203,9 @@ def training_step(
         variant: As in `rules.step`: two parameter groups, or gradients plus a multiple of their parameters.
     """
     import torch
-    from torch.nn import functional
 
     model, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
+    criterion = _criterion(network)
     if rule is None:
         update = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
     else:
@@ -169,7 +218,7 @@ def training_step(
             images, labels = feeds[index % len(feeds)]
             update.zero_grad()
             logits = model(images)
-            loss = functional.cross_entropy(logits, labels)
+            loss = criterion(logits, labels)
             loss.backward()
             for parameter in modified:
                 parameter.grad.add_(parameter.detach(), alpha=PENALTY)
@@ -190,17 +239,17 @@ def inference(
 ) -> Work:
     """Loss and logits in evaluation mode, under `torch.inference_mode`; a call returns the last."""
     import torch
-    from torch.nn import functional
 
     model, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
     model.eval()
+    criterion = _criterion(network)
 
     def work() -> tuple[Any, Any]:
         with torch.inference_mode():
             for index in range(steps):
                 images, labels = feeds[index % len(feeds)]
                 logits = model(images)
-                loss = functional.cross_entropy(logits, labels)
+                loss = criterion(logits, labels)
         return loss, logits
 
     return work

@@ -35,6 +35,8 @@ _WRITTEN_FOR: Mapping[str, Any] = {
     "pytorch": pytorch_by_hand,
     "tensorflow": tensorflow_by_hand,
 }
+_NETWORKS: Mapping[str, Any] = {"small_gpt": by_deep5.small_gpt}
+"""Networks of these recipes only; others have their registered name."""
 _SHAPES = {"small": optimizers.SMALL, "large": optimizers.LARGE}
 _OPERATORS: Mapping[str, tuple[Side, Side]] = {
     "python_numpy": (operators.python_by_deep5, operators.python_by_hand),
@@ -58,7 +60,7 @@ def _pair(candidate: Side, baseline: Side, ours: Sides, theirs: Sides | None = N
 
 
 def _step(*, engine: str, opponent: str, network: str, batch_size: int) -> Sides:
-    same = {"network": load("networks", network), "batch_size": batch_size}
+    same = {"network": _NETWORKS.get(network) or load("networks", network), "batch_size": batch_size}
     theirs = _WRITTEN_FOR[opponent].training_step
     return _pair(by_deep5.training_step, theirs, {"framework": engine, **same}, same)
 

@@ -6,16 +6,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 
-from registry import Benchmark
+from registry import MODULES, Benchmark
 from sides import Side
 
 TURNS = 5
 """Samples of each side per round; a benchmark that is measured once has one."""
+
+
+PEAKS = 3
+"""At most as many of a benchmark of memory, which varies less."""
 
 
 @dataclass(kw_only=True)
@@ -23,7 +28,7 @@ class Samples:
     """The measurements of one benchmark.
 
     Attributes:
-        base: Seconds per unit: a list per round, of its samples in order.
+        base: Seconds per unit, or bytes: a list per round, of its samples in order.
         head: The same of the other side.
         error: Why a side has none.
     """
@@ -34,14 +39,18 @@ class Samples:
 
 
 class Worker:
-    """A process of one side, for a group of benchmarks."""
+    """A process of one side, for a group of benchmarks; if it ends, the next sample starts another."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Side, modules: Sequence[str] = MODULES) -> None:
         self.label = side.label
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("worker.py"))],
-            env=side.environment(),
-            cwd=side.layout,
+        self._side, self._modules = side, modules
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("worker.py")), *self._modules],
+            env=self._side.environment(),
+            cwd=self._side.layout,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -54,29 +63,37 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._close()
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+
     def sample(self, name: str) -> float | str:
-        """Seconds per unit, or why there is no sample."""
+        """Seconds per unit, or bytes, or why there is no sample."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             process.stdin.write(f"{name}\n")
             process.stdin.flush()
+            line = process.stdout.readline()
         except BrokenPipeError:
-            return "its process ended"
-        line = process.stdout.readline()
+            line = ""
         if not line:
-            return "its process ended"
+            status = process.wait()
+            self._close()
+            self._process = self._started()
+            return f"its process ended with status {status}"
         answer = json.loads(line)
-        return float(answer["seconds"]) if "seconds" in answer else str(answer["error"])
+        return float(answer["sample"]) if "sample" in answer else str(answer["error"])
 
 
 def measure(
@@ -85,6 +102,7 @@ def measure(
     *,
     rounds: int,
     turns: int = TURNS,
+    modules: Sequence[str] = MODULES,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Samples]:
     """Samples of each benchmark, by its name.
@@ -97,19 +115,19 @@ def measure(
     for number in range(rounds):
         for group, members in groupby(ordered, key=lambda each: each.group):
             report(f"round {number + 1} of {rounds}: {group}")
-            _round(sides, list(members), found, number, turns)
+            workers = [Worker(side, modules) for side in sides]
+            _round(workers, list(members), found, number, turns)
     return found
 
 
-def _round(sides: Sequence[Side], members: list[Benchmark], found: dict[str, Samples], number: int, turns: int) -> None:
-    workers = [Worker(side) for side in sides]
+def _round(workers: list[Worker], members: list[Benchmark], found: dict[str, Samples], number: int, turns: int) -> None:
     try:
         for benchmark in members:
             samples = found[benchmark.name]
             if samples.error:
                 continue
-            taken: dict[str, list[float]] = {side.label: [] for side in sides}
-            for turn in range(1 if benchmark.once else turns):
+            taken: dict[str, list[float]] = {worker.label: [] for worker in workers}
+            for turn in range(1 if benchmark.once else min(turns, PEAKS) if benchmark.peak else turns):
                 order = workers if (number + turn) % 2 == 0 else workers[::-1]
                 for worker in order:
                     answer = worker.sample(benchmark.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,8 @@ class Benchmark:
         per_call: How many units one call of the callable does.
         quick: Whether it is part of the default run.
         once: Whether a process measures one call only, after the setup: for calls that take a second or more.
+        peak: Whether a sample is the largest number of bytes by which a call makes the process grow, not its time.
+        sample_s: The least length of a sample of time.
     """
 
     name: str
@@ -34,9 +36,12 @@ class Benchmark:
     per_call: int = 1
     quick: bool = True
     once: bool = False
+    peak: bool = False
+    sample_s: float = 0.02
 
 
-_REGISTERED: dict[str, Benchmark] = {}
+_REGISTERED: dict[str, tuple[str, Benchmark]] = {}
+"""By name: the module that registered a benchmark, and the benchmark."""
 
 
 def register(
@@ -47,25 +52,36 @@ def register(
     per_call: int = 1,
     quick: bool = True,
     once: bool = False,
+    peak: bool = False,
+    sample_s: float = 0.02,
 ) -> Callable[[Setup], Setup]:
     """Register the function below as the setup of a benchmark."""
 
     def keep(setup: Setup) -> Setup:
         if name in _REGISTERED:
             raise ValueError(f"two benchmarks are called {name!r}; remedy: rename one")
-        _REGISTERED[name] = Benchmark(
-            name=name, group=group, setup=setup, unit=unit, per_call=per_call, quick=quick, once=once
+        made = Benchmark(
+            name=name,
+            group=group,
+            setup=setup,
+            unit=unit,
+            per_call=per_call,
+            quick=quick,
+            once=once,
+            peak=peak,
+            sample_s=sample_s,
         )
+        _REGISTERED[name] = setup.__module__, made
         return setup
 
     return keep
 
 
-def benchmarks() -> dict[str, Benchmark]:
-    """Every benchmark by its name, in the order of the modules."""
-    for module in MODULES:
+def benchmarks(modules: Sequence[str] = MODULES) -> dict[str, Benchmark]:
+    """Every benchmark of some modules by its name, in the order of the modules."""
+    for module in modules:
         importlib.import_module(module)
-    return dict(_REGISTERED)
+    return {name: made for name, (module, made) in _REGISTERED.items() if module in modules}
 
 
 def selected(*, full: bool, only: str = "") -> list[Benchmark]:

@@ -1,11 +1,14 @@
 """A process of one side: it answers each line on standard input, a benchmark's name, with one line of JSON.
 
-An answer holds `seconds`, one sample per unit, or `error`. The first request for a benchmark sets it up, finds how many
-calls a sample needs, and warms up.
+An answer holds `sample`, in seconds per unit or bytes, or `error`. The first request for a benchmark sets it up, finds
+how many calls a sample needs, and warms up; a request for another one drops it. The arguments are the modules of the
+benchmarks.
 """
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import gc
 import json
 import os
@@ -14,13 +17,13 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 
-from registry import Benchmark, benchmarks
+from registry import MODULES, Benchmark, benchmarks
 
-SAMPLE_S = 0.02
-"""The least length of a sample."""
 _LARGEST = 1 << 20
+_LIMIT_S = 300
+"""The longest time of an answer; then the process ends."""
 
 
 @dataclass(kw_only=True)
@@ -32,8 +35,10 @@ class Prepared:
     calls: int
 
     def sample(self) -> float:
-        """Seconds per unit."""
+        """Seconds per unit, or bytes."""
         gc.collect()
+        if self.benchmark.peak:
+            return peak(self.call)
         return timed(self.call, self.calls) / (self.calls * self.benchmark.per_call)
 
 
@@ -45,13 +50,33 @@ def timed(call: Callable[[], object], calls: int) -> float:
     return perf_counter() - begin
 
 
+def peak(call: Callable[[], object]) -> float:
+    """The bytes by which a call makes the resident memory of this process grow at most, at least one page."""
+    # Threads of a framework free the results of the call before; what is free goes back to the system. Writing 5 sets
+    # the highest value to the current one.
+    sleep(0.01)
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _resident("VmRSS")
+    call()
+    return max(_resident("VmHWM") - before, 4096)
+
+
+def _resident(entry: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{entry}:"))
+
+
 def prepare(benchmark: Benchmark, folder: Path) -> Prepared:
     """Set a benchmark up; unless it is measured once, find the number of calls by doubling, which warms up too."""
     call = benchmark.setup(folder)
     calls = 1
     if not benchmark.once:
         call()
-        while timed(call, calls) < SAMPLE_S and calls < _LARGEST:
+        # The imports are done: collecting their objects before each sample would take longer than a sample.
+        gc.freeze()
+    if not (benchmark.once or benchmark.peak):
+        while timed(call, calls) < benchmark.sample_s and calls < _LARGEST:
             calls *= 2
     return Prepared(benchmark=benchmark, call=call, calls=calls)
 
@@ -61,14 +86,16 @@ def main() -> None:
     # Output of frameworks and commands must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    every, prepared = benchmarks(), dict[str, Prepared]()
+    every, prepared = benchmarks(sys.argv[1:] or MODULES), dict[str, Prepared]()
     with tempfile.TemporaryDirectory(prefix="deep5-benchmark-") as scratch:
         for line in sys.stdin:
             name = line.strip()
+            faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
             try:
                 if name not in prepared:
+                    prepared.clear()
                     prepared[name] = prepare(every[name], Path(tempfile.mkdtemp(dir=scratch)))
-                answer: dict[str, object] = {"seconds": prepared[name].sample()}
+                answer: dict[str, object] = {"sample": prepared[name].sample()}
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             answers.write(json.dumps(answer) + "\n")

@@ -135,7 +135,7 @@ CASES: dict[str, Case] = {
         np.arange(1, 5, dtype=np.float32).reshape(1, 1, 4),
         [],
         {"kernel_shape": [3], "strides": [2], "pads": [1, 1], "ceil_mode": 1, "count_include_pad": 1},
-        refused="got ceil_mode=1 and pads",
+        refused="got ceil_mode=1 with pads",
         declared=[1, 1, "l"],
     ),
     "a sum without elements": Case("Add", f32(1), [f32(0)], refused="its result has no elements"),

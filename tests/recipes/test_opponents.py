@@ -21,7 +21,8 @@ from deep5.recipes.overhead import by_deep5, jax_by_hand, onnxruntime_by_hand, p
 SEED, BATCH, STEPS = 3, 4, 4
 HAND: dict[str, Any] = {"pytorch": pytorch_by_hand, "tensorflow": tensorflow_by_hand, "jax": jax_by_hand}
 NETWORKS: dict[str, Callable[..., d5.Network]] = {
-    name: getattr(d5.networks, name) for name in ("mlp", "lenet", "resnet18_small", "transformer")
+    **{name: getattr(d5.networks, name) for name in ("mlp", "lenet", "resnet18_small", "transformer")},
+    "small_gpt": by_deep5.small_gpt,
 }
 # The parameters of torch's encoder layer, in its order, under the network's names.
 _TORCH_LAYER = (
@@ -142,6 +143,7 @@ OPPONENTS = [
     ("pytorch", "mlp"),
     *((framework, name) for framework in HAND for name in ("lenet", "transformer")),
     ("pytorch", "resnet18_small"),
+    ("pytorch", "small_gpt"),
     *(pytest.param(framework, "resnet18_small", marks=pytest.mark.slow) for framework in ("tensorflow", "jax")),
 ]
 

@@ -117,6 +117,7 @@ def test_overhead_recipes_cover_what_was_promised() -> None:
         wanted |= {f"overhead_{engine}_{network}_{job}" for network in networks for job in ("step", "inference")}
         trained = ("training_64", "training_1", "rule", "groups", "modifier")
         wanted |= {f"overhead_{engine}_{what}" for what in trained}
+    wanted |= {"overhead_pytorch_gpt_step"}
     wanted |= {f"overhead_sampling_{images}" for images in ("cifar10", "mnist", "mnist_1")} | {"overhead_checkpoint"}
     wanted |= {f"overhead_onnxruntime_{network}_step" for network in ("mlp", "lenet_64", "resnet18")}
     networks = ("lenet_1", "lenet_64", "resnet18", "transformer")

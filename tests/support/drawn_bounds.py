@@ -1,20 +1,35 @@
 """How far two right answers to a drawn case may be apart: bounds derived from the case in float64.
 
-With u, half the distance from 1 to the next number of the narrowest element type that takes part, two computations of
-the same function differ for two reasons:
+Let u be half the distance from 1 to the next number of the narrowest element type that takes part, and y a right
+answer. Two computations of the same function differ for these reasons, and for no others:
 
-- Each rounds what it computes on the way: a number of size 1 (exp(0), 1 + erf) or of the result's size, a few times.
-  `16 u (1 + |y|)` allows sixteen such roundings, whatever the operator.
-- Where large terms cancel, or many are added, rounding costs more, and how much depends on the numbers. A backward
-  stable computation gives the exact result of inputs that differ by a few u. So the case is computed in float64, of
-  its own inputs and of four in which each number is multiplied by 1 + 4 u or 1 - 4 u, drawn at random; eight times the
-  largest change of an element is allowed in addition. The float64 computation is the third implementation, or that of
-  ONNX's reference, or of deep5's where that one fails; only changes are taken from it, no values.
-- Operators that resample an image compute coordinates. One as large as the image, n, is rounded by n u, which changes
-  the result by at most that times the difference of two neighbors.
+- Operators that move, select, compare or round elements (EXACT) have one right answer: nothing is allowed.
+- Each computation rounds its result, and what it computes on the way: each rounding changes the result by u |y|. The
+  difference of two answers is at most 2 k u |y|, where k is the number of roundings: 1 for one operation of IEEE 754
+  (add, multiply, divide, a root), 2 where a factor is rounded first, 4 for an elementary function (two units in the
+  last place, as mathematical libraries promise), 8 for everything else. Nothing else is allowed for the first three.
+- Some formulas have a term of size 1, whose rounding does not shrink with the result: 1 + erf(x), exp(x) - 1, the
+  logarithm of a number near 1, an angle that is reduced by a multiple of pi, 1 - z of a gate z, a sigmoid by way of
+  tanh. These (UNIT) are allowed 2 k u (1 + |y|).
+- A mean is subtracted with the rounding of numbers as large as the inputs: MeanVarianceNormalization is allowed
+  2 k u max |x| / deviation in addition, which no change of the inputs shows where few elements are normalized.
+- Fourier transforms, and recurrent layers with functions that have no bound, carry the error of one element to the
+  others: they (SPREAD) are allowed 2 k u max |y| in addition.
+- Where terms cancel, or many are added, rounding costs more, and how much depends on the numbers. A backward stable
+  computation gives the exact result of inputs that differ by a few u. So the case is computed in float64, of its own
+  inputs and of eight in which each number is multiplied by 1 + 4 c u, where c is drawn from -1 to 1. Both answers may
+  move that far, and eight draws may miss the largest change by a factor of 2: four times the largest change of an
+  element is allowed. The float64 computation is the third implementation, or that of ONNX's reference, or of deep5's
+  where that one fails; only changes are taken from it, no values.
+- Operators that resample an image compute coordinates, in float32 at least, or in the element type of the coordinates
+  that are given. One as large as the image, n, is rounded by n u, four times, and moves the result by at most that
+  times the difference of two neighbors.
+- DequantizeLinear may be computed as a difference of two products, the zero point times the scale and the number times
+  the scale: it is allowed 4 u of the largest such product.
+- Below the smallest normal number, some processors round to 0.
 
-Operators that move, select, compare or round elements have one right answer: nothing is allowed. Integers of the
-quantizing operators may differ by as much as they change in float64, which is 0 unless a number lies on a tie.
+Integers of the quantizing operators may differ by as much as they change in float64, which is 0 unless a number lies on
+a tie.
 """
 
 from __future__ import annotations
@@ -59,6 +74,7 @@ EXACT = frozenset(
         "Constant",
         "ConstantOfShape",
         "DepthToSpace",
+        "Dropout",
         "Equal",
         "Expand",
         "EyeLike",
@@ -81,6 +97,7 @@ EXACT = frozenset(
         "MaxRoiPool",
         "MaxUnpool",
         "Min",
+        "Mod",
         "Neg",
         "NonZero",
         "Not",
@@ -129,28 +146,55 @@ EXACT = frozenset(
     ]
 )
 # Inputs that say how an operator works: a change of one is another function.
-SETTINGS = {"Resize": {1, 2}, "Upsample": {1}, "Range": {0, 1, 2}, "CumSum": {1}, "NonMaxSuppression": {3, 4}}
-_TRIES, _ROUNDINGS, _CHANGE, _FACTOR = 4, 16.0, 4.0, 8.0
+SETTINGS = {
+    "CumSum": {1},
+    "DeformConv": {2},
+    "GridSample": {1},
+    "NonMaxSuppression": {3, 4},
+    "Range": {0, 1, 2},
+    "Resize": {1, 2},
+    "RoiAlign": {1},
+    "Upsample": {1},
+}
+# One operation of IEEE 754; a multiplication by a rounded factor; one elementary function.
+STEPS = {
+    **dict.fromkeys(("Add", "DequantizeLinear", "Div", "Mul", "Reciprocal", "Sqrt", "Sub"), 1),
+    **dict.fromkeys(("LeakyRelu", "PRelu"), 2),
+    **dict.fromkeys(
+        ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Sigmoid"), 4
+    ),
+    **dict.fromkeys(("Sin", "Sinh", "Softplus", "Softsign", "Tan", "Tanh"), 4),
+}
+# Their formulas have a term of size 1.
+UNIT = frozenset({
+    *("Acos", "Acosh", "AffineGrid", "Asinh", "Atanh", "BlackmanWindow", "Celu", "Cos", "Elu", "GRU", "Gelu"),
+    *("HammingWindow", "HannWindow", "LSTM", "LogSoftmax", "MelWeightMatrix", "Mish", "RNN", "Selu", "Sigmoid", "Sin"),
+    *("Softplus", "Swish", "Tan"),
+})  # fmt: skip
+SPREAD = frozenset({"DFT", "GRU", "LSTM", "RNN", "STFT"})
+_TRIES, _CHANGE, _FACTOR = 8, 4.0, 4.0
+# They compute coordinates, which may be as large as an image, of the coordinates at this input.
+RESAMPLING = {"AffineGrid": None, "DeformConv": 2, "GridSample": 1, "Resize": None, "RoiAlign": 1, "Upsample": None}
+_TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
+_UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-# They compute coordinates, which may be as large as an image.
-RESAMPLING = frozenset({"AffineGrid", "DeformConv", "GridSample", "Resize", "RoiAlign", "Upsample"})
-
-
-def _reach(case: Case) -> float:
-    """The largest coordinate times the largest difference of neighbors; 0 where one neighbor is taken."""
+def _coordinates(case: Case) -> float:
+    """What the rounding of coordinates moves a result by; 0 where one neighbor is taken."""
     x = case.drawn.inputs[0]
     if case.attribute("mode", "nearest") == "nearest" and case.operator in ("Resize", "Upsample"):
         return 0.0
-    return 2.0 * max(x.shape[2:], default=1) * float(np.abs(x).max(initial=0))
+    given = RESAMPLING[case.operator]
+    kind = x.dtype.name if given is None else case.drawn.inputs[given].dtype.name
+    u = _UNITS[kind] if given is not None or kind == "float64" else _UNITS["float32"]
+    return _CHANGE * u * 2.0 * max(x.shape[2:], default=1) * float(np.abs(x.astype(np.float64)).max(initial=0))
 
 
-def _cancellation(case: Case) -> float:
-    """What the operator's function in ONNX, a mean of squares minus the square of a mean, loses: x^2 / variance."""
+def _centering(case: Case) -> np.ndarray:
+    """The largest |x| over the deviation, of what is normalized together."""
     x = case.drawn.inputs[0].astype(np.float64)
-    variance = x.var(tuple(case.attribute("axes", [0, 2, 3])))
-    least = float(np.min(variance, initial=np.inf, where=variance > 0))
-    return 1.0 + float(np.square(x).max(initial=0)) / least
+    axes = tuple(case.attribute("axes", [0, 2, 3]))
+    return np.asarray(np.abs(x).max(axes, keepdims=True, initial=0) / (x.std(axes, keepdims=True) + 1e-9))
 
 
 def _narrow(array: Any) -> bool:
@@ -160,10 +204,9 @@ def _narrow(array: Any) -> bool:
 def unit(case: Case, right: np.ndarray) -> float:
     """The largest u of the element types that take part."""
     kinds = {str(each.dtype) for each in leaves(list(case.drawn.inputs)) if each is not None} | {right.dtype.name}
-    units = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
     if "stash_type" in onnx.defs.get_schema(case.operator, case.opset, "").attributes:
         kinds.add("float32")  # in which these compute, whatever the type of the input
-    return max((units[kind] for kind in kinds if kind in units), default=2.0**-24)
+    return max((_UNITS[kind] for kind in kinds if kind in _UNITS), default=2.0**-24)
 
 
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -188,7 +231,7 @@ def _moved(value: Any, change: float, rng: np.random.Generator) -> Any:
     if not _narrow(value) and not (isinstance(value, np.ndarray) and value.dtype == np.float64):
         return value
     wide = value.astype(np.float64)
-    return wide if not change else wide * (1 + change * rng.choice([-1.0, 1.0], wide.shape))
+    return wide if not change else wide * (1 + change * rng.uniform(-1.0, 1.0, wide.shape))
 
 
 def _in_float64(case: Case, outputs: Sequence[Any], change: float, number: int) -> Sequence[Any] | None:
@@ -224,17 +267,17 @@ def _in_float64(case: Case, outputs: Sequence[Any], change: float, number: int) 
         return None
 
 
-def _changes(case: Case, outputs: Sequence[Any]) -> list[np.ndarray] | None:
-    """The largest change of each element of each output by changes of the inputs of a few u."""
+def _changes(case: Case, outputs: Sequence[Any], least: float) -> list[np.ndarray]:
+    """The largest change of each element of each output by changes of the inputs of a few u; empty if unknown."""
     rights = [np.asarray(each) for each in leaves(list(outputs)) if each is not None]
-    change = _CHANGE * max(unit(case, each) for each in rights)
+    change = _CHANGE * max(least, *(unit(case, each) for each in rights))
     start = _in_float64(case, outputs, 0.0, 0)
     if start is None:
-        return None
+        return []
     largest = [np.zeros(each.shape) for each in rights]
     starts = [np.asarray(each) for each in leaves(list(start)) if each is not None]
     # To the other side of a tie leads only one of the four ways in which two numbers change.
-    for number in range(1, (8 * _TRIES if case.operator in QUANTIZING else _TRIES) + 1):
+    for number in range(1, (4 * _TRIES if case.operator in QUANTIZING else _TRIES) + 1):
         found = _in_float64(case, outputs, change, number)
         arrays = [] if found is None else [np.asarray(each) for each in leaves(list(found)) if each is not None]
         for index, (first, second) in enumerate(zip(starts, arrays, strict=False)):
@@ -246,16 +289,23 @@ def _changes(case: Case, outputs: Sequence[Any]) -> list[np.ndarray] | None:
 
 
 def _plain(right: np.ndarray) -> np.ndarray:
+    """Numbers in which differences are exact enough; others as they are."""
     return right.astype(np.float64) if right.dtype.kind in "fV" else right
 
 
-def apart(case: Case, want: Sequence[Any], got: Sequence[Any]) -> str | None:
-    """What differs between two answers beyond rounding; None if nothing does."""
+def apart(case: Case, want: Sequence[Any], got: Sequence[Any], *, least: float = 0.0) -> str | None:
+    """What differs between two answers beyond rounding; None if nothing does.
+
+    Args:
+        case: The case.
+        want: A right answer.
+        got: Another one.
+        least: The u of what `got` was computed in, if it is larger than that of the element types.
+    """
     rights, arrays = list(leaves(list(want))), list(leaves(list(got)))
     if len(rights) != len(arrays):
         return f"{len(arrays)} arrays, expected {len(rights)}"
     changes: list[np.ndarray] | None = None
-    known = False
     place = -1
     for want_one, got_one in zip(rights, arrays, strict=True):
         if want_one is None or got_one is None:
@@ -271,36 +321,43 @@ def apart(case: Case, want: Sequence[Any], got: Sequence[Any]) -> str | None:
             return f"shape {array.shape}, expected {right.shape}"
         if case.drawn.random:
             continue
-        numbers = right.dtype.kind in "fV" or (right.dtype.kind in "iu" and case.operator in QUANTIZING)
-        if not numbers or case.operator in EXACT:
-            same = _plain(right) == _plain(array)
-            if right.dtype.kind in "fV":
-                same |= np.isnan(_plain(right)) & np.isnan(_plain(array))
-            if not np.all(same):
-                return _said(right, array, ~np.asarray(same))
-            continue
-        with np.errstate(all="ignore"):
-            x, y, u = right.astype(np.float64), array.astype(np.float64), unit(case, right)
-            allowed = _ROUNDINGS * u * (1 + np.abs(x)) if right.dtype.kind in "fV" else np.zeros(x.shape)
-            if case.operator in ("GRU", "LSTM", "RNN"):  # 1 - z, of a z that is rounded, times an unbounded function
-                allowed = allowed * (1 + np.abs(x).max(initial=0))
-            if case.operator == "MeanVarianceNormalization":
-                allowed = allowed * _cancellation(case)
-            if case.operator in RESAMPLING:
-                allowed = allowed + _CHANGE * u * _reach(case)
-            same = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= allowed)
-            if np.all(same):
-                continue
-            if not known:
-                changes, known = _changes(case, want), True
-            if changes is not None and place < len(changes) and changes[place].shape == x.shape:
-                allowed = allowed + _FACTOR * changes[place]
-                same |= np.abs(x - y) <= allowed
-            if right.dtype.kind in "iu" and changes is None:
-                same |= np.abs(x - y) <= 0
+        same = _equal(right, array)
+        rounded = right.dtype.kind in "fV" or case.operator in QUANTIZING
+        if rounded and (least or case.operator not in EXACT) and not np.all(same):
+            with np.errstate(all="ignore"):
+                distance = np.abs(right.astype(np.float64) - array.astype(np.float64))
+            allowed = _allowed(case, right, least)
+            if case.operator not in STEPS and not np.all(same | (distance <= allowed)):
+                changes = _changes(case, want, least) if changes is None else changes
+                if place < len(changes) and changes[place].shape == right.shape:
+                    allowed = allowed + (_FACTOR if right.dtype.kind in "fV" else 1.0) * changes[place]
+            same |= distance <= allowed
         if not np.all(same):
             return _said(right, array, ~np.asarray(same))
     return None
+
+
+def _equal(right: np.ndarray, array: np.ndarray) -> np.ndarray:
+    x, y = _plain(right), _plain(array)
+    same = np.asarray(x == y)
+    return same | (np.isnan(x) & np.isnan(y)) if right.dtype.kind in "fV" else same
+
+
+def _allowed(case: Case, right: np.ndarray, least: float) -> np.ndarray:
+    """The bound of each element, but for what cancels."""
+    if right.dtype.kind not in "fV":
+        return np.zeros(right.shape)
+    with np.errstate(all="ignore"):
+        y, u = np.abs(_plain(right)), max(unit(case, right), least)
+        allowed = 2 * STEPS.get(case.operator, 8) * u * (y + (case.operator in UNIT)) + _TINY[right.dtype.name]
+        if case.operator in SPREAD:
+            allowed = allowed + 16 * u * np.max(y, initial=0, where=np.isfinite(y))
+        if case.operator == "MeanVarianceNormalization":
+            allowed = allowed + 16 * u * _centering(case)
+        if case.operator == "DequantizeLinear" and case.array(2) is not None:
+            scale, zero = (np.abs(case.array(at).astype(np.float64)).max(initial=0) for at in (1, 2))
+            allowed = allowed + 4 * u * scale * zero
+        return np.asarray(allowed + _coordinates(case) if case.operator in RESAMPLING else allowed)
 
 
 # Operators that round numbers to integers: in float64 a number on a tie may fall on the other side.

@@ -1,8 +1,8 @@
 """Gradients of drawn cases in float64: deep5's rules against central differences, also at zero and at ties.
 
 The loss is the sum of the outputs times fixed random numbers, and each input moves along one of its elements. Where the
-slopes on both sides agree, the gradient is that slope. At a kink they differ: the gradient is between the two, and
-where CONVENTIONS names a number, it is that number. At a jump there is no slope, and nothing is compared.
+slopes on both sides agree, the gradient is that slope. At a kink they differ: the gradient is between the two;
+tests/support/kinks.py has the conventions, which are exact. At a jump there is no slope, and nothing is compared.
 """
 
 from __future__ import annotations
@@ -24,19 +24,11 @@ from drawn_bounds import SETTINGS, widened
 from drawn_runs import Outcome
 from opset_cases import declare
 
-__all__ = ["CONVENTIONS", "gradient_outcome"]
+__all__ = ["gradient_outcome"]
 
 STEP = 1e-6
 ELEMENTS = 12
 """So many elements of each input are moved."""
-
-CONVENTIONS = {
-    "Abs": "0 at 0",
-    "Relu": "0 at 0",
-    "ReduceL1": "0 at 0",
-    "ReduceL2": "0 at 0",
-    "Max": "elements that are equal share",
-}
 
 
 def _fed(case: Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
@@ -69,9 +61,14 @@ def gradient_outcome(case: Case) -> Outcome:
         name for name, value in fed.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size
     ]
     if case.drawn.training:  # tests/support/gradient_layers.py has its statistics
-        return Outcome(kind="unanswered", reason="a layer in training")
+        return Outcome(
+            kind="unanswered",
+            reason="a layer in training, whose statistics tests/support/gradient_layers.py differentiates",
+        )
     if case.drawn.random or not wrt:
-        return Outcome(kind="unanswered", reason="no input to differentiate by")
+        return Outcome(
+            kind="unanswered", reason="a random operator" if case.drawn.random else "no floating-point input"
+        )
     reference = d5.framework("reference")
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -80,7 +77,7 @@ def gradient_outcome(case: Case) -> Outcome:
             forward = reference.executor(network)
             start = forward.inference(fed, training=False)
         except Deep5Error as error:
-            return Outcome(kind="unanswered", reason=f"not in float64: {str(error)[:160]}")
+            return Outcome(kind="unanswered", reason=f"an operator that does not run in float64: {str(error)[:160]}")
         rng = np.random.default_rng(zlib.crc32(case.name.encode()))
         outputs = {
             name: np.asarray(value)
@@ -89,9 +86,9 @@ def gradient_outcome(case: Case) -> Outcome:
         }
         seeds = {name: rng.uniform(0.5, 1.5, value.shape).astype(value.dtype) for name, value in outputs.items()}
         if not outputs or any(value.dtype != np.float64 for value in outputs.values()):
-            return Outcome(kind="unanswered", reason="no output in float64")
+            return Outcome(kind="unanswered", reason="no floating-point output")
         if not all(np.isfinite(value).all() for value in outputs.values()):
-            return Outcome(kind="unanswered", reason="no finite output")
+            return Outcome(kind="unanswered", reason="an output that is not finite")
         declare(model, [start[value.name] for value in model.graph.output])
         try:
             found = _gradients(Network.from_onnx(model), wrt, fed, seeds)

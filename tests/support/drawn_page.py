@@ -1,4 +1,7 @@
-"""Write docs/validation.md from results of drawn.py: `python tests/support/drawn_page.py FOLDER docs/validation.md`."""
+"""Write docs/validation.md from results of drawn.py: `python tests/support/drawn_page.py FOLDER docs/validation.md`.
+
+The results are of one revision of the files that draw and compare; others are refused.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from drawn_gradients import CONVENTIONS
+from drawn import revision
 from drawn_rules import RULES
+from kinks import CONVENTIONS
 
 __all__ = ["main"]
 
@@ -25,10 +29,14 @@ of a case (operator, opset, number) determines it.
 Plain ONNX Runtime with optimizations off and ONNX's reference run the original file at its own opset. Where they do not
 agree, a third implementation decides: PyTorch, SciPy, NumPy, or the formula of the specification in float64. deep5
 imports the same file and runs it on each back-end. Results may differ by rounding, whose bound is derived from the case
-in float64 (`tests/support/drawn_bounds.py` states the reasoning).
+in float64 (`tests/support/drawn_bounds.py` states the reasoning). Errors planted into right answers must be found, in
+every operator (`tests/networks/onnx/test_drawn_planted.py`).
+
+`make validate` runs every operator and opset on every back-end and writes this page. It resumes where it was
+interrupted. Parts of it:
 
 ```sh
-python tests/support/drawn.py                                        # every operator and opset, 300 cases each
+python tests/support/drawn.py --all --out results/validation         # the cases of every back-end
 python tests/support/drawn.py --operator Resize --opset 19 --backends reference,pytorch
 python tests/support/drawn.py --case Resize-19-5 --backends reference   # one case, printed
 python tests/support/drawn_page.py results/validation docs/validation.md
@@ -39,12 +47,23 @@ python tests/support/drawn_page.py results/validation docs/validation.md
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """Results, those of the longest runs first."""
     found = [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    revisions = {line["revision"] for line in found}
+    if revisions != {revision()}:
+        raise SystemExit(f"results of {sorted(revisions)}, expected {revision()}; run drawn.py --all again")
     return sorted(found, key=lambda line: -int(line["cases"]))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     marks = ["---", *["---:"] * (len(head) - 1)]
     return [f"| {' | '.join(map(str, row))} |" for row in (head, marks, *rows)]
+
+
+def unanswered(found: Iterable[dict[str, Any]]) -> Counter[str]:
+    """Why gradients were not compared."""
+    reasons = Counter[str]()
+    for line in found:
+        reasons.update(line["unanswered"].get("gradients", {}))
+    return reasons
 
 
 KINDS = ("agreed", "refused", "wrong", "failed", "unanswered")
@@ -88,7 +107,14 @@ def main(source: str, goal: str) -> None:
             f"- **{rule.name}** ({names}; {rules[rule.name]} cases). Deviates: {deviates}. The specification "
             f'({rule.source}): "{rule.says}". Decides: {rule.third}.'
         ]
-    text += ["", "## Conventions of gradients", "", "At a kink a gradient lies between the slopes of both sides.", ""]
+    text += ["", "## Gradients", "", "No gradient is compared for these reasons:", ""]
+    text += table(("reason", "cases"), unanswered(found).most_common())
+    text += [
+        "",
+        "At a kink a gradient lies between the slopes of both sides. These conventions are exact, and the same on "
+        "every back-end (`tests/networks/gradients/test_kinks.py`):",
+        "",
+    ]
     text += [f"- {name}: {said}" for name, said in CONVENTIONS.items()]
     text += ["", "## By operator", "", "Cases that agree, of those that something answers:", ""]
 

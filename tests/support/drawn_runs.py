@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from deep5.core.errors import Deep5Error
 from deep5.networks import Network
 from drawn_answers import Case, evaluated, plainly
 from drawn_bounds import apart
-from drawn_rules import Rule, rule_of, rules_of
+from drawn_rules import Rule, explained, open_rule, rules_of
 from drawn_thirds import third
 from opset_cases import typed
 
@@ -48,19 +48,23 @@ def truth(case: Case) -> Truth:
     said = apart(case, given[PLAIN], given[EVALUATOR]) if len(given) == 2 else None
     if len(given) == 2 and said is None and not any(rule.always for rule in rules_of(case)):
         return Truth(outputs=given[PLAIN], who="both")
-    rule = rule_of(case, set())
-    if rule is not None:  # nothing is right there
-        return Truth(outputs=None, who="undefined", rule=rule)
+    undecided = open_rule(case)
+    if undecided is not None:  # nothing is right there
+        return Truth(outputs=None, who="undefined", rule=undecided)
     right = third(case)
     if right is None:
         who = PLAIN if PLAIN in given else EVALUATOR if given else "neither"
         return Truth(outputs=given.get(who), who=who, open=f"{EVALUATOR} has {said}" if said else "")
     right = _typed(case, right, next(iter(given.values()), None))
-    deviating = {who: text for who, outputs in given.items() if (text := apart(case, right, outputs)) is not None}
-    if not deviating:
+    found = {who: text for who, outputs in given.items() if (text := apart(case, right, outputs)) is not None}
+    if not found:
         return Truth(outputs=right, who="a third")
-    rule = rule_of(case, set(deviating))
-    listed = "; ".join(f"{who} has {text}" for who, text in deviating.items())
+
+    def within(who: str) -> Callable[[float], bool]:
+        return lambda least: apart(case, right, given[who], least=least) is None
+
+    rule = explained(case, {who: within(who) for who in found})
+    listed = "; ".join(f"{who} has {text}" for who, text in found.items())
     return Truth(outputs=right, who="a third", rule=rule, open="" if rule is not None else f"by a third, {listed}")
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from drawn_answers import Case
 
-__all__ = ["THIRDS", "third"]
+__all__ = ["THIRDS", "resized", "softmax", "third"]
 
 Outputs = Sequence[Any]
 
@@ -459,7 +460,30 @@ def recurrent(case: Case) -> Outputs:
 # Resize, from the formulas of its coordinates and filters.
 
 
-def resize(case: Case) -> Outputs:
+class Axis(NamedTuple):
+    """A dimension that is resized.
+
+    Attributes:
+        axis: Which one.
+        size: Its size.
+        goal: Its new size.
+        ratio: The scale.
+        by_scale: Whether the scale is given, and not the size.
+        places: The coordinate in the input of each new element.
+        cropped: Whether coordinates outside the input have the extrapolation value.
+    """
+
+    axis: int
+    size: int
+    goal: int
+    ratio: float
+    by_scale: bool
+    places: list[float]
+    cropped: bool
+
+
+def resized(case: Case) -> list[Axis]:
+    """The dimensions that a Resize or Upsample changes."""
     x, roi, scales, sizes = inputs(case, 4)
     if case.operator == "Upsample" or case.since < 11:
         scales = roi if roi is not None else np.array(case.attribute("scales"), np.float32)
@@ -468,15 +492,13 @@ def resize(case: Case) -> Outputs:
     scales = None if scales is None or not scales.size else scales
     axes = [axis % rank for axis in case.attribute("axes", range(rank))]
     policy = case.attribute("keep_aspect_ratio_policy", "stretch")
-    old = case.since < 11
-    rule = case.attribute("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
-    y = x
-    outside = np.zeros((1,) * rank, bool)
+    rule = case.attribute("coordinate_transformation_mode", "asymmetric" if case.since < 11 else "half_pixel")
     ratios = None
     if scales is None:
         ratios = [int(size) / x.shape[axis] for size, axis in zip(sizes, axes, strict=True)]
         if policy != "stretch":
             ratios = [(min if policy == "not_larger" else max)(ratios)] * len(axes)
+    found = []
     for index, axis in enumerate(axes):
         size = x.shape[axis]
         ratio = float(scales[index]) if ratios is None else ratios[index]
@@ -487,30 +509,37 @@ def resize(case: Case) -> Outputs:
             goal = math.floor(np.float32(size) * np.float32(ratio))
         else:
             goal = int(sizes[index]) if policy == "stretch" else math.floor(ratio * size + 0.5)
-        places, gone = [], []
-        for at in range(goal):
-            if rule == "half_pixel":
-                place = (at + 0.5) / ratio - 0.5
-            elif rule == "half_pixel_symmetric":
-                adjust = goal / (ratio * size)
-                center = size / 2
-                place = center * (1 - adjust) + (at + 0.5) / ratio - 0.5
-            elif rule == "pytorch_half_pixel":
-                place = (at + 0.5) / ratio - 0.5 if goal > 1 else 0.0
-            elif rule == "align_corners":
-                place = at * (size - 1) / (ratio * size - 1) if ratio * size != 1 else 0.0
-            elif rule == "tf_half_pixel_for_nn":
-                place = (at + 0.5) / ratio
-            elif rule == "tf_crop_and_resize":
-                step = (high - low) * (size - 1) / (goal - 1) if goal > 1 else 0.0
-                place = low * (size - 1) + at * step if goal > 1 else 0.5 * (low + high) * (size - 1)
-            else:
-                place = at / ratio
-            places.append(place)
-            gone.append(rule == "tf_crop_and_resize" and not -1e-9 <= place <= size - 1 + 1e-9)
-        weights = np.array([line(case, place, size, ratio, old) for place in places]).reshape(goal, size)
+        places = [_place(rule, at, size, goal, ratio, low, high) for at in range(goal)]
+        found.append(Axis(axis, size, goal, ratio, scales is not None, places, rule == "tf_crop_and_resize"))
+    return found
+
+
+def _place(rule: str, at: int, size: int, goal: int, ratio: float, low: float, high: float) -> float:
+    """The coordinate in the input of a new element."""
+    if rule == "half_pixel":
+        return (at + 0.5) / ratio - 0.5
+    if rule == "half_pixel_symmetric":
+        return size / 2 * (1 - goal / (ratio * size)) + (at + 0.5) / ratio - 0.5
+    if rule == "pytorch_half_pixel":
+        return (at + 0.5) / ratio - 0.5 if goal > 1 else 0.0
+    if rule == "align_corners":
+        return at * (size - 1) / (ratio * size - 1) if ratio * size != 1 else 0.0
+    if rule == "tf_half_pixel_for_nn":
+        return (at + 0.5) / ratio
+    if rule == "tf_crop_and_resize":
+        step = (high - low) * (size - 1) / (goal - 1) if goal > 1 else 0.0
+        return low * (size - 1) + at * step if goal > 1 else 0.5 * (low + high) * (size - 1)
+    return at / ratio
+
+
+def resize(case: Case) -> Outputs:
+    x = y = inputs(case, 1)[0]
+    outside = np.zeros((1,) * x.ndim, bool)
+    for axis, size, goal, ratio, _, places, cropped in resized(case):
+        weights = np.array([line(case, place, size, ratio, case.since < 11) for place in places]).reshape(goal, size)
         y = np.moveaxis(np.tensordot(weights, np.moveaxis(y, axis, 0), 1), 0, axis)
-        shape = [1] * rank
+        gone = [cropped and not -1e-9 <= place <= size - 1 + 1e-9 for place in places]
+        shape = [1] * x.ndim
         shape[axis] = goal
         outside = outside | np.array(gone, bool).reshape(shape)
     return [np.where(outside, float(np.float32(case.attribute("extrapolation_value", 0.0))), y)]
@@ -777,7 +806,8 @@ def third(case: Case) -> Outputs | None:
     """The outputs of a third implementation, in float64; None where there is none."""
     function = THIRDS.get(case.operator)
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return None if function is None else function(case)
     except (NotImplementedError, RuntimeError):  # PyTorch has no such function
         return None

@@ -109,14 +109,17 @@ def _between(b: Backward, x: ir.Value, low: ir.Value, high: ir.Value) -> ir.Valu
 
 
 def _hard_sigmoid(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max(0, min(1, alpha x + beta)): dx = alpha dy where 0 < y < 1, else 0.
+    """y = max(0, min(1, z)), z = alpha x + beta: dx = alpha dy where 0 <= z <= 1, else 0; as Clip, also at the bounds.
 
     References:
         ONNX, HardSigmoid-6.
     """
-    y = node.outputs[0]
-    zero, scaled = b.like(0.0, y), b.op("Mul", grads[0], b.like(attribute(node, "alpha", 0.2), y))
-    return [b.op("Where", _between(b, y, zero, b.like(1.0, y)), scaled, zero)]
+    (x,) = operands(node, 1)
+    alpha = b.like(attribute(node, "alpha", 0.2), x)
+    z = b.op("Add", b.op("Mul", x, alpha), b.like(attribute(node, "beta", 0.5), x))
+    zero = b.like(0.0, x)
+    outside = b.op("Or", b.op("Less", z, zero), b.op("Greater", z, b.like(1.0, x)))
+    return [b.op("Where", outside, zero, b.op("Mul", grads[0], alpha))]
 
 
 def _hard_swish(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:

@@ -6,32 +6,44 @@ from collections.abc import Collection, Mapping
 
 from deep5.core.errors import UsageError
 from deep5.networks.kernels import (
+    drawing,
     elementwise,
+    gathering,
+    images,
     indexing,
+    losses,
     normalizing,
     quantizing,
     reducing,
     resizing,
     sampling,
+    searching,
     signal,
     unfolding,
     updates,
+    windows,
 )
 from deep5.networks.kernels.table import Composite
 
 __all__ = ["COMPOSITES", "check_overrides"]
 
 COMPOSITES: dict[str, Composite] = {
+    **drawing.OPERATORS,
     **elementwise.OPERATORS,
+    **gathering.OPERATORS,
+    **images.OPERATORS,
     **indexing.OPERATORS,
+    **losses.OPERATORS,
     **normalizing.OPERATORS,
     **quantizing.OPERATORS,
     **reducing.OPERATORS,
     **resizing.OPERATORS,
     **sampling.OPERATORS,
+    **searching.OPERATORS,
     **signal.OPERATORS,
     **unfolding.OPERATORS,
     **updates.OPERATORS,
+    **windows.OPERATORS,
 }
 
 

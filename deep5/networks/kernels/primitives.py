@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from deep5.networks.window import Window
@@ -120,12 +120,86 @@ class Primitives(Protocol):
             Shape (N, outputs …, M).
         """
 
-    def put(self, x: Array, rows: Array, updates: Array, how: str) -> Array:
-        """x with updates at rows along its first axis; equal rows are combined.
+    def pad(self, x: Array, pads: Sequence[tuple[Any, Any]], fill: Any) -> Array:
+        """Adds elements before and after each axis, with a gradient for them; a negative number removes elements.
 
         Args:
-            x: Shape (rows, …).
-            rows: Nonnegative indices, shape (updates,).
-            updates: Shape (updates, …).
-            how: `"none"`: replaces; `"add"`, `"max"`, `"min"`: combines with what is there.
+            x: The array.
+            pads: A pair per axis.
+            fill: A number, or an array of one element.
         """
+
+    def transposed_convolution(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        window: Window,
+        group: int,
+        removed: Sequence[tuple[Any, Any]],
+        more: tuple[int, ...],
+    ) -> Array:
+        """The gradient of a convolution with respect to its image.
+
+        Args:
+            x: The image, with channels where the back-end takes them.
+            weight: Shape (C, M / group, kernel …).
+            bias: Shape (M,), or None.
+            window: Its strides and dilations.
+            group: The number of groups of channels.
+            removed: How many elements to remove before and after each axis, once `more` are added after it; a negative
+                number adds zeros.
+            more: The elements to add.
+        """
+
+    def gathered(self, x: Array, indices: Array, axis: int, checked: bool) -> Array:
+        """The slices at indices along an axis; one out of bounds gives an error if checked, or NaN."""
+
+    def picked(self, x: Array, places: tuple[Array, ...]) -> Array:
+        """x[places]: the elements, or slices, at integer coordinates along the first axes.
+
+        A negative coordinate counts from the end. One that is out of bounds is an error; on a device that does not
+        report it, the element is NaN, and no gradient passes by it unnoticed.
+        """
+
+    def placed(self, x: Array, places: tuple[Array, ...], updates: Array, how: str) -> Array:
+        """x with updates at `places`, as for `picked`, combined by ONNX's reduction `how`."""
+
+    def found(self, x: Array) -> Array:
+        """The indices of the elements that are not 0, int64, shape (count, rank)."""
+
+    def classes(self, x: Array, axis: int) -> tuple[Array, Array]:
+        """The number of each slice along an axis in the ascending order of the unique ones, and their counts."""
+
+    def top_k(self, x: Array, count: Any, axis: int, largest: bool) -> tuple[Array, Array]:
+        """The largest or smallest elements along an axis in order, and their indices; of equal ones the first."""
+
+    def lesser(self, size: Any, other: Any) -> Any:
+        """The smaller of two sizes."""
+
+    def loop(self, condition: Callable[..., Any], body: Callable[..., Any], state: tuple[Array, ...]) -> Any:
+        """The state after body(*state) has replaced it as long as condition(*state) is true."""
+
+    def softmax(self, x: Array, axis: int) -> Array:
+        """exp(x) divided by its sum along an axis."""
+
+    def log_softmax(self, x: Array, axis: int) -> Array:
+        """The logarithm of the softmax."""
+
+    def cross_entropy(self, x: Array, label: Array) -> Array:
+        """Minus the log of the softmax along the last axis at each label; an error or NaN for one out of bounds."""
+
+    def likelihood(self, x: Array, label: Array, checked: bool) -> Array:
+        """Minus the element of each label along the last axis; for one out of bounds an error if checked, or NaN."""
+
+    def normal(self, stream: Any, shape: Any, kind: Any, place: Any, mean: float, scale: float) -> Array:
+        """Random numbers of a normal distribution."""
+
+    def uniform(self, stream: Any, shape: Any, kind: Any, place: Any, low: float, high: float) -> Array:
+        """Random numbers of a uniform distribution."""
+
+    def coins(self, stream: Any, x: Array) -> Array:
+        """1, or true, with the probability x, otherwise 0."""
+
+    def draws(self, stream: Any, logits: Array, count: int) -> Array:
+        """Classes drawn with replacement from log-probabilities, up to a constant: (N, classes) to (N, count)."""

@@ -33,7 +33,8 @@ def _max_unpool(
         for at, (extent, stride, size) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
     ]
     planes = x.shape[0] * x.shape[1]
-    y = xp.put(xp.blank((planes * math.prod(space),), x), xp.reshape(places, (-1,)), xp.reshape(x, (-1,)), "none")
+    flat = xp.blank((planes * math.prod(space),), x)
+    y = xp.placed(flat, (xp.reshape(places, (-1,)),), xp.reshape(x, (-1,)), "none")
     y = xp.reshape(y, (*x.shape[:2], *space))
     if shape is None:
         return y

@@ -137,7 +137,9 @@ def _inferred_as_declared(
     complete_outputs(what, proto)
     try:
         check_by_onnx(proto)
-        model: ir.Model = ir.from_proto(upgraded(proto))
+        proto = upgraded(proto)
+        _drop_defaults(proto.graph)
+        model: ir.Model = ir.from_proto(proto)
     except Deep5Error as error:
         raise _NotConverted(f"{what}: {error}") from error
     except UnicodeDecodeError as error:  # in a string that no check before this reads
@@ -145,7 +147,7 @@ def _inferred_as_declared(
     except Exception as error:  # onnx raises its own private classes
         raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
     _put_weights(what, model, heavy, folder)
-    return model, infer_shapes(model, what)
+    return model, infer_shapes(model, what, proto)
 
 
 def _warn_of(what: str, dropped: list[str]) -> None:
@@ -186,6 +188,15 @@ def _take_weights(what: str, proto: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 def _small(tensor: onnx.TensorProto) -> bool:
     return bool(tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= SMALL_BYTES)
+
+
+def _drop_defaults(graph: onnx.GraphProto) -> None:
+    """Leave only one declaration of a value that is an input and an initial value: the latter."""
+    initial = {tensor.name for tensor in graph.initializer}
+    if initial and any(value.name in initial for value in graph.input):
+        kept = [value for value in graph.input if value.name not in initial]
+        del graph.input[:]
+        graph.input.extend(kept)
 
 
 def _put_weights(what: str, model: ir.Model, heavy: list[onnx.TensorProto], folder: Path | None) -> None:

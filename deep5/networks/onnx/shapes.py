@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 import onnx_ir as ir
 
@@ -17,8 +19,10 @@ __all__ = ["SMALL_BYTES", "infer_shapes"]
 # Larger initial values never define a shape: ONNX's own checks, inference and conversions do not see them.
 SMALL_BYTES = 1024
 
+_Type = tuple[ir.Shape | None, ir.TypeProtocol | None]
 
-def infer_shapes(model: ir.Model, what: str) -> bool:
+
+def infer_shapes(model: ir.Model, what: str, proto: onnx.ModelProto | None = None) -> bool:
     """Check a model, set the shape and dtype of every value, and set the operator versions of nested graphs.
 
     Weights are not drawn, read or copied: ONNX's own checks see each as an input of its shape.
@@ -26,6 +30,8 @@ def infer_shapes(model: ir.Model, what: str) -> bool:
     Args:
         model: The model; changed in place.
         what: Its name in messages.
+        proto: The same model, with its weights as inputs, if the caller has it: it need not be written again. It is
+            changed.
 
     Returns:
         Whether the values of integers were propagated, as far as ONNX does; not if the model then contradicts itself.
@@ -33,16 +39,15 @@ def infer_shapes(model: ir.Model, what: str) -> bool:
     Raises:
         NetworkError: The graph is not valid ONNX.
     """
-    propagated = _infer_once(model, what)
+    propagated = _infer_once(model, what, _without_weights(model) if proto is None else proto)
     required: set[ir.Value] = set()
     while found := required_ranks(model) - required:
         required |= found
-        propagated = _infer_once(model, what) and propagated
+        propagated = _infer_once(model, what, _without_weights(model)) and propagated
     return propagated
 
 
-def _infer_once(model: ir.Model, what: str) -> bool:
-    proto = _without_weights(model)
+def _infer_once(model: ir.Model, what: str, proto: onnx.ModelProto) -> bool:
     with standing_in(proto):
         try:
             proto, propagated = _inferred(proto)
@@ -51,23 +56,40 @@ def _infer_once(model: ir.Model, what: str) -> bool:
             raise
         except Exception as error:  # onnx raises its own private classes
             raise explained(proto, what, error) from error
-    inferred = ir.from_proto(proto).graph
-    known = ir.convenience.create_value_mapping(inferred)
-    for name, value in ir.convenience.create_value_mapping(model.graph).items():
-        same = known.get(name)
-        if same is not None and not value.is_initializer():
-            value.shape, value.type = same.shape, same.type
-    # Values in different branches may share a name; the mapping contains only the first.
-    for mine, theirs in zip(model.graph.all_nodes(), inferred.all_nodes(), strict=True):
-        own, found = list(mine.outputs), list(theirs.outputs)
-        for graph, other in zip(subgraphs(mine).values(), subgraphs(theirs).values(), strict=True):
-            graph.opset_imports.update(model.graph.opset_imports)  # a file stores it only for the whole model
-            own.extend(graph.inputs)
-            found.extend(other.inputs)
-        for value, same in zip(own, found, strict=True):
-            if value.type is None:
-                value.shape, value.type = same.shape, same.type
+    _take_types(model.graph, proto.graph, {})
     return propagated
+
+
+def _take_types(graph: ir.Graph, inferred: onnx.GraphProto, read: dict[bytes, _Type]) -> None:
+    """Give the values of a graph and its nested graphs their inferred types.
+
+    Args:
+        graph: The graph; changed in place.
+        inferred: The same graph with inferred types.
+        read: Types that were read, by their bytes: thousands of values have the same few.
+    """
+    known = {value.name: value.type for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    for value in graph.inputs:
+        _take_type(value, known, read)
+    for node, other in zip(graph, inferred.node, strict=True):
+        for value in node.outputs:
+            _take_type(value, known, read)
+        if bodies := subgraphs(node):
+            inside = {entry.name: entry.g for entry in other.attribute}
+            for name, body in bodies.items():
+                body.opset_imports.update(graph.opset_imports)  # a file stores it only for the whole model
+                _take_types(body, inside[name], read)
+
+
+def _take_type(value: ir.Value, known: Mapping[str, onnx.TypeProto], read: dict[bytes, _Type]) -> None:
+    if (proto := known.get(value.name or "")) is None:
+        return
+    content = proto.SerializeToString()
+    if content not in read:
+        # What onnx-ir reads is frozen, so that values may share it.
+        shape = ir.serde.deserialize_type_proto_for_shape(proto)
+        read[content] = shape, ir.serde.deserialize_type_proto_for_type(proto)
+    value.shape, value.type = read[content]
 
 
 def _inferred(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:

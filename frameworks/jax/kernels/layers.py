@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from deep5.networks.window import Window
 
 __all__ = [
-    "around",
-    "average_pool",
     "batch_normalization",
     "batch_normalization_in_training",
     "channel_sums",
     "channels_first",
     "channels_last",
     "convolution",
-    "cross_entropy",
     "gemm",
     "layer_normalization",
-    "max_pool",
-    "negative_log_likelihood",
-    "places",
+    "likelihood",
     "with_bias",
 ]
 
@@ -79,72 +72,6 @@ def with_bias(y: Array, bias: Array) -> Array:
     if jnp.finfo(y.dtype).bits >= 32:
         return y + bias
     return (y.astype(jnp.float32) + bias.astype(jnp.float32)).astype(y.dtype)
-
-
-def around(x: Array, window: Window, fill: Any) -> tuple[Array, tuple[int, ...]]:
-    """The input with padding added, or cropped to what windows reach; and the number of windows per axis."""
-    counts, begins, _ = window.fit(x.shape[1:-1], window.kernel)
-    pads = [(0, 0, 0)]
-    for extent, count, stride, span, begin in zip(
-        x.shape[1:-1], counts, window.strides, window.spans(window.kernel), begins, strict=True
-    ):
-        pads.append((begin, (count - 1) * stride + span - extent - begin, 0))
-    pads.append((0, 0, 0))
-    return x if not any(map(any, pads)) else lax.pad(x, jnp.asarray(fill, x.dtype), pads), counts
-
-
-def places(x: Array, window: Window, axis: int, count: int) -> list[Array]:
-    """The elements at each position within the window, along one axis."""
-    kernel, stride, step = window.kernel[axis - 1], window.strides[axis - 1], window.dilations[axis - 1]
-    if kernel == stride and step == 1:
-        # Windows that do not overlap are rows of a matrix.
-        x = x.reshape(*x.shape[:axis], count, kernel, *x.shape[axis + 1 :])
-        return [lax.index_in_dim(x, place, axis + 1, keepdims=False) for place in range(kernel)]
-    last = (count - 1) * stride + 1
-    return [lax.slice_in_dim(x, place * step, place * step + last, stride, axis) for place in range(kernel)]
-
-
-def _larger(x: Array, y: Array) -> Array:
-    """The maximum; of equal values the first, which also gets the gradient. A NaN on either side propagates."""
-    return jnp.where((x >= y) | jnp.isnan(x), x, y)
-
-
-def max_pool(x: Array, window: Window) -> Array:
-    """ONNX's MaxPool, one axis after another, rows last: among equal values the first gets the gradient.
-
-    XLA's own implementation (`reduce_window`) has a gradient ten to twenty times as slow on the CPU.
-    """
-    low = -math.inf if jnp.issubdtype(x.dtype, jnp.inexact) else int(jnp.iinfo(x.dtype).min)
-    x, counts = around(x, window, low)
-    for axis in reversed(range(1, x.ndim - 1)):
-        x = functools.reduce(_larger, places(x, window, axis, counts[axis - 1]))
-    return x
-
-
-def average_pool(x: Array, window: Window, counted: bool) -> Array:
-    """ONNX's AveragePool; padding counts as zeros if `counted`, else not at all."""
-    share = np.ones((1, 1))
-    for axis, extent in enumerate(x.shape[1:-1]):
-        share = share[..., None, :] * _shares(window, axis, x.shape[1:-1], extent, counted)
-    x, counts = around(x, window, 0)
-    if window.kernel == window.strides and set(window.dilations) == {1}:
-        parts = [extent for pair in zip(counts, window.kernel, strict=True) for extent in pair]
-        x = x.reshape(x.shape[0], *parts, x.shape[-1]).sum(tuple(range(2, 2 + len(parts), 2)))
-    else:
-        for axis in reversed(range(1, x.ndim - 1)):
-            x = functools.reduce(lax.add, places(x, window, axis, counts[axis - 1]))
-    uniform = share.flat[0] if (share == share.flat[0]).all() else share
-    return x * jnp.asarray(uniform, x.dtype)
-
-
-def _shares(window: Window, axis: int, extents: tuple[int, ...], extent: int, counted: bool) -> np.ndarray:
-    """One divided by the number of elements in each window along an axis; shape (windows, 1)."""
-    counts, begins, ends = (part[axis] for part in window.fit(extents, window.kernel))
-    places = np.arange(counts)[:, None] * window.strides[axis] - begins
-    under = places + np.arange(window.kernel[axis]) * window.dilations[axis]
-    low, high = (-begins, extent + ends) if counted else (0, extent)
-    shares: np.ndarray = 1.0 / np.sum((low <= under) & (under < high), axis=1)[:, None]
-    return shares
 
 
 def batch_normalization(x: Array, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float) -> Array:
@@ -214,15 +141,6 @@ def layer_normalization(x: Array, scale: Array, bias: Array | None, first: int, 
     return y if bias is None else y + bias
 
 
-def local_response_normalization(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
-    """ONNX's LRN, channels last: x / (bias + alpha / size sum of x^2 over `size` channels around each) ^ beta."""
-    around = [(0, 0)] * (x.ndim - 1) + [((size - 1) // 2, size // 2)]
-    window = (*(1,) * (x.ndim - 1), size)
-    # A number that JAX knows to be zero: only then does JAX recognize a sum, which it can differentiate.
-    total = lax.reduce_window(jnp.square(x), np.zeros((), x.dtype), lax.add, window, (1,) * x.ndim, around)
-    return x * jnp.power(total * (alpha / size) + bias, -beta)
-
-
 def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a: bool, turn_b: bool) -> Array:
     """ONNX's Gemm: alpha A B + beta C."""
     y = jnp.matmul(a.T if turn_a else a, b.T if turn_b else b)
@@ -230,24 +148,10 @@ def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a:
     return y if c is None else with_bias(y, c if beta == 1.0 else c * beta)
 
 
-def cross_entropy(
-    x: Array, label: Array, weight: Array | None, ignored: int | None, reduction: str
-) -> tuple[Array, Array]:
-    """ONNX's SoftmaxCrossEntropyLoss: the loss, and log softmax(x) along axis 1."""
-    log_prob = jax.nn.log_softmax(x, axis=1)
-    return negative_log_likelihood(log_prob, label, weight, ignored, reduction), log_prob
-
-
-def _hot(label: Array, x: Array) -> Array:
-    classes = x.shape[1]
-    found: Array = label[:, None] == jnp.arange(classes, dtype=label.dtype).reshape(classes, *(1,) * (x.ndim - 2))
-    return found
-
-
 @jax.custom_jvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
 def _of_label(x: Array, label: Array, wrong: Array) -> Array:
     """The element of each label's class; any element for a label that is `wrong`."""
-    found: Array = jnp.take_along_axis(x, label[:, None], axis=1, mode="clip")[:, 0]
+    found: Array = jnp.take_along_axis(x, label[..., None], axis=-1, mode="clip")[..., 0]
     return found
 
 
@@ -258,24 +162,11 @@ def _change_of_label(primals: tuple[Array, ...], changes: tuple[Array, ...]) -> 
     A wrong label selects every class: its gradient times NaN is NaN, where selecting one class would leave zeros.
     """
     x, label, wrong = primals
-    return _of_label(*primals), jnp.sum(jnp.where(_hot(label, x) | wrong[:, None], changes[0], 0), axis=1)
+    hot = (label[..., None] == jnp.arange(x.shape[-1], dtype=label.dtype)) | wrong[..., None]
+    return _of_label(*primals), jnp.sum(jnp.where(hot, changes[0], 0), axis=-1)
 
 
-def negative_log_likelihood(x: Array, label: Array, weight: Array | None, ignored: int | None, reduction: str) -> Array:
-    """ONNX's NegativeLogLikelihoodLoss. Loss and gradient of an invalid label are NaN."""
-    classes = x.shape[1]
-    out = jnp.zeros(label.shape, bool) if ignored is None else label == ignored
-    wrong = ~out & ((label < 0) | (label >= classes))
-    share = jnp.ones(label.shape, x.dtype)
-    if weight is not None:
-        table = weight.astype(x.dtype).reshape(classes, *(1,) * (x.ndim - 2))
-        share = jnp.sum(jnp.where(_hot(label, x), table, 0), axis=1)
-    share = jnp.where(out, 0, share)
-    poison = jnp.where(wrong, x.dtype.type(jnp.nan), x.dtype.type(1))
-    loss = jnp.where(out, 0, share * -(_of_label(x, label, wrong) * poison))
-    if reduction == "none":
-        return loss
-    if reduction == "sum":
-        return jnp.sum(loss)
-    plain = weight is None and ignored is None
-    return jnp.sum(loss) / (label.size if plain else jnp.sum(share))
+def likelihood(x: Array, label: Array) -> Array:
+    """Minus the element of each label along the last axis. The loss and gradient of an invalid label are NaN."""
+    wrong = (label < 0) | (label >= x.shape[-1])
+    return -(_of_label(x, label, wrong) * jnp.where(wrong, x.dtype.type(jnp.nan), x.dtype.type(1)))

@@ -14,6 +14,7 @@ __all__ = [
     "layer_normalization",
     "local_response_normalization",
     "lp_normalization",
+    "mean_variance_normalization",
     "rms_normalization",
 ]
 
@@ -176,4 +177,15 @@ def lp_normalization(x: Array, *, axis: int, order: int) -> Array:
     else:
         norm = np.sqrt(np.square(x).sum(axis=axis, keepdims=True, dtype=x.dtype))
     y: Array = x / np.where(norm == 0, 1, norm).astype(x.dtype)
+    return y
+
+
+def mean_variance_normalization(x: Array, *, axes: tuple[int, ...]) -> Array:
+    """ONNX MeanVarianceNormalization: (x - mean) / (deviation + 1e-9), along some axes.
+
+    ONNX's function body has the mean of squares minus the square of the mean, which rounding may make negative.
+    """
+    centered = x - x.mean(axis=axes, keepdims=True, dtype=x.dtype)
+    deviation = np.sqrt(np.square(centered).mean(axis=axes, keepdims=True, dtype=x.dtype))
+    y: Array = centered / (deviation + x.dtype.type(1e-9))
     return y

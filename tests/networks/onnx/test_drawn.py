@@ -18,7 +18,7 @@ from drawn import main
 from drawn_answers import OPERATORS, Case, case_named, opsets
 from drawn_bounds import apart
 from drawn_gradients import gradient_outcome
-from drawn_rules import RULES
+from drawn_rules import RULES, Rule
 from drawn_runs import outcome, truth
 from opset_draws import DRAWS
 from original import compared, declared, graph_model
@@ -111,6 +111,17 @@ def test_rules_are_few_and_complete() -> None:
     for rule in RULES:
         assert all((rule.says, rule.source, rule.third)), rule.name
         assert rule.operators <= set(OPERATORS), rule.name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
+def test_a_rule_quotes_the_specification(rule: Rule) -> None:
+    operator, version = rule.source.rsplit("-", 1)
+    schema = onnx.defs.get_schema(operator, int(version), "")
+    described = [*schema.attributes.values(), *schema.inputs, *schema.outputs]
+    kinds = [kind for constraint in schema.type_constraints for kind in constraint.allowed_type_strs]
+    text = " ".join(" ".join(part.split()) for part in [schema.doc, *(each.description for each in described), *kinds])
+    for quoted in rule.says.split(" … "):
+        assert quoted in text
 
 
 def test_a_wrong_result_is_caught() -> None:

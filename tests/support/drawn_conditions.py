@@ -1,0 +1,241 @@
+"""What rules of drawn_rules.py are about: conditions on the attributes and inputs of a case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from drawn_answers import Case
+from drawn_thirds import resized, softmax
+
+__all__ = [
+    "FLOAT32",
+    "angles",
+    "backwards_to_the_end",
+    "block",
+    "cached",
+    "cancels",
+    "clipped_cell",
+    "copied",
+    "dilated_line",
+    "double",
+    "empty",
+    "ends_before_start",
+    "fractional",
+    "given",
+    "ignored",
+    "inexact_step",
+    "lengths_or_functions",
+    "odd_padding",
+    "open_corner",
+    "other_defaults",
+    "pools",
+    "rows_of_a_matrix",
+    "short_batch",
+    "shrinks_to_one",
+    "size_by_rounding",
+    "stretched",
+    "tie",
+    "underflows",
+    "unordered",
+]
+
+FLOAT32 = 2.0**-24
+_TINY = {"float16": 2.0**-14, "float32": 2.0**-126, "bfloat16": 2.0**-126, "float64": 2.0**-1022}
+
+
+def given(case: Case, **wanted: object) -> bool:
+    """Whether attributes have these values."""
+    return all(case.attribute(name) == value for name, value in wanted.items())
+
+
+def double(case: Case) -> bool:
+    return any(isinstance(each, np.ndarray) and each.dtype == np.float64 for each in case.drawn.inputs)
+
+
+def empty(case: Case) -> bool:
+    return bool(case.drawn.inputs[0].size == 0)
+
+
+def rows_of_a_matrix(case: Case) -> bool:
+    """Whether a softmax is drawn, as the node itself or in the body of one."""
+    graphs = [each for each in case.drawn.attributes.values() if isinstance(each, onnx.GraphProto)]
+    inside = any(node.op_type == "Softmax" for graph in graphs for node in graph.node)
+    return case.opset < 13 and (inside or not graphs)
+
+
+def underflows(case: Case) -> bool:
+    """Whether the softmax has numbers below the smallest normal one."""
+    x = case.drawn.inputs[0]
+    least = float(np.min(softmax(case)[0], initial=0.0))
+    return x.dtype.name in _TINY and least < math.log(_TINY[x.dtype.name])
+
+
+def short_batch(case: Case) -> bool:
+    """ONNX's reference counts channels by the batch."""
+    x = case.drawn.inputs[0]
+    return bool(x.shape[0] < x.shape[1])
+
+
+def inexact_step(case: Case) -> bool:
+    """Whether off + (on - off) is not on, or the other way round."""
+    off, on = case.drawn.inputs[2]
+    with np.errstate(all="ignore"):
+        return case.drawn.inputs[2].dtype.kind in "fV" and bool((on - off) + off != on or 0 * (on - off) + off != off)
+
+
+def ends_before_start(case: Case) -> bool:
+    """ONNX's reference slices with an end that lies before the first dimension."""
+    end = case.attribute("end")
+    return end is not None and end < -case.drawn.inputs[0].ndim
+
+
+def backwards_to_the_end(case: Case) -> bool:
+    ends, steps = case.array(2), case.array(4)
+    return steps is not None and bool(np.any((steps < 0) & (ends >= 2**31 - 1)))
+
+
+def unordered(case: Case) -> bool:
+    """Axes that are negative or do not ascend."""
+    axes = case.attribute("axes")
+    return axes is not None and (min(axes, default=0) < 0 or list(axes) != sorted(axes))
+
+
+def block(case: Case) -> bool:
+    """Whether more than one string follows an index."""
+    x, axis = case.drawn.inputs[0], case.attribute("axis", 0)
+    return x.dtype.kind == "O" and math.prod(x.shape[axis % x.ndim + 1 :]) > 1
+
+
+def open_corner(case: Case) -> bool:
+    return bool(case.attribute("align_corners", 0)) and 1 in case.drawn.inputs[1][2:].tolist()
+
+
+def lengths_or_functions(case: Case) -> bool:
+    """What ONNX's reference ignores in a recurrent layer."""
+    names = ("activations", "activation_alpha", "activation_beta", "clip")
+    some = any(case.attribute(name) is not None for name in names) or bool(case.attribute("input_forget", 0))
+    return some or case.array(4) is not None
+
+
+def other_defaults(case: Case) -> bool:
+    """Functions of a recurrent layer for which ONNX Runtime has other constants than ONNX."""
+    return bool({"Affine", "ScaledTanh", "Softplus", "ThresholdedRelu"} & set(case.attribute("activations", ())))
+
+
+def clipped_cell(case: Case) -> bool:
+    """ONNX Runtime clips the gates of an LSTM, and not the cell, which is the input of an activation as well."""
+    return case.operator == "LSTM" and case.attribute("clip") is not None
+
+
+def cached(case: Case) -> bool:
+    """A causal mask where keys are cached and the queries are not as many as the new keys."""
+    q, k = case.drawn.inputs[:2]
+    return bool(case.attribute("is_causal", 0)) and case.array(4) is not None and q.shape[-2] != k.shape[-2]
+
+
+def _ones(case: Case, name: str) -> bool:
+    return set(case.attribute(name, [1])) == {1}
+
+
+def pools(case: Case) -> bool:
+    """Pools for which ONNX's reference pads or dilates otherwise."""
+    auto, dilated = case.attribute("auto_pad", "NOTSET"), not _ones(case, "dilations")
+    if case.operator == "MaxPool":  # one of its two functions is for strides and dilations of 1
+        return auto == "SAME_LOWER" or (not dilated and _ones(case, "strides"))
+    return bool(case.attribute("ceil_mode", 0)) or (auto != "NOTSET" and dilated)
+
+
+def odd_padding(case: Case) -> bool:
+    """Whether SAME_LOWER has an odd number of elements to add."""
+    kernel = case.attribute("kernel_shape")
+    ones = [1] * len(kernel)
+    strides, dilations = case.attribute("strides", ones), case.attribute("dilations", ones)
+    sizes = case.drawn.inputs[0].shape[2:]
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    totals = [
+        max(0, (-(-size // stride) - 1) * stride + span - size)
+        for size, stride, span in zip(sizes, strides, spans, strict=True)
+    ]
+    return given(case, auto_pad="SAME_LOWER") and any(total % 2 for total in totals)
+
+
+def stretched(case: Case) -> bool:
+    """A transposed SAME convolution with a stride above its kernel."""
+    kernel: Sequence[int] = case.drawn.inputs[1].shape[2:]
+    ones = [1] * len(kernel)
+    strides, dilations = case.attribute("strides", ones), case.attribute("dilations", ones)
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    return str(case.attribute("auto_pad", "")).startswith("SAME") and any(
+        stride > span for stride, span in zip(strides, spans, strict=True)
+    )
+
+
+def dilated_line(case: Case) -> bool:
+    """Of one dimension ONNX Runtime ignores dilations."""
+    dilations = case.attribute("dilations", [1])
+    return len(case.drawn.inputs[2]) == 1 and dilations[0] > 1
+
+
+def tie(case: Case) -> bool:
+    """Whether a nearest position, rounded in float32, may lie on the other side of a tie or of the image's end."""
+    if case.attribute("mode", "nearest") != "nearest":
+        return False
+    whole = case.since < 11 or case.attribute("nearest_mode", "round_prefer_floor") in ("floor", "ceil")
+    for axis in resized(case):
+        if axis.places == list(range(axis.size)):  # it stays as it is
+            continue
+        for place in axis.places:
+            near = round(place) if whole else math.floor(place) + 0.5
+            slack = 8 * FLOAT32 * max(1.0, abs(place), axis.size)
+            ends = min(abs(place), abs(place - axis.size + 1)) if axis.cropped else math.inf
+            if abs(place - near) <= slack or ends <= slack:
+                return True
+    return False
+
+
+def fractional(case: Case) -> bool:
+    """Whether corners are aligned, and a scale gives no integer size."""
+    some = any(abs(axis.ratio * axis.size - axis.goal) > 1e-5 for axis in resized(case))
+    return some and given(case, coordinate_transformation_mode="align_corners")
+
+
+def copied(case: Case) -> bool:
+    """Whether every size stays (with antialias or of a part, that of an axis), and coordinates move."""
+    axes = resized(case)
+    moved = [axis.goal == axis.size and axis.places != list(range(axis.size)) for axis in axes]
+    single = bool(case.attribute("antialias", 0)) or any(axis.cropped for axis in axes)
+    return any(moved) and (single or all(axis.goal == axis.size for axis in axes))
+
+
+def size_by_rounding(case: Case) -> bool:
+    """Whether a size is an integer in float32 only."""
+    return any(math.floor(axis.ratio * axis.size) != axis.goal for axis in resized(case) if axis.by_scale)
+
+
+def shrinks_to_one(case: Case) -> bool:
+    return given(case, coordinate_transformation_mode="pytorch_half_pixel") and any(
+        axis.goal == 1 for axis in resized(case)
+    )
+
+
+def ignored(case: Case) -> bool:
+    index = case.attribute("ignore_index")
+    return index is not None and bool(np.any(case.drawn.inputs[1] == index))
+
+
+def angles(case: Case) -> float:
+    """The u of a transform whose angles are float32: 2 pi times its length."""
+    sizes = [int(each) for each in case.drawn.inputs[1:] if each is not None and each.ndim == 0]
+    return FLOAT32 * 2 * math.pi * max([*case.drawn.inputs[0].shape, *sizes])
+
+
+def cancels(case: Case) -> float:
+    """The u of a variance that is the mean of squares minus the square of the mean."""
+    x = case.drawn.inputs[0].astype(np.float64)
+    axes = tuple(case.attribute("axes", [0, 2, 3]))
+    variance, square = x.var(axes), np.square(x).mean(axes)
+    return FLOAT32 * float(np.max(np.divide(square, variance, out=np.full(square.shape, np.inf), where=variance > 0)))
