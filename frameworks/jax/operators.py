@@ -8,6 +8,7 @@ from deep5.frameworks.jax import (
     operators_layers,
     operators_math,
     operators_recurrent,
+    operators_sampling,
     operators_shape,
 )
 from deep5.frameworks.jax.composites import register
@@ -23,6 +24,7 @@ _FILLED_BY = (
     operators_layers,
     operators_math,
     operators_recurrent,
+    operators_sampling,
     operators_shape,
 )
 register()

@@ -45,7 +45,7 @@ def _power(x: Any, y: Any) -> Any:
     return jnp.power(x, y).astype(x.dtype)
 
 
-@jax.custom_jvp
+@jax.custom_jvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
 def absolute(x: Any) -> Any:
     """|x|, whose derivative at 0 is 0; JAX's own is 1."""
     return jnp.abs(x)

@@ -14,7 +14,7 @@ from jax import lax
 
 from deep5.core.errors import ShapeError
 from deep5.frameworks.jax.kernels import layers
-from deep5.frameworks.jax.kernels.host import host_array
+from deep5.frameworks.jax.kernels.host import check_indices, host_array
 from deep5.frameworks.jax.operators_index import gathered, picked, placed
 from deep5.frameworks.jax.operators_math import FEW_BITS, absolute, few_bits
 from deep5.networks.window import Window
@@ -58,7 +58,9 @@ class JaxPrimitives:
         return function(*numbers)
 
     def take(self, x: Any, indices: Any, *, axis: int) -> Any:
-        # Composites take existing elements only: the default mode would compare every index with the size.
+        # The default mode would compare every index with the size.
+        if isinstance(indices, np.ndarray):
+            check_indices(indices, x.shape[axis])
         return jnp.take(x, indices, axis=axis, mode="clip")
 
     def matmul(self, x: Any, y: Any) -> Any:

@@ -70,7 +70,7 @@ def _write_number(draft: Draft, node: ir.Node) -> None:
     assert x is not None and x.shape is not None and kind is not None and axes is not None  # noqa: S101, PT018 - checked
     if not kind.is_floating_point() and math.isinf(number):
         limits = (False, True) if kind == ir.DataType.BOOL else (kind.min, kind.max)
-        number = limits[number > 0]
+        number = int(limits[number > 0])
     keeps = attribute(node, "keepdims", 1)
     sizes = [
         draft.constant([1], "int64") if axis in axes else draft.op("Shape", x, start=axis, end=axis + 1)

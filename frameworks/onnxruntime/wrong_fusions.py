@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.wrong_norms import (
     broadcasts_a_norm,
+    embeds_more,
     is_odd_deviation,
     is_skipped_norm,
     made_by,
@@ -170,7 +171,10 @@ WRONG: Mapping[str, Sequence[_Rule]] = {
     "ConvTranspose": [_QUANTIZED],
     "Div": [(_inverts, ["DivMulFusion"])],
     "Gemm": [(_turned, ["GemmTransposeFusion"]), _QUANTIZED],
-    "LayerNormalization": [(is_skipped_norm, ["SkipLayerNormFusion", "BiasSkipLayerNormFusion"])],
+    "LayerNormalization": [
+        (is_skipped_norm, ["SkipLayerNormFusion", "BiasSkipLayerNormFusion"]),
+        (embeds_more, ["EmbedLayerNormFusion"]),
+    ],
     "MatMul": [(_scaled, ["MatMulScaleFusion"])],
     "MaxPool": _POOL,
     "Mul": [(broadcasts_a_norm, _LAYER_NORM)],

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from deep5.networks.constants import constant_tensor
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["broadcasts_a_norm", "is_odd_deviation", "is_skipped_norm", "made_by", "rank"]
+__all__ = ["broadcasts_a_norm", "embeds_more", "is_odd_deviation", "is_skipped_norm", "made_by", "rank"]
 
 
 def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
@@ -54,6 +54,16 @@ def is_skipped_norm(node: ir.Node) -> bool:
     """Whether a layer norm of a sum is not of its last axis only: the fused kernel assumes that."""
     axis, axes = attribute(node, "axis", -1), rank(node.inputs[0])
     return made_by(node.inputs[0], "Add") is not None and axis != -1 and (axes is None or axis % axes != axes - 1)
+
+
+def embeds_more(node: ir.Node) -> bool:
+    """Whether embeddings are summed for more than a layer norm of the last axis, whose fusion removes the sum."""
+    total = made_by(node.inputs[0], "Add")
+    if total is None or all(made_by(value, "Gather") is None for value in total.inputs):
+        return False
+    more = [value for value in node.outputs[1:] if value.is_graph_output() or value.uses()]
+    value = total.outputs[0]
+    return bool(more) or value.is_graph_output() or len(value.uses()) > 1 or is_skipped_norm(node)
 
 
 def _is_normalized(value: ir.Value | None) -> bool:

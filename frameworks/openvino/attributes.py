@@ -128,11 +128,15 @@ def _roi_align(node: ir.Node) -> str | None:
     return None
 
 
-def _axis(node: ir.Node) -> str | None:
+def _transform(node: ir.Node) -> str | None:
     axis, x = node.inputs[2] if len(node.inputs) > 2 else None, node.inputs[0]
+    if x is None or x.shape is None or not isinstance(x.shape[-1], int):
+        return (
+            "got a last dimension of unknown size, which OpenVINO takes for that of complex numbers; allowed: 1 or 2; "
+            f"{_REMEDY}"
+        )
     known = np.array(-2) if axis is None else constant_value(axis)
-    rank = None if x is None or x.shape is None else len(x.shape)
-    if known is not None and (int(known) == 1 or (rank is not None and int(known) % rank == 1)):
+    if known is not None and (int(known) == 1 or int(known) % len(x.shape) == 1):
         return None
     given = "an axis that is not constant" if known is None else f"the axis {int(known)}"
     return f"got {given}, and OpenVINO computes along axis 1; allowed: 1; remedy: a Transpose before and after"
@@ -212,7 +216,7 @@ def _last(x: ir.Value, axis: int) -> bool:
 _CHECKS: Mapping[str, Callable[[ir.Node], str | None]] = {
     "Attention": _cached,
     "AveragePool": _padding,
-    "DFT": _axis,
+    "DFT": _transform,
     "LRN": _response,
     "GRU": _recurrent,
     "LSTM": _recurrent,

@@ -86,6 +86,12 @@ class Program:
             "ENABLE_CPU_PINNING": False,
             "PERF_COUNT": counts,
         }
+        for name, spec in network.inputs.items():
+            if 0 in spec.shape:  # it may end the process while it compiles
+                raise Unsupported(
+                    f"openvino cannot run the network {self._name!r}: input {name!r} has no elements; allowed: sizes of 1 "
+                    "and more; remedy: framework 'onnxruntime' or 'reference'"
+                )
         suited = substituted(network)
         model, self._guards = guarded(suited)
         # Keeps the kernels of compiled operators alive as long as the model that calls them. Programs may share a

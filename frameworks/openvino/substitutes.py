@@ -45,11 +45,25 @@ def _truncates(node: ir.Node) -> bool:
 
 
 def _keep_smaller(draft: Draft, node: ir.Node) -> None:
-    """A number of smaller magnitude than the divisor is its own remainder; by infinity OpenVINO gives NaN."""
+    """The remainder x - y trunc(x / y) with the sign of x, and smaller than y, where x / y is rounded to an integer.
+
+    A number of smaller magnitude than the divisor is its own remainder; by infinity OpenVINO gives NaN.
+    """
     x, y = node.inputs
     (rest,) = draft.same(node.inputs)
-    smaller = draft.op("Less", draft.op("Abs", x), draft.op("Abs", y))
-    draft.replace(draft.op("Where", smaller, x, rest))
+    size, way, zero = draft.op("Abs", y), draft.op("Sign", x), draft.constant(0, "float32")
+    step, along = draft.op("Mul", size, way), draft.op("Mul", rest, way)
+    rest = draft.op("Where", draft.op("Less", along, zero), draft.op("Add", rest, step), rest)
+    rest = draft.op("Where", draft.op("GreaterOrEqual", along, size), draft.op("Sub", rest, step), rest)
+    draft.replace(draft.op("Where", draft.op("Less", draft.op("Abs", x), size), x, rest))
+
+
+def _divide_by_norm(draft: Draft, node: ir.Node) -> None:
+    """A number over its norm, and 0 over 0 is 0; OpenVINO adds a number to the norm."""
+    x, kind = node.inputs[0], f"ReduceL{attribute(node, 'p', 2)}"
+    norm = draft.op(kind, x, draft.constant([attribute(node, "axis", -1)], "int64"), keepdims=1)
+    none = draft.op("Equal", norm, draft.constant(0, "float32"))
+    draft.replace(draft.op("Div", x, draft.op("Where", none, draft.constant(1, "float32"), norm)))
 
 
 def _padded_same(node: ir.Node) -> bool:
@@ -126,6 +140,10 @@ def _copy(draft: Draft, node: ir.Node) -> None:
     draft.replace(draft.op("Identity", node.inputs[0]))
 
 
+def _has_norm(node: ir.Node) -> bool:
+    return attribute(node, "p", 2) in (1, 2)
+
+
 def _always(node: ir.Node) -> bool:
     return True
 
@@ -168,6 +186,7 @@ _RULES: dict[str, _Rules] = {
     "GRU": _BATCH_FIRST,
     "Hardmax": [(_always, _first_largest)],
     "LSTM": _BATCH_FIRST,
+    "LpNormalization": [(_has_norm, _divide_by_norm)],
     "Max": _ONE,
     "MaxPool": [(_same_of_known, _write_pads), (_incomplete, _pad_to_the_end), (_stored_otherwise, _store_by_rows)],
     "Mean": _ONE,

@@ -13,14 +13,7 @@ from deep5.networks.kernels.gathering import check_reduction
 __all__ = ["gathered", "scattered", "top_k"]
 
 _REDUCE = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-_ELEMENTS = "torch.gather: FIGURE"
-_SCATTER = "torch.scatter: FIGURE"
-
-
-def _from_first(indices: Any, extent: int) -> Any:
-    """Nonnegative indices."""
-    indices = indices.long()
-    return torch.where(indices < 0, indices + extent, indices)
+_SCATTER = "products: 1.9 and 1.3 times at (4, 6), 1.7 and 1.2 at (512, 512); maxima: 1.7 and 1.3 times, 1.4 and 1.4"
 
 
 _VECTORS = (torch.float32, torch.float64)
@@ -38,14 +31,10 @@ def gathered(x: Any, indices: Any, axis: int, checked: bool) -> Any:
     return x.index_select(axis, flat).reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
 
 
-@kernel("GatherElements", override=_ELEMENTS)
-def _gather_elements(x: Any, indices: Any, *, axis: int = 0) -> Any:
-    return x.gather(axis, _from_first(indices, x.shape[axis]))
-
-
 @kernel("ScatterElements", check_reduction, override=_SCATTER)
 def _scatter_elements(x: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
-    places = _from_first(indices, x.shape[axis])
+    indices = indices.long()
+    places = torch.where(indices < 0, indices + x.shape[axis], indices)
     return x.scatter(axis, places, updates) if reduction == "none" else scattered(x, axis, places, updates, reduction)
 
 

@@ -69,6 +69,9 @@ class TorchPrimitives:
             x = x.prod(at, keepdims, dtype=dtype)
         return x
 
+    def take(self, x: Any, indices: Any, *, axis: int) -> Any:
+        return x.index_select(axis, indices)
+
     def table(self, function: Callable[..., Any], *numbers: Any, like: Any) -> Any:
         return _table(function, numbers, getattr(like, "device", like))
 
@@ -143,10 +146,16 @@ class TorchPrimitives:
 
     def placed(self, x: Any, places: tuple[Any, ...], updates: Any, how: str) -> Any:
         places, count = tuple(place.long() for place in places), len(places)
-        if how in ("none", "add"):
+        if how == "none" or (how == "add" and count > 1):
             return x.index_put(places, updates, accumulate=how == "add")
-        numbers = torch.arange(math.prod(x.shape[:count]), device=x.device).reshape(x.shape[:count])[places]
+        if count == 1:
+            numbers = torch.where(places[0] < 0, places[0] + x.shape[0], places[0]).reshape(-1)
+        else:
+            numbers = torch.arange(math.prod(x.shape[:count]), device=x.device).reshape(x.shape[:count])
+            numbers = numbers[places].reshape(-1)
         rows, given = (value.reshape(-1, *x.shape[count:]) for value in (x, updates))
+        if how == "add":
+            return rows.index_add(0, numbers, given).reshape(x.shape)
         numbers = numbers.reshape(-1, *[1] * (rows.ndim - 1)).expand(given.shape)
         return scattered(rows, 0, numbers, given, how).reshape(x.shape)
 
@@ -156,8 +165,7 @@ class TorchPrimitives:
     def classes(self, x: Any, axis: int) -> Any:
         return torch.unique(x, return_inverse=True, return_counts=True, dim=axis)[1:]
 
-    def top_k(self, x: Any, count: int, axis: int, largest: bool) -> Any:
-        return top_k(x, int(count), axis, largest)
+    top_k = staticmethod(top_k)
 
     def lesser(self, size: Any, other: Any) -> Any:
         return min(size, other)

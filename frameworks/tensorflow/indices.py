@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from deep5.core.errors import Unsupported
+
 __all__ = ["classes", "gathered", "picked", "placed", "top_k"]
 
 
@@ -93,14 +95,17 @@ def top_k(x: Any, count: Any, axis: int, largest: bool) -> tuple[Any, Any]:
 
 def classes(x: Any, axis: int) -> tuple[Any, Any]:
     """The number of each slice along an axis in the ascending order of the unique ones, and their counts."""
-    x = tf.cast(x, tf.uint8) if x.dtype == tf.bool else x
-    count = tf.shape(x, tf.int64)[axis]
-    rows = tf.reshape(tf.transpose(x, [axis, *(at for at in range(x.shape.rank) if at != axis)]), [count, -1])
-    order = tf.range(count)
-    for column in reversed(range(rows.shape[1])):  # the least significant one first
-        order = tf.gather(order, tf.argsort(tf.gather(rows[:, column], order), stable=True))
-    ordered = tf.gather(rows, order)
-    new = tf.cast(tf.reduce_any(ordered[1:] != ordered[:-1], -1), tf.int64)
-    numbers = tf.concat([tf.zeros([tf.minimum(count, 1)], tf.int64), tf.cumsum(new)], 0)
-    counts = tf.math.unsorted_segment_sum(tf.ones_like(numbers), numbers, tf.reduce_max(numbers) + 1)
-    return tf.gather(numbers, tf.math.invert_permutation(order)), counts
+    turn = [axis, *(at for at in range(x.shape.rank) if at != axis)]
+    rows = tf.transpose(tf.cast(x, tf.uint8) if x.dtype == tf.bool else x, turn)
+    sizes = rows.shape.as_list()[1:]
+    if None in sizes:
+        raise Unsupported(
+            "unique slices of unknown size; allowed: slices of known size; remedy: framework 'onnxruntime' or "
+            "'reference', or inputs of fixed size"
+        )
+    found = tf.raw_ops.UniqueWithCountsV2(x=rows, axis=tf.constant([0], tf.int64), out_idx=tf.int64)
+    order = tf.range(tf.size(found.count, tf.int64))
+    flat = tf.reshape(found.y, [tf.size(order), math.prod(sizes)])
+    for column in reversed(range(math.prod(sizes))):  # the least significant one first
+        order = tf.gather(order, tf.argsort(tf.gather(flat[:, column], order), stable=True))
+    return tf.gather(tf.math.invert_permutation(order), found.idx), tf.gather(found.count, order)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import tensorflow as tf
 
+from deep5.frameworks.tensorflow.composites import emit_of
 from deep5.frameworks.tensorflow.order import channels_last
 from deep5.frameworks.tensorflow.table import attribute, axis, number, operator, rank, spare
+from deep5.networks.kernels.operators import COMPOSITES
+from deep5.networks.kernels.reducing import check_space
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter
@@ -69,6 +72,22 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
         emitter.line(f"{', '.join([*outputs, '_', '_'][:3])} = {text}")
     else:
         emitter.assign(node, f"{emitter.function(_batch_norm)}({inputs}, {epsilon})", order)
+
+
+_LRN = "of 5 channels: 2.5 and 3.2 times at (8, 32, 28, 28)"
+_WRITE_LRN = emit_of(COMPOSITES["LRN"])
+
+
+@operator("LRN", check_space, override=_LRN)
+def _lrn(emitter: Emitter, node: ir.Node) -> None:
+    size = attribute(node, "size")
+    if size % 2 == 0 or rank(node) != 4 or node.outputs[0].dtype != ir.DataType.FLOAT:  # without a kernel
+        _WRITE_LRN(emitter, node)
+        return
+    bias, beta = number(attribute(node, "bias", 1.0)), number(attribute(node, "beta", 0.75))
+    x, order = emitter.ordered(node.inputs[0], channels_last(4)), channels_last(4)
+    how = f"{x}, {size // 2}, {bias}, {number(attribute(node, 'alpha', 1e-4) / size)}, {beta}"
+    emitter.assign(node, f"{emitter.function(tf.nn.local_response_normalization)}({how})", order)
 
 
 def _layer_norm(x: Any, scale: Any, bias: Any, first: int, epsilon: float) -> Any:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-_POOL = "TensorFlow's kernel: FIGURE"
+_MAX = "2.5 and 1.7 times at (2, 3, 8, 8), 4.3 and 6.8 at (8, 32, 28, 28)"
+_AVERAGE = "1.2 and 0.9 times at (2, 3, 8, 8), 4.9 and 5.6 at (8, 32, 28, 28)"
 _WRITE_AVERAGE, _WRITE_MAX = (emit_of(COMPOSITES[name]) for name in ("AveragePool", "MaxPool"))
 
 
@@ -119,7 +120,7 @@ def _average(x: Any, window: Window, include: bool) -> Any:
     return y / average(padded(inside, beyond, 0.0))
 
 
-@operator("AveragePool", _check_average, override=_POOL)
+@operator("AveragePool", _check_average, override=_AVERAGE)
 def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     if max(attribute(node, "dilations", (1,))) > 1:  # whose kernels have no gradient, or none over three axes
         _WRITE_AVERAGE(emitter, node)
@@ -139,7 +140,7 @@ def _check_max_pool(node: ir.Node) -> str | None:
     return _check_pool(node) or (_unknown_space(node) if spare(node) else None)
 
 
-@operator("MaxPool", _check_max_pool, override=_POOL)
+@operator("MaxPool", _check_max_pool, override=_MAX)
 def _max_pool(emitter: Emitter, node: ir.Node) -> None:
     if spare(node):
         _WRITE_MAX(emitter, node)

@@ -36,8 +36,8 @@ PLAN = (
     ("pytorch", 0, 6),
     ("reference", 0, 60),
     ("gradients", 0, 8),
-    ("jax", 0, 6),
-    ("tensorflow", 0, 6),
+    ("jax", 1, 4),
+    ("tensorflow", 1, 4),
     ("reference", 60, 120),
     ("reference", 180, 120),
 )
@@ -84,6 +84,7 @@ def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequenc
     who, rules, kinds = Counter[str](), Counter[str](), {name: Counter[str]() for name in backends}
     reasons: dict[str, Counter[str]] = {name: Counter() for name in backends}
     skipped: dict[str, Counter[str]] = {name: Counter() for name in backends}
+    excused: dict[str, Counter[str]] = {name: Counter() for name in backends}
     opened, wrong, begin = list[str](), list[tuple[str, str, str]](), time.perf_counter()
     for number in numbers:
         case = Case(operator=operator, opset=opset, number=number)
@@ -105,6 +106,8 @@ def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequenc
                     _say(f"{found.kind} {backend} {case.name}: {found.reason} ({right.who})")
                 elif found.kind == "refused":
                     reasons[backend][found.reason] += 1
+                elif found.kind == "explained":
+                    excused[backend][found.reason] += 1
                 elif found.kind == "unanswered":
                     skipped[backend][found.reason.partition(":")[0]] += 1
         except TooLong as error:
@@ -119,6 +122,7 @@ def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequenc
         "rules": rules, "open": opened, "backends": kinds, "wrong": wrong,
         "refused": {name: dict(found.most_common(9)) for name, found in reasons.items() if found},
         "unanswered": {name: found for name, found in skipped.items() if found},
+        "explained": {name: found for name, found in excused.items() if found},
         "seconds": round(time.perf_counter() - begin, 3),
     }  # fmt: skip
 

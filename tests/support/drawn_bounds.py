@@ -26,7 +26,8 @@ answer. Two computations of the same function differ for these reasons, and for 
   times the difference of two neighbors.
 - DequantizeLinear may be computed as a difference of two products, the zero point times the scale and the number times
   the scale: it is allowed 4 u of the largest such product.
-- Below the smallest normal number, some processors round to 0.
+- A remainder may be computed as x - y trunc(x / y): Mod is allowed 4 u |x|.
+- Below four times the smallest normal number, some processors and libraries round to 0.
 
 Integers of the quantizing operators may differ by as much as they change in float64, which is 0 unless a number lies on
 a tie.
@@ -97,7 +98,6 @@ EXACT = frozenset(
         "MaxRoiPool",
         "MaxUnpool",
         "Min",
-        "Mod",
         "Neg",
         "NonZero",
         "Not",
@@ -159,7 +159,7 @@ SETTINGS = {
 # One operation of IEEE 754; a multiplication by a rounded factor; one elementary function.
 STEPS = {
     **dict.fromkeys(("Add", "DequantizeLinear", "Div", "Mul", "Reciprocal", "Sqrt", "Sub"), 1),
-    **dict.fromkeys(("LeakyRelu", "PRelu"), 2),
+    **dict.fromkeys(("LeakyRelu", "Mod", "PRelu"), 2),
     **dict.fromkeys(
         ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Sigmoid"), 4
     ),
@@ -167,7 +167,7 @@ STEPS = {
 }
 # Their formulas have a term of size 1.
 UNIT = frozenset({
-    *("Acos", "Acosh", "AffineGrid", "Asinh", "Atanh", "BlackmanWindow", "Celu", "Cos", "Elu", "GRU", "Gelu"),
+    *("Acos", "Acosh", "AffineGrid", "Asinh", "Atanh", "BlackmanWindow", "Celu", "Cos", "Elu", "Erf", "GRU", "Gelu"),
     *("HammingWindow", "HannWindow", "LSTM", "LogSoftmax", "MelWeightMatrix", "Mish", "RNN", "Selu", "Sigmoid", "Sin"),
     *("Softplus", "Swish", "Tan"),
 })  # fmt: skip
@@ -349,11 +349,13 @@ def _allowed(case: Case, right: np.ndarray, least: float) -> np.ndarray:
         return np.zeros(right.shape)
     with np.errstate(all="ignore"):
         y, u = np.abs(_plain(right)), max(unit(case, right), least)
-        allowed = 2 * STEPS.get(case.operator, 8) * u * (y + (case.operator in UNIT)) + _TINY[right.dtype.name]
+        allowed = 2 * STEPS.get(case.operator, 8) * u * (y + (case.operator in UNIT)) + 4 * _TINY[right.dtype.name]
         if case.operator in SPREAD:
             allowed = allowed + 16 * u * np.max(y, initial=0, where=np.isfinite(y))
         if case.operator == "MeanVarianceNormalization":
             allowed = allowed + 16 * u * _centering(case)
+        if case.operator == "Mod":
+            allowed = allowed + 4 * u * np.broadcast_to(np.abs(_plain(case.drawn.inputs[0])), right.shape)
         if case.operator == "DequantizeLinear" and case.array(2) is not None:
             scale, zero = (np.abs(case.array(at).astype(np.float64)).max(initial=0) for at in (1, 2))
             allowed = allowed + 4 * u * scale * zero

@@ -66,20 +66,20 @@ def unanswered(found: Iterable[dict[str, Any]]) -> Counter[str]:
     return reasons
 
 
-KINDS = ("agreed", "refused", "wrong", "failed", "unanswered")
+KINDS = ("agreed", "explained", "refused", "wrong", "failed", "unanswered")
 
 
 def main(source: str, goal: str) -> None:
     found = lines_of(Path(source))
     backends: dict[str, Counter[str]] = defaultdict(Counter)
     operators: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    who, rules, seen = Counter[str](), Counter[str](), set[tuple[str, int, int]]()
+    who, rules = Counter[str](), Counter[str]()
     for line in found:
-        key = (line["operator"], line["opset"], line["first"])
-        if key not in seen:  # each case counts once, however many runs had it
-            seen.add(key)
+        if "reference" in line["backends"]:  # which runs every case
             who.update(line["who"])
             rules.update(line["rules"])
+        for counted in line.get("explained", {}).values():
+            rules.update(counted)
         for backend, counts in line["backends"].items():
             backends[backend].update(counts)
             operators[line["operator"]][backend].update(counts)
@@ -120,7 +120,7 @@ def main(source: str, goal: str) -> None:
 
     def share(counts: Counter[str]) -> str:
         answered = sum(counts.values()) - counts["unanswered"]
-        return f"{counts['agreed']} of {answered}" if answered else ""
+        return f"{counts['agreed'] + counts['explained']} of {answered}" if answered else ""
 
     text += table(
         ("operator", *backends),

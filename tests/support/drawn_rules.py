@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from drawn_answers import Case
 from drawn_conditions import (
     FLOAT32,
@@ -39,7 +41,7 @@ from drawn_conditions import (
     unordered,
 )
 
-__all__ = ["RULES", "Rule", "explained", "open_rule", "rules_of"]
+__all__ = ["RULES", "Rule", "explained", "left_out", "open_rule", "rules_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,8 @@ class Rule:
     Attributes:
         name: A few words.
         operators: The operators that it concerns.
-        deviates: Who deviates; empty where the specification leaves the result open, and nothing is compared.
+        deviates: Who deviates, which may be a back-end of deep5; empty where the specification leaves the result open,
+            and nothing is compared.
         says: What the specification says, word for word; "…" stands for words that are left out.
         source: The operator and the version whose schema says it.
         third: The implementation that decides, in words.
@@ -57,6 +60,7 @@ class Rule:
         always: Whether it concerns a case also where ONNX Runtime and ONNX's reference agree.
         least: The u of what the deviating implementation computes in: it may deviate by that much, and no more. None
             where its answer is another one.
+        left_out: Which elements of a right output a back-end of deep5 may have otherwise.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Rule:
     applies: Callable[[Case], bool] = lambda case: True
     always: bool = False
     least: Callable[[Case], float] | None = None
+    left_out: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 PLAIN, EVALUATOR, BOTH = (
@@ -433,6 +438,15 @@ RULES: list[Rule] = [
         applies=dilated_line,
     ),
     Rule(
+        name="the larger of 0 and NaN",
+        operators=_of("Relu"),
+        deviates=frozenset({"openvino"}),
+        says="the rectified linear function, y = max(0, x), is applied to the tensor elementwise.",
+        source="Relu-14",
+        third="NumPy has NaN, C's fmax and OpenVINO have 0; with NaN, OpenVINO would not fuse it with a convolution",
+        left_out=np.isnan,
+    ),
+    Rule(
         name="equal parts along an axis",
         operators=_of("Unique"),
         deviates=EVALUATOR,
@@ -442,6 +456,14 @@ RULES: list[Rule] = [
         applies=lambda case: case.attribute("axis") is not None,
     ),
 ]
+
+
+def left_out(case: Case, framework: str) -> tuple[Rule, Callable[[np.ndarray], np.ndarray]] | None:
+    """The rule by which a back-end may have some elements otherwise, and which."""
+    for rule in rules_of(case):
+        if framework in rule.deviates and rule.left_out is not None:
+            return rule, rule.left_out
+    return None
 
 
 def rules_of(case: Case) -> list[Rule]:

@@ -15,7 +15,7 @@ from deep5.core.errors import Deep5Error
 from deep5.networks import Network
 from drawn_answers import Case, evaluated, plainly
 from drawn_bounds import apart
-from drawn_rules import Rule, explained, open_rule, rules_of
+from drawn_rules import Rule, explained, left_out, open_rule, rules_of
 from drawn_thirds import third
 from opset_cases import typed
 
@@ -81,7 +81,9 @@ def _typed(case: Case, right: Sequence[Any], given: Sequence[Any] | None) -> Seq
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a back-end did: `agreed`, `refused`, `wrong`, `failed`, or `unanswered` where nothing says what is right."""
+    """How a back-end did: `agreed`, `explained` by a rule, `refused`, `wrong`, `failed`, or `unanswered` where nothing
+    says what is right.
+    """
 
     kind: str
     reason: str = ""
@@ -103,7 +105,21 @@ def outcome(case: Case, framework: str, right: Truth) -> Outcome:
     except Exception as error:  # of the framework
         return Outcome(kind="failed", reason=f"{type(error).__name__}: {_short(str(error))}")
     said = apart(case, right.outputs, outputs)
-    return Outcome(kind="agreed") if said is None else Outcome(kind="wrong", reason=said)
+    if said is None:
+        return Outcome(kind="agreed")
+    allowed = left_out(case, framework)
+    if allowed is None:
+        return Outcome(kind="wrong", reason=said)
+    rule, elements = allowed
+    filled = [_except(one, other, elements) for one, other in zip(right.outputs, outputs, strict=True)]
+    said = apart(case, right.outputs, filled)
+    return Outcome(kind="explained", reason=rule.name) if said is None else Outcome(kind="wrong", reason=said)
+
+
+def _except(right: Any, got: Any, elements: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """An output with some elements of the right one."""
+    fits = isinstance(right, np.ndarray | np.generic) and np.shape(right) == np.shape(got)
+    return np.where(elements(right), right, got) if fits else got
 
 
 def _array(value: Any) -> Any:

@@ -90,6 +90,14 @@ WRONG: dict[str, Wrong] = {
     "GRU with the batch first": _layer("GRU", layout=1),
     "LSTM with the batch first": _layer("LSTM", layout=1),
     "Hardmax of equal numbers": _wrong("Hardmax", [np.array([[1, 2, 2], [0, 0, 0]], np.float32)], opset=13, axis=1),
+    "LpNormalization of small numbers": _wrong("LpNormalization", [_floats(2, 3) * np.float32(1e-5)], axis=1, p=2),
+    "LpNormalization of zeros": _wrong("LpNormalization", [np.zeros((2, 3), np.float32)], axis=1, p=1),
+    "Mod of multiples": _wrong(
+        "Mod",
+        [np.array([0.3, -0.3, 0.9, 7.0, -7.0], np.float32), np.array([0.1, 0.1, -0.3, 0.7, 0.7], np.float32)],
+        fmod=1,
+        opset=13,
+    ),
     "LRN of an even number of channels": _wrong(
         "LRN",
         [_floats(1, 5, 2, 2)],
@@ -110,6 +118,18 @@ WRONG: dict[str, Wrong] = {
         symbolic=True,
         refused={"openvino": "which OpenVINO takes for those of the last axis"},
         axis=0,
+    ),
+    "Tile of nothing, which ended the process": _wrong(
+        "Tile", [np.zeros((1, 0, 3), np.float32), np.array([1, 2, 1])], stored=(1,), opset=13, refused=_EMPTY
+    ),
+    "DFT of an unknown last dimension": _wrong(
+        "DFT",
+        [_floats(2, 5, 1)],
+        opset=17,
+        symbolic=True,
+        refused={"openvino": "a last dimension of unknown size"},
+        axis=1,
+        onesided=1,
     ),
     "Shape of no dimension": _wrong("Shape", [_floats(2, 3)], opset=21, refused=_EMPTY, start=2, end=1),
     "ReduceLogSum of no axes": _wrong(

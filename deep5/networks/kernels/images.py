@@ -72,10 +72,8 @@ def _local_response_normalization(
 
 def _sums_around(xp: Primitives, x: Array, axis: int, size: int) -> Array:
     """The sum of `size` elements around each along an axis; of an even number, one more after it than before it."""
-    before, behind = (
-        xp.blank((*x.shape[:axis], count, *x.shape[axis + 1 :]), x) for count in ((size - 1) // 2, size // 2)
-    )
-    padded = xp.concat([before, x, behind], axis=axis)
+    pads = [((size - 1) // 2, size // 2) if at == axis else (0, 0) for at in range(x.ndim)]
+    padded = xp.pad(x, pads, 0.0)
     parts = (padded[(slice(None),) * axis + (slice(at, at + 1 - size or None),)] for at in range(size))
     return functools.reduce(operator.add, parts)
 

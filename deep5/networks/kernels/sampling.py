@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ from deep5.networks.kernels.resizing import cubic
 from deep5.networks.kernels.table import Composite
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "check_grid", "corners", "places"]
 
 _MODES = {"bicubic": "cubic", "bilinear": "linear", "cubic": "cubic", "linear": "linear", "nearest": "nearest"}
 _PADDINGS = ("border", "reflection", "zeros")
@@ -31,10 +31,10 @@ def _sum(parts: Sequence[Array]) -> Array:
     return functools.reduce(_add, parts)
 
 
-def _index(xp: Primitives, at: Array, extent: Any) -> Array:
-    """Floating-point positions as indices of an axis, int64: the nearest ones, 0 for NaN."""
+def _nearest(xp: Primitives, at: Array, extent: Any) -> Array:
+    """The positions on an axis that are nearest to others; 0 for NaN."""
     last = xp.asarray(extent - 1, dtype=at.dtype)
-    return xp.astype(xp.where(at > 0, xp.where(at < last, at, last), xp.zeros_like(at)), xp.int64)
+    return xp.where(at > 0, xp.where(at < last, at, last), xp.zeros_like(at))
 
 
 def _reflected(xp: Primitives, at: Array, extent: Any, aligned: bool) -> Array:
@@ -58,8 +58,8 @@ def _neighbours(
         return places if padding == "zeros" else xp.clamp(places, 0, xp.asarray(extent - 1, dtype=places.dtype))
 
     def kept(places: Array, share: Array) -> tuple[Array, Array]:
-        inside = (places >= 0) & (places <= xp.asarray(extent - 1, dtype=places.dtype))
-        return _index(xp, places, extent), xp.where(inside, share, xp.zeros_like(share))
+        index = _nearest(xp, places, extent)
+        return xp.astype(index, xp.int64), xp.where(index == places, share, xp.zeros_like(share))
 
     if mode == "cubic":
         first = xp.floor(at)
@@ -81,25 +81,46 @@ def _arange(xp: Any, count: Any) -> Any:
     return xp.arange(0, count, dtype=xp.int64)
 
 
+def places(
+    xp: Primitives, grid: Array, space: Sequence[Any], *, align_corners: int, mode: str, padding_mode: str
+) -> list[list[tuple[Array, Array]]]:
+    """For each axis of images, the indices that a grid's points read along it, and the share of each, flat."""
+    found = []
+    for axis, extent in enumerate(space):
+        at = xp.reshape(grid[..., len(space) - 1 - axis], (-1,))
+        at = (at + 1) / 2 * (extent - 1) if align_corners else ((at + 1) * extent - 1) / 2
+        found.append(_neighbours(xp, at, extent, _MODES[mode], padding_mode, bool(align_corners)))
+    return found
+
+
+def corners(
+    along: Sequence[Sequence[tuple[Array, Array]]], space: Sequence[Any], images: Any = 0
+) -> Iterator[tuple[Array, Array]]:
+    """The flat indices of the elements that points read, from those along each axis, and the share of each element.
+
+    Args:
+        along: The result of `places`.
+        space: The sizes of an image.
+        images: The number of the image that each point reads.
+    """
+    for corner in itertools.product(*along):
+        where, share = images, None
+        for (at, own), extent in zip(corner, space, strict=True):
+            where, share = where * extent + at, own if share is None else share * own
+        yield where, share
+
+
 def _grid_sample(
     xp: Primitives, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Array:
     """ONNX's GridSample: x (N, space …, C) and a grid (N, out …, axes) of coordinates in -1 to 1, last axis first."""
     kind, space = x.dtype, x.shape[1:-1]
     x, grid = (xp.wide(x) if xp.is_floating(kind) else x), xp.wide(grid)
-    along = []
-    for axis, extent in enumerate(space):
-        at = xp.reshape(grid[..., len(space) - 1 - axis], (-1,))
-        at = (at + 1) / 2 * (extent - 1) if align_corners else ((at + 1) * extent - 1) / 2
-        along.append(_neighbours(xp, at, extent, _MODES[mode], padding_mode, bool(align_corners)))
+    along = places(xp, grid, space, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
     rows = xp.reshape(x, (x.shape[0] * math.prod(space), x.shape[-1]))
     images = _numbers(xp, x.shape[0], math.prod(grid.shape[1:-1]), x)
     parts = []
-    for corner in itertools.product(*along):
-        where: Any = images
-        share: Any = None
-        for (at, own), extent in zip(corner, space, strict=True):
-            where, share = where * extent + at, own if share is None else share * own
+    for where, share in corners(along, space, images):
         found = xp.take(rows, where, axis=0)
         if xp.is_floating(kind):
             parts.append(found * xp.astype(share, found.dtype)[:, None])
@@ -108,7 +129,8 @@ def _grid_sample(
     return xp.astype(xp.reshape(_sum(parts), (*grid.shape[:-1], x.shape[-1])), kind)
 
 
-def _check_grid(node: ir.Node) -> str | None:
+def check_grid(node: ir.Node) -> str | None:
+    """Why a GridSample cannot run, or None."""
     mode, padding = attribute(node, "mode", "linear"), attribute(node, "padding_mode", "zeros")
     if mode not in _MODES:
         return f"mode={mode}; allowed: {', '.join(_MODES)}"
@@ -201,7 +223,7 @@ def _samples(xp: Primitives, first: Array, size: Array, bins: int, ratio: int, e
     low = xp.floor(at)
     shares = (1 - (at - low), at - low)
     pairs = [
-        (_index(xp, low + step, extent), xp.where(inside, share, xp.zeros_like(share)))
+        (xp.astype(_nearest(xp, low + step, extent), xp.int64), xp.where(inside, share, xp.zeros_like(share)))
         for step, share in enumerate(shares)
     ]
     return pairs, steps < counts[:, None], counts
@@ -219,6 +241,6 @@ def _counted(node: ir.Node) -> tuple[int, ...]:
 
 OPERATORS = {
     "AffineGrid": Composite(function=_affine_grid, settings=(1,), traced=(1,)),
-    "GridSample": Composite(function=_grid_sample, check=_check_grid, layout="channels last"),
+    "GridSample": Composite(function=_grid_sample, check=check_grid, layout="channels last"),
     "RoiAlign": Composite(function=_roi_align, check=_check_roi, layout="channels last", reads=_counted),
 }

@@ -33,7 +33,7 @@ def _non_zero(xp: Primitives, x: Array) -> Array:
 
 def _compress(xp: Primitives, x: Array, condition: Array, *, axis: int | None = None) -> Array:
     x, axis = (xp.reshape(x, (-1,)), 0) if axis is None else (x, axis % x.ndim)
-    return xp.gathered(x, xp.found(condition)[:, 0], axis, True)
+    return xp.take(x, xp.found(condition)[:, 0], axis=axis)
 
 
 def _unique(
@@ -48,7 +48,7 @@ def _unique(
     x, axis = (xp.reshape(x, (-1,)), 0) if axis is None else (x, axis % x.ndim)
     numbers, counts = xp.classes(xp.held(x), axis)
     at = xp.table(_range, x.shape[axis], like=x)
-    first = xp.placed(xp.zeros_like(counts) + x.shape[axis], (numbers,), at, "min")
+    first = xp.placed(xp.full_like(counts, x.shape[axis]), (numbers,), at, "min")
     if not sorted:
         order = xp.argsort(first)
         first, counts = xp.take(first, order, axis=0), xp.take(counts, order, axis=0)
@@ -80,42 +80,38 @@ def _non_max_suppression(
     Returns:
         Shape (selected, 3): batch, class, box.
     """
-    batch, kinds, extent = scores.shape
-    flat = xp.reshape(xp.held(boxes), (batch * extent, 4))
-    first, second = flat[:, :2], flat[:, 2:]
+    batch, _, extent = scores.shape
+    first, second = xp.held(boxes)[..., :2], xp.held(boxes)[..., 2:]
     low, high = (
         (first - second / 2, first + second / 2)
         if center_point_box
         else (xp.minimum(first, second), xp.maximum(first, second))
     )
-    sides = xp.concat([low, high, xp.prod(high - low, axis=(-1,), keepdims=True, dtype=low.dtype)], axis=-1)
-    images = xp.reshape(xp.table(_range, batch, like=scores), (-1, 1))
-    every = xp.reshape(sides, (batch, 1, extent, 5))
-    limit = 0.0 if overlap is None else overlap[0]
-    places, lowest = xp.table(_range, extent, like=scores), xp.limits(scores.dtype)[0]
+    area = xp.prod(high - low, axis=(-1,), keepdims=False, dtype=low.dtype)
+    reach = xp.minimum(high[:, :, None], high[:, None]) - xp.maximum(low[:, :, None], low[:, None])
+    shared = xp.clamp(reach[..., 0], 0.0) * xp.clamp(reach[..., 1], 0.0)
+    close = shared > (0.0 if overlap is None else overlap[0]) * (area[:, :, None] + area[:, None] - shared)
+    places = xp.table(_range, extent, like=scores)
+    close = xp.reshape(xp.logical_or(close, places[:, None] == places), (batch * extent, extent))
+    images = xp.reshape(xp.table(_range, batch, like=scores), (-1, 1)) * extent
+    gone = xp.full_like(scores, xp.limits(scores.dtype)[0])
+    left = xp.held(scores)
+    left = left if least is None else xp.where(left > least[0], left, gone)
     count = xp.lesser(0 if most is None else most[0], extent)
     steps = xp.table(_range, count, like=scores)
-    left = xp.held(scores)
-    left = left if least is None else xp.where(left > least[0], left, xp.full_like(left, lowest))
 
     def some_left(step: Array, left: Array, chosen: Array) -> Array:
-        return xp.logical_and(step < count, xp.any(left > lowest))
+        return xp.logical_and(step < count, xp.any(left > gone))
 
     def choose(step: Array, left: Array, chosen: Array) -> tuple[Array, Array, Array]:
-        best = xp.argmax(left, axis=-1)
-        alive = xp.max(left, axis=-1) > lowest
-        own = xp.take(sides, xp.reshape(best + images * extent, (-1,)), axis=0)
-        own = xp.reshape(own, (batch, kinds, 1, 5))
-        reach = xp.minimum(every[..., 2:4], own[..., 2:4]) - xp.maximum(every[..., :2], own[..., :2])
-        shared = xp.clamp(reach[..., 0], 0.0) * xp.clamp(reach[..., 1], 0.0)
-        close = shared > limit * (every[..., 4] + own[..., 4] - shared)
-        gone = xp.logical_or(close, places == best[..., None])
-        here = xp.logical_and(steps == step, alive[..., None])
-        left = xp.where(gone, xp.full_like(left, lowest), left)
-        return step + 1, left, xp.where(here, best[..., None], chosen)
+        best = xp.argmax(left, axis=-1, keepdims=True)
+        here = xp.logical_and(steps == step, xp.max(left, axis=-1, keepdims=True) > gone[..., :1])
+        near = xp.take(close, xp.reshape(best[..., 0] + images, (-1,)), axis=0)
+        left = xp.where(xp.reshape(near, scores.shape), gone, left)
+        return step + 1, left, xp.where(here, best, chosen)
 
     step = xp.reshape(xp.table(_range, 1, like=scores), ())
-    none = xp.zeros_like(xp.argmax(left, axis=-1))[..., None] - 1 - xp.zeros_like(steps)
+    none = xp.zeros_like(xp.argmax(left, axis=-1, keepdims=True)) - 1 - xp.zeros_like(steps)
     _, _, chosen = xp.loop(some_left, choose, (step, left, none))
     rows = xp.found(chosen >= 0)
     return xp.concat([rows[:, :2], xp.picked(chosen, (rows[:, 0], rows[:, 1], rows[:, 2]))[:, None]], axis=1)

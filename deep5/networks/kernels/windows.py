@@ -56,7 +56,7 @@ def _elements(xp: Primitives, x: Array, window: Window, at: int, axis: int, coun
     before: tuple[Any, ...] = (slice(None),) * axis
     if kernel == stride and step == 1:  # windows that do not overlap are rows of a matrix
         x = xp.reshape(x, (*x.shape[:axis], count, kernel, *x.shape[axis + 1 :]))
-        return [x[(*before, slice(None), place)] for place in range(kernel)]
+        return list(xp.unstack(x, axis=axis + 1))
     last = (count - 1) * stride + 1
     return [x[(*before, slice(place * step, place * step + last, stride))] for place in range(kernel)]
 
