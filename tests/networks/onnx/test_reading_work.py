@@ -52,7 +52,6 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     counted(onnx.shape_inference, "infer_shapes", "inferences")
     counted(onnx.checker, "check_model", "checks")
-    counted(ir.serde, "deserialize_graph", "graphs read")
     counted(ir.serde, "_deserialize_graph", "graphs read")
     counted(ir.serde, "serialize_graph_into", "graphs written")
     counted(ir.Model, "clone", "copies")
@@ -67,9 +66,11 @@ def test_a_model_is_read_once_and_inferred_twice(work: Counter[str], opset: int)
 
 
 def test_shapes_are_inferred_without_reading_the_graph_again(work: Counter[str]) -> None:
-    network = d5.Network.from_onnx(chain(10))
+    build = d5.NetworkBuilder("network")
+    network = build.network({"y": build.op("Gelu", build.input("x", ("N", 4)))})
     work.clear()
-    lowered(network, lambda node: d5.Support(node.op_type != "Tanh", "left out"))
+    assert len(lowered(network, lambda node: d5.Support(node.op_type != "Gelu", "left out")).nodes) > 1
+    assert work["inferences"] > 0
     assert work["graphs read"] == 0
 
 
