@@ -11,8 +11,10 @@ import onnx_ir as ir
 
 from deep5.core.framework import Support
 from deep5.core.memo import remember
+from deep5.core.tensors import TensorSpec
 from deep5.networks.network import Network
 from deep5.networks.nodes import captures, subgraphs
+from deep5.networks.onnx.light import light_proto
 
 __all__ = ["answered", "engine_model", "node_key", "node_model"]
 
@@ -45,35 +47,38 @@ def engine_model(network: Network, *, fixed: bool = False, newest: int | None = 
         newest: The newest opset that the engine reads; None: any. A newer network is labeled with this opset. Its nodes
             are valid in it if the engine runs their `node_model` of the same opset.
     """
-    model = network.model.clone()
-    graph = model.graph
-    if newest is not None and network.opset > newest:
-        graph.opset_imports[""] = newest
-        model.ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", newest)])
-    for name, spec in {**network.parameter_specs, **network.buffer_specs}.items():
-        if fixed:
-            value = graph.initializers[name]
-            length = spec.size * np.dtype(spec.dtype).itemsize
-            value.const_value = ir.ExternalTensor(
-                "memory",
-                0,
-                length,
-                ir.DataType.from_numpy(np.dtype(spec.dtype)),
-                name=name,
-                shape=ir.Shape(spec.shape),
-                base_dir="",
-            )
-            continue
-        value = graph.initializers.pop(name)
-        value.const_value = None
-        if value not in graph.inputs:
-            graph.inputs.append(value)
+    graph, live = network.model.graph, {**network.parameter_specs, **network.buffer_specs}
+    inputs, initial = list(graph.inputs), list[ir.Value]()
+    known = set(inputs)
     for name, value in graph.initializers.items():
-        live = name in network.parameter_specs or name in network.buffer_specs
-        if isinstance(value.const_value, ir.ExternalTensor) and not live:
-            value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=name)
-    data: bytes = ir.to_proto(model).SerializeToString()
+        content = value.const_value
+        if name in live:
+            initial += [_with(value, _elsewhere(name, live[name]))] if fixed else []
+        elif isinstance(content, ir.ExternalTensor):
+            initial.append(_with(value, ir.Tensor(content.numpy().copy(), name=name)))
+        else:
+            initial.append(value)
+    if not fixed:
+        inputs += [graph.initializers[name] for name in live if graph.initializers[name] not in known]
+    proto = light_proto(network.model, inputs, initial)
+    if newest is not None and network.opset > newest:
+        for entry in proto.opset_import:
+            entry.version = entry.version if entry.domain else newest
+        proto.ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", newest)])
+    data: bytes = proto.SerializeToString()
     return data
+
+
+def _with(value: ir.Value, content: ir.TensorProtocol) -> ir.Value:
+    """A value of the same name, shape and type with other contents."""
+    return ir.Value(name=value.name, shape=value.shape, type=value.type, const_value=content)
+
+
+def _elsewhere(name: str, spec: TensorSpec) -> ir.ExternalTensor:
+    """A tensor whose numbers the engine receives in memory."""
+    dtype = np.dtype(spec.dtype)
+    length, kind = spec.size * dtype.itemsize, ir.DataType.from_numpy(dtype)
+    return ir.ExternalTensor("memory", 0, length, kind, name=name, shape=ir.Shape(spec.shape), base_dir="")
 
 
 def node_key(node: ir.Node) -> Hashable | None:

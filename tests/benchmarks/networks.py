@@ -80,7 +80,44 @@ def _read(framework: str) -> None:
         return lambda: found.executor(d5.Network.from_onnx(proto))
 
 
+def _chain(folder: Path, count: int) -> Path:
+    """A file of a chain: `count` pairs of MatMul and Tanh, and the mean."""
+    import deep5 as d5
+
+    build = d5.NetworkBuilder("chain")
+    y = build.input("x", ("N", 8))
+    for number in range(count):
+        y = build.op("Tanh", build.op("MatMul", y, build.parameter(f"w{number}", (8, 8))))
+    path = folder / f"chain{count}.onnx"
+    build.network({"loss": build.op("ReduceMean", y, keepdims=0)}).save(path)
+    return path
+
+
+def _first_step(framework: str) -> None:
+    @register(
+        f"{framework}.chain_400_first_step",
+        group=framework,
+        unit="network",
+        once=True,
+        quick=framework in ("onnxruntime", "reference"),
+    )
+    def setup(folder: Path) -> Callable[[], object]:
+        import deep5 as d5
+
+        found, inputs = d5.framework(framework), {"x": np.ones((4, 8), np.float32)}
+
+        def first(path: Path) -> None:
+            executor = found.executor(d5.Network.from_onnx(path))
+            executor.train_step(d5.SGD(lr=0.1))(inputs, d5.StepInfo(batch_size=4))
+            executor.synchronize()
+
+        first(_chain(folder, 1))
+        path = _chain(folder, 200)
+        return lambda: first(path)
+
+
 for _framework in FRAMEWORKS:
+    _first_step(_framework)
     for _size in (1, 64):
         _step(_framework, _size)
         _inference(_framework, _size)

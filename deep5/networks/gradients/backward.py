@@ -78,6 +78,7 @@ class Backward:
         self._taken.update(graph.initializers)
         self._count = 0
         self._shapes: dict[ir.Value, ir.Value] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
 
     def want(self, values: Collection[ir.Value]) -> None:
         """Set the values whose gradient is needed, if they were not known at construction."""
@@ -133,8 +134,11 @@ class Backward:
         return self._constant(np.array(number, dtype=value.dtype.numpy()))
 
     def _constant(self, array: np.ndarray) -> ir.Value:
-        # A Constant node, not an initializer: a network treats float initializers as parameters.
-        return self.op("Constant", value=ir.tensor(array))
+        # A Constant node, not an initializer: a network treats float initializers as parameters. One per content.
+        content = array.dtype.name, array.shape, array.tobytes()
+        if content not in self._constants:
+            self._constants[content] = self.op("Constant", value=ir.AttrTensor("value", ir.Tensor(array)))
+        return self._constants[content]
 
     def shape(self, value: ir.Value | None) -> ir.Value:
         """The shape of a value at run time, int64; one Shape node per value."""

@@ -4,7 +4,7 @@ any shape, whose gradients are inputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -163,11 +163,34 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
         if source not in results:
             finish(source)
         graph.outputs.append(results[source])
+    _drop_copies(graph, set(nodes), results)
     for node in nodes:
         if is_training(node):  # no gradient passes it, but it runs in the same form as the others
             split_batch_normalization(graph, node)
     infer_shapes(model, what)
     return Network(model)
+
+
+def _drop_copies(graph: ir.Graph, forward: Container[ir.Node], results: Mapping[ir.Value, ir.Value]) -> None:
+    """Let the node that computes a gradient return it, where nothing else reads it: engines take time for each copy.
+
+    Args:
+        graph: The graph; changed in place.
+        forward: Its nodes before the backward pass, whose values keep their names.
+        results: By source, its gradient, the output of an Identity.
+    """
+    places, copies = {value: place for place, value in enumerate(graph.outputs)}, list[ir.Node]()
+    for source, result in results.items():
+        copy = result.producer()
+        found = None if copy is None else copy.inputs[0]
+        maker = None if found is None else found.producer()
+        if copy is None or found is None or maker is None or maker in forward or len(found.uses()) > 1:
+            continue
+        name, result.name = result.name, None
+        found.name, found.shape, found.type = name, source.shape, source.type
+        graph.outputs[places[result]] = found
+        copies.append(copy)
+    graph.remove(copies, safe=True)  # at once: each call visits every output
 
 
 def _expanded(network: Network, seeds: Collection[str], names: Sequence[str]) -> Network:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Extents, Gradients, Rule, extents, operands, refuse
+from deep5.networks.gradients.long_windows import long_axis, windows_along
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.window import Window
 
@@ -158,22 +160,56 @@ def by_weights(
     source = b.op("Transpose", x, perm=[*range(1, rank + 2), 0])
     if window.padded:
         source = b.op("Pad", source, b.ints(0, *window.begins, 0, 0, *window.ends, 0))
-    source = b.op("Unsqueeze", source, b.ints(1))
-    parts = [_windows(b, source, y, window, position) for position in itertools.product(*map(range, kernel))]
-    count, group = len(parts), attribute(node, "group", 1)
+    group = attribute(node, "group", 1)
+    several = channels >= _MANY_CHANNELS and (len(windows) < rank or math.prod(windows) >= _MANY_WINDOWS)
+    long = None if (several and group == 1) or len(windows) < rank else _along(b, source, x, window, kernel, windows)
+    if long is None:
+        source, others, steps = b.op("Unsqueeze", source, b.ints(1)), kernel, window
+    else:
+        source, others, steps = long
+    positions = itertools.product(*map(range, others))
+    parts = [_windows(b, source, y, steps, position) for position in positions]
+    count = math.prod(kernel)
     if group > 1:
-        columns = b.op("Concat", *parts, axis=1) if count > 1 else parts[0]
+        columns = b.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
         dw = _by_groups(b, dy, columns, (group, outputs // group, channels * count))
         return b.op("Reshape", dw, b.ints(outputs, channels, *kernel))
     rows = b.op("Reshape", dy, b.ints(outputs, -1))
-    if channels >= _MANY_CHANNELS and (len(windows) < rank or math.prod(windows) >= _MANY_WINDOWS):
+    if several:
         products = [b.op("Gemm", rows, b.op("Reshape", part, b.ints(channels, -1)), transB=1) for part in parts]
         products = [b.op("Unsqueeze", product, b.ints(2)) for product in products]
         dw = b.op("Concat", *products, axis=2) if count > 1 else products[0]
     else:
-        columns = b.op("Concat", *parts, axis=1) if count > 1 else parts[0]
+        columns = b.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
         dw = b.op("Gemm", rows, b.op("Reshape", columns, b.ints(channels * count, -1)), transB=1)
     return b.op("Reshape", dw, b.ints(outputs, channels, *kernel))
+
+
+def _along(
+    b: Backward, source: ir.Value, x: ir.Value, window: Window, kernel: Sequence[int], windows: Sequence[int]
+) -> tuple[ir.Value, list[int], Window] | None:
+    """The windows along the kernel's long axis, with the kernel and the window that remain for the other axes.
+
+    Returns:
+        None if the kernel has no such axis, or dimensions are unknown.
+    """
+    axis, shape = long_axis(window, kernel), () if x.shape is None else extents(x)[1:]
+    known = [extent for extent in shape if isinstance(extent, int)]
+    if axis is None or len(known) <= len(kernel):
+        return None
+    padded = [size + begin + end for size, begin, end in zip(known[1:], window.begins, window.ends, strict=True)]
+    joined = windows_along(
+        b,
+        source,
+        (known[0], *padded),
+        axis,
+        stride=window.strides[axis],
+        size=kernel[axis],
+        count=windows[axis],
+    )
+    strides = tuple(1 if other == axis else stride for other, stride in enumerate(window.strides))
+    others = [1 if other == axis else size for other, size in enumerate(kernel)]
+    return joined, others, replace(window, strides=strides)
 
 
 def _by_groups(b: Backward, dy: ir.Value | None, columns: ir.Value, shape: tuple[int, int, int]) -> ir.Value:

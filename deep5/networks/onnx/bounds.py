@@ -227,9 +227,11 @@ def followable(proto: onnx.ModelProto) -> bool:
     Args:
         proto: The model, with the shapes inferred without value propagation.
     """
-    values = {value.name: value for value in declared_values(proto)}
-    extents = {name: _shape(value.type)[0] for name, value in values.items() if len(_shape(value.type)) == 1}
+    shapes = ((value.name, _shape(value.type)) for value in declared_values(proto))
+    extents = {name: shape[0] for name, shape in shapes if len(shape) == 1}
     extents |= {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 1}
+    if not extents:
+        return True
     read = (name for node in nested_nodes(proto.graph.node) for name in node.input)
     return sum(extents.get(name, 0) for name in read) <= _MOST_FOLLOWED
 

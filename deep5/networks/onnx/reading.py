@@ -212,11 +212,13 @@ def _check_tensor(what: str, tensor: onnx.TensorProto) -> None:
 def _check_order(what: str, proto: onnx.ModelProto) -> None:
     """Check that nodes read only computed values, and inputs and outputs have shapes; ONNX checks nested graphs."""
     for nodes, _ in _bodies(proto):
-        producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
         listed = list(nodes)
+        producers = {name: index for index, node in enumerate(listed) for name in node.output if name}
         needs = {
             index: {producers[name] for name in node.input if name in producers} for index, node in enumerate(listed)
         }
+        if all(max(earlier, default=-1) < index for index, earlier in needs.items()):
+            continue  # in order, so without a cycle
         try:
             graphlib.TopologicalSorter(needs).prepare()
         except graphlib.CycleError as error:

@@ -12,6 +12,7 @@ from deep5.networks.custom import standing_in
 from deep5.networks.diagnostics.refusals import check_by_onnx, explained
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.bounds import followable
+from deep5.networks.onnx.light import light_proto
 from deep5.networks.onnx.ranks import required_ranks
 from deep5.networks.onnx.state_ranks import set_state_ranks
 
@@ -105,19 +106,14 @@ def _inferred(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:
-    graph = model.graph
-    inputs, initial = list(graph.inputs), list(graph.initializers.values())
-    weights = [value for value in initial if not _small(value)]
-    for value in weights:
-        del graph.initializers[str(value.name)]
-    try:
-        graph.inputs.extend(value for value in weights if value not in inputs)
-        return ir.to_proto(model)
-    finally:
-        graph.inputs.clear()
-        graph.inputs.extend(inputs)
-        graph.initializers.clear()
-        graph.initializers.update((str(value.name), value) for value in initial)
+    inputs, light = list(model.graph.inputs), list[ir.Value]()
+    known = set(inputs)
+    for value in model.graph.initializers.values():
+        if _small(value):
+            light.append(value)
+        elif value not in known:
+            inputs.append(value)
+    return light_proto(model, inputs, light)
 
 
 def _small(value: ir.Value) -> bool:

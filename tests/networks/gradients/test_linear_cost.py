@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,17 @@ import pytest
 from onnx import helper, numpy_helper
 
 import deep5 as d5
+from deep5.networks.engine import engine_model
 from deep5.networks.gradients.build import gradient_network
 
 
 def chain(count: int) -> d5.Network:
     """Pairs of MatMul and Tanh, each pair with its parameter."""
+    return d5.Network.from_onnx(chain_model(count))
+
+
+def chain_model(count: int) -> onnx.ModelProto:
+    """The same as an ONNX model."""
     nodes, weights, last = [], [], "x"
     for number in range(count):
         weights.append(numpy_helper.from_array(np.full((2, 2), 0.5, np.float32), f"w{number}"))
@@ -31,7 +38,7 @@ def chain(count: int) -> d5.Network:
         [helper.make_tensor_value_info("loss", kind, [])],
         weights,
     )
-    return d5.Network.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
 def calls(work: Any) -> int:
@@ -61,3 +68,29 @@ def test_twice_the_nodes_take_twice_the_calls(work: Any) -> None:
     work(small)  # what is made once
     # Four times the nodes; sixteen times the calls if they grew with the square.
     assert calls(lambda: work(large)) < 4.5 * calls(lambda: work(small))
+
+
+@pytest.mark.parametrize("work", [d5.Network.from_onnx, lambda model: engine_model(d5.Network.from_onnx(model))])
+def test_twice_the_nodes_of_a_file_take_twice_the_calls(work: Any) -> None:
+    small, large = (chain_model(count) for count in (60, 240))
+    work(small)
+    assert calls(lambda: work(large)) < 4.5 * calls(lambda: work(small))
+
+
+def test_a_gradient_takes_no_node_but_what_computes_it() -> None:
+    """Four nodes by layer: two products of the Gemm, two of the Tanh and its difference to 1; no copy, one constant."""
+    counts = Counter(node.op_type for node in gradient_network(chain(20)).nodes)
+    assert counts["Identity"] == 0
+    assert counts["Gemm"] == 2 * 20 - 1  # no gradient of the network's input
+    assert counts["Constant"] == Counter(node.op_type for node in gradient_network(chain(2)).nodes)["Constant"]
+
+
+def test_a_gradient_that_is_read_again_is_copied() -> None:
+    """The gradient of the bias is that of the layer before it: who receives one must not change the other."""
+    build = d5.NetworkBuilder("bias")
+    x = build.input("x", (4, 3))
+    w, b = build.parameter("w", (3, 3)), build.parameter("b", (4, 3))
+    y = build.op("Tanh", build.op("Add", build.op("MatMul", x, w), b))
+    gradients = gradient_network(build.network({"loss": build.op("ReduceMean", y, keepdims=0)}))
+    makers = {str(value.name): node.op_type for node in gradients.nodes for value in node.outputs}
+    assert (makers["grad:w"], makers["grad:b"]) == ("Gemm", "Identity")
