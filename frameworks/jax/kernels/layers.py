@@ -144,8 +144,8 @@ def layer_normalization(x: Array, scale: Array, bias: Array | None, first: int, 
 def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a: bool, turn_b: bool) -> Array:
     """ONNX's Gemm: alpha A B + beta C."""
     y = jnp.matmul(a.T if turn_a else a, b.T if turn_b else b)
-    y = y if alpha == 1.0 else y * alpha
-    return y if c is None else with_bias(y, c if beta == 1.0 else c * beta)
+    y = y if alpha == 1.0 else y * jnp.asarray(alpha, y.dtype)  # of integers, an integer
+    return y if c is None else with_bias(y, c if beta == 1.0 else c * jnp.asarray(beta, c.dtype))
 
 
 @jax.custom_jvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
