@@ -113,14 +113,15 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides:
     passes.RemoveUnusedNodesPass()(model)
     _name_nodes(model.graph)
     decisions = (decision for tensor in tensors for decision in tensor.decisions)
-    kept = {name for name, value in model.graph.initializers.items() if value.uses() or value.is_graph_output()}
+    initial = model.graph.initializers.items()
+    kept = {name.rstrip("'") for name, value in initial if value.uses() or value.is_graph_output()}
     return Imported(model, tuple(_without_dropped(decision, kept) for decision in decisions))
 
 
 def _without_dropped(decision: Decision, kept: Collection[str]) -> Decision:
     """The decision, or that its tensor is unused: only a branch that never runs, and was removed, reads it."""
-    names = (decision.name, f"{decision.name}/parameter")
-    if decision.outcome != "trained" or any(name.rstrip("'") in names for name in kept):
+    names = {decision.name.rstrip("'"), f"{decision.name}/parameter"}
+    if decision.outcome != "trained" or not names.isdisjoint(kept):
         return decision
     return replace(decision, outcome="unused", reason=f"{decision.reason}, in a branch of an If that never runs")
 

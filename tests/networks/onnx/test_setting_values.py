@@ -195,19 +195,15 @@ def test_a_fed_one_is_refused(what: str, framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_an_array_larger_than_what_is_free_is_refused(framework: str) -> None:
+def test_an_array_larger_than_what_is_free_is_refused(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sizes are known when the inputs are."""
     network = d5.Network.from_onnx(model("float[n, 1] x, float[1, m] w", "float[n, m]", "MatMul (x, w)"))
     executor = d5.framework(framework).executor(network)
-    free = memory.available_bytes
-    try:
-        memory.available_bytes = lambda: 1 << 30
-        with pytest.raises(
-            NetworkError, match=r"takes 2\.1e\+09 bytes.*; allowed: 8\.1e\+08, three quarters of what is free"
-        ):
-            executor.inference({"x": np.ones((1 << 14, 1), np.float32), "w": np.ones((1, 1 << 15), np.float32)})
-    finally:
-        memory.available_bytes = free
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 30)
+    with pytest.raises(
+        NetworkError, match=r"takes 2\.1e\+09 bytes.*; allowed: 8\.1e\+08, three quarters of what is free"
+    ):
+        executor.inference({"x": np.ones((1 << 14, 1), np.float32), "w": np.ones((1, 1 << 15), np.float32)})
 
 
 def test_a_result_that_jax_could_not_compute_is_an_error() -> None:
