@@ -94,9 +94,9 @@ def _is_last(emitter: Emitter, node: ir.Node, entry: Composite) -> bool:
     """Whether the node is computed with its channels last."""
     if entry.layout == "elementwise":
         return any(map(emitter.is_last, node.inputs)) and node.outputs[0].shape is not None
-    if entry.layout == "image" and not ranked(node):
-        return False
-    if entry.layout in ("channels last", "image"):
+    if entry.layout == "image":  # windows are computed with channels last, others in the order of the input
+        return ranked(node) and rank(node) > 2 and ("window" in entry.keywords or emitter.is_last(node.inputs[0]))
+    if entry.layout == "channels last":
         return rank(node) > 2
     if entry.layout in ("onnx", "reduced"):
         return False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from deep5.frameworks.jax.kernels import layers
-from deep5.frameworks.jax.table import attribute, axis, given, number, operator, rank, spare
+from deep5.frameworks.jax.table import attribute, axis, call, given, number, operator, rank, spare
+from deep5.networks.kernels.reducing import check_space
 from deep5.networks.kernels.windows import check_window
 from deep5.networks.window import Window
 
@@ -63,3 +64,28 @@ def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
     inputs = ", ".join(emitter.plain(given(node, position)) for position in range(3))
     how = f"{axis(node, -1)}, {number(node, 'epsilon', 1e-5)}"
     emitter.assign(node.outputs[0], f"{emitter.bind(layers.layer_normalization)}({inputs}, {how})")
+
+
+_LRN = "1.4 and 2.5 times at (8, 32, 28, 28)"
+_FOLD = "1.9 and 1.1 times at (8, 288, 676)"
+
+
+@operator("LRN", check_space, override=_LRN)
+def _lrn(emitter: Emitter, node: ir.Node) -> None:
+    alpha, beta, bias = (number(node, *each) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
+    how = f"{emitter.last(node.inputs[0], rank(node))}, {attribute(node, 'size', 1)}, {alpha}, {beta}, {bias}"
+    emitter.assign(node.outputs[0], f"{emitter.bind(layers.local_response_normalization)}({how})", last=True)
+
+
+def _folded(x: Any, image: tuple[int, ...], block: tuple[int, ...], strides: Any, dilations: Any, pads: Any) -> Any:
+    ones = (1,) * len(image)
+    pads = pads or (0,) * (2 * len(image))
+    begins, ends = pads[: len(image)], pads[len(image) :]
+    window = Window(kernel=block, strides=strides or ones, dilations=dilations or ones, begins=begins, ends=ends)
+    return layers.columns_to_image(x, image, window)
+
+
+@operator("Col2Im", host=(1, 2), override=_FOLD)
+def _col2im(emitter: Emitter, node: ir.Node) -> None:
+    how = (repr(tuple(attribute(node, name, ()))) for name in ("strides", "dilations", "pads"))
+    call(emitter, node, _folded, *how, settings=(1, 2))

@@ -9,8 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from deep5.core.errors import Unsupported
-
 __all__ = ["classes", "gathered", "picked", "placed", "top_k"]
 
 
@@ -97,15 +95,14 @@ def classes(x: Any, axis: int) -> tuple[Any, Any]:
     """The number of each slice along an axis in the ascending order of the unique ones, and their counts."""
     turn = [axis, *(at for at in range(x.shape.rank) if at != axis)]
     rows = tf.transpose(tf.cast(x, tf.uint8) if x.dtype == tf.bool else x, turn)
-    sizes = rows.shape.as_list()[1:]
-    if None in sizes:
-        raise Unsupported(
-            "unique slices of unknown size; allowed: slices of known size; remedy: framework 'onnxruntime' or "
-            "'reference', or inputs of fixed size"
-        )
     found = tf.raw_ops.UniqueWithCountsV2(x=rows, axis=tf.constant([0], tf.int64), out_idx=tf.int64)
-    order = tf.range(tf.size(found.count, tf.int64))
-    flat = tf.reshape(found.y, [tf.size(order), math.prod(sizes)])
-    for column in reversed(range(math.prod(sizes))):  # the least significant one first
-        order = tf.gather(order, tf.argsort(tf.gather(flat[:, column], order), stable=True))
+    order, width = tf.range(tf.size(found.count, tf.int64)), tf.reduce_prod(tf.shape(rows)[1:])
+    columns = tf.reshape(found.y, [tf.size(order), width])
+
+    def sort(column: Any, order: Any) -> tuple[Any, Any]:
+        keys = tf.gather(tf.gather(columns, column, axis=1), order)
+        return column - 1, tf.gather(order, tf.argsort(keys, stable=True))
+
+    # The least significant column first.
+    _, order = tf.while_loop(lambda column, order: column >= 0, sort, [width - 1, order])
     return tf.gather(tf.math.invert_permutation(order), found.idx), tf.gather(found.count, order)

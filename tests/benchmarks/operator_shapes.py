@@ -520,7 +520,22 @@ def _updated(states: int, **attributes: Any) -> Make:
     return make
 
 
+def _drawn(shape: Callable[[bool], tuple[int, ...]], **attributes: Any) -> Make:
+    """Random numbers from an input of numbers between 0 and 1."""
+    return lambda large: Case(feeds=[_floats(shape(large), 0.0, 1.0)], attributes=attributes, gradient=False)
+
+
+def _drawn_alone(large: bool) -> Case:
+    return Case(feeds=[], attributes={"shape": _image(large)}, gradient=False)
+
+
 OTHER: dict[str, Make] = {
+    "Bernoulli": _drawn(_image),
+    "Multinomial": _drawn(_matrix, sample_size=8),
+    "RandomNormal": _drawn_alone,
+    "RandomNormalLike": _drawn(_image),
+    "RandomUniform": _drawn_alone,
+    "RandomUniformLike": _drawn(_image),
     "DFT": _transformed,
     "STFT": _short_time,
     "MelWeightMatrix": _weights,

@@ -54,9 +54,9 @@ def test_the_large_size_is_larger() -> None:
         case = operator_shapes.CASES[name](large)
         return sum(np.asarray(array).size for array in (*case.feeds, *case.constants) if array is not None)
 
-    # Three of these take sizes, and one takes positions.
+    # These take sizes or positions.
     alike = {name for name in operator_shapes.CASES if size(name, True) <= size(name, False)}
-    assert alike == {"ConstantOfShape", "MelWeightMatrix", "Range"}
+    assert alike == {"ConstantOfShape", "MelWeightMatrix", "RandomNormal", "RandomUniform", "Range"}
 
 
 def test_benchmarks_of_a_case() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from deep5.networks.window import Window
@@ -17,10 +20,12 @@ __all__ = [
     "channel_sums",
     "channels_first",
     "channels_last",
+    "columns_to_image",
     "convolution",
     "gemm",
     "layer_normalization",
     "likelihood",
+    "local_response_normalization",
     "with_bias",
 ]
 
@@ -139,6 +144,29 @@ def layer_normalization(x: Array, scale: Array, bias: Array | None, first: int, 
     variance = jnp.square(centred).mean(axes, keepdims=True)
     y = centred * lax.rsqrt(variance + epsilon) * scale
     return y if bias is None else y + bias
+
+
+def local_response_normalization(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
+    """ONNX's LRN, channels last."""
+    around = [(0, 0)] * (x.ndim - 1) + [((size - 1) // 2, size // 2)]
+    window = (*(1,) * (x.ndim - 1), size)
+    # A number that JAX knows to be zero: only then does JAX recognize a sum, which it can differentiate.
+    total = lax.reduce_window(jnp.square(x), np.zeros((), x.dtype), lax.add, window, (1,) * x.ndim, around)
+    return x * jnp.power(total * (alpha / size) + bias, -beta)
+
+
+def columns_to_image(x: Array, image: tuple[int, ...], window: Window) -> Array:
+    """ONNX's Col2Im: (N, C block, windows) to (N, C, image …)."""
+    counts, begins, _ = window.fit(image, window.kernel)
+    columns = jnp.reshape(x, (x.shape[0], -1, math.prod(window.kernel), *counts))
+    parts = []
+    for number, place in enumerate(itertools.product(*map(range, window.kernel))):
+        sides = [(0, 0, 0)] * 2
+        for axis, at in enumerate(place):
+            low, stride = at * window.dilations[axis] - begins[axis], window.strides[axis]
+            sides.append((low, image[axis] - low - (counts[axis] - 1) * stride - 1, stride - 1))
+        parts.append(lax.pad(columns[:, :, number], jnp.zeros((), x.dtype), sides))
+    return functools.reduce(lax.add, parts)
 
 
 def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a: bool, turn_b: bool) -> Array:
