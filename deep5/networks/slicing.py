@@ -18,7 +18,8 @@ def slice_of(start: int, end: int, step: int, extent: int | None) -> slice:
         start: First index; negative: from the end.
         end: Last index, exclusive; any int64 value.
         step: Not 0.
-        extent: Size of the axis; None if unknown, which is allowed only for a positive step.
+        extent: Size of the axis; None if unknown, which is allowed only for a positive step: then the bounds are None
+            where they are at the ends of every axis.
 
     References:
         ONNX, Slice-13: starts are clamped to `[0, extent]`, and to `[0, extent - 1]` if the step is negative.
@@ -27,4 +28,6 @@ def slice_of(start: int, end: int, step: int, extent: int | None) -> slice:
     first, behind = (max(low, min(bound, high)) for bound in (start, end))
     if step < 0 and extent is not None:
         first = max(first, -extent)
+    if extent is None:
+        return slice(None if first in (0, -_FAR) else first, None if behind == _FAR else behind, step)
     return slice(first, behind, step)

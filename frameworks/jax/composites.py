@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from deep5.frameworks.jax.primitives import PRIMITIVES
 from deep5.frameworks.jax.table import OPERATORS, OVERRIDES, RANKED, attribute, given, operator, rank, ranked, results
 from deep5.networks.constants import FLOATS
 from deep5.networks.kernels.operators import COMPOSITES, check_overrides
-from deep5.networks.kernels.table import Composite
+from deep5.networks.kernels.table import Composite, keywords_of
 from deep5.networks.nodes import inside
 from deep5.networks.window import Window
 
@@ -52,29 +51,29 @@ def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         last = _is_last(emitter, node, entry)
+        numbers = entry.numbers(node)
         inputs = [
-            emitter.setting(value) if at in entry.settings else _named(emitter, node, at, entry, last)
+            _literal(emitter, numbers[at])
+            if at in numbers
+            else emitter.setting(value)
+            if at in entry.settings
+            else _named(emitter, node, at, entry, last)
             for at, value in enumerate(node.inputs)
         ]
-        for name, default in keywords.items():
-            if name == "kind":
-                text = emitter.bind(node.outputs[0].dtype.numpy())  # type: ignore[union-attr]  # types were inferred
-            elif name == "place":
-                text = "None"
-            elif name == "outputs":
-                text = str(len(node.outputs))
-            elif name == "channels":
-                text = "-1" if last else "1"
-            elif name == "checked":
-                text = "False"
-            elif name == "window":
-                text = emitter.bind(Window.at(node))
-            elif name == "stream":
-                text = emitter.key(attribute(node, "seed", None))
-            else:
-                value = attribute(node, name, None if default is inspect.Parameter.empty else default)
-                text = _literal(emitter, _last_axes(value, rank(node)) if last and name == entry.layout else value)
-            inputs.append(f"{name}={text}")
+        inputs += keywords_of(
+            keywords,
+            node,
+            lambda name, value: _literal(
+                emitter, _last_axes(value, rank(node)) if last and name == entry.layout else value
+            ),
+            dtype=lambda value: emitter.bind(value.dtype.numpy()),  # type: ignore[union-attr]  # types were inferred
+            nested=emitter.nested,
+            channels=lambda: "-1" if last else "1",
+            checked=lambda: "False",
+            place=lambda: "None",
+            stream=lambda: emitter.key(attribute(node, "seed", None)),
+            window=lambda: emitter.bind(Window.at(node)),
+        )
         text = f"{emitter.bind(run)}({', '.join(inputs)})"
         # A loss has no axis of channels.
         order = [last and (entry.layout != "image" or _same_rank(node, value)) for value in node.outputs]
@@ -100,14 +99,14 @@ def _is_last(emitter: Emitter, node: ir.Node, entry: Composite) -> bool:
         return rank(node) > 2
     if entry.layout in ("onnx", "reduced"):
         return False
-    return ranked(node) and emitter.is_last(node.inputs[0])
+    return ranked(node) and any(map(emitter.is_last, node.inputs if entry.alike else node.inputs[:1]))
 
 
 def _named(emitter: Emitter, node: ir.Node, at: int, entry: Composite, last: bool) -> str:
     value = node.inputs[at]
     if entry.layout == "elementwise":
         return emitter.last(value, len(node.outputs[0].shape or ())) if last else emitter.plain(value)
-    return emitter.last(value, rank(node)) if last and at == 0 else emitter.plain(value)
+    return emitter.last(value, rank(node)) if last and (at == 0 or entry.alike) else emitter.plain(value)
 
 
 def _last_axes(axes: Any, count: int) -> Any:

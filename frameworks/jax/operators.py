@@ -7,7 +7,6 @@ from deep5.frameworks.jax import (
     operators_index,
     operators_layers,
     operators_math,
-    operators_recurrent,
     operators_sampling,
     operators_shape,
 )
@@ -23,7 +22,6 @@ _FILLED_BY = (
     operators_index,
     operators_layers,
     operators_math,
-    operators_recurrent,
     operators_sampling,
     operators_shape,
 )

@@ -14,13 +14,14 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from deep5.core.time_limit import check_count, check_iterations, check_length, current_limit
+from deep5.core.time_limit import check_length
+from deep5.frameworks.jax.composites import emit_of
 from deep5.frameworks.jax.host import graphs_of
-from deep5.frameworks.jax.kernels.host import host_array
 from deep5.frameworks.jax.support import supports
 from deep5.frameworks.jax.table import attribute, given, operator, results
 from deep5.networks.constants import constant_value
 from deep5.networks.kernels.drawing import OPERATORS as DRAWING
+from deep5.networks.kernels.operators import COMPOSITES
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter
@@ -29,7 +30,7 @@ __all__: list[str] = []
 
 Array = Any
 Body = Callable[..., tuple[Array, ...]]
-Kinds = tuple[tuple[Any, tuple[int, ...]], ...]
+_TRACED = "JAX compiles lax.cond and lax.scan with values that are not known, and differentiates them"
 
 
 def _check_nested(node: ir.Node) -> str | None:
@@ -57,14 +58,6 @@ def _distinguished(node: ir.Node) -> tuple[ir.Value | None, ...]:
     return () if same else (node.inputs[0],)
 
 
-def _truth(value: Array) -> bool:
-    return bool(host_array(value).reshape(()))
-
-
-def _chosen(condition: Array, then: Body, otherwise: Body) -> tuple[Array, ...]:
-    return then() if _truth(condition) else otherwise()
-
-
 def _traced_choice(condition: Array, then: Body, otherwise: Body, dtypes: tuple[Any, ...]) -> tuple[Array, ...]:
     def typed(body: Body) -> Body:
         return lambda: tuple(jnp.asarray(value, dtype) for value, dtype in zip(body(), dtypes, strict=True))
@@ -77,14 +70,15 @@ def _dtypes(emitter: Emitter, values: Any) -> str:
     return "".join(f"{emitter.bind(value.dtype.numpy())}, " for value in values)
 
 
-@operator("If", _check_nested, _distinguished)
+@operator("If", _check_nested, _distinguished, override=_TRACED)
 def _if(emitter: Emitter, node: ir.Node) -> None:
+    if emitter.eager or bool(_distinguished(node)) or emitter.is_traced(node.inputs[0]):
+        emit_of(COMPOSITES["If"])(emitter, node)
+        return
     condition = emitter.plain(node.inputs[0])
     then, otherwise = (emitter.nested(node.attributes[f"{name}_branch"].as_graph()) for name in ("then", "else"))
-    known = emitter.eager or bool(_distinguished(node)) or emitter.is_traced(node.inputs[0])
-    how = "" if known else f", ({_dtypes(emitter, node.outputs)})"
-    function = emitter.bind(_chosen if known else _traced_choice)
-    results(emitter, node, f"{function}({condition}, {then}, {otherwise}{how})")
+    dtypes = _dtypes(emitter, node.outputs)
+    results(emitter, node, f"{emitter.bind(_traced_choice)}({condition}, {then}, {otherwise}, ({dtypes}))")
 
 
 def _endless(node: ir.Node) -> bool:
@@ -114,31 +108,6 @@ def _loop_settings(node: ir.Node) -> tuple[ir.Value | None, ...]:
     return (given(node, 0), given(node, 1), body.inputs[0])
 
 
-def _stacked(rows: list[Array], dtype: Any, shape: tuple[int, ...], axis: int = 0) -> Array:
-    return jnp.stack(rows, axis) if rows else jnp.zeros((0, *shape), dtype)
-
-
-def _counted(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds: Kinds) -> tuple[Array, ...]:
-    """Runs iteration by iteration a loop that only its count ends."""
-    check_count(int(trips[0]), current_limit(), "Loop")
-    return _repeated(trips, go, states, body, kinds)
-
-
-def _repeated(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds: Kinds) -> tuple[Array, ...]:
-    """Runs iteration by iteration while the condition holds."""
-    count, step, limit = len(states), 0, current_limit()
-    rows: list[list[Array]] = [[] for _ in kinds]
-    going = go is None or _truth(go)
-    while going and (trips is None or step < trips[0]):
-        check_iterations(step, limit, "Loop")
-        going_on, *found = body(np.array(step, np.int64), np.array(True), *states)
-        going, states = _truth(going_on), tuple(found[:count])
-        for row, value in zip(rows, found[count:], strict=True):
-            row.append(value)
-        step += 1
-    return (*states, *(_stacked(row, *kind) for row, kind in zip(rows, kinds, strict=True)))
-
-
 def _parted(found: Any, carried: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """The result of an iteration: the state, with its previous dtypes, and a row of each of the other outputs."""
     count = len(carried)
@@ -146,7 +115,7 @@ def _parted(found: Any, carried: tuple[Array, ...]) -> tuple[tuple[Array, ...], 
     return tuple(states), tuple(map(jnp.asarray, found[count:]))
 
 
-def _traced_loop(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds: Kinds) -> tuple[Array, ...]:
+def _traced_loop(trips: Any, states: tuple[Array, ...], body: Body) -> tuple[Array, ...]:
     """All iterations, as a JAX loop."""
 
     def iteration(carried: tuple[Array, ...], step: Array) -> tuple[Any, Any]:
@@ -158,23 +127,15 @@ def _traced_loop(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kin
     return (*states, *rows)
 
 
-@operator("Loop", _check_nested, _loop_settings)
+@operator("Loop", _check_nested, _loop_settings, override=_TRACED)
 def _loop(emitter: Emitter, node: ir.Node) -> None:
-    body = node.attributes["body"].as_graph()
-    trips, go = emitter.setting(given(node, 0)), emitter.plain(given(node, 1))
+    if emitter.eager:
+        emit_of(COMPOSITES["Loop"])(emitter, node)
+        return
+    body = emitter.nested(node.attributes["body"].as_graph())
     states = "".join(f"{emitter.plain(value)}, " for value in node.inputs[2:])
-    kinds = "".join(
-        f"({emitter.bind(value.dtype.numpy())}, {_extents(value)}), "  # type: ignore[union-attr]  # were inferred
-        for value in body.outputs[len(node.inputs) - 1 :]
-    )
-    eager = _counted if _endless(node) else _repeated
-    function = emitter.bind(eager if emitter.eager else _traced_loop)
-    results(emitter, node, f"{function}({trips}, {go}, ({states}), {emitter.nested(body)}, ({kinds}))")
-
-
-def _extents(value: ir.Value) -> str:
-    """The dimensions of rows if there are no iterations; unknown ones count as 0."""
-    return repr(tuple(extent if isinstance(extent, int) else 0 for extent in value.shape or ()))
+    trips = emitter.setting(given(node, 0))
+    results(emitter, node, f"{emitter.bind(_traced_loop)}({trips}, ({states}), {body})")
 
 
 def _scanned(
@@ -182,7 +143,6 @@ def _scanned(
     rows: tuple[Array, ...],
     body: Body,
     ways: tuple[tuple[int, ...], ...],
-    eager: bool,
 ) -> tuple[Array, ...]:
     """ONNX's Scan; `ways` are the axes and directions of the inputs and outputs."""
     axes, backwards, out_axes, out_backwards = ways
@@ -197,14 +157,7 @@ def _scanned(
         found = body(*carried, *own)
         return _parted(found, carried)
 
-    if eager and given_rows[0].shape[0]:
-        made = []
-        for number in range(given_rows[0].shape[0]):
-            states, found = step(states, tuple(row[number] for row in given_rows))
-            made.append(found)
-        stacks = tuple(jnp.stack(each) for each in zip(*made, strict=True))
-    else:
-        states, stacks = lax.scan(step, states, given_rows)
+    states, stacks = lax.scan(step, states, given_rows)
     turned = (
         jnp.moveaxis(jnp.flip(stack, 0) if back else stack, 0, axis)
         for stack, axis, back in zip(stacks, out_axes, out_backwards, strict=True)
@@ -212,8 +165,11 @@ def _scanned(
     return (*states, *turned)
 
 
-@operator("Scan", _check_nested)
+@operator("Scan", _check_nested, override=_TRACED)
 def _scan(emitter: Emitter, node: ir.Node) -> None:
+    if emitter.eager:
+        emit_of(COMPOSITES["Scan"])(emitter, node)
+        return
     body, count = node.attributes["body"].as_graph(), attribute(node, "num_scan_inputs", 1)
     held = len(node.inputs) - count
     made = len(node.outputs) - held
@@ -226,5 +182,5 @@ def _scan(emitter: Emitter, node: ir.Node) -> None:
     states, rows = (
         "".join(f"{emitter.plain(value)}, " for value in part) for part in (node.inputs[:held], node.inputs[held:])
     )
-    text = f"{emitter.bind(_scanned)}(({states}), ({rows}), {emitter.nested(body)}, {ways}, {emitter.eager})"
+    text = f"{emitter.bind(_scanned)}(({states}), ({rows}), {emitter.nested(body)}, {ways})"
     results(emitter, node, text)

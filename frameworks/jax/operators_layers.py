@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.frameworks.jax.kernels import layers
-from deep5.frameworks.jax.table import attribute, axis, call, given, number, operator, rank, spare
+from deep5.frameworks.jax.table import attribute, call, given, number, operator, rank, spare
 from deep5.networks.kernels.reducing import check_space
 from deep5.networks.kernels.windows import check_window
 from deep5.networks.window import Window
@@ -57,13 +57,6 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
     for index, value in enumerate(node.outputs):
         if value.name:
             emitter.assign(value, f"{results}[{index}]", last=axes > 2 and not index)
-
-
-@operator("LayerNormalization", spare)
-def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
-    inputs = ", ".join(emitter.plain(given(node, position)) for position in range(3))
-    how = f"{axis(node, -1)}, {number(node, 'epsilon', 1e-5)}"
-    emitter.assign(node.outputs[0], f"{emitter.bind(layers.layer_normalization)}({inputs}, {how})")
 
 
 _LRN = "1.4 and 2.5 times at (8, 32, 28, 28)"

@@ -71,23 +71,6 @@ for _name, _function in _AS_IT_IS.items():
     _as_it_is(_name, _function)
 
 
-@operator("Einsum")
-def _einsum(emitter: Emitter, node: ir.Node) -> None:
-    inputs = ", ".join(emitter.plain(value) for value in node.inputs)
-    equation = emitter.bind(_Equation(attribute(node, "equation", "")))
-    emitter.assign(node.outputs[0], f"{equation}({inputs})")
-
-
-class _Equation:
-    """An einsum by its equation, which does not become part of the source."""
-
-    def __init__(self, equation: str) -> None:
-        self._equation = equation.replace(" ", "")
-
-    def __call__(self, *inputs: Any) -> Any:
-        return jnp.einsum(self._equation, *inputs)
-
-
 def _determinant(x: Any) -> Any:
     """Of float16 and bfloat16, which JAX does not factor, in float32."""
     wide = x if x.dtype.itemsize > 2 else x.astype(jnp.float32)

@@ -69,6 +69,16 @@ class JaxPrimitives:
     def size_of(self, x: Any) -> int:
         return int(host_array(x).max(initial=1))
 
+    def sizes(self, numbers: Any, place: Any) -> Any:
+        return np.array(numbers, np.int64)
+
+    def number(self, x: Any) -> Any:
+        return host_array(x).item()
+
+    def split(self, x: Any, sizes: Sequence[int], axis: int) -> Any:
+        ends = np.cumsum(sizes).tolist()
+        return tuple(lax.slice_in_dim(x, end - size, end, axis=axis) for size, end in zip(sizes, ends, strict=True))
+
     def blank(self, shape: tuple[int, ...], like: Any) -> Any:
         return jnp.zeros(shape, like.dtype)
 
@@ -131,7 +141,7 @@ class JaxPrimitives:
         return y if bias is None else layers.with_bias(y, bias)
 
     def pad(self, x: Any, pads: Sequence[tuple[int, int]], fill: Any) -> Any:
-        return lax.pad(jnp.asarray(x), jnp.asarray(fill, x.dtype), [(*pair, 0) for pair in pads])
+        return lax.pad(jnp.asarray(x), jnp.asarray(fill, x.dtype).reshape(()), [(*pair, 0) for pair in pads])
 
     def gathered(self, x: Any, indices: Any, axis: int, checked: bool) -> Any:
         return gathered(x, indices, axis)
@@ -182,6 +192,13 @@ class JaxPrimitives:
 
     def draws(self, stream: Any, logits: Any, count: int) -> Any:
         return jax.random.categorical(stream, logits[:, None, :], axis=-1, shape=(logits.shape[0], count))
+
+    def scan(self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Any, Any]:
+        def stacked(held: Any, row: Any) -> tuple[Any, Any]:
+            new = step(held, row)
+            return new, new[0]
+
+        return lax.scan(stacked, states, rows)  # type: ignore[no-any-return]  # JAX is not type-checked
 
 
 PRIMITIVES = JaxPrimitives()

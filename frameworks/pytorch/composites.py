@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from deep5.frameworks.pytorch.primitives import PRIMITIVES
 from deep5.frameworks.pytorch.table import EAGER, OPERATORS, OVERRIDES, call, enter, writer
-from deep5.networks.kernels.operators import COMPOSITES, check_overrides
+from deep5.frameworks.pytorch.written import written
+from deep5.networks.kernels.operators import COMPOSITES, LISTS, check_overrides
 from deep5.networks.kernels.table import Call, Composite
 
 if TYPE_CHECKING:
@@ -48,9 +49,17 @@ def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], str | None]:
     if entry.native:
         function = getattr(PRIMITIVES, entry.native)
         return lambda emitter, node: call(emitter, node, function)
-    write, direct = writer(on_torch(entry), entry.settings), entry.direct
+    write, direct = writer(on_torch(entry), entry.settings, entry.numbers), entry.direct
+
+    def steps(emitter: Emitter, node: ir.Node) -> str | None:
+        text = written(emitter, node, entry)
+        if text is None or "outputs" not in entry.keywords:
+            return write(emitter, node) if text is None else text
+        emitter.line(f"{', '.join(emitter.name(value) if value.name else '_' for value in node.outputs)}, = {text}")
+        return None
+
     if direct is None:
-        return write
+        return steps if entry.written else write
 
     def emit(emitter: Emitter, node: ir.Node) -> str | None:
         known = node.inputs[0] is not None and node.inputs[0].shape is not None
@@ -68,9 +77,9 @@ def _written(emitter: Emitter, node: ir.Node, found: Call) -> str:
 def register() -> None:
     """Add the operators to the table; call it after the overrides are in the table."""
     check_overrides(OPERATORS, OVERRIDES)
-    for name, entry in COMPOSITES.items():
+    for name, entry in {**COMPOSITES, **LISTS}.items():
         if name not in OVERRIDES:
             enter(name, emit_of(entry), entry.check, entry.settings)
             # Each call draws new values: torch would compile a single draw.
-            if entry.reads is not None or "stream" in entry.keywords:
+            if entry.on_host or entry.reads is not None or "stream" in entry.keywords:
                 EAGER.add(name)

@@ -71,7 +71,7 @@ class Emitter(ABC):
             return self._stand_ins[value]
         if value not in self.names:
             name = self.names[value] = f"v{len(self.names)}"
-            held = self._nested_constant(value) if self._is_nested(value) else self._held(value)
+            held = self._nested_constant(value) if self.is_nested(value) else self._held(value)
             if held is not None:
                 self.bound[name] = held
         return self.names[value]
@@ -83,7 +83,7 @@ class Emitter(ABC):
             self._known[key] = tensor(constant).to(self._place)
         return self._known.get(key)
 
-    def _is_nested(self, value: ir.Value) -> bool:
+    def is_nested(self, value: ir.Value) -> bool:
         """Whether a value belongs to a subgraph of a node: other values may have the same name."""
         maker = value.producer()
         return (value.graph if maker is None else maker.graph) not in (self._graph, None)
@@ -109,7 +109,6 @@ class Emitter(ABC):
             return number(value)
         if isinstance(value, (list, tuple)) and not any(isinstance(entry, str) for entry in value):
             return f"[{', '.join(map(self.literal, value))}]"
-        value = tensor(value.numpy()) if isinstance(value, ir.TensorProtocol) else value
         name = f"a{len(self.bound)}"
         self.bound[name] = value
         return name

@@ -8,7 +8,6 @@ from deep5.core.errors import Deep5Error
 from deep5.core.framework import Support
 from deep5.frameworks.pytorch import (
     operators_attention,
-    operators_control,
     operators_elementwise,
     operators_image,
     operators_index,
@@ -47,7 +46,7 @@ _NARROW_OPERATORS = {
 }
 # Referenced, so that the imports are not removed: they fill the table.
 _FILLED_BY = (
-    operators_attention, operators_control, operators_elementwise, operators_image, operators_index,
+    operators_attention, operators_elementwise, operators_image, operators_index,
     operators_layers, operators_math, operators_normalization,
     operators_recurrent, operators_shape, operators_windows,
 )

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.determinant import determinant
-from deep5.frameworks.pytorch.short import in_float32
 from deep5.frameworks.pytorch.table import kernel
 from deep5.frameworks.pytorch.unsigned import logical_shift
 
@@ -90,19 +89,6 @@ def _poisoned(narrow: Any, over: Any, kind: Any) -> Any:
 @kernel("CastLike")
 def _cast_like(x: Any, like: Any, *, saturate: int = 1, kind: Any) -> Any:
     return converted(x, kind, saturate)
-
-
-@kernel("Einsum")
-def _einsum(*operands: Any, equation: str) -> Any:
-    text = equation.replace(" ", "")
-    if operands[0].dtype == torch.float16 and operands[0].device.type == "cpu":
-        return in_float32(lambda *wide: torch.einsum(text, *wide))(*operands)
-    return torch.einsum(text, *operands)
-
-
-@kernel("Size")
-def _size(x: Any, *, place: Any) -> Any:
-    return torch.tensor(x.numel(), device=place)
 
 
 @kernel("Range", eager=True)

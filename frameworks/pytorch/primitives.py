@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from deep5.frameworks.pytorch.operators_elementwise import converted
 from deep5.frameworks.pytorch.operators_index import gathered, scattered, top_k
 from deep5.frameworks.pytorch.operators_windows import around, convolution, transposed_convolution
+from deep5.frameworks.pytorch.short import in_float32
 from deep5.networks.window import Window
 
 __all__ = ["NO_LABEL", "PRIMITIVES"]
@@ -61,7 +62,11 @@ class TorchPrimitives:
     logsumexp = staticmethod(torch.logsumexp)
     erf, relu, elu, sigmoid, silu = map(staticmethod, (torch.erf, torch.relu, F.elu, torch.sigmoid, F.silu))
 
-    softmax, log_softmax = map(staticmethod, (F.softmax, F.log_softmax))
+    softmax, log_softmax = map(staticmethod, (torch.softmax, torch.log_softmax))
+    reshape, permute_dims, squeeze = map(staticmethod, (torch.reshape, torch.permute, torch.squeeze))
+    expand_dims, broadcast_to, tile = map(staticmethod, (torch.unsqueeze, torch.broadcast_to, torch.tile))
+    concat, full = map(staticmethod, (torch.concat, torch.full))
+    split = staticmethod(torch.split)
     normal_distribution = staticmethod(torch.special.ndtr)
 
     def prod(self, x: Any, *, axis: tuple[int, ...], keepdims: bool, dtype: Any) -> Any:
@@ -80,6 +85,9 @@ class TorchPrimitives:
 
     def size_of(self, x: Any) -> int:
         return max(int(x.max()), 1) if x.numel() else 1
+
+    def number(self, x: Any) -> Any:
+        return x.item()
 
     def blank(self, shape: tuple[int, ...], like: Any) -> Any:
         return like.new_zeros(shape)
@@ -129,6 +137,11 @@ class TorchPrimitives:
     def narrowed(self, x: Any, dtype: Any, saturate: bool) -> Any:
         return converted(x, dtype, saturate)
 
+    def einsum(self, equation: str, *operands: Any) -> Any:
+        if operands[0].dtype == torch.float16 and operands[0].device.type == "cpu":
+            return in_float32(lambda *wide: torch.einsum(equation, *wide))(*operands)
+        return torch.einsum(equation, *operands)
+
     def integer_convolution(self, x: Any, weight: Any, window: Window, group: int) -> Any:
         image, kernel = x.movedim(-1, 1).double(), weight.double()  # exact, unlike float32
         y = convolution(image, kernel, window=window, group=group)
@@ -137,7 +150,14 @@ class TorchPrimitives:
     transposed_convolution = staticmethod(transposed_convolution)
 
     def pad(self, x: Any, pads: Sequence[tuple[int, int]], fill: Any) -> Any:
-        return F.pad(x, around(pads), value=fill)
+        flat = around(pads)
+        if isinstance(fill, torch.Tensor):
+            inside = F.pad(torch.ones_like(x, dtype=torch.uint8), flat).bool()
+            return torch.where(inside, self.pad(x, pads, 0), fill.reshape(()).to(x.dtype))
+        return F.pad(x.byte(), flat, value=fill).bool() if x.dtype == torch.bool else F.pad(x, flat, value=fill)
+
+    def sizes(self, numbers: Any, place: Any) -> Any:
+        return torch.tensor(numbers, dtype=torch.int64, device=place)
 
     gathered, select = map(staticmethod, (gathered, torch.select))
 
@@ -192,6 +212,13 @@ class TorchPrimitives:
 
     def draws(self, stream: Any, logits: Any, count: int) -> Any:
         return torch.multinomial(torch.softmax(logits.float(), 1), count, replacement=True, generator=stream)
+
+    def scan(self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Any, Any]:
+        kept = []
+        for row in zip(*(each.unbind(0) for each in rows), strict=True):
+            states = step(states, row)
+            kept.append(states[0])
+        return states, torch.stack(kept) if kept else states[0].new_zeros((0, *states[0].shape))
 
 
 PRIMITIVES = TorchPrimitives()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from deep5.core.python_source import number
+from deep5.networks.kernels.table import keywords_of
 from deep5.networks.nodes import axis, computed, fixed, is_whole, key, rank, spare
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.window import Window
@@ -61,8 +62,6 @@ def operator(
     op_type: str,
     check: Check | None = None,
     *,
-    settings: tuple[int, ...] = (),
-    otherwise: Callable[..., Any] | None = None,
     ranked: bool = False,
     override: str = "",
 ) -> Callable[[Emit], Emit]:
@@ -71,8 +70,6 @@ def operator(
     Args:
         op_type: ONNX's name.
         check: Returns why a node cannot run, or None.
-        settings: Inputs that are read on the host if they are computed.
-        otherwise: As for `kernel`: runs nodes whose settings are computed, or whose first input has an unknown rank.
         ranked: Whether the source depends on the ranks of the inputs.
         override: Why the table does not use the operator of `deep5.networks.kernels`.
     """
@@ -80,23 +77,15 @@ def operator(
     def register(emit: Emit) -> Emit:
         if override:
             OVERRIDES[op_type] = override
-        if otherwise is None:
-            enter(op_type, emit, check, settings)
-            if ranked:
-                RANKED.add(op_type)
-            return emit
-        write = writer(otherwise, settings)
-
-        def chosen(emitter: Emitter, node: ir.Node) -> str | None:
-            return (write if _open(node, settings) else emit)(emitter, node)
-
-        enter(op_type, chosen, check, settings)
+        enter(op_type, emit, check)
+        if ranked:
+            RANKED.add(op_type)
         return emit
 
     return register
 
 
-def enter(op_type: str, emit: Emit, check: Check | None, settings: tuple[int, ...]) -> None:
+def enter(op_type: str, emit: Emit, check: Check | None, settings: tuple[int, ...] = ()) -> None:
     """Add an operator to the tables."""
     OPERATORS[op_type] = emit
     if check is not None:
@@ -137,8 +126,12 @@ def kernel(
     return register
 
 
-def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit:
-    """A function that emits the call of a kernel; see `kernel`."""
+def writer(
+    function: Callable[..., Any],
+    settings: tuple[int, ...] = (),
+    numbers: Callable[[ir.Node], Mapping[int, Any]] = lambda node: {},
+) -> Emit:
+    """A function that emits the call of a kernel; see `kernel`, and for `numbers`, `Composite`."""
     takes = {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
@@ -146,30 +139,27 @@ def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit
     }
 
     def emit(emitter: Emitter, node: ir.Node) -> str | None:
+        known = numbers(node)
         inputs = [
-            emitter.setting(value) if position in settings else emitter.name(value)
+            emitter.literal(known[position])
+            if position in known
+            else emitter.setting(value)
+            if position in settings
+            else emitter.name(value)
             for position, value in enumerate(node.inputs)
         ]
-        for name, default in takes.items():
-            if name == "kind":
-                text = emitter.dtype(node.outputs[0])
-            elif name == "place":
-                text = emitter.place()
-            elif name == "outputs":
-                text = str(len(node.outputs))
-            elif name == "channels":
-                text = "1"
-            elif name == "checked":
-                text = "True"
-            elif name == "window":
-                text = emitter.literal(Window.at(node))
-            elif name == "stream":
-                text = emitter.stream(node)
-            else:
-                if default is inspect.Parameter.empty:
-                    default = None  # noqa: PLW2901 - ONNX requires it
-                text = emitter.literal(attribute(node, name, default))
-            inputs.append(f"{name}={text}")
+        inputs += keywords_of(
+            takes,
+            node,
+            lambda name, value: emitter.literal(value),
+            dtype=emitter.dtype,
+            nested=emitter.nested,
+            channels=lambda: "1",
+            checked=lambda: "True",
+            place=emitter.place,
+            stream=lambda: emitter.stream(node),
+            window=lambda: emitter.literal(Window.at(node)),
+        )
         text = f"{emitter.function(function)}({', '.join(inputs)})"
         if "outputs" not in takes:
             return text
@@ -178,12 +168,6 @@ def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit
         return None
 
     return emit
-
-
-def _open(node: ir.Node, settings: tuple[int, ...]) -> bool:
-    """Whether settings are computed, or the first input's rank is unknown."""
-    first = node.inputs[0] if node.inputs else None
-    return computed(node, *settings) is not None or (first is not None and first.shape is None)
 
 
 def call(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> str:

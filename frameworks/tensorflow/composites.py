@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,10 @@ from deep5.core.errors import Unsupported
 from deep5.frameworks.tensorflow.order import Order, channels_last, without
 from deep5.frameworks.tensorflow.primitives import native, on_tensors
 from deep5.frameworks.tensorflow.table import (
+    CONTROL,
     OPERATORS,
     OVERRIDES,
+    Check,
     attribute,
     axes_of,
     computed,
@@ -24,8 +25,8 @@ from deep5.frameworks.tensorflow.table import (
     operator,
     rank,
 )
-from deep5.networks.kernels.operators import COMPOSITES, check_overrides
-from deep5.networks.kernels.table import Composite
+from deep5.networks.kernels.operators import COMPOSITES, LISTS, check_overrides
+from deep5.networks.kernels.table import Composite, keywords_of
 from deep5.networks.kernels.windows import check_window
 from deep5.networks.nodes import poisonless, ranked
 from deep5.networks.window import Window
@@ -58,26 +59,23 @@ def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
                 f"tensorflow cannot run the node {node.name!r} ({node.op_type}) on {emitter.device}: {reason}"
             )
         order = _order(emitter, node, entry)
-        inputs = [_named(emitter, node, at, entry, order) for at in range(len(node.inputs))]
-        for name, default in keywords.items():
-            if name == "kind":
-                text = emitter.dtype(node.outputs[0])
-            elif name == "place":
-                text = "None"
-            elif name == "outputs":
-                text = str(len(node.outputs))
-            elif name == "channels":
-                text = "-1" if order else "1"
-            elif name == "checked":
-                text = str(checked)
-            elif name == "window":
-                text = emitter.bind(Window.at(node))
-            elif name == "stream":
-                text = repr(attribute(node, "seed", None))
-            else:
-                value = attribute(node, name, None if default is inspect.Parameter.empty else default)
-                text = _literal(emitter, _places(value, order) if order and name == entry.layout else value)
-            inputs.append(f"{name}={text}")
+        numbers = entry.numbers(node)
+        inputs = [
+            _literal(emitter, numbers[at]) if at in numbers else _named(emitter, node, at, entry, order)
+            for at in range(len(node.inputs))
+        ]
+        inputs += keywords_of(
+            keywords,
+            node,
+            lambda name, value: _literal(emitter, _places(value, order) if order and name == entry.layout else value),
+            dtype=emitter.dtype,
+            nested=emitter.nested,
+            channels=lambda: "-1" if order else "1",
+            checked=lambda: str(checked),
+            place=lambda: "None",
+            stream=lambda: repr(attribute(node, "seed", None)),
+            window=lambda: emitter.bind(Window.at(node)),
+        )
         function = emitter.product(node, run) if entry.product else emitter.function(run)
         text = f"{function}({', '.join(inputs)})"
         if "outputs" in keywords:
@@ -120,7 +118,9 @@ def _order(emitter: Emitter, node: ir.Node, entry: Composite) -> Order | None:
         return channels_last(rank(node))
     if entry.layout == "reduced" and (not ranked(node) or computed(node, 1) is not None):
         return None
-    return None if entry.layout == "onnx" else emitter.order(node.inputs[0])
+    if entry.layout == "onnx" or not ranked(node):
+        return None
+    return emitter.common_order(node.inputs) if entry.alike else emitter.order(node.inputs[0])
 
 
 def _named(emitter: Emitter, node: ir.Node, at: int, entry: Composite, order: Order | None) -> str:
@@ -128,15 +128,13 @@ def _named(emitter: Emitter, node: ir.Node, at: int, entry: Composite, order: Or
     if value is None:
         return "None"
     if at in entry.settings:
-        if extents(value) == [0]:
-            return "None"  # omitted, in files of earlier opsets
         known = fixed(node, at)
         if known is not None and order is not None and entry.layout == "reduced":
             return _literal(emitter, _places(known.reshape(-1).tolist(), order))
         if known is not None:
             return _literal(emitter, known.reshape(-1).tolist())
         return f"{emitter.function(_row)}({emitter.name(value)})" if at in entry.traced else emitter.setting(node, at)
-    if order is None or (at and entry.layout != "elementwise"):
+    if order is None or (at and entry.layout != "elementwise" and not entry.alike):
         return emitter.name(value)
     return emitter.aligned(value, order) if entry.layout == "elementwise" else emitter.ordered(value, order)
 
@@ -159,12 +157,29 @@ def _of_known_sizes(node: ir.Node) -> str | None:
     return check_window(node) if known else "windows over a dimension of unknown size"
 
 
+def _squeezes_unknown(node: ir.Node) -> str | None:
+    unknown = not ranked(node) or any(not isinstance(extent, int) for extent in extents(node.inputs[0]))
+    given = len(node.inputs) > 1 and node.inputs[1] is not None
+    return "no axes, with a dimension of unknown size" if unknown and not given else computed(node, 1)
+
+
+def _check_slice(node: ir.Node) -> str | None:
+    count = extents(node.inputs[1])
+    return None if count and isinstance(count[0], int) else "the number of sliced axes is unknown"
+
+
+_CHECKS: dict[str, Check] = {"LpPool": _of_known_sizes, "Slice": _check_slice}
+_HOST: dict[str, Check] = {"Squeeze": _squeezes_unknown}
+
+
 def register() -> None:
     """Add the operators to the table; call it after the overrides are in the table."""
     check_overrides(OPERATORS, OVERRIDES)
-    for name, entry in COMPOSITES.items():
+    for name, entry in {**COMPOSITES, **LISTS}.items():
         if name not in OVERRIDES:
             host = tuple(at for at in entry.settings if at not in entry.traced)
-            rankless = entry.layout in ("elementwise", "image", "reduced") and not entry.product
-            check = _of_known_sizes if name == "LpPool" else entry.check
-            operator(name, check, host=host, rankless=rankless)(emit_of(entry))
+            rankless = entry.layout != "channels last" and not entry.product
+            check, needs = _CHECKS.get(name, entry.check), _HOST.get(name, host)
+            operator(name, check, host=needs, rankless=rankless)(emit_of(entry))
+            if entry.on_host:
+                CONTROL.add(name)

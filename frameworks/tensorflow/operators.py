@@ -6,11 +6,9 @@ import onnx_ir as ir
 
 from deep5.core.framework import Support
 from deep5.frameworks.tensorflow import (
-    operators_control,
     operators_generate,
     operators_layers,
     operators_math,
-    operators_pad,
     operators_reduce,
     operators_sampling,
     operators_shape,
@@ -34,11 +32,9 @@ _DTYPES = {
 }
 # Listed to keep the imports, which fill the table.
 _FILLED_BY = (
-    operators_control,
     operators_generate,
     operators_layers,
     operators_math,
-    operators_pad,
     operators_reduce,
     operators_sampling,
     operators_shape,

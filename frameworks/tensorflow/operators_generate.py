@@ -28,12 +28,3 @@ def _steps(start: Any, limit: Any, delta: Any) -> Any:
 @operator("Range")
 def _range(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(_steps)}({', '.join(map(emitter.name, node.inputs))})")
-
-
-def _size_of(x: Any) -> Any:
-    return tf.size(x, tf.int64)
-
-
-@operator("Size", rankless=True)
-def _size(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, f"{emitter.function(_size_of)}({emitter.name(node.inputs[0])})")

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from deep5.frameworks.tensorflow.composites import emit_of
 from deep5.frameworks.tensorflow.order import channels_last
-from deep5.frameworks.tensorflow.table import attribute, axis, number, operator, rank, spare
+from deep5.frameworks.tensorflow.table import attribute, number, operator, rank, spare
 from deep5.networks.kernels.operators import COMPOSITES
 from deep5.networks.kernels.reducing import check_space
 
@@ -88,19 +88,3 @@ def _lrn(emitter: Emitter, node: ir.Node) -> None:
     x, order = emitter.ordered(node.inputs[0], channels_last(4)), channels_last(4)
     how = f"{x}, {size // 2}, {bias}, {number(attribute(node, 'alpha', 1e-4) / size)}, {beta}"
     emitter.assign(node, f"{emitter.function(tf.nn.local_response_normalization)}({how})", order)
-
-
-def _layer_norm(x: Any, scale: Any, bias: Any, first: int, epsilon: float) -> Any:
-    axes = list(range(first, x.shape.rank))
-    mean = tf.reduce_mean(x, axes, keepdims=True)
-    centred = x - mean
-    variance = tf.reduce_mean(centred * centred, axes, keepdims=True)
-    y = centred * tf.math.rsqrt(variance + tf.cast(epsilon, x.dtype)) * scale
-    return y if bias is None else y + bias
-
-
-@operator("LayerNormalization", spare)
-def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
-    x, scale, bias = (emitter.name(value) for value in (*node.inputs, None)[:3])
-    epsilon = number(attribute(node, "epsilon", 1e-5))
-    emitter.assign(node, f"{emitter.function(_layer_norm)}({x}, {scale}, {bias}, {axis(node, -1)}, {epsilon})")

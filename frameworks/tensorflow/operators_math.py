@@ -134,27 +134,6 @@ def _matmul(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.product(node, _product)}({x}, {y})")
 
 
-def _contracted(*operands_and_equation: Any) -> Any:
-    """Einsum; integers without a kernel are computed in int32 or int64 and keep the lowest bits."""
-    *operands, equation = operands_and_equation
-    terms, arrow, result = equation.partition("->")
-    if arrow and "..." in terms and "..." not in result:  # TensorFlow keeps such axes, and sums over letters only
-        y = _contracted(*operands, f"{terms}->...{result}")
-        return tf.reduce_sum(y, list(range(y.shape.rank - len(result))))
-    kind = operands[0].dtype
-    if kind.is_integer:
-        wide = tf.int32 if kind.size <= 4 and kind != tf.uint32 else tf.int64
-        return tf.cast(tf.einsum(equation, *(tf.cast(value, wide) for value in operands)), kind)
-    return tf.einsum(equation, *operands)
-
-
-@operator("Einsum")
-def _einsum(emitter: Emitter, node: ir.Node) -> None:
-    equation = emitter.bind(attribute(node, "equation").replace(" ", ""))
-    inputs = ", ".join(map(emitter.name, node.inputs))
-    emitter.assign(node, f"{emitter.product(node, _contracted)}({inputs}, {equation})")
-
-
 @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
 def _determinant(x: Any) -> Any:
     """The determinant; its gradient, the cofactors, also exists for singular matrices, which have no inverse."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from deep5.frameworks.tensorflow.array import TensorFlowArray, as_tensors
+from deep5.frameworks.tensorflow.array import TensorFlowArray, as_tensors, extent_tensor
 from deep5.frameworks.tensorflow.array_namespace import ARRAYS, as_arrays
 from deep5.frameworks.tensorflow.indices import classes, gathered, picked, placed, top_k
 from deep5.frameworks.tensorflow.namespace import NAMESPACE
 from deep5.frameworks.tensorflow.order import kernel_order
 from deep5.frameworks.tensorflow.short import with_bias
 from deep5.frameworks.tensorflow.windows import convolution, transposed_convolution
-from deep5.networks.tracing.extents import TracedExtent
+from deep5.networks.tracing.extents import TracedExtent, quotient
 from deep5.networks.window import Window
 
 __all__ = ["PRIMITIVES", "native", "on_tensors"]
@@ -151,14 +151,58 @@ class TensorFlowPrimitives:
         numbers = tf.cast(tf.reshape(as_tensors(x), [-1]), tf.int64)
         return as_arrays(tf.reduce_max(tf.concat([numbers, tf.ones([1], tf.int64)], 0)))
 
+    def reshape(self, x: Any, shape: Sequence[Any]) -> Any:
+        given = [extent for extent in shape if not isinstance(extent, int) or extent != -1]
+        unknown = [extent for extent in (*given, *x.shape) if not isinstance(extent, int)]
+        whole = 0 not in [extent for extent in given if isinstance(extent, int)]
+        if len(given) < len(shape) and whole and unknown and all(isinstance(each, TracedExtent) for each in unknown):
+            # Unknown sizes that both shapes contain cancel: then the inferred size is known.
+            left = quotient(x.shape, given)
+            shape = [left if isinstance(extent, int) and extent == -1 else extent for extent in shape]
+        return as_arrays(tf.reshape(as_tensors(x), _extents(shape)))
+
+    def broadcast_to(self, x: Any, shape: Sequence[Any]) -> Any:
+        return as_arrays(tf.broadcast_to(as_tensors(x), _extents(shape)))
+
+    def full(self, shape: Sequence[Any], fill: Any, *, dtype: Any, device: Any = None) -> Any:
+        return ARRAYS.full(tuple(_extents(shape)), fill, dtype=dtype)
+
+    def tile(self, x: Any, repeats: Sequence[Any]) -> Any:
+        if x.dtype == tf.uint16:  # which has no kernel
+            return self.bits(self.tile(self.bits(x, tf.int16), repeats), tf.uint16)
+        return as_arrays(tf.tile(as_tensors(x), _extents(repeats)))
+
+    def pad(self, x: Any, pads: Sequence[tuple[Any, Any]], fill: Any) -> Any:
+        z, fill, known = as_tensors(x), as_tensors(fill), all(isinstance(each, int) for pair in pads for each in pair)
+        if known:
+            more = [(max(low, 0), max(high, 0)) for low, high in pads]
+            parts = [slice(max(-low, 0), high if high < 0 else None) for low, high in pads]
+        else:
+            both = tf.stack([_extents(pair) for pair in pads])
+            more, less = tf.maximum(both, 0), tf.minimum(both, 0)
+        if tf.is_tensor(fill) and z.dtype.is_floating:  # the kernel has no gradient with respect to a tensor
+            inside = tf.pad(tf.ones(tf.shape(z), tf.bool), more, constant_values=False)
+            z = tf.where(inside, tf.pad(z, more), tf.reshape(fill, []))
+        else:
+            z = tf.pad(z, more, constant_values=tf.reshape(tf.cast(fill, z.dtype), []))
+        if not known:
+            ends = tf.shape(z) + less[:, 1]
+            parts = [slice(-less[at, 0], ends[at]) for at in range(len(pads))]
+        return as_arrays(z[tuple(parts)] if not known or min(map(min, pads), default=0) < 0 else z)
+
+    def sizes(self, numbers: Any, place: Any) -> Any:
+        if isinstance(numbers, tuple) and not all(isinstance(each, int) for each in numbers):
+            return as_arrays(tf.stack([extent_tensor(each, tf.int64) for each in numbers]))
+        return ARRAYS.asarray(numbers, dtype=tf.int64)
+
+    def number(self, x: Any) -> Any:
+        return as_tensors(x).numpy().item()
+
+    def split(self, x: Any, sizes: Sequence[Any], axis: int) -> Any:
+        return as_arrays(tf.split(as_tensors(x), as_tensors(list(sizes)), axis))
+
     def blank(self, shape: tuple[Any, ...], like: Any) -> Any:
         return ARRAYS.zeros(shape, dtype=like.dtype)
-
-    def pad(self, x: Any, pads: Any, fill: Any) -> Any:
-        more = [tuple(max(each, 0) for each in pair) for pair in pads]
-        parts = tuple(slice(-min(low, 0), min(high, 0) or None) for low, high in pads)
-        x = as_tensors(x[parts])
-        return as_arrays(tf.pad(x, more, constant_values=tf.cast(fill, x.dtype)))
 
     def transposed_convolution(
         self, x: Any, weight: Any, bias: Any, window: Window, group: int, removed: Any, more: tuple[int, ...]
@@ -208,6 +252,9 @@ class TensorFlowPrimitives:
     def narrowed(self, x: Any, dtype: Any, saturate: bool) -> Any:
         return ARRAYS.astype(x, dtype)
 
+    def einsum(self, equation: str, *operands: Any) -> Any:
+        return as_arrays(_contracted(equation, *map(as_tensors, operands)))
+
     def integer_convolution(self, x: Any, weight: Any, window: Window, group: int) -> Any:
         # Exact in float64, in which TensorFlow has kernels.
         image, kernel = (tf.cast(as_tensors(value), tf.float64) for value in (x, weight))
@@ -217,11 +264,36 @@ class TensorFlowPrimitives:
     def bits(self, x: Any, dtype: Any) -> Any:
         return as_arrays(tf.bitcast(as_tensors(x), dtype))
 
+    def scan(self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Any, Any]:
+        def new(held: Any, row: Any) -> Any:
+            return as_tensors(step(as_arrays(held), as_arrays(row)))
+
+        found = tf.scan(new, as_tensors(rows), as_tensors(states))
+        return tuple(as_arrays(each[-1]) for each in found), as_arrays(found[0])
+
+
+def _extents(numbers: Sequence[Any]) -> list[Any]:
+    """Sizes as integers, or int32 tensors where they are not known."""
+    return [each if isinstance(each, int) else tf.cast(as_tensors(each), tf.int32) for each in numbers]
+
 
 def _fitted(z: Any, length: Any) -> Any:
     """The first elements along the last axis, with zeros at the end if there are fewer."""
     z = z[..., :length]
     return tf.pad(z, [*[(0, 0)] * (z.shape.rank - 1), (0, length - tf.shape(z)[-1])])
+
+
+def _contracted(equation: str, *operands: Any) -> Any:
+    """Einsum; integers without a kernel are computed in int32 or int64 and keep the lowest bits."""
+    terms, arrow, result = equation.partition("->")
+    if arrow and "..." in terms and "..." not in result:  # TensorFlow keeps such axes, and sums over letters only
+        y = _contracted(f"{terms}->...{result}", *operands)
+        return tf.reduce_sum(y, list(range(y.shape.rank - len(result))))
+    kind = operands[0].dtype
+    if kind.is_integer:
+        wide = tf.int32 if kind.size <= 4 and kind != tf.uint32 else tf.int64
+        return tf.cast(tf.einsum(equation, *(tf.cast(value, wide) for value in operands)), kind)
+    return tf.einsum(equation, *operands)
 
 
 def _applied(function: Callable[..., Any], *arrays: Any, **how: Any) -> Any:
@@ -246,10 +318,16 @@ def on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*inputs: Any, **attributes: Any) -> Any:
         given = (tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value for value in inputs)
-        return as_tensors(function(PRIMITIVES, *map(as_arrays, given), **attributes))
+        how = {name: _on_arrays(value) if callable(value) else value for name, value in attributes.items()}
+        return as_tensors(function(PRIMITIVES, *map(as_arrays, given), **how))
 
     run.__name__ = function.__name__
     return run
+
+
+def _on_arrays(body: Callable[..., Any]) -> Callable[..., Any]:
+    """A subgraph as a function of arrays."""
+    return lambda *values: as_arrays(tuple(body(*map(as_tensors, values))))
 
 
 PRIMITIVES = TensorFlowPrimitives()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.core.python_source import number
-from deep5.networks.nodes import axis, computed, extents, fixed, is_whole, rank, spare, subgraphs
+from deep5.networks.nodes import axis, computed, extents, fixed, is_whole, rank, ranked, spare, subgraphs
 from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = [
     "number",
     "operator",
     "rank",
+    "ranked",
     "spare",
 ]
 

@@ -22,7 +22,7 @@ from deep5.frameworks.tensorflow.operators import OPERATORS as TENSORFLOW
 from deep5.frameworks.tensorflow.table import OVERRIDES as TENSORFLOW_OVERRIDES
 from deep5.networks.constants import FLOATS
 from deep5.networks.gradients.rules import CONSTANT, REFUSED, RULES
-from deep5.networks.kernels.operators import COMPOSITES
+from deep5.networks.kernels.operators import COMPOSITES, LISTS
 from deep5.networks.transforms.unrolling import RECURRENT
 from gradient_drawn import CASES
 from gradient_layers import LAYERS
@@ -123,7 +123,7 @@ def suite() -> dict[str, list[str]]:
 
 def written(framework: str, op: str) -> str:
     """How a back-end that has an operator in its table computes it."""
-    if framework not in OVERRIDES or op not in COMPOSITES:
+    if framework not in OVERRIDES or op not in {**COMPOSITES, **LISTS}:
         return "native"
     return "override" if op in OVERRIDES[framework] else "composite"
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import onnx_ir as ir
-
 from deep5.networks.kernels.primitives import Array, Primitives
-from deep5.networks.kernels.table import Call, Composite
-from deep5.networks.onnx.attributes import attribute
+from deep5.networks.kernels.table import Composite
 
 __all__ = ["OPERATORS"]
 
@@ -73,10 +70,7 @@ def _along(name: str) -> Composite:
     def run(xp: Primitives, x: Array, *, axis: int = -1) -> Array:
         return getattr(xp, name)(x, axis=axis)
 
-    def direct(node: ir.Node) -> Call:
-        return Call(name, 1, (attribute(node, "axis", -1),))
-
-    return Composite(function=run, layout="axis", direct=direct)
+    return Composite(function=run, layout="axis", written=True)
 
 
 def _loss(function: Callable[..., Any]) -> Composite:

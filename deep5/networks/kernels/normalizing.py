@@ -1,4 +1,4 @@
-"""Normalizations other than those over a batch and over a layer."""
+"""Normalizations other than those over a batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from deep5.networks.kernels.primitives import Array, Primitives
 from deep5.networks.kernels.table import Composite
-from deep5.networks.nodes import extents, rank
+from deep5.networks.nodes import extents, rank, spare
 from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["OPERATORS"]
@@ -63,6 +63,26 @@ def _check_groups(node: ir.Node) -> str | None:
     return None if isinstance(extents(node.inputs[0])[1], int) else "a number of channels that is not known"
 
 
+def _layer_normalization(
+    xp: Primitives,
+    x: Array,
+    scale: Array,
+    bias: Array | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Array:
+    """x with mean 0 and variance 1 over the axes from one on, scaled and shifted.
+
+    References:
+        Ba, Kiros and Hinton, Layer normalization, arXiv 1607.06450, equation 4.
+    """
+    centered, variance = _centered(xp, xp.wide(x), range(axis % x.ndim, x.ndim))
+    y = xp.astype(centered * (1 / xp.sqrt(variance + epsilon)), x.dtype) * scale
+    return y if bias is None else y + bias
+
+
 def _rms_normalization(
     xp: Primitives, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Array:
@@ -100,6 +120,7 @@ def _mean_variance_normalization(xp: Primitives, x: Array, *, axes: Sequence[int
 OPERATORS = {
     "GroupNormalization": Composite(function=_group_normalization, check=_check_groups, layout="channels last"),
     "InstanceNormalization": Composite(function=_instance_normalization, layout="apart"),
+    "LayerNormalization": Composite(function=_layer_normalization, check=spare),
     "LpNormalization": Composite(function=_lp_normalization, check=_check_norm, layout="axis"),
     "MeanVarianceNormalization": Composite(function=_mean_variance_normalization, layout="axes"),
     "RMSNormalization": Composite(function=_rms_normalization),

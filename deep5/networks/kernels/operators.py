@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from deep5.core.errors import UsageError
 from deep5.networks.kernels import (
+    control,
     drawing,
     elementwise,
     gathering,
@@ -13,11 +14,15 @@ from deep5.networks.kernels import (
     indexing,
     losses,
     normalizing,
+    products,
     quantizing,
+    recurrent,
     reducing,
     resizing,
     sampling,
     searching,
+    sequences,
+    shapes,
     signal,
     unfolding,
     updates,
@@ -25,26 +30,33 @@ from deep5.networks.kernels import (
 )
 from deep5.networks.kernels.table import Composite
 
-__all__ = ["COMPOSITES", "check_overrides"]
+__all__ = ["COMPOSITES", "LISTS", "check_overrides"]
 
 COMPOSITES: dict[str, Composite] = {
     **drawing.OPERATORS,
+    **control.OPERATORS,
     **elementwise.OPERATORS,
     **gathering.OPERATORS,
     **images.OPERATORS,
     **indexing.OPERATORS,
     **losses.OPERATORS,
     **normalizing.OPERATORS,
+    **products.OPERATORS,
     **quantizing.OPERATORS,
+    **recurrent.OPERATORS,
     **reducing.OPERATORS,
     **resizing.OPERATORS,
     **sampling.OPERATORS,
     **searching.OPERATORS,
+    **shapes.OPERATORS,
     **signal.OPERATORS,
     **unfolding.OPERATORS,
     **updates.OPERATORS,
     **windows.OPERATORS,
 }
+
+LISTS: dict[str, Composite] = sequences.OPERATORS
+"""Operators whose inputs or outputs may be lists or None, for back-ends whose programs can hold these."""
 
 
 def check_overrides(operators: Collection[str], overrides: Mapping[str, str]) -> None:

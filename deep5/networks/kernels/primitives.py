@@ -44,6 +44,15 @@ class Primitives(Protocol):
     def size_of(self, x: Array) -> Any:
         """The largest number of an array, at least 1, as a size: an int, or an array where TensorFlow traces."""
 
+    def number(self, x: Array) -> Any:
+        """The only number of an array, on the host."""
+
+    def split(self, x: Array, sizes: Sequence[Any], axis: int) -> Sequence[Array]:
+        """Parts along an axis; the sizes add up to the size of the axis."""
+
+    def sizes(self, numbers: Any, place: Any) -> Array:
+        """An int64 array of a size or several, which are known before the network runs wherever sizes are."""
+
     def blank(self, shape: tuple[Any, ...], like: Array) -> Array:
         """Zeros of the element type and on the device of another array."""
 
@@ -119,6 +128,9 @@ class Primitives(Protocol):
         Returns:
             Shape (N, outputs …, M).
         """
+
+    def einsum(self, equation: str, *operands: Array) -> Array:
+        """Sums of products by NumPy's notation; integers keep their lowest bits."""
 
     def pad(self, x: Array, pads: Sequence[tuple[Any, Any]], fill: Any) -> Array:
         """Adds elements before and after each axis, with a gradient for them; a negative number removes elements.
@@ -203,3 +215,17 @@ class Primitives(Protocol):
 
     def draws(self, stream: Any, logits: Array, count: int) -> Array:
         """Classes drawn with replacement from log-probabilities, up to a constant: (N, classes) to (N, count)."""
+
+    def scan(
+        self, step: Callable[..., tuple[Array, ...]], states: tuple[Array, ...], rows: tuple[Array, ...]
+    ) -> tuple[tuple[Array, ...], Array]:
+        """States that change along the first axis of arrays.
+
+        Args:
+            step: From the states before a step, and a tuple of that step's elements, to the states after it.
+            states: The initial ones.
+            rows: Arrays of equal length.
+
+        Returns:
+            The final states, and the first state after each step, stacked along a first axis.
+        """

@@ -23,7 +23,6 @@ __all__ = [
     "columns_to_image",
     "convolution",
     "gemm",
-    "layer_normalization",
     "likelihood",
     "local_response_normalization",
     "with_bias",
@@ -135,15 +134,6 @@ def _normalized_backward(epsilon: float, kept: Any, grads: Any) -> tuple[Array, 
 
 
 _normalized.defvjp(_normalized_forward, _normalized_backward)
-
-
-def layer_normalization(x: Array, scale: Array, bias: Array | None, first: int, epsilon: float) -> Array:
-    """ONNX's LayerNormalization over the axes starting at `first`."""
-    axes = tuple(range(first % x.ndim, x.ndim))
-    centred = x - x.mean(axes, keepdims=True)
-    variance = jnp.square(centred).mean(axes, keepdims=True)
-    y = centred * lax.rsqrt(variance + epsilon) * scale
-    return y if bias is None else y + bias
 
 
 def local_response_normalization(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:

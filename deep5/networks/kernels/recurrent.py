@@ -1,0 +1,189 @@
+"""Recurrent layers: RNN, GRU and LSTM, with any activations, clipping, and sequences of different lengths."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+
+from deep5.networks.kernels import elementwise
+from deep5.networks.kernels.primitives import Array, Primitives
+from deep5.networks.kernels.table import Composite
+from deep5.networks.transforms.recurrent_node import USUAL, activations_of
+from deep5.networks.transforms.unrolling import can_unroll, is_plain
+
+__all__ = ["OPERATORS"]
+
+States = tuple[Array, ...]
+
+
+def _affine(xp: Primitives, x: Array, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
+    return alpha * x + beta
+
+
+def _scaled_tanh(xp: Primitives, x: Array, *, alpha: float = 1.0, beta: float = 1.0) -> Array:
+    return alpha * xp.tanh(beta * x)
+
+
+_NAMES = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu")
+_ACTIVATIONS = {
+    **{name.lower(): elementwise.OPERATORS[name] for name in _NAMES},
+    "affine": Composite(function=_affine),
+    "scaledtanh": Composite(function=_scaled_tanh),
+}
+
+
+class _Direction(NamedTuple):
+    """What the cells of one direction compute with.
+
+    Attributes:
+        weight: The weight of the state, shape (hidden, gates hidden).
+        bias: The bias of the state, shape (gates hidden,); None: there is none.
+        peepholes: Weights from the cell state to the gates i, o and f, shape (3, hidden); None: there are none.
+        activations: The functions, each applied after the clip.
+        special: Whether an LSTM's gate f is 1 - i, or a GRU resets after the product.
+    """
+
+    weight: Array
+    bias: Array | None
+    peepholes: Array | None
+    activations: Sequence[Callable[[Array], Array]]
+    special: bool
+
+
+def _product(xp: Primitives, h: Array, of: _Direction, gates: slice = slice(None)) -> Array:
+    """The state times its weight, plus its bias."""
+    y = xp.matmul(h, of.weight[:, gates])
+    return y if of.bias is None else y + of.bias[gates]
+
+
+def _gates(xp: Primitives, x: Array, count: int) -> Any:
+    """Gates as separate arrays, from shape (batch, gates hidden)."""
+    return xp.unstack(xp.reshape(x, (x.shape[0], count, x.shape[1] // count)), axis=1)
+
+
+def _rnn(xp: Primitives, row: Array, states: States, of: _Direction) -> States:
+    """The states after a step, from the product of its input and the states before it."""
+    return (of.activations[0](row + _product(xp, states[0], of)),)
+
+
+def _gru(xp: Primitives, row: Array, states: States, of: _Direction) -> States:
+    """Cho et al., Learning phrase representations using RNN encoder-decoder, EMNLP 2014, equations 5 to 8."""
+    (h,), (gate, candidate), two = states, of.activations, 2 * (row.shape[1] // 3)
+    whole = _product(xp, h, of, slice(0, None if of.special else two))
+    update, reset = _gates(xp, gate(row[:, :two] + whole[:, :two]), 2)
+    last = whole[:, two:] if of.special else _product(xp, reset * h, of, slice(two, None))
+    new = candidate(row[:, two:] + (reset * last if of.special else last))
+    return ((1 - update) * new + update * h,)
+
+
+def _lstm(xp: Primitives, row: Array, states: States, of: _Direction) -> States:
+    """Gers, Schraudolph and Schmidhuber, Learning precise timing with LSTM recurrent networks, JMLR 3, 2002."""
+    (h, c), (gate, candidate, out) = states, of.activations
+    i, o, f, g = _gates(xp, row + _product(xp, h, of), 4)
+    see = of.peepholes
+    i, f = (i, f) if see is None else (i + see[0] * c, f + see[2] * c)
+    i = gate(i)
+    c = (1 - i if of.special else gate(f)) * c + i * candidate(g)
+    return gate(o if see is None else o + see[1] * c) * out(c), c
+
+
+def _functions(
+    xp: Primitives, names: Iterable[str], alphas: Sequence[float] | None, betas: Sequence[float] | None, clip: Any
+) -> list[Callable[[Array], Array]]:
+    """The activations of all directions in order; those with an alpha or a beta take the next one that is given."""
+    given, found = {"alpha": iter(alphas or ()), "beta": iter(betas or ())}, list[Callable[[Array], Array]]()
+    for entry in (_ACTIVATIONS[name.lower()] for name in names):
+        how = {key: next(given[key], default) for key, default in entry.keywords.items()}
+        found.append(functools.partial(_clipped, xp, entry.function, how, clip))
+    return found
+
+
+def _clipped(xp: Primitives, function: Callable[..., Array], how: Any, clip: float | None, x: Array) -> Array:
+    return function(xp, x if clip is None else xp.clamp(x, -clip, clip), **how)
+
+
+def _layer(op_type: str, cell: Callable[..., States], count: int) -> Composite:
+    """A layer from its cell and the number of its states."""
+
+    def run(
+        xp: Primitives,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        lengths: Array | None = None,
+        h: Array | None = None,
+        c: Array | None = None,
+        p: Array | None = None,
+        *,
+        activation_alpha: Any = None,
+        activation_beta: Any = None,
+        activations: Any = None,
+        clip: float | None = None,
+        direction: str = "forward",
+        input_forget: int = 0,
+        layout: int = 0,
+        linear_before_reset: int = 0,
+        outputs: int,
+    ) -> tuple[Array, ...]:
+        if layout:
+            x, h, c = (each if each is None else xp.moveaxis(each, 0, 1) for each in (x, h, c))
+        backwards = {"forward": (False,), "reverse": (True,)}.get(direction, (False, True))
+        names = activations or USUAL[op_type] * len(backwards)
+        functions, each = _functions(xp, names, activation_alpha, activation_beta, clip), len(USUAL[op_type])
+        hidden, size = r.shape[2], r.shape[1]
+        rows, ends = [], []
+        for at, back in enumerate(backwards):
+            given = xp.matmul(x, w[at].T) if b is None else xp.matmul(x, w[at].T) + b[at, :size]
+            bias = None if b is None else b[at, size:]
+            see = None if p is None else xp.reshape(p[at], (3, hidden))
+            own = functions[at * each : (at + 1) * each]
+            of = _Direction(r[at].T, bias, see, own, bool(input_forget or linear_before_reset))
+            states = tuple(xp.blank((x.shape[1], hidden), x) if each is None else each[at] for each in (h, c)[:count])
+            y, last = _run(xp, lambda row, held, of=of: cell(xp, row, held, of), states, given, lengths, back)
+            rows.append(y)
+            ends.append(last)
+        y, found = xp.stack(rows, axis=1), [xp.stack(each, axis=0) for each in zip(*ends, strict=True)]
+        if layout:
+            y, found = xp.moveaxis(y, 2, 0), [xp.moveaxis(each, 0, 1) for each in found]
+        return (y, *found)[:outputs]
+
+    run.__name__ = op_type.lower()
+    return Composite(function=run, check=_check)
+
+
+def _run(
+    xp: Primitives, cell: Callable[..., States], states: States, rows: Array, lengths: Array | None, back: bool
+) -> tuple[Array, States]:
+    """All hidden states, (length, batch, hidden), and the last of each kind; a sequence ends at its length."""
+    rows = xp.flip(rows, axis=0) if back else rows
+    if lengths is None:
+        states, y = xp.scan(lambda held, row: cell(row[0], held), states, (rows,))
+        return (xp.flip(y, axis=0) if back else y), states
+    places = xp.table(_range, rows.shape[0], like=rows)
+    inside = (xp.flip(places, axis=0) if back else places)[:, None, None] < xp.astype(lengths, xp.int64)[:, None]
+
+    def step(held: States, row: tuple[Array, ...]) -> States:
+        new = cell(row[0], held)
+        return tuple(xp.where(row[1], after, before) for after, before in zip(new, held, strict=True))
+
+    states, y = xp.scan(step, states, (rows, inside))
+    y = xp.where(inside, y, xp.zeros_like(y))
+    return (xp.flip(y, axis=0) if back else y), states
+
+
+def _range(xp: Any, count: Any) -> Any:
+    return xp.arange(0, count, dtype=xp.int64)
+
+
+def _check(node: ir.Node) -> str | None:
+    if can_unroll(node) and is_plain(node):
+        return "it is written as cells"
+    unknown = [name for name in activations_of(node, 1) if name not in _ACTIVATIONS]
+    return f"the activation {unknown[0]}; allowed: {', '.join(_ACTIVATIONS)}" if unknown else None
+
+
+OPERATORS = {"GRU": _layer("GRU", _gru, 1), "LSTM": _layer("LSTM", _lstm, 2), "RNN": _layer("RNN", _rnn, 1)}
