@@ -6,7 +6,7 @@ state and random values enter and leave by name. A back-end makes each form runn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -99,10 +99,12 @@ class Forms:
         self._framework = framework
         # Supported nodes with nested graphs: the time of a query grows with the number of nodes in them.
         self._known: set[ir.Node] = set()
+        # The last network whose nodes were all found to be supported.
+        self._accepted: Network | None = None
         if any(node.domain and None in node.inputs for node in network.nodes):
             network = without_omissions(network)
         # Registered operators stay nodes here: their gradient is their own backward, not that of their expansion.
-        self._kept = lowered(network, lambda node: Support(True) if is_custom(node) else self._supports(node))
+        self._kept = self._expanded(network, kept=is_custom)
         self._lowered = self.lowered(self._kept) if any(map(is_custom, self._kept.nodes)) else self._kept
         self.evaluation: Network = self.checked(evaluation_form(self._lowered))
 
@@ -119,7 +121,22 @@ class Forms:
 
     def lowered(self, network: Network) -> Network:
         """A network derived from one of the forms, with unsupported nodes expanded into other operators."""
-        return lowered(network, self._supports)
+        return self._expanded(network)
+
+    def _expanded(self, network: Network, kept: Callable[[ir.Node], bool] = lambda node: False) -> Network:
+        open_questions = False
+
+        def supports(node: ir.Node) -> Support:
+            nonlocal open_questions
+            unasked = kept(node)
+            answer = Support(True) if unasked else self._supports(node)
+            open_questions |= unasked or not answer.yes or _is_special(node)
+            return answer
+
+        made = lowered(network, supports)
+        if made is network and not open_questions:
+            self._accepted = network
+        return made
 
     def checked(self, network: Network) -> Network:
         """The network, if the back-end can run all its nodes.
@@ -128,7 +145,7 @@ class Forms:
             Unsupported: It cannot; one line per node.
         """
         nodes = network.nodes
-        requested = [node for node in nodes if node not in self._known]
+        requested = [] if network is self._accepted else [node for node in nodes if node not in self._known]
         refused = [*self._framework.unsupported(requested), *beyond_limits(nodes)]
         if refused:
             raise Unsupported(f"{self._framework.name} cannot run this network:\n  " + "\n  ".join(refused))
@@ -136,7 +153,7 @@ class Forms:
 
     def _supports(self, node: ir.Node) -> Support:
         # Neither form contains Dropout nodes.
-        if node in self._known or (node.op_type in _SPECIAL and node.domain == ""):
+        if node in self._known or _is_special(node):
             return Support(True)
         answer = self._framework.supports(node)
         if answer.yes and subgraphs(node):
@@ -208,7 +225,11 @@ def training_form(network: Network) -> TrainingForm:
 
 
 def _special_nodes(graph: ir.Graph) -> list[ir.Node]:
-    return [node for node in graph if node.op_type in _SPECIAL and node.domain == ""]
+    return [node for node in graph if _is_special(node)]
+
+
+def _is_special(node: ir.Node) -> bool:
+    return node.op_type in _SPECIAL and node.domain == ""
 
 
 def _special(network: Network) -> bool:
