@@ -35,21 +35,30 @@ def copied_axis(node: ir.Node) -> bool | None:
 def _axes(node: ir.Node) -> Sequence[tuple[bool | None, bool]] | None:
     """Of each axis, whether it keeps its size (None: not known), and whether its coordinates move."""
     x, y, given = node.inputs[0], node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
-    part = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-    if given is None and not part:  # the scale follows from the sizes
+    crops = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    if given is None and not crops:  # the scale follows from the sizes
         return []
     if x is None or x.shape is None:
         return None
     sizes = list(x.shape)
     axes = [axis % len(sizes) for axis in attribute(node, "axes", range(len(sizes)))]
+    roi = constant_value(node.inputs[1]) if crops and len(node.inputs) > 1 else None
+    count = len(axes)
+    parts = [crops and (roi is None or bool(roi[at] != 0 or roi[at + count] != 1)) for at in range(count)]
     if given is None:
         goals = [None] * len(sizes) if y.shape is None else list(y.shape)
         known = [isinstance(sizes[axis], int) and isinstance(goals[axis], int) for axis in axes]
-        return [(sizes[axis] == goals[axis] if sure else None, True) for axis, sure in zip(axes, known, strict=True)]
+        return [
+            (sizes[axis] == goals[axis] if sure else None, part)
+            for axis, sure, part in zip(axes, known, parts, strict=True)
+        ]
     scales = constant_value(given)
     if scales is None:
         return None
-    return [(_stays(sizes[axis], float(scale)), scale != 1 or part) for axis, scale in zip(axes, scales, strict=False)]
+    return [
+        (_stays(sizes[axis], float(scale)), bool(scale != 1) or part)
+        for axis, scale, part in zip(axes, scales, parts, strict=False)
+    ]
 
 
 def _stays(size: object, scale: float) -> bool | None:

@@ -30,6 +30,19 @@ def _table(function: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
     return function(np, *numbers)
 
 
+@jax.custom_jvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
+def _inverse_tanh(x: Any) -> Any:
+    """atanh x = sign(x) log(1 + 2 |x| / (1 - |x|)) / 2; of negative numbers XLA's log1p loses two digits."""
+    size = jnp.abs(x)
+    return 0.5 * jnp.sign(x) * jnp.log1p(2 * size / (1 - size))
+
+
+@_inverse_tanh.defjvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
+def _inverse_tanh_along(values: Any, directions: Any) -> Any:
+    (x,), (moved,) = values, directions
+    return _inverse_tanh(x), moved / (1 - x * x)
+
+
 class JaxPrimitives:
     """`Primitives` for JAX."""
 
@@ -38,7 +51,7 @@ class JaxPrimitives:
 
     erf, fmod, sigmoid, softplus = map(staticmethod, (lax.erf, jnp.fmod, jax.nn.sigmoid, jax.nn.softplus))
     cumulative_sum, cumulative_prod = map(staticmethod, (jnp.cumsum, jnp.cumprod))
-    abs = staticmethod(absolute)
+    abs, atanh = map(staticmethod, (absolute, _inverse_tanh))
     softmax, log_softmax = map(staticmethod, (jax.nn.softmax, jax.nn.log_softmax))
     relu, elu, silu = map(staticmethod, (jax.nn.relu, jax.nn.elu, jax.nn.silu))
 

@@ -104,10 +104,7 @@ def _plan(
     if given is None or len(given) != count:
         raise ShapeError(f"Resize: got {0 if given is None else len(given)} factors or sizes; expected {count}")
     if given is scales:
-        goals = [
-            _goal(xp, extent, scale, start, end)
-            for extent, scale, (start, end) in zip(extents, [scales[i] for i in range(count)], bounds, strict=True)
-        ]
+        goals = [_goal(xp, extent, scales[index]) for index, extent in enumerate(extents)]
         factors = [scales[index] for index in range(count)]
     else:
         goals = [sizes[index] for index in range(count)]
@@ -126,19 +123,22 @@ def _known(*values: Any) -> bool:
     return all(isinstance(value, (int, float)) for value in values)
 
 
-def _goal(xp: Primitives, extent: Any, scale: Any, start: Any, end: Any) -> Any:
-    """The size by a factor, in float32 as in ONNX's shape inference: there 10 times 0.7 is 7, in float64 it is less."""
-    if _known(scale, start, end) and (scale, start, end) == (1.0, 0.0, 1.0):
+def _goal(xp: Primitives, extent: Any, scale: Any) -> Any:
+    """The size by a factor, in float32 as in ONNX's shape inference: there 10 times 0.7 is 7, in float64 it is less.
+
+    It does not depend on the part that is taken: the specification multiplies by its length, and ONNX's inference, ONNX
+    Runtime and ONNX's reference do not.
+    """
+    if _known(scale) and scale == 1.0:
         return extent
-    if _known(extent, scale, start, end):
-        return xp.host(goal_by, extent, scale, start, end)
-    span = _number(xp, end, xp.float32) - _number(xp, start, xp.float32)
-    return xp.astype(xp.floor(_number(xp, extent, xp.float32) * span * _number(xp, scale, xp.float32)), xp.int64)
+    if _known(extent, scale):
+        return xp.host(goal_by, extent, scale)
+    return xp.astype(xp.floor(_number(xp, extent, xp.float32) * _number(xp, scale, xp.float32)), xp.int64)
 
 
-def goal_by(extent: int, scale: float, start: float = 0.0, end: float = 1.0) -> int:
+def goal_by(extent: int, scale: float) -> int:
     """The size of an axis resized by a factor."""
-    return math.floor(np.float32(extent) * np.float32(end - start) * np.float32(scale))
+    return math.floor(np.float32(extent) * np.float32(scale))
 
 
 def _number(xp: Primitives, value: Any, dtype: Any) -> Any:

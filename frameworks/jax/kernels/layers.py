@@ -73,7 +73,7 @@ def with_bias(y: Array, bias: Array) -> Array:
     The gradient of a bias is a sum over the batch, which XLA computes in bfloat16 on the CPU: the sum of equal terms
     stops growing at 256 terms.
     """
-    if jnp.finfo(y.dtype).bits >= 32:
+    if not jnp.issubdtype(y.dtype, jnp.floating) or jnp.finfo(y.dtype).bits >= 32:
         return y + bias
     return (y.astype(jnp.float32) + bias.astype(jnp.float32)).astype(y.dtype)
 

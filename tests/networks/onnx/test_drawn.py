@@ -159,7 +159,8 @@ def test_the_gradient_of_a_signal_of_unknown_last_dimension() -> None:
         np.testing.assert_allclose(np.asarray(gradient)[:, :, 0], [[3, 0, 0]] * 2, atol=1e-12)
 
 
-def test_a_cropped_resize_by_scales_has_the_size_that_onnx_infers() -> None:
+@pytest.mark.parametrize("framework", ["reference", "pytorch", "jax", "tensorflow"])
+def test_a_cropped_resize_by_scales_has_the_size_that_onnx_infers(framework: str) -> None:
     scales, roi = np.array([1, 1, 2, 2], np.float32), np.array([0, 0, 0.25, 0, 1, 1, 0.75, 0.5], np.float32)
     settings = {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}
     node = onnx.helper.make_node("Resize", ["x", "roi", "scales"], ["y"], **settings)
@@ -167,4 +168,4 @@ def test_a_cropped_resize_by_scales_has_the_size_that_onnx_infers() -> None:
     made = graph_model(
         [node], [declared("x", x.shape)], [declared("y", (1, 1, 8, 12))], {"roi": roi, "scales": scales}, opset=19
     )
-    compared(d5.Network.from_onnx(made), made, "reference", {"x": x})
+    compared(d5.Network.from_onnx(made), made, framework, {"x": x})
