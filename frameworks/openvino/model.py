@@ -90,8 +90,8 @@ class Program:
         for name, spec in network.inputs.items():
             if 0 in spec.shape:  # it may end the process while it compiles
                 raise Unsupported(
-                    f"openvino cannot run the network {self._name!r}: input {name!r} has no elements; allowed: sizes of 1 "
-                    "and more; remedy: framework 'onnxruntime' or 'reference'"
+                    f"openvino cannot run the network {self._name!r}: input {name!r} has no elements; allowed: sizes "
+                    "of 1 and more; remedy: framework 'onnxruntime' or 'reference'"
                 )
         suited = substituted(network)
         model, self._guards = guarded(suited)
@@ -164,9 +164,9 @@ class Program:
                 self._begin()
                 if (reported := failure(self._kernels, self._number)) is not None:
                     raise reported from error
-                reported = explanation(error)
+                why = explanation(error)
                 raise NetworkError(
-                    f"openvino failed in the network {self._name!r}: {reported.rstrip('.')}; {allowed_for(reported)}"
+                    f"openvino failed in the network {self._name!r}: {why.rstrip('.')}; {allowed_for(why)}"
                 ) from error
             if self._kernels and (reported := failure(self._kernels, self._number)) is not None:
                 raise reported

@@ -55,7 +55,7 @@ def _loop(
     most = math.inf if trips is None else xp.number(trips)
     step, rows, count, limit = 0, [], len(state), current_limit()
     if counted and trips is not None:
-        check_count(most, limit, "Loop")
+        check_count(int(most), limit, "Loop")
     going = condition is None or _truth(xp, condition)
     while going and step < most:
         check_iterations(step, limit, "Loop")

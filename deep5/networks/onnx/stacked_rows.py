@@ -124,7 +124,7 @@ def _without_state(graph: ir.Graph, loop: ir.Node, body: ir.Graph, state: int, r
     graph.insert_before(loop, made)
     for old, new in zip(kept, made.outputs, strict=False):
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-    reader = loop.outputs[state].uses()[0]
+    (reader,) = loop.outputs[state].uses()
     reader.node.replace_input_with(reader.idx, None)
     graph.remove(loop, safe=True)
     return rows

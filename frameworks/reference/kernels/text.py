@@ -36,7 +36,7 @@ def concatenate(a: Array, b: Array) -> Array:
     count = math.prod(np.broadcast_shapes(a.shape, b.shape))
     longest = sum(max(map(len, each.reshape(-1).tolist()), default=0) for each in (a, b))
     if count * (_OBJECT_BYTES + longest) > _SMALL_BYTES:
-        characters = sum(int(np.frompyfunc(len, 1, 1)(each).sum()) * (count // max(each.size, 1)) for each in (a, b))
+        characters = sum(sum(map(len, each.reshape(-1).tolist())) * (count // max(each.size, 1)) for each in (a, b))
         _check_memory("StringConcat", count * _OBJECT_BYTES + characters)
     return np.asarray(np.add(a, b), dtype=object)
 
