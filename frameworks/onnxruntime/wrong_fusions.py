@@ -93,6 +93,22 @@ def _scaled(node: ir.Node) -> bool:
     return not all(_LEAST_SCALE <= abs(factor) <= _LARGEST_SCALE for factor in factors)
 
 
+def _is_without_terms(node: ir.Node) -> bool:
+    """A product of no terms and a sum become a Gemm between Reshapes that fail."""
+    return any(value is not None and value.shape is not None and 0 in value.shape.dims for value in node.inputs)
+
+
+def _scales_a_conv(node: ir.Node) -> bool:
+    """A factor after a Conv moves into its weights, which is wrong where it is infinite, and rounds where it is 0."""
+    for value, other in (node.inputs, node.inputs[::-1]):
+        tensor = None if other is None or made_by(value, "Conv") is None else constant_tensor(other)
+        if tensor is not None and tensor.dtype in _FLOATS:
+            factors = np.abs(tensor.numpy().astype(np.float64))
+            if not ((factors >= _LEAST_SCALE) & (factors <= _LARGEST_SCALE)).all():
+                return True
+    return False
+
+
 def _ranged(node: ir.Node) -> bool:
     """A Gather at a Range becomes a Slice, for which a place below 0 counts from the end."""
     first, step = _number(node.inputs[0]), _number(node.inputs[2])
@@ -175,9 +191,9 @@ WRONG: Mapping[str, Sequence[_Rule]] = {
         (is_skipped_norm, ["SkipLayerNormFusion", "BiasSkipLayerNormFusion"]),
         (embeds_more, ["EmbedLayerNormFusion"]),
     ],
-    "MatMul": [(_scaled, ["MatMulScaleFusion"])],
+    "MatMul": [(_scaled, ["MatMulScaleFusion"]), (_is_without_terms, ["MatMulAddFusion"])],
     "MaxPool": _POOL,
-    "Mul": [(broadcasts_a_norm, _LAYER_NORM)],
+    "Mul": [(broadcasts_a_norm, _LAYER_NORM), (_scales_a_conv, ["ConvMulFusion"])],
     "Pad": [(_padded_axes, ["TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider"])],
     "QuantizeLinear": [
         (_rounds_again, ["DoubleQDQPairsRemover"]),
