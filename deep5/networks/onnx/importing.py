@@ -105,7 +105,7 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides:
     defaults = fed.union(listed_names(model, DEFAULTS))
     store_names(model, DEFAULTS, defaults.intersection(model.graph.initializers))
     fold_constants(model, what)
-    take_known_branches(model, what)
+    model = take_known_branches(model, what)
     stack_rows(model, what)
     lift_constants(model)
     lift_statistics(model)

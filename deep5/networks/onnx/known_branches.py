@@ -7,11 +7,12 @@ known, its condition is constant, and so is the rank. What the other branch read
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from deep5.core.errors import NetworkError
 from deep5.networks.constants import constant_value
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.attributes import attribute
@@ -26,25 +27,56 @@ __all__ = ["take_known_branches"]
 _DEPTH = 16
 
 
-def take_known_branches(model: ir.Model, what: str) -> None:
+def take_known_branches(model: ir.Model, what: str) -> ir.Model:
     """Replace every If whose condition is constant by the branch that runs; values keep names that are unique.
 
     Args:
         model: The model, with inferred shapes and folded constants; changed in place. Initial values that a caller may
             feed are not constants.
         what: Its name in messages.
+
+    Returns:
+        The model, or another one. An If whose branches have equal ranks stays if ONNX refuses what the other one hides,
+        such as a vector of one element as the limit of a Range, which engines accept.
     """
-    fed = frozenset(listed_names(model, DEFAULTS))
-    opset = model.graph.opset_imports[""]
+    _take(model, what, _of_several_ranks)
+    settings = _settings(model)
+    if not any(_is_known(node, *settings) for node in model.graph.all_nodes()):
+        return model
+    changed = model.clone()
+    try:
+        _take(changed, what, lambda node: True)
+    except NetworkError:
+        return model
+    return changed
+
+
+def _settings(model: ir.Model) -> tuple[frozenset[str], int]:
+    """The names of the initial values that a caller may feed, and the version of ONNX's operators."""
+    return frozenset(listed_names(model, DEFAULTS)), model.graph.opset_imports[""]
+
+
+def _take(model: ir.Model, what: str, accepts: Callable[[ir.Node], bool]) -> None:
+    fed, opset = _settings(model)
     while True:
         nodes = list(model.graph.all_nodes())
-        chosen = [node for node in nodes if node.op_type == "If" and not node.domain]
+        chosen = [node for node in nodes if node.op_type == "If" and not node.domain and accepts(node)]
         counts = Counter(str(value.name) for node in nodes for value in node.outputs) if chosen else Counter()
         # All of them, those inside others first: each is copied once into the graph around it.
         if not any([_taken(node, fed, opset, counts) for node in reversed(chosen)]):  # noqa: C419
             return
         infer_shapes(model, what)
         fold_constants(model, what)
+
+
+def _is_known(node: ir.Node, fed: Collection[str], opset: int) -> bool:
+    return node.op_type == "If" and not node.domain and _known(node.inputs[0], fed, opset, _DEPTH) is not None
+
+
+def _of_several_ranks(node: ir.Node) -> bool:
+    made = zip(*(graph.outputs for graph in subgraphs(node).values()), strict=True)
+    ranks = [{None if value.shape is None else len(value.shape) for value in values} for values in made]
+    return any(len(each) > 1 or None in each for each in ranks)
 
 
 def _taken(node: ir.Node, fed: Collection[str], opset: int, counts: Mapping[str, int]) -> bool:
