@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from deep5.frameworks.pytorch.composites import emit_of
-from deep5.frameworks.pytorch.table import attribute, call, kernel, operator
+from deep5.frameworks.pytorch.table import kernel, operator
 from deep5.networks.constants import constant_value
-from deep5.networks.kernels.operators import COMPOSITES
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emitter import Emitter
@@ -44,10 +42,3 @@ def _center_crop_pad(x: Any, shape: list[int], *, axes: Any = None) -> Any:
             place = 2 * (x.ndim - 1 - along)
             pads[place], pads[place + 1] = extra // 2, extra - extra // 2
     return F.pad(x, pads) if any(pads) else x
-
-
-@operator("DepthToSpace", override="of mode CRD: 4.3 and 2.2 times at (2, 12, 4, 4), 0.7 and 0.6 at (16, 64, 56, 56)")
-def _depth_to_space(emitter: Emitter, node: ir.Node) -> str | None:
-    if attribute(node, "mode", "DCR") == "CRD":
-        return call(emitter, node, F.pixel_shuffle, str(attribute(node, "blocksize")))
-    return emit_of(COMPOSITES["DepthToSpace"])(emitter, node)

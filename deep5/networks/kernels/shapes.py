@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -165,34 +165,6 @@ def _check_pad(node: ir.Node) -> str | None:
     return "no padding value of one element" if fill is not None and fill.size > 1 else None
 
 
-def _regrouped(
-    xp: Primitives, x: Array, places: Any, parts: Mapping[str, str], joined: Mapping[str, str], size: int
-) -> Array:
-    """Splits the axes of an image, which are named by letters, into others, and joins those."""
-    order = sorted(range(4), key=list(places or range(4)).__getitem__)
-    names = ["nchw"[axis] for axis in order]
-    sizes = dict(zip(names, x.shape, strict=True))
-    for name, own in parts.items():
-        sizes[name] = sizes[name] // size ** (len(own) - 1)
-    sizes |= {"y": size, "x": size}
-    split = [letter for name in names for letter in parts.get(name, name)]
-    whole = [letter for name in names for letter in joined.get(name, name)]
-    y = xp.permute_dims(xp.reshape(x, tuple(sizes[each] for each in split)), tuple(map(split.index, whole)))
-    return xp.reshape(y, tuple(math.prod(sizes[each] for each in joined.get(name, name)) for name in names))
-
-
-_SPACE = {"h": "hy", "w": "wx"}
-_CHANNELS = {"CRD": {"c": "cyx"}, "DCR": {"c": "yxc"}}
-
-
-def _depth_to_space(xp: Primitives, x: Array, *, blocksize: int, mode: str = "DCR", places: Any = None) -> Array:
-    return _regrouped(xp, x, places, _CHANNELS[mode], _SPACE, blocksize)
-
-
-def _space_to_depth(xp: Primitives, x: Array, *, blocksize: int, mode: str = "DCR", places: Any = None) -> Array:
-    return _regrouped(xp, x, places, _SPACE, _CHANNELS[mode], blocksize)
-
-
 def _moving(function: Callable[..., Any], *settings: int, traced: Sequence[int] | None = None, **how: Any) -> Composite:
     return Composite(
         function=function, settings=settings, traced=settings if traced is None else tuple(traced), written=True, **how
@@ -202,7 +174,6 @@ def _moving(function: Callable[..., Any], *settings: int, traced: Sequence[int] 
 OPERATORS = {
     "Concat": _moving(_concat, layout="axis", alike=True),
     "ConstantOfShape": _moving(_constant_of_shape, 0),
-    "DepthToSpace": _moving(_depth_to_space, layout="places"),
     "Expand": _moving(_expand, 1),
     "Flatten": _moving(_flatten),
     "Pad": _moving(_pad, 1, 3, traced=(1,), scalars=(2,), check=_check_pad, layout="places"),
@@ -210,7 +181,6 @@ OPERATORS = {
     "Shape": _moving(_shape),
     "Size": _moving(_size),
     "Slice": _moving(_slice, 1, 2, 3, 4, traced=(1, 2, 4), layout="places"),
-    "SpaceToDepth": _moving(_space_to_depth, layout="places"),
     "Split": _moving(_split, 1, layout="axis"),
     "Squeeze": _moving(_squeeze, 1, traced=()),
     "Tile": _moving(_tile, 1),
