@@ -800,3 +800,10 @@ def test_the_tensors_of_a_file_are_listed_with_their_reasons(deep5: Command, tmp
     ]  # fmt: skip
     assert found[0]["shape"] == [3, 2]
     assert json.loads(deep5("show", "network", "mlp", "--json").out)["tensors"] == []
+
+
+def test_a_layer_with_an_omitted_output_is_shown(deep5: Command, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[3, 1, 2] x, float[1, 4, 2] w, float[1, 4, 1] r)
+        => (float[1, 1, 1] h) { , h = LSTM <hidden_size = 1> (x, w, r) }"""
+    (tmp_path / "net.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    assert "LSTM" in deep5("show", "network", str(tmp_path / "net.onnx")).out

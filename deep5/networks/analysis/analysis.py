@@ -196,7 +196,9 @@ def analyse(
                 parameters=sum(parameters[name].size for name in own),
                 arithmetic=counted,
                 parameter_bytes=sum(_bytes(parameters[name]) for name in own),
-                activation_bytes=0 if _is_view(node) else sum(_bytes(specs[_name(value)]) for value in node.outputs),
+                activation_bytes=0
+                if _is_view(node)
+                else sum(_bytes(specs[_name(value)]) for value in node.outputs if value.name),
                 moved_bytes=0 if _is_view(node) else _moved(node, specs),
                 kept_bytes=sum(_bytes(specs[_name(value)]) for value in fresh),
                 sized=sized,
