@@ -289,7 +289,9 @@ def _folded(
 ) -> Any:
     if len(image) != 2:
         return _col2im(x, image, block, dilations=dilations, pads=pads, strides=strides)
-    top, left, bottom, right = pads or (0, 0, 0, 0)
+    if not pads or pads[:2] == pads[2:]:
+        return F.fold(x, image, block, dilations or 1, pads[:2] if pads else 0, strides or 1)
+    top, left, bottom, right = pads
     rows, columns = image
     y = F.fold(x, (rows + top + bottom, columns + left + right), block, dilations or 1, 0, strides or 1)
     return y[:, :, top : top + rows, left : left + columns]
