@@ -90,8 +90,8 @@ class Program:
         for name, spec in network.inputs.items():
             if 0 in spec.shape:  # it may end the process while it compiles
                 raise Unsupported(
-                    f"openvino cannot run the network {self._name!r}: input {name!r} has no elements; allowed: sizes of 1 "
-                    "and more; remedy: framework 'onnxruntime' or 'reference'"
+                    f"openvino cannot run the network {self._name!r}: input {name!r} has no elements; allowed: sizes "
+                    "of 1 and more; remedy: framework 'onnxruntime' or 'reference'"
                 )
         suited = substituted(network)
         model, self._guards = guarded(suited)
