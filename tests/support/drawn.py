@@ -58,16 +58,16 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-JUDGE = 2
+STRICTNESS = 2
 """Increase it when a bound or a rule becomes tighter: what was right before may not be."""
 
 
 def revision() -> str:
-    """What results depend on: a hash of the files that draw the cases, and JUDGE."""
+    """What results depend on: a hash of the files that draw the cases, and STRICTNESS."""
     folder, digest = Path(__file__).parent, hashlib.sha256()
     for path in [*sorted(folder.glob("opset_*.py")), folder / "drawn_answers.py"]:
         digest.update(path.read_bytes())
-    return f"{digest.hexdigest()[:8]}-{JUDGE}"
+    return f"{digest.hexdigest()[:8]}-{STRICTNESS}"
 
 
 def settled(line: Mapping[str, Any], cases: int) -> bool:
