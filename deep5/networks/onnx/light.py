@@ -30,5 +30,5 @@ def light_proto(model: ir.Model, inputs: Sequence[ir.Value], initial: Iterable[i
     )
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(graph.opset_imports.items())]
     proto = onnx.ModelProto(ir_version=model.ir_version, opset_import=opsets)
-    ir.serde.serialize_graph_into(proto.graph, view)
+    ir.serde.serialize_graph_into(proto.graph, view)  # type: ignore[arg-type]  # its protocol wants to set attributes
     return proto
