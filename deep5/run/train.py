@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["begin_again", "train"]
 
 # The executor's settings that determine the bits.
-_NUMERICS = ("dtype", "compute_dtype", "compute_kernels", "tf32", "deterministic")
+_NUMERICS = ("dtype", "compute_dtype", "compute_kernels", "update_dtype", "tf32", "deterministic")
 
 
 def train(
@@ -75,6 +75,7 @@ def train(
         train_as_rank(experiment, trainer, communicator, listeners, keeper, resuming=resume is not None)
         return None
     settings, components = parts.settings, _described(trainer, (*listeners, *(saving if requested else ())))
+    bound = {**settings, **parts.executor.settings()}  # binding the optimizer adds the type of updates
     run = RunRecord(
         experiment,
         options.out,
@@ -85,7 +86,7 @@ def train(
         },
         components=components,
         level=2 if communicator.size == 1 else 3,
-        numerics={key: settings[key] for key in _NUMERICS if key in settings},
+        numerics={key: bound[key] for key in _NUMERICS if key in bound},
         threads={"asked": parts.threads, "framework": settings.get("threads")},
         measurement={
             "mode": "quick",
