@@ -285,19 +285,24 @@ def supports(node: ir.Node) -> Support:
     if is_custom(node):
         return supports_custom(node)
     if (refused := _wrong(node)) is not None:
-        return Support(False, _with_remedy(refused))
+        return Support(False, _with_remedy(refused, node))
     if substitute(node) is not None:
         return Support(True)
     for inner in nested(node):
         if (refused := _wrong(inner) or unguarded(inner)) is not None:
-            return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) in it: {_with_remedy(refused)}")
+            return Support(
+                False, f"{inner.name or inner.op_type} ({inner.op_type}) in it: {_with_remedy(refused, inner)}"
+            )
     return answered(_ANSWERS, node, _tried)
 
 
-def _with_remedy(refused: str) -> str:
+def _with_remedy(refused: str, node: ir.Node) -> str:
     """The reason, with the back-ends that compute what OpenVINO does not, unless it has another remedy."""
-    missing = "; allowed: " in refused and "; remedy: " not in refused
-    return f"{refused}; remedy: framework 'onnxruntime' or 'reference'" if missing else refused
+    if "; allowed: " not in refused or "; remedy: " in refused:
+        return refused
+    # The reference has none of ONNX Runtime's own operators.
+    others = "'onnxruntime'" if node.domain == "com.microsoft" else "'onnxruntime' or 'reference'"
+    return f"{refused}; remedy: framework {others}"
 
 
 def _wrong(node: ir.Node) -> str | None:
@@ -333,6 +338,9 @@ def _tried(node: ir.Node) -> Support:
     try:
         _core().read_model(model)
     except Exception as error:  # OpenVINO raises RuntimeError and private classes
+        if node.domain == "com.microsoft":
+            refused = f"OpenVINO does not convert the operator {node.op_type} of the domain 'com.microsoft'"
+            return Support(False, f"{refused}; allowed: ONNX's own operators; remedy: framework 'onnxruntime'")
         return Support(False, explanation(error))
     return Support(True)
 

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
 from deep5.core.errors import Unsupported
+from deep5.frameworks.openvino.model import supports
 from original import plain
 
 INF = np.float32(np.inf)
@@ -209,3 +211,18 @@ def test_a_transposed_kernel_below_its_stride(framework: str, auto_pad: str) -> 
     executor = d5.framework(framework).executor(d5.Network.from_onnx(case.model()))
     found = d5.to_numpy(executor.inference({"x": case.x})["y0"])
     np.testing.assert_array_equal(found, [[[1, 10, 0, 2, 20, 0]]])
+
+
+def test_an_operator_of_onnx_runtime_s_own_is_refused_with_a_remedy_that_has_it() -> None:
+    extents = {
+        "x": ([3, 1, 2], ir.DataType.FLOAT),
+        "w": ([1, 2, 8], ir.DataType.INT8),
+        "r": ([1, 2, 8], ir.DataType.INT8),
+    }
+    inputs = [
+        ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(kind)) for name, (shape, kind) in extents.items()
+    ]
+    node = ir.node("DynamicQuantizeLSTM", inputs, {"hidden_size": 2}, domain="com.microsoft")
+    support = supports(node)
+    assert not support
+    assert support.reason.endswith("remedy: framework 'onnxruntime'")
