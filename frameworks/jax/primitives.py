@@ -167,8 +167,8 @@ class JaxPrimitives:
         return np.argwhere(known) if known.ndim else np.zeros((int(bool(known)), 0), np.int64)
 
     def classes(self, x: Any, axis: int) -> Any:
-        _, numbers, counts = np.unique(host_array(x), return_inverse=True, return_counts=True, axis=axis)
-        return numbers.reshape(-1), counts
+        _, first, numbers, counts = np.unique(host_array(x), True, True, True, axis=axis)
+        return first, numbers.reshape(-1), counts
 
     def top_k(self, x: Any, count: int, axis: int, largest: bool) -> Any:
         x = jnp.moveaxis(jnp.asarray(x), axis, -1)

@@ -183,7 +183,9 @@ class TorchPrimitives:
         return x.nonzero()
 
     def classes(self, x: Any, axis: int) -> Any:
-        return torch.unique(x, return_inverse=True, return_counts=True, dim=axis)[1:]
+        _, numbers, counts = torch.unique(x, return_inverse=True, return_counts=True, dim=axis)
+        places = torch.arange(numbers.numel(), device=x.device)
+        return counts.scatter_reduce(0, numbers, places, "amin", include_self=False), numbers, counts
 
     top_k = staticmethod(top_k)
 

@@ -180,8 +180,8 @@ class Primitives(Protocol):
     def found(self, x: Array) -> Array:
         """The indices of the elements that are not 0, int64, shape (count, rank)."""
 
-    def classes(self, x: Array, axis: int) -> tuple[Array, Array]:
-        """The number of each slice along an axis in the ascending order of the unique ones, and their counts."""
+    def classes(self, x: Array, axis: int) -> tuple[Array, Array, Array]:
+        """The unique slices along an axis in ascending order: where each is first, the number of each slice, counts."""
 
     def top_k(self, x: Array, count: Any, axis: int, largest: bool) -> tuple[Array, Array]:
         """The largest or smallest elements along an axis in order, and their indices; of equal ones the first."""

@@ -46,9 +46,7 @@ def _unique(
 ) -> tuple[Array, ...]:
     """The unique slices, the index of each one's first occurrence, the number of each slice, and the counts."""
     x, axis = (xp.reshape(x, (-1,)), 0) if axis is None else (x, axis % x.ndim)
-    numbers, counts = xp.classes(xp.held(x), axis)
-    at = xp.table(_range, x.shape[axis], like=x)
-    first = xp.placed(xp.full_like(counts, x.shape[axis]), (numbers,), at, "min")
+    first, numbers, counts = xp.classes(xp.held(x), axis)
     if not sorted:
         order = xp.argsort(first)
         first, counts = xp.take(first, order, axis=0), xp.take(counts, order, axis=0)
