@@ -55,6 +55,10 @@ class JaxPrimitives:
     softmax, log_softmax = map(staticmethod, (jax.nn.softmax, jax.nn.log_softmax))
     relu, elu, silu = map(staticmethod, (jax.nn.relu, jax.nn.elu, jax.nn.silu))
 
+    def astype(self, x: Any, dtype: Any) -> Any:
+        # Known numbers on the host: JAX would trace the conversion, from float64.
+        return x.astype(dtype) if isinstance(x, np.ndarray) else jnp.astype(x, dtype)
+
     def normal_distribution(self, x: Any) -> Any:
         # 1 + erf would cancel for negative numbers.
         return 0.5 * lax.erfc(x * -math.sqrt(0.5))

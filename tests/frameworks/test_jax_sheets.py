@@ -68,6 +68,7 @@ SHEETS: dict[str, list[Case]] = {
             for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
             for axes, keep in (((ints(0, -1),), 1), ((ints(1),), 0), ((), 0))
         ],
+        *[(name, (positive(*X), ints(1)), {}) for name in ("ReduceL1", "ReduceLogSum", "ReduceSumSquare")],
         ("ReduceSum", (fed(*X),), {"noop_with_empty_axes": 1}),
         ("ReduceSum", (WHOLE, ints(1)), {}),
         ("ArgMax", (fed(2, 3, 4),), {"axis": 1}),
@@ -116,6 +117,7 @@ SHEETS: dict[str, list[Case]] = {
         ("Conv", (fed(1, 2, 4, 5, 4), trained(3, 2, 2, 3, 2)), {"strides": [1, 2, 1]}),
         ("GlobalAveragePool", (fed(*IMAGE),), {}),
         ("GlobalMaxPool", (fed(*IMAGE),), {}),
+        ("GlobalLpPool", (fed(*IMAGE),), {}),
         # As many samples as channels: onnx 1.23's own evaluator normalizes no more channels than there are samples.
         ("LRN", (fed(4, 4, 2, 3),), {"size": 2, "alpha": 0.25, "beta": 0.5, "bias": 1.5}),
         ("LRN", (fed(3, 3, 2, 3),), {"size": 4}),

@@ -27,23 +27,16 @@ _NOBODY = {"BlackmanWindow", "HammingWindow", "HannWindow", "LinearAttention"}
 # Bodies of a dozen simple operators with a handful of settings. On the reference a body costs as much as its NumPy
 # calls, and its gradients are those of the body's operators; XLA compiles the others into the same program; in
 # TensorFlow they take no longer than its own functions: docs/networks.md.
-_REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"}
 _SEQUENCES = {"Attention", "CausalConvWithState", "RotaryEmbedding"}
 BODIES: dict[str, set[str]] = {
     "reference": {
-        *(_NOBODY | _SEQUENCES | _REDUCTIONS - {"ReduceL2", "ReduceSumSquare"}),
-        *("CastLike", "Celu", "MeanVarianceNormalization", "Mish", "PRelu", "ReduceLogSumExp", "Selu", "Shrink"),
+        *(_NOBODY | _SEQUENCES | {"ReduceL1", "ReduceLogSum"}),
+        *("CastLike", "Celu", "Mish", "PRelu", "ReduceLogSumExp", "Selu", "Shrink"),
         *("Softsign", "SwiGLU", "Swish", "ThresholdedRelu"),
     },
     "pytorch": _NOBODY | {"DynamicQuantizeLinear"},
-    "tensorflow": _NOBODY
-    | _SEQUENCES
-    | (_REDUCTIONS - {"ReduceL2"})
-    | {"CastLike", "CenterCropPad", "DynamicQuantizeLinear"},
-    "jax": _NOBODY
-    | _SEQUENCES
-    | (_REDUCTIONS - {"ReduceL2"})
-    | {"CenterCropPad", "DynamicQuantizeLinear", "SequenceMap"},
+    "tensorflow": _NOBODY | _SEQUENCES | {"CastLike", "CenterCropPad", "DynamicQuantizeLinear"},
+    "jax": _NOBODY | _SEQUENCES | {"CenterCropPad", "DynamicQuantizeLinear", "SequenceMap"},
     # Newer than what ONNX Runtime supports, or with operators in a newer version.
     "onnxruntime": {"Bernoulli", "CausalConvWithState", "LinearAttention", "SwiGLU"},
 }

@@ -70,7 +70,12 @@ def test_a_parameter_of_the_branch_that_is_not_taken(framework: str) -> None:
         for name, weight in (("then", "wa"), ("else", "wb"))
     }
     halves = {"wa": np.full(3, 0.5, np.float32), "wb": np.full(3, 0.5, np.float32)}
-    made = network([helper.make_node("If", ["true"], ["y"], **branches)], [], true=np.array(True), **halves)
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Greater", ["largest", "zero"], ["taken"]),
+        helper.make_node("If", ["taken"], ["y"], **branches),
+    ]
+    made = network(nodes, [], zero=np.zeros((), np.float32), **halves)
     assert made.parameter_specs.keys() == halves.keys()
     executor = d5.framework(framework).executor(made)
     executor.inference_and_backprop({"x": np.ones((2, 3), np.float32)})

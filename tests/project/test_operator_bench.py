@@ -119,7 +119,8 @@ def test_the_hash_of_code_covers_primitives() -> None:
 
 
 def test_the_peak_of_a_call_is_what_it_holds_at_once() -> None:
-    assert 30e6 < peak(lambda: np.ones(4_000_000).sum()) < 48e6
+    # More than the 32 MiB that malloc may keep for later calls.
+    assert 60e6 < peak(lambda: np.ones(8_000_000).sum()) < 96e6
     assert peak(lambda: None) < 8e6
 
 

@@ -208,7 +208,9 @@ def test_an_array_larger_than_what_is_free_is_refused(framework: str, monkeypatc
 
 def test_a_result_that_jax_could_not_compute_is_an_error() -> None:
     """JAX computes after the call returns; the conversion of what failed would end the process."""
-    text = "g (float[N, 1] x) => (float y) { t = Transpose (x) z = MatMul (x, t) y = ReduceMax <keepdims = 0> (z) }"
+    text = """g (float[N, 1] x) => (float y) {
+        t = Transpose (x) z = MatMul (x, t) one = Constant <value_ints = [1]> ()
+        largest, places = TopK (z, one) y = ReduceMax <keepdims = 0> (largest) }"""
     executor = d5.framework("jax").executor(d5.Network.from_onnx(onnx.parser.parse_model(HEAD + text)))
     with pytest.raises(d5.Deep5Error, match=r"memory|RESOURCE_EXHAUSTED"):
         to_numpy(executor.inference({"x": np.ones((1 << 20, 1), np.float32)})["y"])
