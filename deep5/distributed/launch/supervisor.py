@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ OVER = "over"
 _PR_SET_CHILD_SUBREAPER = 36
 # If the watching process ended while this one opened the pipe, only polling detects it.
 _LOOK_MS = 10_000
+_REMOVALS = 100
 
 
 def follow(parent: int, command: Sequence[str]) -> NoReturn:
@@ -79,13 +81,22 @@ def hold(folder: str, parent: int, variable: str, unset: Sequence[str], command:
                 os.killpg(child, signal.SIGKILL)
             if not Path(folder, OVER).exists():
                 # The process that would have deleted it was killed.
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
             _leave()
         with suppress(BlockingIOError):
             os.read(woken, 4096)
         if running and (ended := _ended(child)) is not None:
             running = False
             write_atomically(f"{folder}/ended-{rank}.json", json.dumps({**ended, "at_ns": monotonic_ns()}))
+
+
+def _remove(folder: str) -> None:
+    """Remove the folder; again if a rank that is about to end, here or in another holder, adds a file meanwhile."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not Path(folder).exists():
+            return
+        time.sleep(0.01)
 
 
 def _ended(child: int) -> dict[str, Any] | None:
