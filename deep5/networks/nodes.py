@@ -12,6 +12,7 @@ from deep5.networks.constants import FLOATS, constant_value
 from deep5.networks.onnx.attributes import attribute
 
 __all__ = [
+    "RESHAPING",
     "axis",
     "captured",
     "captures",
@@ -24,6 +25,7 @@ __all__ = [
     "nested",
     "of_shapes",
     "only_for",
+    "origin",
     "outside",
     "poisonless",
     "rank",
@@ -33,6 +35,17 @@ __all__ = [
     "subgraphs",
     "supported",
 ]
+
+
+RESHAPING = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that return the numbers of their first input."""
+
+
+def origin(value: ir.Value | None, operators: Collection[str]) -> ir.Value | None:
+    """The value from which nodes of these operators make another one by their first inputs, or that one itself."""
+    while value is not None and (maker := value.producer()) is not None and maker.op_type in operators:
+        value = maker.inputs[0]
+    return value
 
 
 # Domains whose operators other back-ends have.

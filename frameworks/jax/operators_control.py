@@ -19,9 +19,9 @@ from deep5.frameworks.jax.composites import emit_of
 from deep5.frameworks.jax.host import graphs_of
 from deep5.frameworks.jax.support import supports
 from deep5.frameworks.jax.table import attribute, given, operator, results
-from deep5.networks.constants import constant_value
 from deep5.networks.kernels.drawing import OPERATORS as DRAWING
 from deep5.networks.kernels.operators import COMPOSITES
+from deep5.networks.transforms.control_flow import never_stops
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter
@@ -81,18 +81,6 @@ def _if(emitter: Emitter, node: ir.Node) -> None:
     results(emitter, node, f"{emitter.bind(_traced_choice)}({condition}, {then}, {otherwise}, ({dtypes}))")
 
 
-def _endless(node: ir.Node) -> bool:
-    """Whether a Loop always runs all its iterations."""
-    body = node.attributes["body"].as_graph()
-    go, condition = given(node, 1), body.outputs[0]
-    while (made := condition.producer()) is not None and made.op_type == "Identity" and made.inputs[0] is not None:
-        condition = made.inputs[0]
-    held = constant_value(condition)
-    goes_on = condition is body.inputs[1] or (held is not None and bool(held.all()))
-    known = constant_value(go)
-    return given(node, 0) is not None and goes_on and (go is None or (known is not None and bool(known.all())))
-
-
 def _same_kinds(inside: Any, outside: Any) -> bool:
     """Whether the state of a loop has the same dtypes and shapes before and after an iteration."""
     kinds = [(_kind(before), _kind(after)) for before, after in zip(outside, inside, strict=True)]
@@ -103,7 +91,7 @@ def _loop_settings(node: ir.Node) -> tuple[ir.Value | None, ...]:
     """The iteration count must be known; so must the condition after each iteration, unless it is always true."""
     body = node.attributes["body"].as_graph()
     states = len(node.inputs) - 2
-    if _endless(node) and _same_kinds(body.outputs[1 : 1 + states], node.inputs[2:]):
+    if given(node, 0) is not None and never_stops(node) and _same_kinds(body.outputs[1 : 1 + states], node.inputs[2:]):
         return (node.inputs[0],)
     return (given(node, 0), given(node, 1), body.inputs[0])
 

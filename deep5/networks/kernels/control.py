@@ -54,6 +54,7 @@ def _loop(
     """`body(step, condition, *state)` returns the condition, the new state and the values to stack."""
     most = math.inf if trips is None else xp.number(trips)
     step, rows, count, limit = 0, [], len(state), current_limit()
+    stacked = kinds[1 + count :]
     if counted and trips is not None:
         check_count(int(most), limit, "Loop")
     going = condition is None or _truth(xp, condition)
@@ -62,8 +63,8 @@ def _loop(
         numbers = (xp.full((), step, dtype=xp.int64, device=place), xp.full((), True, dtype=xp.bool, device=place))
         more, *found = body(*numbers, *state)
         going, state, step = _truth(xp, more), tuple(found[:count]), step + 1
-        rows.append(found[count:])
-    stacked = kinds[1 + count :]
+        if stacked:
+            rows.append(found[count:])
     return (*state, *_stacked(xp, rows, stacked, (0,) * len(stacked), place))
 
 

@@ -12,14 +12,13 @@ __all__ = ["OPERATORS"]
 
 
 def _total(
-    xp: Primitives, losses: Array, label: Array, weight: Array | None, ignored: int | None, reduction: str
+    xp: Primitives, losses: Array, label: Array, known: Array, weight: Array | None, ignored: int | None, reduction: str
 ) -> Array:
-    """Weighted losses, reduced; the mean is over the weights of the labels that count."""
+    """Weighted losses, reduced; the mean is over the weights of the labels that count. `known` is from `_known`."""
     if weight is None and ignored is None:
         return losses if reduction == "none" else (xp.mean if reduction == "mean" else xp.sum)(losses)
     factors = xp.ones_like(losses)
     if weight is not None:
-        known = label if ignored is None else xp.where(label == ignored, xp.zeros_like(label), label)
         factors = xp.reshape(xp.take(weight, xp.reshape(known, (-1,)), axis=0), label.shape)
     if ignored is not None:
         factors = xp.where(label == ignored, xp.zeros_like(factors), factors)
@@ -28,6 +27,11 @@ def _total(
     if reduction == "mean":
         return xp.sum(losses) / xp.sum(factors)
     return losses if reduction == "none" else xp.sum(losses)
+
+
+def _known(xp: Primitives, label: Array, ignored: int | None) -> Array:
+    """The labels, 0 for those to ignore."""
+    return label if ignored is None else xp.where(label == ignored, xp.zeros_like(label), label)
 
 
 def _negative_log_likelihood_loss(
@@ -42,8 +46,8 @@ def _negative_log_likelihood_loss(
     checked: bool,
 ) -> Array:
     x = x if channels == -1 else xp.moveaxis(x, 1, -1)
-    known = label if ignore_index is None else xp.where(label == ignore_index, xp.zeros_like(label), label)
-    return _total(xp, xp.likelihood(x, known, checked), label, weight, ignore_index, reduction)
+    known = _known(xp, label, ignore_index)
+    return _total(xp, xp.likelihood(x, known, checked), label, known, weight, ignore_index, reduction)
 
 
 def _softmax_cross_entropy_loss(
@@ -59,8 +63,8 @@ def _softmax_cross_entropy_loss(
 ) -> tuple[Array, ...]:
     """The loss, and the log of the softmax."""
     last = x if channels == -1 else xp.moveaxis(x, 1, -1)
-    known = label if ignore_index is None else xp.where(label == ignore_index, xp.zeros_like(label), label)
-    loss = _total(xp, xp.cross_entropy(last, known), label, weight, ignore_index, reduction)
+    known = _known(xp, label, ignore_index)
+    loss = _total(xp, xp.cross_entropy(last, known), label, known, weight, ignore_index, reduction)
     return (loss,) if outputs == 1 else (loss, xp.log_softmax(x, axis=channels))
 
 

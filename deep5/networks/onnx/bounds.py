@@ -13,7 +13,7 @@ import onnx_ir as ir
 from deep5.core.errors import NetworkError
 from deep5.core.time_limit import MOST_ITERATIONS, current_limit, too_many
 from deep5.networks.constants import constant_value
-from deep5.networks.nodes import nested, subgraphs
+from deep5.networks.nodes import RESHAPING, nested, origin, subgraphs
 from deep5.networks.onnx.protos import declared_values, nested_nodes
 from deep5.networks.transforms.control_flow import never_stops
 
@@ -33,8 +33,6 @@ _MOST_NODES = 100_000
 _MOST_FOLLOWED = 1 << 22
 # Limit on the size of an array: more than the memory of any single machine that runs a network.
 _MOST_BYTES = 1 << 40
-# Operators that pass a count on unchanged.
-_SAME_NUMBER = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 # An array of more bytes than this cannot be addressed.
 _MOST_ELEMENTS = 1 << 62
 
@@ -210,9 +208,7 @@ def fed_counts(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[Count]:
     for node in nodes:
         if not _is_loop(node) or not never_stops(node):
             continue
-        count = node.inputs[0] if node.inputs else None
-        while count is not None and (maker := count.producer()) is not None and maker.op_type in _SAME_NUMBER:
-            count = maker.inputs[0]
+        count = origin(node.inputs[0] if node.inputs else None, RESHAPING)
         rows = node.attributes["body"].as_graph().outputs[len(node.inputs) - 1 :]
         name = "" if count is None else str(count.name)
         if name in positions:

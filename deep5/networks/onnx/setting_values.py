@@ -16,14 +16,13 @@ import onnx_ir as ir
 from deep5.core.errors import NetworkError
 from deep5.core.memory import most_array_bytes
 from deep5.networks.constants import constant_value
+from deep5.networks.nodes import RESHAPING, origin
 from deep5.networks.onnx.element_types import called
 
 __all__ = ["FedSetting", "check_constants", "fed_settings"]
 
 # Arrays up to this size are not compared with the memory that is left.
 _SMALL_BYTES = 1 << 28
-# Operators that pass numbers on unchanged.
-_SAME = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _Rule = Callable[[ir.Node, np.ndarray], str | None]
 _Elements = Callable[[ir.Node, np.ndarray], float]
 
@@ -181,9 +180,7 @@ def fed_settings(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[FedSet
     found = []
     for node in nodes:
         for place in _places(node):
-            value = node.inputs[place] if place < len(node.inputs) else None
-            while value is not None and (maker := value.producer()) is not None and maker.op_type in _SAME:
-                value = maker.inputs[0]
+            value = origin(node.inputs[place] if place < len(node.inputs) else None, RESHAPING)
             if value is not None and value.producer() is None and value.name in positions:
                 name = str(value.name)
                 found.append(FedSetting(position=positions[name], name=name, node=node, place=place))

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.networks.constants import constant_value
+from deep5.networks.nodes import origin
 from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["CONTROL", "never_stops", "written_out"]
@@ -25,7 +26,7 @@ def never_stops(node: ir.Node) -> bool:
     """Whether the condition of a Loop always holds: then only an iteration count can end it."""
     condition = node.inputs[1] if len(node.inputs) > 1 else None
     body: ir.Graph = node.attributes["body"].as_graph()
-    return (condition is None or _holds(condition)) and (_holds(body.outputs[0]) or _passed_on(body))
+    return (condition is None or _holds(condition)) and _stays(body)
 
 
 def written_out(node: ir.Node, counts: Mapping[str, int] | None = None) -> bool:
@@ -52,17 +53,15 @@ def written_out(node: ir.Node, counts: Mapping[str, int] | None = None) -> bool:
     return write is not None and write(node)
 
 
+def _stays(body: ir.Graph) -> bool:
+    """Whether a loop's body returns a true condition or the one that it gets."""
+    after = origin(body.outputs[0], {"Identity"})
+    return after is body.inputs[1] or (after is not None and _holds(after))
+
+
 def _holds(value: ir.Value) -> bool:
     known = constant_value(value)
     return known is not None and known.size == 1 and bool(known.reshape(()))
-
-
-def _passed_on(body: ir.Graph) -> bool:
-    """Whether a loop's body returns its input condition unchanged."""
-    value: ir.Value | None = body.outputs[0]
-    while value is not None and (maker := value.producer()) is not None and maker.op_type == "Identity":
-        value = maker.inputs[0]
-    return value is body.inputs[1]
 
 
 def _branch(node: ir.Node, counts: Mapping[str, int]) -> bool:
@@ -95,7 +94,7 @@ def _loop(node: ir.Node) -> bool:
     trips = constant_value(count)
     if trips is None or trips.size != 1 or not (condition is None or constant_value(condition) is not None):
         return False
-    if not (_holds(body.outputs[0]) or _passed_on(body)) or len(state) != len(body.inputs) - 2:
+    if not _stays(body) or len(state) != len(body.inputs) - 2:
         return False
     steps = int(trips.reshape(())) if condition is None or _holds(condition) else 0
     if steps < 0 or steps * max(len(body), 1) > _MOST_NODES:

@@ -7,10 +7,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
 
+import chains
 import deep5 as d5
 from deep5.networks.engine import engine_model
 from deep5.networks.gradients.build import gradient_network
@@ -18,27 +17,7 @@ from deep5.networks.gradients.build import gradient_network
 
 def chain(count: int) -> d5.Network:
     """Pairs of MatMul and Tanh, each pair with its parameter."""
-    return d5.Network.from_onnx(chain_model(count))
-
-
-def chain_model(count: int) -> onnx.ModelProto:
-    """The same as an ONNX model."""
-    nodes, weights, last = [], [], "x"
-    for number in range(count):
-        weights.append(numpy_helper.from_array(np.full((2, 2), 0.5, np.float32), f"w{number}"))
-        nodes.append(helper.make_node("MatMul", [last, f"w{number}"], [f"m{number}"]))
-        nodes.append(helper.make_node("Tanh", [f"m{number}"], [f"t{number}"]))
-        last = f"t{number}"
-    nodes.append(helper.make_node("ReduceMean", [last], ["loss"], keepdims=0))
-    kind = onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info("x", kind, ["N", 2])],
-        [helper.make_tensor_value_info("loss", kind, [])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return d5.Network.from_onnx(chains.chain(count, size=2, opset=18))
 
 
 def calls(work: Any) -> int:
@@ -72,7 +51,7 @@ def test_twice_the_nodes_take_twice_the_calls(work: Any) -> None:
 
 @pytest.mark.parametrize("work", [d5.Network.from_onnx, lambda model: engine_model(d5.Network.from_onnx(model))])
 def test_twice_the_nodes_of_a_file_take_twice_the_calls(work: Any) -> None:
-    small, large = (chain_model(count) for count in (60, 240))
+    small, large = (chains.chain(count, size=2, opset=18) for count in (60, 240))
     work(small)
     assert calls(lambda: work(large)) < 4.5 * calls(lambda: work(small))
 

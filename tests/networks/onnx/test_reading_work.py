@@ -9,31 +9,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import helper, numpy_helper
 
 import deep5 as d5
+from chains import chain
 from deep5.networks.engine import engine_model
 from deep5.networks.transforms.lowering import lowered
 
-
-def chain(count: int, opset: int = 20) -> onnx.ModelProto:
-    """Pairs of MatMul and Tanh, each pair with its own weight, which is too large to be a constant of inference."""
-    nodes, weights, last = [], [], "x"
-    for number in range(count):
-        weights.append(numpy_helper.from_array(np.full((20, 20), 0.5, np.float32), f"w{number}"))
-        nodes.append(helper.make_node("MatMul", [last, f"w{number}"], [f"m{number}"]))
-        nodes.append(helper.make_node("Tanh", [f"m{number}"], [f"t{number}"]))
-        last = f"t{number}"
-    nodes.append(helper.make_node("ReduceMean", [last], ["loss"], keepdims=0))
-    kind = onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info("x", kind, ["N", 20])],
-        [helper.make_tensor_value_info("loss", kind, [])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+# Weights of this size are too large to be constants of inference.
+SIZE = 20
 
 
 @pytest.fixture
@@ -61,7 +44,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.parametrize("opset", [18, 20])
 def test_a_model_is_read_once_and_inferred_twice(work: Counter[str], opset: int) -> None:
     """Two inferences: of shapes, and of integers that are shapes. A model of an older opset is converted in between."""
-    d5.Network.from_onnx(chain(10, opset))
+    d5.Network.from_onnx(chain(10, size=SIZE, opset=opset))
     assert work == {"inferences": 2, "checks": 2, "graphs read": 1}
 
 
@@ -75,7 +58,7 @@ def test_shapes_are_inferred_without_reading_the_graph_again(work: Counter[str])
 
 
 def test_an_engine_s_model_is_written_without_a_copy(work: Counter[str]) -> None:
-    network = d5.Network.from_onnx(chain(10))
+    network = d5.Network.from_onnx(chain(10, size=SIZE))
     before = list(network.model.graph.inputs), dict(network.model.graph.initializers)
     work.clear()
     made = onnx.ModelProto.FromString(engine_model(network))
