@@ -132,7 +132,7 @@ def test_the_hash_of_code_covers_primitives() -> None:
 
 
 def test_the_peak_of_a_call_is_what_it_holds_at_once(tmp_path: Path) -> None:
-    """In a process of its own, as in the benchmark: what other threads of this one free meanwhile counts too."""
+    """In a separate process, as in the benchmark: what other threads of this one free meanwhile counts too."""
     (tmp_path / "holding.py").write_text(HOLDING)
     with Worker(Side(label="head", commit="a", layout=tmp_path), ["holding"]) as worker:
         held, nothing = (worker.sample(name) for name in ("holds", "nothing"))
