@@ -7,7 +7,7 @@ opset, go to a folder; drawn_page.py writes docs/validation.md from it.
 
 A run resumes where it ended: what is in the folder is not repeated, unless something was open or wrong, or the files
 that draw the cases have changed since. A case that ends the process of an implementation is noted, and the run resumes
-with the next case.
+with the next case. Several processes (`--jobs`) share the work: each claims one operator and opset after the other.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,8 @@ PLAN = (
 )
 """The long run, `--all`: a back-end, the number of the first case, and the cases of each operator and opset."""
 BACKENDS = ("reference", "pytorch", "onnxruntime", "jax", "tensorflow", "openvino")
+PACKAGES = ("onnx", "onnxruntime", "numpy", "scipy", "torch", "jax", "tensorflow", "openvino")
+"""Their versions are recorded with each result."""
 
 
 class TooLong(Exception):
@@ -75,8 +80,19 @@ def settled(line: Mapping[str, Any], cases: int) -> bool:
     return line["revision"] == revision() and line["cases"] >= cases and not line["open"] and not line["wrong"]
 
 
-def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequence[str], out: Path) -> dict[str, Any]:
-    """Run cases of an operator in an opset; returns the counts and what is wrong."""
+def versions() -> dict[str, str]:
+    """The versions of the installed packages that compute."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequence[str], now: Path) -> dict[str, Any]:
+    """Run cases of an operator in an opset, writing each one's name to `now`; returns the counts and what is wrong."""
     from drawn_answers import Case
     from drawn_gradients import gradient_outcome
     from drawn_runs import Outcome, outcome, truth
@@ -88,7 +104,7 @@ def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequenc
     opened, wrong, begin = list[str](), list[tuple[str, str, str]](), time.perf_counter()
     for number in numbers:
         case = Case(operator=operator, opset=opset, number=number)
-        (out / "current").write_text(case.name)
+        now.write_text(case.name)
         signal.alarm(SECONDS)
         try:
             right = truth(case)
@@ -117,8 +133,8 @@ def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequenc
         finally:
             signal.alarm(0)
     return {
-        "revision": revision(), "operator": operator, "opset": opset, "first": min(numbers), "cases": len(numbers),
-        "who": who,
+        "revision": revision(), "versions": versions(), "operator": operator, "opset": opset,
+        "first": min(numbers), "cases": len(numbers), "who": who,
         "rules": rules, "open": opened, "backends": kinds, "wrong": wrong,
         "refused": {name: dict(found.most_common(9)) for name, found in reasons.items() if found},
         "unanswered": {name: found for name, found in skipped.items() if found},
@@ -127,37 +143,81 @@ def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequenc
     }  # fmt: skip
 
 
-def _work(chosen: argparse.Namespace) -> None:
-    """Run what is not in the results yet."""
+def _planned(chosen: argparse.Namespace) -> list[tuple[list[str], int, int]]:
+    """What to run of each operator and opset: back-ends, the number of the first case, and the number of cases."""
+    if chosen.all:
+        return [([backend], first, cases) for backend, first, cases in PLAN if backend in chosen.backends]
+    return [(chosen.backends, chosen.first, chosen.cases)]
+
+
+def _file(out: Path, backends: Sequence[str], first: int) -> Path:
+    return out / f"{'-'.join(backends)}-{first}.jsonl"
+
+
+def _kept(results: Path, cases: int) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    return [line for line in lines if settled(line, cases)]
+
+
+def _drop_unsettled(chosen: argparse.Namespace, out: Path) -> None:
+    """Remove results that have to be computed again."""
+    for backends, first, cases in _planned(chosen):
+        results = _file(out, backends, first)
+        if results.exists():
+            results.write_text("".join(json.dumps(line) + "\n" for line in _kept(results, cases)))
+
+
+def _left(chosen: argparse.Namespace, out: Path) -> Iterator[tuple[list[str], int, int, str, int]]:
+    """What is not in the results yet, and no other job has claimed."""
     from drawn_answers import OPERATORS, opsets
 
+    for backends, first, cases in _planned(chosen):
+        results = _file(out, backends, first)
+        done = {(line["operator"], line["opset"]) for line in _kept(results, cases)}
+        for operator in chosen.operator or OPERATORS:
+            for opset in opsets(operator):
+                if (operator, opset) in done or (chosen.opset and opset not in chosen.opset):
+                    continue
+                if _claimed(out / "claims" / f"{results.stem}-{operator}-{opset}", chosen.job):
+                    yield backends, first, cases, operator, opset
+
+
+def _claimed(claim: Path, job: int) -> bool:
+    """Whether this job has the work, now or from before the end of its last process."""
+    try:
+        with claim.open("x") as file:
+            file.write(str(job))
+    except FileExistsError:
+        return claim.read_text() == str(job)
+    return True
+
+
+def _work(chosen: argparse.Namespace) -> None:
+    """Run what is not in the results yet, as one of several jobs."""
     signal.signal(signal.SIGALRM, _stop)
     out = Path(chosen.out)
-    results = out / f"{'-'.join(chosen.backends)}-{chosen.first}.jsonl"
-    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    kept = [line for line in lines if settled(line, chosen.cases)]
-    done = {(line["operator"], line["opset"]) for line in kept}
-    if len(kept) < len(lines):
-        results.write_text("".join(json.dumps(line) + "\n" for line in kept))
     fatal = (out / "fatal").read_text().split() if (out / "fatal").exists() else []
-    for operator in chosen.operator or OPERATORS:
-        for opset in opsets(operator):
-            if (operator, opset) in done or (chosen.opset and opset not in chosen.opset):
-                continue
-            numbers = range(chosen.first, chosen.first + chosen.cases)
-            left = [number for number in numbers if f"{operator}-{opset}-{number}" not in fatal]
-            line = counted(operator, opset, left, chosen.backends, out) | {"cases": len(numbers)}
-            with results.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+    for backends, first, cases, operator, opset in _left(chosen, out):
+        numbers = range(first, first + cases)
+        left = [number for number in numbers if f"{operator}-{opset}-{number}" not in fatal]
+        line = counted(operator, opset, left, backends, _now(out, chosen.job)) | {"cases": len(numbers)}
+        with _file(out, backends, first).open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
-def _supervise(arguments: Sequence[str], out: Path) -> int:
-    """Run workers until one finishes; note each case at which one ended."""
+def _now(out: Path, job: int) -> Path:
+    """Where a job writes the name of its present case."""
+    return out / "claims" / f"now-{job}"
+
+
+def _supervise(arguments: Sequence[str], out: Path, job: int) -> int:
+    """Run workers of one job until one finishes; note each case at which one ended."""
     while True:
-        ended = subprocess.run([sys.executable, __file__, "--worker", *arguments], check=False).returncode
+        command = [sys.executable, __file__, "--job", str(job), *arguments]
+        ended = subprocess.run(command, check=False).returncode
         if ended in (0, 1, 2, 130):
             return ended
-        case = (out / "current").read_text()
+        case = _now(out, job).read_text()
         _say(f"fatal {case}: the process ended with {ended}")
         with (out / "fatal").open("a") as file:
             file.write(f"{case}\n")
@@ -171,26 +231,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, help="the number of the first (0)")
     parser.add_argument("--case", help="run one case by its name, and print it")
     names = ", ".join((*BACKENDS, "gradients"))
-    parser.add_argument("--backends", default="reference", type=lambda text: text.split(","), help=f"of {names}")
+    parser.add_argument("--backends", type=lambda text: text.split(","), help=f"of {names}")
     parser.add_argument("--out", default="results/validation", help="the folder of the results")
     parser.add_argument("--all", action="store_true", help="the long run: every back-end, 300 cases on the reference")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work (1)")
+    parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen = parser.parse_args(given)
-    out = Path(chosen.out)
-    out.mkdir(parents=True, exist_ok=True)
+    chosen.backends = chosen.backends or ([*BACKENDS, "gradients"] if chosen.all else ["reference"])
     if chosen.case:
         shown(chosen.case, chosen.backends)
-    elif chosen.worker:
+        return
+    if chosen.job is not None:
         warnings.simplefilter("ignore")
         _work(chosen)
-    elif chosen.all:
-        operators = [part for name in chosen.operator or () for part in ("--operator", name)]
-        for backend, first, cases in PLAN:
-            numbers = ["--first", str(first), "--cases", str(cases)]
-            _supervise(["--backends", backend, *numbers, "--out", chosen.out, *operators], out)
-    else:
-        raise SystemExit(_supervise(given, out))
+        return
+    out = Path(chosen.out)
+    shutil.rmtree(out / "claims", ignore_errors=True)
+    (out / "claims").mkdir(parents=True)
+    _drop_unsettled(chosen, out)
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        ended = list(pool.map(lambda job: _supervise(given, out, job), range(chosen.jobs)))
+    shutil.rmtree(out / "claims")
+    raise SystemExit(max(ended))
 
 
 def shown(name: str, backends: Sequence[str]) -> None:
