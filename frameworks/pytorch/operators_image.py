@@ -10,7 +10,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.primitives import PRIMITIVES
 from deep5.frameworks.pytorch.table import attribute, kernel
-from deep5.networks.kernels.resizing import goal_by, repeats_elements, resize
+from deep5.networks.kernels.resizing import repeats_elements, resize
+from deep5.networks.onnx.factors import resized_extent
 
 __all__: list[str] = []
 
@@ -64,7 +65,7 @@ def _native(x: Any, scales: Any, sizes: Any, mode: str, how: str, nearest_mode: 
         return None
     if not scales:
         return function(x, list(sizes[2:]), how == "align_corners")
-    goals = [PRIMITIVES.host(goal_by, extent, scale) for extent, scale in zip(space, scales[2:], strict=True)]
+    goals = [PRIMITIVES.host(resized_extent, extent, scale) for extent, scale in zip(space, scales[2:], strict=True)]
     if how == "half_pixel":
         return function(x, goals, False, *scales[2:])
     exact = all(scale * extent == goal for scale, extent, goal in zip(scales[2:], space, goals, strict=True))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import ShapeError
 from deep5.networks.kernels.primitives import Array, Primitives
 from deep5.networks.kernels.table import Composite
 from deep5.networks.onnx.attributes import attribute
+from deep5.networks.onnx.factors import resized_extent
 
-__all__ = ["OPERATORS", "Interpolation", "cubic", "goal_by", "repeats_elements", "resize"]
+__all__ = ["OPERATORS", "Interpolation", "cubic", "repeats_elements", "resize"]
 
 _CROP = "tf_crop_and_resize"
 _COORDINATES = ("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", _CROP)
@@ -124,7 +124,7 @@ def _known(*values: Any) -> bool:
 
 
 def _goal(xp: Primitives, extent: Any, scale: Any) -> Any:
-    """The size by a factor, in float32 as in ONNX's shape inference: there 10 times 0.7 is 7, in float64 it is less.
+    """The size by a factor, in float32 as in ONNX Runtime.
 
     It does not depend on the part that is taken: the specification multiplies by its length, and ONNX's inference, ONNX
     Runtime and ONNX's reference do not.
@@ -132,13 +132,8 @@ def _goal(xp: Primitives, extent: Any, scale: Any) -> Any:
     if _known(scale) and scale == 1.0:
         return extent
     if _known(extent, scale):
-        return xp.host(goal_by, extent, scale)
+        return xp.host(resized_extent, extent, scale)
     return xp.astype(xp.floor(_number(xp, extent, xp.float32) * _number(xp, scale, xp.float32)), xp.int64)
-
-
-def goal_by(extent: int, scale: float) -> int:
-    """The size of an axis resized by a factor."""
-    return math.floor(np.float32(extent) * np.float32(scale))
 
 
 def _number(xp: Primitives, value: Any, dtype: Any) -> Any:

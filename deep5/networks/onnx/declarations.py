@@ -15,7 +15,8 @@ from deep5.core.errors import NetworkError
 from deep5.networks.custom import standing_in
 from deep5.networks.onnx.bounds import followable
 from deep5.networks.onnx.element_types import type_name
-from deep5.networks.onnx.protos import declared_values, graphs_inside
+from deep5.networks.onnx.factors import step_up_factors
+from deep5.networks.onnx.protos import declared_values, graphs_of, without_shapes
 
 __all__ = ["check_defaults", "drop_stale_shapes", "drop_unconfirmed_shapes", "mark_unknown_sizes"]
 
@@ -98,7 +99,7 @@ def drop_unconfirmed_shapes(proto: onnx.ModelProto) -> list[str]:
     Returns:
         One line per dropped shape: the value and what was declared.
     """
-    bare = _bare(proto)
+    bare = without_shapes(proto)
     try:
         with standing_in(bare):
             onnx.shape_inference.infer_shapes(bare, strict_mode=True)
@@ -114,11 +115,11 @@ def drop_unconfirmed_shapes(proto: onnx.ModelProto) -> list[str]:
 
 def _beside(proto: onnx.ModelProto) -> list[tuple[onnx.ValueInfoProto, onnx.TensorShapeProto | None]]:
     """The declared arrays with a shape, each with the shape that follows from the inputs, or None."""
-    known = _bare(proto)
+    known = without_shapes(proto)
     with standing_in(known):
         known = _inferred(known)
     found = []
-    for graph, other in zip(_graphs(proto), _graphs(known), strict=True):
+    for graph, other in zip(graphs_of(proto), graphs_of(known), strict=True):
         computed = {
             value.name: value.type.tensor_type.shape
             for value in (*other.value_info, *other.output)
@@ -133,32 +134,11 @@ def _beside(proto: onnx.ModelProto) -> list[tuple[onnx.ValueInfoProto, onnx.Tens
 def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with what can be inferred; where a node is wrong, with what comes before it."""
     try:
+        step_up_factors(proto)
         plain = onnx.shape_inference.infer_shapes(proto)
         return onnx.shape_inference.infer_shapes(proto, data_prop=True) if followable(plain) else plain
     except Exception:  # as above
         return proto
-
-
-def _bare(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy that declares no shapes but those of inputs."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(proto)
-    for graph in _graphs(bare):
-        del graph.value_info[:]
-        for value in graph.output:
-            if value.type.HasField("tensor_type"):
-                value.type.tensor_type.ClearField("shape")
-    return bare
-
-
-def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The graph and the graphs inside its nodes."""
-    waiting = [proto.graph]
-    while waiting:
-        graph = waiting.pop()
-        yield graph
-        for node in graph.node:
-            waiting += graphs_inside(node)
 
 
 def _shapes(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto]:

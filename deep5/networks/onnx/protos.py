@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-__all__ = ["declared_values", "graphs_inside", "nested_nodes"]
+__all__ = ["declared_values", "graphs_inside", "graphs_of", "nested_nodes", "without_shapes"]
 
 
 def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -38,3 +38,25 @@ def declared_values(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
         yield from graph.input
         yield from graph.output
         yield from graph.value_info
+
+
+def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graph and the graphs inside its nodes."""
+    waiting = [proto.graph]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for node in graph.node:
+            waiting += graphs_inside(node)
+
+
+def without_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy that declares no shapes but those of inputs."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    for graph in graphs_of(bare):
+        del graph.value_info[:]
+        for value in graph.output:
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.ClearField("shape")
+    return bare
