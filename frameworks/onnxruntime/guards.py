@@ -43,6 +43,10 @@ def wrong(node: ir.Node) -> str | None:
         return _attention(node)
     if node.op_type == "Resize":
         return _resize(node)
+    if node.op_type == "LRN" and (size := attribute(node, "size", 1)) % 2 == 0:
+        return (
+            f"got size={size}, and ONNX Runtime runs no even size; allowed: odd; remedy: framework 'pytorch' or 'jax'"
+        )
     if (reason := unpadded(node) or miscomputed(node)) is not None:
         return reason
     kind = node.outputs[0].dtype or (node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None)

@@ -132,7 +132,10 @@ def _average_pool(emitter: Emitter, node: ir.Node) -> None:
 
 def _maximum(x: Any, window: Window) -> Any:
     both = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(*padding(x, window), strict=True)]
-    x, pads = in_place(x, window, both, -np.inf if x.dtype.is_floating else x.dtype.min)
+    lowest = -np.inf if x.dtype.is_floating else x.dtype.min
+    if max(window.dilations) > 1:  # which TensorFlow runs without padding only
+        return _pooled(padded(x, both, lowest), window.kernel, window.strides, "VALID", window.dilations, "MAX")
+    x, pads = in_place(x, window, both, lowest)
     return _pooled(x, window.kernel, window.strides, pads, window.dilations, "MAX")
 
 

@@ -1,7 +1,7 @@
 """Sizes that Resize and Upsample get by factors, in float32 as back-ends compute them.
 
-The size is the floor of the old size times the factor. The factor is a float32 number: 10 times 0.7 is 7 in float32, as ONNX
-Runtime computes it, and less in float64, as onnx 1.23 infers it.
+The size is the floor of the old size times the factor. The factor is a float32 number: 10 times 0.7 is 7 in float32,
+as ONNX Runtime computes it, and less in float64, as onnx 1.23 infers it.
 """
 
 from __future__ import annotations
