@@ -39,8 +39,10 @@ def _functions(node: ir.Node) -> list[str]:
 
 
 def needs_rewriting(node: ir.Node) -> bool:
-    """Whether the batch comes first, or ONNX Runtime would take a constant that is not written for 0."""
-    return is_batch_first(node) or _has_unwritten(node)
+    """Whether the batch comes first, or ONNX Runtime would take a constant that is not written for 0, and the layer is
+    right then.
+    """
+    return miscomputed(node) is None and (is_batch_first(node) or _has_unwritten(node))
 
 
 def rewrite(draft: Draft, node: ir.Node) -> None:
