@@ -170,3 +170,11 @@ def test_openvino_refuses_indices_by_columns_of_padded_windows() -> None:
     model = graph_model([node], [declared("x", x.shape)], outputs)
     with pytest.raises(Unsupported, match="OpenVINO counts indices by rows"):
         run("openvino", (d5.Network.from_onnx(model), {"x": x}))
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+def test_reciprocals_are_rounded_once(framework: str) -> None:
+    x = np.random.default_rng(0).uniform(-3, 3, 10_001).astype(np.float32)
+    node = helper.make_node("Reciprocal", ["x"], ["y0"])
+    model = graph_model([node], [declared("x", ["N"])], [declared("y0", ["N"])])
+    np.testing.assert_array_equal(run(framework, (d5.Network.from_onnx(model), {"x": x})), np.float32(1) / x)
