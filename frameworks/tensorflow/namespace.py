@@ -54,7 +54,7 @@ def _like(number: float) -> Callable[..., Any]:
 
 
 def _reciprocal(x: Any, /) -> Any:
-    """1 / x, which TensorFlow's graph rewriting would make its own reciprocal: that is wrong by up to 1.3 last digits."""
+    """1 / x. TensorFlow's graph rewriting would make it its own reciprocal, which is wrong by up to 1.3 last digits."""
     return -1 / -x
 
 
