@@ -13,7 +13,6 @@ from drawn_thirds import resized, softmax
 
 __all__ = [
     "FLOAT32",
-    "angles",
     "backwards_to_the_end",
     "below_stride",
     "block",
@@ -31,7 +30,6 @@ __all__ = [
     "ignored",
     "inexact_step",
     "lengths_or_functions",
-    "odd_padding",
     "open_corner",
     "other_defaults",
     "pools",
@@ -180,11 +178,6 @@ def _same_totals(case: Case) -> list[int]:
     ]
 
 
-def odd_padding(case: Case) -> bool:
-    """Whether SAME_LOWER has an odd number of elements to add."""
-    return given(case, auto_pad="SAME_LOWER") and any(max(0, total) % 2 for total in _same_totals(case))
-
-
 def below_stride(case: Case) -> bool:
     """Whether SAME, with a window below its stride, would add less than nothing."""
     same = str(case.attribute("auto_pad", "")).startswith("SAME")
@@ -269,12 +262,6 @@ def size_by_rounding(case: Case) -> bool:
 def ignored(case: Case) -> bool:
     index = case.attribute("ignore_index")
     return index is not None and bool(np.any(case.drawn.inputs[1] == index))
-
-
-def angles(case: Case) -> float:
-    """The u of a transform whose angles are float32: 2 pi times its length."""
-    sizes = [int(each) for each in case.drawn.inputs[1:] if each is not None and each.ndim == 0]
-    return FLOAT32 * 2 * math.pi * max([*case.drawn.inputs[0].shape, *sizes])
 
 
 def cancels(case: Case) -> float:

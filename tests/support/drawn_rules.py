@@ -11,7 +11,6 @@ import numpy as np
 from drawn_answers import Case
 from drawn_conditions import (
     FLOAT32,
-    angles,
     backwards_to_the_end,
     below_stride,
     block,
@@ -29,7 +28,6 @@ from drawn_conditions import (
     ignored,
     inexact_step,
     lengths_or_functions,
-    odd_padding,
     open_corner,
     other_defaults,
     pools,
@@ -187,15 +185,6 @@ RULES: list[Rule] = [
         third="NumPy in float64",
         applies=lambda case: case.drawn.inputs[0].dtype.name in ("bfloat16", "float16"),
         least=summed_short,
-    ),
-    Rule(
-        name="angles rounded to float32",
-        operators=_of("DFT STFT"),
-        deviates=PLAIN,
-        says="e^{-2 \\pi j \\frac{k n}{N} } x[m, n]",
-        source="DFT-20",
-        third="numpy.fft in float64",
-        least=angles,
     ),
     Rule(
         name="a position after the last",
@@ -398,15 +387,6 @@ RULES: list[Rule] = [
         source="OneHot-11",
         third="NumPy",
         applies=inexact_step,
-    ),
-    Rule(
-        name="odd padding before the first element",
-        operators=_of("LpPool"),
-        deviates=PLAIN,
-        says="the extra padding is added at the end for SAME_UPPER and at the beginning for SAME_LOWER.",
-        source="LpPool-18",
-        third=NUMPY,
-        applies=odd_padding,
     ),
     Rule(
         name="a variance without cancellation",
