@@ -117,12 +117,13 @@ def main(source: str, goal: str) -> None:
             backends[backend].update(counts)
             operators[line["operator"]][backend].update(counts)
     cases, ran = sum(sum(counts.values()) for counts in backends.values()), pairs(found)
+    answered = sum(who.values()) - who["undefined"] - who["neither"]
     text = [HEAD, "## Cases", ""]
     text += [
         f"{cases} cases: {sum(who.values())} on the reference, of which ONNX Runtime, ONNX's reference or a third "
-        f"implementation answers {sum(who.values()) - who['undefined'] - who['neither']}; the other back-ends run some of "
-        f"them. {len(RULES)} rules explain where another implementation deviates from the specification; "
-        f"{sum(len(line['open']) for line in found)} disagreements have no explanation.",
+        f"implementation answers {answered}; the other back-ends run some of them. {len(RULES)} rules explain where "
+        f"another implementation deviates from the specification; {sum(len(line['open']) for line in found)} "
+        "disagreements have no explanation.",
         "",
     ]
     text += table(
@@ -140,8 +141,7 @@ def main(source: str, goal: str) -> None:
         f"or confirms {who['a third']}; {who['undefined']} are left open by the specification, and {who['neither']} "
         "have no answer.",
         "",
-        "These versions computed them; operators with an open case, or that a fix concerns, ran again in the second "
-        "environment:",
+        "These versions computed them; operators with an open case, or that a fix concerns, ran again in another:",
         "",
         *table(("back-end", *SHARED, "framework", "cases"), environments(found)),
         "",
