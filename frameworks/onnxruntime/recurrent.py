@@ -31,6 +31,11 @@ def miscomputed(node: ir.Node) -> str | None:
             "got the activation Softplus, which ONNX Runtime makes infinite above 88; allowed: other activations; "
             "remedy: framework 'pytorch', 'jax', 'tensorflow' or 'reference'"
         )
+    if "thresholdedrelu" in _functions(node):
+        return (
+            "got the activation ThresholdedRelu, which ONNX Runtime has as 0 at its threshold; allowed: others; "
+            "remedy: framework 'pytorch', 'jax', 'tensorflow' or 'reference'"
+        )
     return None
 
 

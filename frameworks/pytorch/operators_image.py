@@ -71,6 +71,9 @@ def _native(x: Any, scales: Any, sizes: Any, mode: str, how: str, nearest_mode: 
         return function(x, list(sizes[2:]), how == "align_corners")
     goals = [PRIMITIVES.host(goal_by, extent, scale) for extent, scale in zip(space, scales[2:], strict=True)]
     if how == "half_pixel":
+        # Torch copies along an axis whose size stays, although a scale moves its coordinates.
+        if any(goal == extent and scale != 1 for goal, extent, scale in zip(goals, space, scales[2:], strict=True)):
+            return None
         return function(x, goals, False, *scales[2:])
     exact = all(scale * extent == goal for scale, extent, goal in zip(scales[2:], space, goals, strict=True))
     return function(x, goals, True) if exact else None

@@ -178,3 +178,25 @@ def test_reciprocals_are_rounded_once(framework: str) -> None:
     node = helper.make_node("Reciprocal", ["x"], ["y0"])
     model = graph_model([node], [declared("x", ["N"])], [declared("y0", ["N"])])
     np.testing.assert_array_equal(run(framework, (d5.Network.from_onnx(model), {"x": x})), np.float32(1) / x)
+
+
+@pytest.mark.parametrize("framework", [each for each in BACK_ENDS if each != "openvino"])
+def test_a_resize_by_a_scale_moves_coordinates_of_an_axis_whose_size_stays(framework: str) -> None:
+    """Of two rows by 1.25 two remain, whose positions are -0.1 and 0.7; of four columns by 0.5 two at 0.5 and 2.5."""
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y0"], mode="linear")
+    x = np.array([[[[0, 2, 4, 6], [10, 12, 14, 16]]]], np.float32)
+    scales = {"scales": np.array([1, 1, 1.25, 0.5], np.float32)}
+    model = graph_model([node], [declared("x", x.shape)], [declared("y0", (1, 1, 2, 2))], scales, opset=19)
+    got = run(framework, (d5.Network.from_onnx(model), {"x": x}))
+    np.testing.assert_allclose(got, [[[[1, 5], [8, 12]]]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("framework", [each for each in BACK_ENDS if each != "openvino"])
+def test_thresholds_of_a_layer_are_reached(framework: str) -> None:
+    """ "ThresholdedRelu(x) - x if x >= alpha else 0", unlike the operator of this name."""
+    w, r = np.ones((1, 1, 1), np.float32), np.zeros((1, 1, 1), np.float32)
+    x = np.array([2, 1, 0.5], np.float32).reshape(3, 1, 1)
+    settings = {"hidden_size": 1, "activations": ["ThresholdedRelu"], "activation_alpha": [1.0]}
+    node = helper.make_node("RNN", ["x", "w", "r"], ["y0"], **settings)
+    model = graph_model([node], [declared("x", x.shape)], [declared("y0", (3, 1, 1, 1))], {"w": w, "r": r})
+    np.testing.assert_array_equal(run(framework, (d5.Network.from_onnx(model), {"x": x})).ravel(), [2, 1, 0])
