@@ -21,6 +21,8 @@ FAST := not slow and not gpu
 # How many processes share the tests, each with some 3 GB of frameworks; 0: they run in this one.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist worksteal
+# How many processes share the drawn cases of `make validate`.
+JOBS ?= 1
 # `make test-all` runs these folders of tests/ one after another.
 PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py))))))
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
@@ -84,7 +86,7 @@ real-files: $(VENV)/.complete ## Run the ONNX files of packages and exporters, a
 	$(BIN)/python tests/real_files.py $(if $(ONLY),--only $(ONLY))
 
 validate: $(VENV)/.complete ## Compare drawn cases of every operator with what deep5 did not write; writes docs/validation.md: hours, resumes
-	$(BIN)/python tests/support/drawn.py --all --out results/validation
+	$(BIN)/python tests/support/drawn.py --all --jobs $(JOBS) --out results/validation
 	$(BIN)/python tests/support/drawn_page.py results/validation docs/validation.md
 
 mutants: $(VENV)/.complete ## Plant each fault of tests/mutants.txt in a copy: the tests that it names must catch it

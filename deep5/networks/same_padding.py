@@ -19,7 +19,8 @@ def is_same(node: ir.Node) -> bool:
 
 def kernel_of(node: ir.Node) -> tuple[int, ...] | None:
     """The spatial sizes of the kernel of a convolution or pool, if known."""
-    weights = node.inputs[1] if len(node.inputs) > 1 else None
+    place = 3 if node.op_type == "QLinearConv" else 1
+    weights = node.inputs[place] if len(node.inputs) > place else None
     given: Sequence[object] = tuple(attribute(node, "kernel_shape", ())) or _spatial(weights)
     return _known(given)
 

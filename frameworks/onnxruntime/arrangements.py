@@ -10,7 +10,7 @@ from deep5.networks.draft import Draft
 from deep5.networks.kept_sizes import copied_axis, copied_image
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["ARRANGEMENTS", "copies", "corners"]
+__all__ = ["ARRANGEMENTS", "corners", "may_be_copied"]
 
 # Tolerance as a fraction of a pixel: scales have about seven digits.
 _PART = 1e-4
@@ -101,6 +101,13 @@ def copies(node: ir.Node) -> bool | None:
     return (copied_axis if _by_axis(node) else copied_image)(node)
 
 
+def may_be_copied(node: ir.Node) -> bool:
+    """Whether the kernel copies what a resize changes, or may copy it, which nothing prevents."""
+    cropped = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    copied = copies(node)
+    return cropped if copied is None else copied
+
+
 def _by_axis(node: ir.Node) -> bool:
     """Whether the kernel copies one axis whose size stays, and not only an image."""
     part = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
@@ -156,6 +163,36 @@ def _in_two_dimensions(draft: Draft, node: ir.Node) -> None:
     settings = {"strides": [1, *strides], "dilations": [1, *dilations], "pads": [0, begin, 0, end]}
     (made,) = draft.same([node.inputs[0], image, block], **settings)
     draft.replace(draft.op("Squeeze", made, draft.constant([2], "int64")))
+
+
+def _from_the_back(node: ir.Node) -> bool:
+    """Whether a Resize counts dimensions from the back, and keeps the ratio of its sizes."""
+    policy, axes = attribute(node, "keep_aspect_ratio_policy", "stretch"), attribute(node, "axes", ())
+    return policy != "stretch" and any(axis < 0 for axis in axes) and not may_be_copied(node)
+
+
+def _count_from_the_front(draft: Draft, node: ir.Node) -> None:
+    """With a policy, the kernel copies the image where an axis is below 0."""
+    x = node.inputs[0]
+    assert x is not None and x.shape is not None  # noqa: S101, PT018 - shapes were inferred
+    axes = [axis % len(x.shape) for axis in attribute(node, "axes")]
+    draft.replace(*draft.same(node.inputs, axes=axes))
+
+
+def _vector_of_nothing(node: ir.Node) -> bool:
+    """Whether a matrix is multiplied by a vector that may have no elements."""
+    x, vector = (None if value is None else value.shape for value in node.inputs)
+    if x is None or vector is None or len(x) < 2 or len(vector) != 1:
+        return False
+    return not isinstance(vector[0], int) or vector[0] == 0
+
+
+def _as_column(draft: Draft, node: ir.Node) -> None:
+    """A vector as a matrix of one column: the kernel leaves the result of empty vectors as it finds the memory."""
+    x, vector = node.inputs
+    last = draft.constant([-1], "int64")
+    (made,) = draft.same([x, draft.op("Unsqueeze", vector, last)])
+    draft.replace(draft.op("Squeeze", made, last))
 
 
 def _blocks_of_strings(node: ir.Node) -> bool:
@@ -215,11 +252,16 @@ ARRANGEMENTS = {
     "Gather": [(_blocks_of_strings, _gather_each)],
     "HardSwish": [(_double, _sixth_in_float64)],
     "LSTM": _RECURRENT,
+    "MatMul": [(_vector_of_nothing, _as_column)],
     "MaxUnpool": [(_has_output_shape, _pad_behind)],
     "MeanVarianceNormalization": [(_single_or_double, _center_first)],
     "RNN": _RECURRENT,
     "Range": [(_vectors, _scalars)],
-    "Resize": [(_computed_corners, _refuse_parts), (_may_copy, _refuse_copies)],
+    "Resize": [
+        (_from_the_back, _count_from_the_front),
+        (_computed_corners, _refuse_parts),
+        (_may_copy, _refuse_copies),
+    ],
     "STFT": [(_single, _transform_in_float64)],
 }
 """Like `NUMBERS`."""

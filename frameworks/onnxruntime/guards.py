@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from deep5.frameworks.onnxruntime.arrangements import copies, corners
+from deep5.frameworks.onnxruntime.arrangements import corners, may_be_copied
 from deep5.frameworks.onnxruntime.padding import unpadded
 from deep5.frameworks.onnxruntime.recurrent import miscomputed
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
@@ -47,6 +47,8 @@ def wrong(node: ir.Node) -> str | None:
         return (
             f"got size={size}, and ONNX Runtime runs no even size; allowed: odd; remedy: framework 'pytorch' or 'jax'"
         )
+    if node.op_type == "Col2Im":
+        return _columns(node)
     if (reason := unpadded(node) or miscomputed(node)) is not None:
         return reason
     kind = node.outputs[0].dtype or (node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None)
@@ -128,8 +130,7 @@ def _resize(node: ir.Node) -> str | None:
     or would be a copy.
     """
     found = corners(node)
-    cropped = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-    if (copied := copies(node)) or (copied is None and cropped):
+    if may_be_copied(node):
         return (
             "got sizes that stay and coordinates that move, and ONNX Runtime copies the image; allowed: another size, "
             "known before the network runs; remedy: framework 'pytorch', 'jax', 'tensorflow' or 'reference'"
@@ -138,6 +139,17 @@ def _resize(node: ir.Node) -> str | None:
         return None
     extent, scale = found
     return f"ONNX Runtime rounds {extent} · {scale:.6g} to a whole extent where corners are aligned; allowed: sizes"
+
+
+def _columns(node: ir.Node) -> str | None:
+    """Why columns would be put where windows without dilations have them."""
+    dilations = list(attribute(node, "dilations", ()))
+    if len(dilations) <= 2 or set(dilations) == {1}:
+        return None
+    return (
+        f"got dilations={dilations}, and ONNX Runtime ignores dilations of more than two dimensions; allowed: "
+        "dilations of 1; remedy: framework 'pytorch', 'jax', 'tensorflow' or 'reference'"
+    )
 
 
 def _is_sum(node: ir.Node) -> bool:

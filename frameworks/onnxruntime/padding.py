@@ -14,8 +14,10 @@ __all__ = ["PADDING", "has_gaps", "unpadded"]
 
 
 def unpadded(node: ir.Node) -> str | None:
-    """Why a pool would fail or be wrong, and cannot be rewritten: its padding depends on sizes; else None."""
-    if node.op_type not in ("AveragePool", "LpPool") or not _misread(node) or _known(node):
+    """Why a pool or a quantized convolution would fail or be wrong, and cannot be rewritten: its padding depends on
+    sizes; else None.
+    """
+    if node.op_type not in PADDING or not _misread(node) or any(applies(node) for applies, _ in PADDING[node.op_type]):
         return None
     return (
         f"got auto_pad={attribute(node, 'auto_pad')!r} with a window of dilations {_dilations(node)} or below its "
@@ -52,7 +54,7 @@ def _known(node: ir.Node) -> bool:
     pads, kernel = same_pads(node), kernel_of(node)
     if not _misread(node) or pads is None or kernel is None:
         return False
-    return node.op_type == "Conv" or all(pad < size for pad, size in zip(pads, kernel * 2, strict=True))
+    return "Conv" in node.op_type or all(pad < size for pad, size in zip(pads, kernel * 2, strict=True))
 
 
 def _write_pads(draft: Draft, node: ir.Node) -> None:
@@ -98,8 +100,10 @@ _ANY = [*_FIXED, (_unknown, _pad_at_run_time)]
 PADDING = {
     "AveragePool": _FIXED,
     "Conv": _ANY,
+    "ConvInteger": _FIXED,
     "ConvTranspose": [(_small_transposed, _write_transposed_pads)],
     "LpPool": _FIXED,
     "MaxPool": _ANY,
+    "QLinearConv": _FIXED,
 }
 """By operator: a test for the nodes to rewrite, and the rewrite."""

@@ -31,6 +31,11 @@ def miscomputed(node: ir.Node) -> str | None:
             "got the activation Softplus, which ONNX Runtime makes infinite above 88; allowed: other activations; "
             "remedy: framework 'pytorch', 'jax', 'tensorflow' or 'reference'"
         )
+    if "thresholdedrelu" in _functions(node):
+        return (
+            "got the activation ThresholdedRelu, which ONNX Runtime has as 0 at its threshold; allowed: others; "
+            "remedy: framework 'pytorch', 'jax', 'tensorflow' or 'reference'"
+        )
     return None
 
 
@@ -39,8 +44,10 @@ def _functions(node: ir.Node) -> list[str]:
 
 
 def needs_rewriting(node: ir.Node) -> bool:
-    """Whether the batch comes first, or ONNX Runtime would take a constant that is not written for 0."""
-    return is_batch_first(node) or _has_unwritten(node)
+    """Whether the batch comes first, or ONNX Runtime would take a constant that is not written for 0, and the layer is
+    right then.
+    """
+    return miscomputed(node) is None and (is_batch_first(node) or _has_unwritten(node))
 
 
 def rewrite(draft: Draft, node: ir.Node) -> None:

@@ -90,13 +90,15 @@ def _enlarges(node: ir.Node) -> bool:
 
 def _padding(node: ir.Node) -> str | None:
     """Of known sizes the padding becomes another one, without `ceil_mode` or `auto_pad`."""
+    if (refused := _order(node)) is not None:
+        return refused
     if attribute(node, "auto_pad", "NOTSET") == "SAME_LOWER":
         return (
             "got auto_pad='SAME_LOWER', and OpenVINO pads images of unknown size at the end; allowed: 'SAME_UPPER', or "
             f"spatial dimensions of fixed size; {_REMEDY}"
         )
     if not attribute(node, "ceil_mode", 0) or not starts_outside(node):
-        return _order(node)
+        return None
     return (
         "got ceil_mode=1 with pads or strides above the kernel, and OpenVINO keeps a window that starts in the padding "
         "or after the image, and counts what is beyond it; allowed: spatial dimensions of fixed size, or ceil_mode=0; "

@@ -171,6 +171,19 @@ def _same_of_known(node: ir.Node) -> bool:
     return is_same(node) and same_pads(node) is not None
 
 
+def _counts_by_columns(node: ir.Node) -> bool:
+    """Whether indices count by columns, which OpenVINO refuses."""
+    return bool(attribute(node, "storage_order", 0)) and len(node.outputs) > 1
+
+
+def _pooled_same(node: ir.Node) -> bool:
+    return _same_of_known(node) and not _counts_by_columns(node)
+
+
+def _pooled_incomplete(node: ir.Node) -> bool:
+    return _incomplete(node) and not _counts_by_columns(node)
+
+
 def _write_pads(draft: Draft, node: ir.Node) -> None:
     changes = {"storage_order": None} if node.op_type == "MaxPool" and len(node.outputs) == 1 else {}
     draft.replace(*draft.same(node.inputs, auto_pad=None, pads=same_pads(node), **changes))
@@ -188,7 +201,11 @@ _RULES: dict[str, _Rules] = {
     "LSTM": _BATCH_FIRST,
     "LpNormalization": [(_has_norm, _divide_by_norm)],
     "Max": _ONE,
-    "MaxPool": [(_same_of_known, _write_pads), (_incomplete, _pad_to_the_end), (_stored_otherwise, _store_by_rows)],
+    "MaxPool": [
+        (_pooled_same, _write_pads),
+        (_pooled_incomplete, _pad_to_the_end),
+        (_stored_otherwise, _store_by_rows),
+    ],
     "Mean": _ONE,
     "Min": _ONE,
     "Mod": [(_truncates, _keep_smaller)],

@@ -4,40 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.primitives import PRIMITIVES
-from deep5.frameworks.pytorch.table import attribute, kernel
+from deep5.frameworks.pytorch.table import kernel
 from deep5.networks.kernels.resizing import repeats_elements, resize
+from deep5.networks.kernels.sampling import OPERATORS as COMPOSITES
+from deep5.networks.kernels.sampling import check_grid
 from deep5.networks.onnx.factors import resized_extent
 
 __all__: list[str] = []
 
 _MODES = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest", "cubic": "bicubic", "bicubic": "bicubic"}
 _GRID = "287 and 97 times at (2, 3, 16, 16), 19 and 3.2 at (8, 32, 56, 56)"
+_COMPOSITE = COMPOSITES["GridSample"].function
 _RESIZE = (
     "linear interpolation by torch: 3.0 and 2.3 times at (2, 3, 16, 16), 1.5 and 0.5 at (8, 32, 56, 56); "
     "repetition by torch: 3.6 and 2.6 times, 1.2 and 3.4"
 )
 
 
-def _check_grid(node: ir.Node) -> str | None:
-    mode, shape = attribute(node, "mode", "linear"), node.inputs[0].shape  # type: ignore[union-attr]
-    axes = None if shape is None else len(shape) - 2
-    if mode not in _MODES:
-        return f"mode={mode}"
-    if axes not in (2, 3) or (axes == 3 and _MODES[mode] == "bicubic"):
-        return f"{axes} spatial axes; allowed: 2, and 3 that are not interpolated by cubic polynomials"
-    return None
+def _computes(x: Any, grid: Any, mode: str, padding_mode: str) -> bool:
+    """Whether torch's own function computes it, as ONNX defines it.
+
+    Torch reflects a position, then rounds it; ONNX reflects the nearest index.
+    """
+    axes, nearest = x.ndim - 2, _MODES[mode] == "nearest"
+    planes = axes == 2 or (axes == 3 and _MODES[mode] != "bicubic")
+    return planes and x.dtype == grid.dtype and not (nearest and padding_mode == "reflection")
 
 
-@kernel("GridSample", _check_grid, override=_GRID)
+@kernel("GridSample", check_grid, override=_GRID)
 def _grid_sample(
     x: Any, grid: Any, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Any:
-    return F.grid_sample(x, grid, _MODES[mode], padding_mode, bool(align_corners))
+    if _computes(x, grid, mode, padding_mode):
+        return F.grid_sample(x, grid, _MODES[mode], padding_mode, bool(align_corners))
+    settings = {"align_corners": align_corners, "mode": mode, "padding_mode": padding_mode}
+    return _COMPOSITE(PRIMITIVES, x.movedim(1, -1), grid, **settings).movedim(-1, 1)
 
 
 _NATIVE = {
@@ -67,6 +72,9 @@ def _native(x: Any, scales: Any, sizes: Any, mode: str, how: str, nearest_mode: 
         return function(x, list(sizes[2:]), how == "align_corners")
     goals = [PRIMITIVES.host(resized_extent, extent, scale) for extent, scale in zip(space, scales[2:], strict=True)]
     if how == "half_pixel":
+        # Torch copies along an axis whose size stays, although a scale moves its coordinates.
+        if any(goal == extent and scale != 1 for goal, extent, scale in zip(goals, space, scales[2:], strict=True)):
+            return None
         return function(x, goals, False, *scales[2:])
     exact = all(scale * extent == goal for scale, extent, goal in zip(scales[2:], space, goals, strict=True))
     return function(x, goals, True) if exact else None

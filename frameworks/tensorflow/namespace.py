@@ -53,6 +53,11 @@ def _like(number: float) -> Callable[..., Any]:
     return lambda x, /, *, dtype=None, device=None: _full_like(x, number, dtype=dtype)
 
 
+def _reciprocal(x: Any, /) -> Any:
+    """1 / x. TensorFlow's graph rewriting would make it its own reciprocal, which is wrong by up to 1.3 last digits."""
+    return -1 / -x
+
+
 def _clip(x: Any, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the standard's names
     x = x if min is None else _combining(tf.maximum)(x, min)
     return tf.convert_to_tensor(x) if max is None else _combining(tf.minimum)(x, max)
@@ -176,7 +181,7 @@ _FUNCTIONS: dict[str, Any] = {
     "logical_not": tf.logical_not,
     "negative": tf.negative,
     "positive": tf.convert_to_tensor,
-    "reciprocal": tf.math.reciprocal,
+    "reciprocal": _reciprocal,
     "round": tf.round,
     "sign": tf.sign,
     "sin": tf.sin,

@@ -6,8 +6,9 @@ implementation decides. deep5 imports the file and runs it on each back-end. Res
 opset, go to a folder; drawn_page.py writes docs/validation.md from it.
 
 A run resumes where it ended: what is in the folder is not repeated, unless something was open or wrong, or the files
-that draw the cases have changed since. A case that ends the process of an implementation is noted, and the run resumes
-with the next case. Several processes (`--jobs`) share the work: each claims one operator and opset after the other.
+that draw the cases have changed since. A case that ends the process of an implementation has failed, and the run
+resumes with the next case. Several processes (`--jobs`) share the work: each claims one operator and opset after the
+other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["claimed", "main"]
 
 SECONDS = 30
 """A case that takes longer has failed."""
@@ -134,7 +135,7 @@ def counted(operator: str, opset: int, numbers: Sequence[int], backends: Sequenc
             signal.alarm(0)
     return {
         "revision": revision(), "versions": versions(), "operator": operator, "opset": opset,
-        "first": min(numbers), "cases": len(numbers), "who": who,
+        "first": min(numbers, default=0), "cases": len(numbers), "who": who,
         "rules": rules, "open": opened, "backends": kinds, "wrong": wrong,
         "refused": {name: dict(found.most_common(9)) for name, found in reasons.items() if found},
         "unanswered": {name: found for name, found in skipped.items() if found},
@@ -178,11 +179,11 @@ def _left(chosen: argparse.Namespace, out: Path) -> Iterator[tuple[list[str], in
             for opset in opsets(operator):
                 if (operator, opset) in done or (chosen.opset and opset not in chosen.opset):
                     continue
-                if _claimed(out / "claims" / f"{results.stem}-{operator}-{opset}", chosen.job):
+                if claimed(out / "claims" / f"{results.stem}-{operator}-{opset}", chosen.job):
                     yield backends, first, cases, operator, opset
 
 
-def _claimed(claim: Path, job: int) -> bool:
+def claimed(claim: Path, job: int) -> bool:
     """Whether this job has the work, now or from before the end of its last process."""
     try:
         with claim.open("x") as file:
@@ -200,7 +201,11 @@ def _work(chosen: argparse.Namespace) -> None:
     for backends, first, cases, operator, opset in _left(chosen, out):
         numbers = range(first, first + cases)
         left = [number for number in numbers if f"{operator}-{opset}-{number}" not in fatal]
-        line = counted(operator, opset, left, backends, _now(out, chosen.job)) | {"cases": len(numbers)}
+        line = counted(operator, opset, left, backends, _now(out, chosen.job)) | {"first": first, "cases": cases}
+        ended = [f"{operator}-{opset}-{number}" for number in numbers if number not in left]
+        line["wrong"] += [("any", name, "the process ended") for name in ended]
+        for backend in backends:
+            line["backends"][backend].update({"failed": len(ended)} if ended else {})
         with _file(out, backends, first).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -249,6 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out = Path(chosen.out)
     shutil.rmtree(out / "claims", ignore_errors=True)
     (out / "claims").mkdir(parents=True)
+    (out / "fatal").unlink(missing_ok=True)
     _drop_unsettled(chosen, out)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         ended = list(pool.map(lambda job: _supervise(given, out, job), range(chosen.jobs)))

@@ -9,10 +9,14 @@ answer. Two computations of the same function differ for these reasons, and for 
   (add, multiply, divide, a root), 2 where a factor is rounded first, 4 for an elementary function (two units in the
   last place, as mathematical libraries promise), 8 for everything else. Nothing else is allowed for the first three.
 - Some formulas have a term of size 1, whose rounding does not shrink with the result: 1 + erf(x), exp(x) - 1, the
-  logarithm of a number near 1, an angle that is reduced by a multiple of pi, 1 - z of a gate z, a sigmoid by way of
-  tanh. These (UNIT) are allowed 2 k u (1 + |y|).
+  logarithm of a number near 1 (also of a probability, in a loss), an angle that is reduced by a multiple of pi, 1 - z
+  of a gate z, a sigmoid by way of tanh. These (UNIT) are allowed 2 k u (1 + |y|).
 - A mean is subtracted with the rounding of numbers as large as the inputs: MeanVarianceNormalization is allowed
   2 k u max |x| / deviation in addition, which no change of the inputs shows where few elements are normalized.
+- Of one or two elements x that a BatchNormalization in training, GroupNormalization or InstanceNormalization normalizes
+  together, the result hardly depends: their mean m moves with them. It is computed of numbers of the size of them,
+  x t - m t, where t is the scale over the deviation: u t |x| for the first product, u t |m| for the second, for what is
+  subtracted from the bias, and for the mean itself. Two answers differ by 2 u t (|x| + 3 |m|) in addition.
 - Fourier transforms, and recurrent layers with functions that have no bound, carry the error of one element to the
   others: they (SPREAD) are allowed 2 k u max |y| in addition.
 - Where terms cancel, or many are added, rounding costs more, and how much depends on the numbers. A backward stable
@@ -23,7 +27,11 @@ answer. Two computations of the same function differ for these reasons, and for 
   where that one fails; only changes are taken from it, no values.
 - Operators that resample an image compute coordinates, in float32 at least, or in the element type of the coordinates
   that are given. One as large as the image, n, is rounded by n u, four times, and moves the result by at most that
-  times the difference of two neighbors.
+  times the difference of two neighbors. Of cubic interpolation, a position up to two elements outside an image counts,
+  and the weights of an axis change by up to D in total for each element that a position moves, while those of each
+  other axis add up to S in magnitude. Its weights are polynomials whose terms are larger than they are, evaluated by
+  Horner's rule: `_cubic` adds up what each step rounds, times what follows multiplies it by; two answers differ by
+  twice that.
 - DequantizeLinear may be computed as a difference of two products, the zero point times the scale and the number times
   the scale: it is allowed 4 u of the largest such product.
 - A remainder may be computed as x - y trunc(x / y): Mod is allowed 4 u |x|.
@@ -35,6 +43,7 @@ a tie.
 
 from __future__ import annotations
 
+import functools
 import warnings
 import zlib
 from collections.abc import Sequence
@@ -46,7 +55,7 @@ import onnx
 import deep5 as d5
 from deep5.networks import Network
 from drawn_answers import Case, evaluated
-from drawn_thirds import THIRDS, third
+from drawn_thirds import THIRDS, resized, third
 from opset_cases import leaves
 
 __all__ = ["EXACT", "apart", "widened"]
@@ -169,9 +178,10 @@ STEPS = {
 UNIT = frozenset({
     *("Acos", "Acosh", "AffineGrid", "Asinh", "Atanh", "BlackmanWindow", "Celu", "Cos", "Elu", "Erf", "GRU", "Gelu"),
     *("HammingWindow", "HannWindow", "LSTM", "LogSoftmax", "MelWeightMatrix", "Mish", "RNN", "Selu", "Sigmoid", "Sin"),
-    *("Softplus", "Swish", "Tan"),
+    *("SoftmaxCrossEntropyLoss", "Softplus", "Swish", "Tan"),
 })  # fmt: skip
 SPREAD = frozenset({"DFT", "GRU", "LSTM", "RNN", "STFT"})
+TOGETHER = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization"})
 _TRIES, _CHANGE, _FACTOR = 8, 4.0, 4.0
 # They compute coordinates, which may be as large as an image, of the coordinates at this input.
 RESAMPLING = {"AffineGrid": None, "DeformConv": 2, "GridSample": 1, "Resize": None, "RoiAlign": 1, "Upsample": None}
@@ -179,7 +189,7 @@ _TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bflo
 _UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-def _coordinates(case: Case) -> float:
+def _coordinates(case: Case, least: float) -> float:
     """What the rounding of coordinates moves a result by; 0 where one neighbor is taken."""
     x = case.drawn.inputs[0]
     if case.attribute("mode", "nearest") == "nearest" and case.operator in ("Resize", "Upsample"):
@@ -187,7 +197,59 @@ def _coordinates(case: Case) -> float:
     given = RESAMPLING[case.operator]
     kind = x.dtype.name if given is None else case.drawn.inputs[given].dtype.name
     u = _UNITS[kind] if given is not None or kind == "float64" else _UNITS["float32"]
-    return _CHANGE * u * 2.0 * max(x.shape[2:], default=1) * float(np.abs(x.astype(np.float64)).max(initial=0))
+    u, most = max(u, least), float(np.abs(x.astype(np.float64)).max(initial=0))
+    extent = max(x.shape[2:], default=1)
+    if "cubic" not in case.attribute("mode", ""):
+        return _CHANGE * u * 2.0 * extent * most
+    slope, total, rounded = _cubic(float(np.float32(case.attribute("cubic_coeff_a", -0.75))))
+    axes = (
+        x.ndim - 2
+        if case.operator == "GridSample"
+        else sum(axis.places != [*range(axis.size)] for axis in resized(case))
+    )
+    reach = extent + 2 if case.operator == "GridSample" else extent
+    return axes * total ** max(axes - 1, 0) * (_CHANGE * u * reach * slope + 2 * u * rounded) * most
+
+
+@functools.cache
+def _cubic(a: float) -> tuple[float, float, float]:
+    """Of the four weights of cubic interpolation, at the worst position: the sum of their slopes, that of themselves,
+    and what evaluating them rounds, in u.
+    """
+    t = np.linspace(0, 1, 1025)
+    found = np.zeros((3, len(t)))
+    for distance, factors in ((t + 1, (a, -5 * a, 8 * a, -4 * a)), (t, (a + 2, -(a + 3), 0.0, 1.0))):
+        # The other two are at the mirrored distances.
+        value, error = np.full_like(t, factors[0]), np.zeros_like(t)
+        for factor in factors[1:]:
+            made = value * distance
+            error, value = error * distance + np.abs(made) + np.abs(made + factor), made + factor
+        change = np.abs((3 * factors[0] * distance + 2 * factors[1]) * distance + factors[2])
+        each = np.stack([change, np.abs(value), error])
+        found += each + each[:, ::-1]
+    slope, total, rounded = found.max(1)
+    return float(slope), float(total), float(rounded)
+
+
+def _together(case: Case, right: np.ndarray) -> float | np.ndarray:
+    """t (|x| + 3 |m|) of one or two elements x that are normalized together, with the mean m and the factor t."""
+    x, scale = (each.astype(np.float64) for each in case.drawn.inputs[:2])
+    groups = len(scale)
+    if case.operator == "GroupNormalization":
+        groups = case.attribute("num_groups")
+    apart = 1 if case.operator == "BatchNormalization" else len(x)
+    if right.shape != x.shape or not 1 <= x.size // (apart * groups) <= 2:
+        return 0.0
+    if case.operator == "BatchNormalization":
+        parts = np.moveaxis(x, 1, 0).reshape(groups, -1)
+    else:
+        parts = x.reshape(apart * groups, -1)
+    mean, variance = parts.mean(1, keepdims=True), parts.var(1, keepdims=True)
+    found = (np.abs(parts) + 3 * np.abs(mean)) / np.sqrt(variance + case.attribute("epsilon", 1e-5))
+    if case.operator == "BatchNormalization":
+        found = np.moveaxis(found.reshape(x.shape[1], x.shape[0], *x.shape[2:]), 0, 1)
+    factors = np.abs(np.repeat(scale, x.shape[1] // len(scale))).reshape(-1, *[1] * (x.ndim - 2))
+    return np.asarray(found.reshape(x.shape) * factors)
 
 
 def _centering(case: Case) -> np.ndarray:
@@ -354,12 +416,14 @@ def _allowed(case: Case, right: np.ndarray, least: float) -> np.ndarray:
             allowed = allowed + 16 * u * np.max(y, initial=0, where=np.isfinite(y))
         if case.operator == "MeanVarianceNormalization":
             allowed = allowed + 16 * u * _centering(case)
+        if case.operator in TOGETHER and (case.operator != "BatchNormalization" or case.drawn.training):
+            allowed = allowed + 2 * u * _together(case, right)
         if case.operator == "Mod":
             allowed = allowed + 4 * u * np.broadcast_to(np.abs(_plain(case.drawn.inputs[0])), right.shape)
         if case.operator == "DequantizeLinear" and case.array(2) is not None:
             scale, zero = (np.abs(case.array(at).astype(np.float64)).max(initial=0) for at in (1, 2))
             allowed = allowed + 4 * u * scale * zero
-        return np.asarray(allowed + _coordinates(case) if case.operator in RESAMPLING else allowed)
+        return np.asarray(allowed + _coordinates(case, least) if case.operator in RESAMPLING else allowed)
 
 
 # Operators that round numbers to integers: in float64 a number on a tie may fall on the other side.

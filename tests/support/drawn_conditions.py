@@ -13,31 +13,31 @@ from drawn_thirds import resized, softmax
 
 __all__ = [
     "FLOAT32",
-    "angles",
     "backwards_to_the_end",
+    "below_stride",
     "block",
     "cached",
     "cancels",
     "clipped_cell",
     "copied",
-    "dilated_line",
-    "double",
+    "dilated",
     "empty",
     "ends_before_start",
+    "evaluated_places",
     "fractional",
+    "from_the_back",
     "given",
     "ignored",
     "inexact_step",
     "lengths_or_functions",
-    "odd_padding",
     "open_corner",
     "other_defaults",
     "pools",
     "rows_of_a_matrix",
     "short_batch",
-    "shrinks_to_one",
+    "single",
     "size_by_rounding",
-    "stretched",
+    "summed_short",
     "tie",
     "underflows",
     "unordered",
@@ -56,8 +56,22 @@ def double(case: Case) -> bool:
     return any(isinstance(each, np.ndarray) and each.dtype == np.float64 for each in case.drawn.inputs)
 
 
+def single(case: Case) -> bool:
+    """Whether float64 is computed in float32; of a resize, only coordinates are, which move no nearest element."""
+    nearest = case.operator == "Resize" and case.attribute("mode", "nearest") == "nearest"
+    return double(case) and not nearest
+
+
 def empty(case: Case) -> bool:
-    return bool(case.drawn.inputs[0].size == 0)
+    """Whether a reduction has no elements, or a product of a matrix and a vector has no terms."""
+    x = case.drawn.inputs[0]
+    return case.drawn.inputs[1].shape == (0,) if case.operator == "MatMul" else bool(x.size == 0)
+
+
+def summed_short(case: Case) -> float:
+    """The u of a sum that is rounded to a short element type after each term."""
+    x = case.drawn.inputs[0]
+    return x.size * {"bfloat16": 2.0**-8, "float16": 2.0**-11}[x.dtype.name]
 
 
 def rows_of_a_matrix(case: Case) -> bool:
@@ -149,41 +163,39 @@ def pools(case: Case) -> bool:
     return bool(case.attribute("ceil_mode", 0)) or (auto != "NOTSET" and dilated)
 
 
-def odd_padding(case: Case) -> bool:
-    """Whether SAME_LOWER has an odd number of elements to add."""
-    kernel = case.attribute("kernel_shape")
+def _same_totals(case: Case) -> list[int]:
+    """What SAME adds to each dimension, by the formula; below 0 where windows do not reach the end."""
+    given = case.array(3 if case.operator == "QLinearConv" else 1) if "Conv" in case.operator else None
+    kernel: Sequence[int] = case.attribute("kernel_shape") if given is None else given.shape[2:]
     ones = [1] * len(kernel)
     strides, dilations = case.attribute("strides", ones), case.attribute("dilations", ones)
-    sizes = case.drawn.inputs[0].shape[2:]
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
-    totals = [
-        max(0, (-(-size // stride) - 1) * stride + span - size)
-        for size, stride, span in zip(sizes, strides, spans, strict=True)
+    if case.operator == "ConvTranspose":
+        return [span - stride for span, stride in zip(spans, strides, strict=True)]
+    return [
+        (-(-size // stride) - 1) * stride + span - size
+        for size, stride, span in zip(case.drawn.inputs[0].shape[2:], strides, spans, strict=True)
     ]
-    return given(case, auto_pad="SAME_LOWER") and any(total % 2 for total in totals)
 
 
-def stretched(case: Case) -> bool:
-    """A transposed SAME convolution with a stride above its kernel."""
-    kernel: Sequence[int] = case.drawn.inputs[1].shape[2:]
-    ones = [1] * len(kernel)
-    strides, dilations = case.attribute("strides", ones), case.attribute("dilations", ones)
-    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
-    return str(case.attribute("auto_pad", "")).startswith("SAME") and any(
-        stride > span for stride, span in zip(strides, spans, strict=True)
-    )
+def below_stride(case: Case) -> bool:
+    """Whether SAME, with a window below its stride, would add less than nothing."""
+    same = str(case.attribute("auto_pad", "")).startswith("SAME")
+    return same and any(total < 0 for total in _same_totals(case))
 
 
-def dilated_line(case: Case) -> bool:
-    """Of one dimension ONNX Runtime ignores dilations."""
-    dilations = case.attribute("dilations", [1])
-    return len(case.drawn.inputs[2]) == 1 and dilations[0] > 1
+def dilated(case: Case) -> bool:
+    """Of other than two dimensions ONNX Runtime ignores dilations."""
+    return len(case.drawn.inputs[2]) != 2 and not _ones(case, "dilations")
 
 
 def tie(case: Case) -> bool:
-    """Whether a nearest position, rounded in float32, may lie on the other side of a tie or of the image's end."""
-    if case.attribute("mode", "nearest") != "nearest":
-        return False
+    """Whether a nearest position, rounded in float32 or in the element type of a grid, may lie on the other side of a
+    tie; or any position on the other side of the end of a cropped image.
+    """
+    nearest = case.attribute("mode", "nearest") == "nearest"
+    if case.operator == "GridSample":
+        return nearest and _grid_tie(case)
     whole = case.since < 11 or case.attribute("nearest_mode", "round_prefer_floor") in ("floor", "ceil")
     for axis in resized(case):
         if axis.places == list(range(axis.size)):  # it stays as it is
@@ -192,9 +204,40 @@ def tie(case: Case) -> bool:
             near = round(place) if whole else math.floor(place) + 0.5
             slack = 8 * FLOAT32 * max(1.0, abs(place), axis.size)
             ends = min(abs(place), abs(place - axis.size + 1)) if axis.cropped else math.inf
-            if abs(place - near) <= slack or ends <= slack:
+            if (nearest and abs(place - near) <= slack) or ends <= slack:
                 return True
     return False
+
+
+def _grid_tie(case: Case) -> bool:
+    x, grid = case.drawn.inputs
+    u = max(FLOAT32, {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(grid.dtype.name, 0.0))
+    for size, position in zip(x.shape[2:], np.moveaxis(grid.astype(np.float64), -1, 0)[::-1], strict=True):
+        at = (position + 1) / 2 * (size - 1) if case.attribute("align_corners", 0) else ((position + 1) * size - 1) / 2
+        if np.any(np.abs(at - np.floor(at) - 0.5) <= 8 * u * np.maximum(np.abs(at), size)):
+            return True
+    return False
+
+
+def evaluated_places(case: Case) -> bool:
+    """Places of an image that ONNX's reference has otherwise: all of one that is cropped or becomes one pixel, and of
+    cubic interpolation those that are an integer but for rounding, where its neighbors do not fit its weights.
+    """
+    if given(case, coordinate_transformation_mode="tf_crop_and_resize"):
+        return True
+    axes = resized(case)
+    if given(case, coordinate_transformation_mode="pytorch_half_pixel") and any(axis.goal == 1 for axis in axes):
+        return True
+    places = [place for axis in axes if axis.places != list(range(axis.size)) for place in axis.places]
+    return given(case, mode="cubic") and any(
+        abs(place - round(place)) <= 8 * FLOAT32 * max(1.0, abs(place)) for place in places
+    )
+
+
+def from_the_back(case: Case) -> bool:
+    """Whether dimensions are counted from the back, and a policy keeps their ratio."""
+    policy = case.attribute("keep_aspect_ratio_policy", "stretch")
+    return policy != "stretch" and min(case.attribute("axes", [0])) < 0
 
 
 def fractional(case: Case) -> bool:
@@ -216,21 +259,9 @@ def size_by_rounding(case: Case) -> bool:
     return any(math.floor(axis.ratio * axis.size) != axis.goal for axis in resized(case) if axis.by_scale)
 
 
-def shrinks_to_one(case: Case) -> bool:
-    return given(case, coordinate_transformation_mode="pytorch_half_pixel") and any(
-        axis.goal == 1 for axis in resized(case)
-    )
-
-
 def ignored(case: Case) -> bool:
     index = case.attribute("ignore_index")
     return index is not None and bool(np.any(case.drawn.inputs[1] == index))
-
-
-def angles(case: Case) -> float:
-    """The u of a transform whose angles are float32: 2 pi times its length."""
-    sizes = [int(each) for each in case.drawn.inputs[1:] if each is not None and each.ndim == 0]
-    return FLOAT32 * 2 * math.pi * max([*case.drawn.inputs[0].shape, *sizes])
 
 
 def cancels(case: Case) -> float:

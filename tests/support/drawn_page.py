@@ -9,7 +9,6 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,11 @@ in float64 (`tests/support/drawn_bounds.py` states the reasoning). Errors plante
 every operator (`tests/networks/onnx/test_drawn_planted.py`).
 
 `make validate` runs every operator and opset on every back-end and writes this page. It resumes where it was
-interrupted. Parts of it:
+interrupted, and repeats only what is missing, wrong or unexplained. `make validate JOBS=8` shares the work among eight
+processes: each claims one operator and opset after the other. Parts of it:
 
 ```sh
-python tests/support/drawn.py --all --out results/validation         # the cases of every back-end
+python tests/support/drawn.py --all --jobs 8 --out results/validation   # the cases of every back-end
 python tests/support/drawn.py --operator Resize --opset 19 --backends reference,pytorch
 python tests/support/drawn.py --case Resize-19-5 --backends reference   # one case, printed
 python tests/support/drawn_page.py results/validation docs/validation.md
@@ -45,12 +45,43 @@ python tests/support/drawn_page.py results/validation docs/validation.md
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """Results, those of the longest runs first."""
+    """Results, those of the longest runs first; each case counts once."""
     found = [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
     revisions = {line["revision"] for line in found}
     if revisions != {revision()}:
         raise SystemExit(f"results of {sorted(revisions)}, expected {revision()}; run drawn.py --all again")
+    cases = Counter(
+        (backend, line["operator"], line["opset"], line["first"] + each)
+        for line in found
+        for backend in line["backends"]
+        for each in range(line["cases"])
+    )
+    twice = [case for case, count in cases.items() if count > 1]
+    if twice:
+        raise SystemExit(f"results have {twice[0]} and {len(twice) - 1} other cases twice; remove one of the files")
+    former = {name for line in found for name in line["rules"]} - {rule.name for rule in RULES}
+    if former:
+        raise SystemExit(f"results have the rules {sorted(former)}, which are no more; run those operators again")
     return sorted(found, key=lambda line: -int(line["cases"]))
+
+
+def environments(found: Iterable[dict[str, Any]]) -> list[Sequence[object]]:
+    """For each back-end, the versions that its cases ran with: a row for each environment, and its cases."""
+    counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for line in found:
+        for backend, kinds in line["backends"].items():
+            versions = line["versions"]
+            own = f"{backend} {versions[backend]}" if backend in versions and backend not in SHARED else ""
+            counts[backend][(*(versions[name] for name in SHARED), own)] += sum(kinds.values())
+    return [(backend, *row, count) for backend, rows in counts.items() for row, count in rows.most_common()]
+
+
+def pairs(found: Iterable[dict[str, Any]]) -> Counter[str]:
+    """The operators and opsets that each back-end ran."""
+    return Counter(
+        backend
+        for backend, _, _ in {(name, line["operator"], line["opset"]) for line in found for name in line["backends"]}
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -66,6 +97,8 @@ def unanswered(found: Iterable[dict[str, Any]]) -> Counter[str]:
     return reasons
 
 
+SHARED = ("onnx", "onnxruntime", "numpy", "scipy", "torch")
+"""Packages that compute what every back-end is compared with."""
 KINDS = ("agreed", "explained", "refused", "wrong", "failed", "unanswered")
 
 
@@ -83,11 +116,22 @@ def main(source: str, goal: str) -> None:
         for backend, counts in line["backends"].items():
             backends[backend].update(counts)
             operators[line["operator"]][backend].update(counts)
-    packages = ("onnx", "onnxruntime", "numpy", "torch", "tensorflow", "jax", "openvino")
-    text = [HEAD, f"{', '.join(f'{name} {version(name)}' for name in packages)}.", ""]
-    text += ["## Cases", ""]
+    cases, ran = sum(sum(counts.values()) for counts in backends.values()), pairs(found)
+    answered = sum(who.values()) - who["undefined"] - who["neither"]
+    text = [HEAD, "## Cases", ""]
+    text += [
+        f"{cases} cases: {sum(who.values())} on the reference, of which ONNX Runtime, ONNX's reference or a third "
+        f"implementation answers {answered}; the other back-ends run some of them. {len(RULES)} rules explain where "
+        f"another implementation deviates from the specification; {sum(len(line['open']) for line in found)} "
+        "disagreements have no explanation.",
+        "",
+    ]
     text += table(
-        ("back-end", *KINDS), ((name, *(counts[kind] for kind in KINDS)) for name, counts in backends.items())
+        ("back-end", "operators and opsets", *KINDS, "cases"),
+        (
+            (name, ran[name], *(counts[kind] for kind in KINDS), sum(counts.values()))
+            for name, counts in backends.items()
+        ),
     )
     text += [
         "",
@@ -96,6 +140,10 @@ def main(source: str, goal: str) -> None:
         f"answers {who['onnxruntime']}, only ONNX's reference {who['onnx.reference']}; a third implementation decides "
         f"or confirms {who['a third']}; {who['undefined']} are left open by the specification, and {who['neither']} "
         "have no answer.",
+        "",
+        "These versions computed them; operators with an open case, or that a fix concerns, ran again in another:",
+        "",
+        *table(("back-end", *SHARED, "framework", "cases"), environments(found)),
         "",
         "## Explanations",
         "",

@@ -11,31 +11,31 @@ import numpy as np
 from drawn_answers import Case
 from drawn_conditions import (
     FLOAT32,
-    angles,
     backwards_to_the_end,
+    below_stride,
     block,
     cached,
     cancels,
     clipped_cell,
     copied,
-    dilated_line,
-    double,
+    dilated,
     empty,
     ends_before_start,
+    evaluated_places,
     fractional,
+    from_the_back,
     given,
     ignored,
     inexact_step,
     lengths_or_functions,
-    odd_padding,
     open_corner,
     other_defaults,
     pools,
     rows_of_a_matrix,
     short_batch,
-    shrinks_to_one,
+    single,
     size_by_rounding,
-    stretched,
+    summed_short,
     tie,
     underflows,
     unordered,
@@ -54,7 +54,7 @@ class Rule:
         deviates: Who deviates, which may be a back-end of deep5; empty where the specification leaves the result open,
             and nothing is compared.
         says: What the specification says, word for word; "…" stands for words that are left out.
-        source: The operator and the version whose schema says it.
+        source: The operators and the versions whose schemas say it.
         third: The implementation that decides, in words.
         applies: Whether it concerns a case of one of the operators.
         always: Whether it concerns a case also where ONNX Runtime and ONNX's reference agree.
@@ -154,36 +154,37 @@ RULES: list[Rule] = [
     ),
     Rule(
         name="float64 computed in float32",
-        operators=_of("AffineGrid Attention DeformConv Erf Gelu GridSample HardSwish RoiAlign"),
+        operators=_of("AffineGrid Attention DeformConv Erf Gelu GridSample HardSwish LRN Resize RoiAlign"),
         deviates=BOTH,
         says="tensor(double)",
         source="Erf-13",
         third="SciPy, PyTorch, or the formula in float64",
-        applies=double,
+        applies=single,
         always=True,
         least=lambda case: FLOAT32,
     ),
     Rule(
         name="nothing to reduce",
         operators=_of(
-            "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+            "MatMul ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
             "ReduceSumSquare"
         ),
         deviates=PLAIN,
         says="If `keepdims` equals 0, then the resulting tensor has the reduced dimension pruned. … Reduction over an "
-        "empty set of values yields 0.",
-        source="ReduceSum-13",
+        "empty set of values yields 0. … Matrix product that behaves like",
+        source="ReduceSum-13, MatMul-13",
         third="NumPy",
         applies=empty,
     ),
     Rule(
-        name="angles rounded to float32",
-        operators=_of("DFT STFT"),
-        deviates=PLAIN,
-        says="e^{-2 \\pi j \\frac{k n}{N} } x[m, n]",
-        source="DFT-20",
-        third="numpy.fft in float64",
-        least=angles,
+        name="a sum in a short element type",
+        operators=_of("ReduceSumSquare"),
+        deviates=EVALUATOR,
+        says="Computes the sum square of the input tensor's elements along the provided axes.",
+        source="ReduceSumSquare-13",
+        third="NumPy in float64",
+        applies=lambda case: case.drawn.inputs[0].dtype.name in ("bfloat16", "float16"),
+        least=summed_short,
     ),
     Rule(
         name="a position after the last",
@@ -287,14 +288,15 @@ RULES: list[Rule] = [
         applies=pools,
     ),
     Rule(
-        name="a transposed convolution whose strides exceed its kernel",
-        operators=_of("ConvTranspose"),
+        name="SAME padding of windows below their strides",
+        operators=_of("AveragePool Conv ConvInteger ConvTranspose LpPool MaxPool QLinearConv"),
         deviates=BOTH,
-        says="SAME_UPPER or SAME_LOWER mean pad the input so that `output_shape[i] = input_shape[i] * strides[i]` for "
-        "each axis `i`.",
-        source="ConvTranspose-11",
-        third=NUMPY,
-        applies=stretched,
+        says="Padding for the beginning and ending along each spatial axis, it can take any value greater than or "
+        "equal to 0.",
+        source="Conv-11",
+        third=f"{NUMPY}, which has the padding of TensorFlow, at least 0; the others leave out the first elements",
+        applies=below_stride,
+        always=True,
     ),
     Rule(
         name="groups of a transposed convolution",
@@ -315,23 +317,16 @@ RULES: list[Rule] = [
         applies=size_by_rounding,
     ),
     Rule(
-        name="an image of one pixel",
-        operators=_of("Resize"),
-        deviates=EVALUATOR,
-        says="x_original = length_resized > 1 ? (x_resized + 0.5) / scale - 0.5 : 0",
-        source="Resize-11",
-        third=NUMPY,
-        applies=shrinks_to_one,
-    ),
-    Rule(
-        name="an image that is cropped",
+        name="places of an image that is cropped, of one pixel, or between integers",
         operators=_of("Resize"),
         deviates=EVALUATOR,
         says='When coordinate_transformation_mode is "tf_crop_and_resize" and x_original is outside the range [0, '
-        "length_original - 1], this value is used as the corresponding output value.",
+        "length_original - 1], this value is used as the corresponding output value. … x_original = length_resized > 1 "
+        "? (x_resized + 0.5) / scale - 0.5 : 0 … it calculates every value in the output tensor as a weighted average "
+        "of neighborhood (a.k.a. sampling locations) in the input tensor.",
         source="Resize-11",
         third=NUMPY,
-        applies=lambda case: given(case, coordinate_transformation_mode="tf_crop_and_resize"),
+        applies=evaluated_places,
     ),
     Rule(
         name="an image that keeps its size",
@@ -354,12 +349,23 @@ RULES: list[Rule] = [
         applies=fractional,
     ),
     Rule(
-        name="positions that are a tie but for the rounding of a scale",
-        operators=_of("Resize Upsample"),
+        name="dimensions counted from the back, and a policy",
+        operators=_of("Resize"),
+        deviates=PLAIN,
+        says="If provided, it specifies a subset of axes that 'roi', 'scales' and 'sizes' refer to. … Negative value "
+        "means counting dimensions from the back.",
+        source="Resize-19",
+        third=NUMPY,
+        applies=from_the_back,
+    ),
+    Rule(
+        name="positions that are a tie but for rounding",
+        operators=_of("GridSample Resize Upsample"),
         deviates=BOTH,
         says="Four modes: round_prefer_floor (default, as known as round half down), round_prefer_ceil (as known as "
-        "round half up), floor, ceil.",
-        source="Resize-11",
+        'round half up), floor, ceil. … The "nearest" mode rounds to the nearest even index when the sampling point '
+        "falls halfway between two indices.",
+        source="Resize-11, GridSample-20",
         third=NUMPY,
         applies=tie,
     ),
@@ -381,15 +387,6 @@ RULES: list[Rule] = [
         source="OneHot-11",
         third="NumPy",
         applies=inexact_step,
-    ),
-    Rule(
-        name="odd padding before the first element",
-        operators=_of("LpPool"),
-        deviates=PLAIN,
-        says="the extra padding is added at the end for SAME_UPPER and at the beginning for SAME_LOWER.",
-        source="LpPool-18",
-        third=NUMPY,
-        applies=odd_padding,
     ),
     Rule(
         name="a variance without cancellation",
@@ -429,13 +426,13 @@ RULES: list[Rule] = [
         applies=ignored,
     ),
     Rule(
-        name="columns of a line whose windows are dilated",
+        name="columns of dilated windows, of other than two dimensions",
         operators=_of("Col2Im"),
         deviates=PLAIN,
         says="The operator rearranges column blocks back into a multidimensional image",
         source="Col2Im-18",
         third=NUMPY,
-        applies=dilated_line,
+        applies=dilated,
     ),
     Rule(
         name="the larger of 0 and NaN",

@@ -252,9 +252,23 @@ def grid_sample(case: Case) -> Outputs:
     mode = mode.replace("bibi", "bi")
     settings = {"mode": mode, "padding_mode": case.attribute("padding_mode", "zeros")}
     align = bool(case.attribute("align_corners", 0))
+    if mode == "nearest" and settings["padding_mode"] == "reflection":
+        return [nearest_reflected(x, grid, align)]
     return [
         torch.nn.functional.grid_sample(torch.tensor(x), torch.tensor(grid), align_corners=align, **settings).numpy()
     ]
+
+
+def nearest_reflected(x: np.ndarray, grid: np.ndarray, align: bool) -> np.ndarray:
+    """The nearest index is reflected, as in ONNX's function; torch reflects the position, then rounds it."""
+    places = []
+    for size, position in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
+        at = np.rint((position + 1) / 2 * (size - 1) if align else ((position + 1) * size - 1) / 2).astype(np.int64)
+        period = max(2 * (size - 1), 1) if align else 2 * size
+        at %= period
+        places.append(np.minimum(at, period - at if align else period - 1 - at))
+    number = np.arange(len(x)).reshape(-1, *[1] * (grid.ndim - 2))
+    return np.asarray(np.moveaxis(x[(number, slice(None), *places)], -1, 1))
 
 
 def mean_variance(case: Case) -> Outputs:
@@ -335,6 +349,57 @@ def pool(case: Case) -> Outputs:
     return [y, places][: case.drawn.outputs]
 
 
+def convolved(case: Case, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """A convolution of numbers from which zero points are subtracted; padding is 0, and at least 0."""
+    kernel, sizes, group = w.shape[2:], x.shape[2:], case.attribute("group", 1)
+    strides, dilations, starts, goals = geometry(case, sizes, kernel)
+    count = len(sizes)
+    spans = [(goals[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 for i in range(count)]
+    room = [(starts[i], max(0, spans[i] - starts[i] - sizes[i])) for i in range(count)]
+    x = np.pad(x, [(0, 0), (0, 0), *room]).reshape(
+        x.shape[0], group, -1, *[sum(room[i]) + sizes[i] for i in range(count)]
+    )
+    weights = w.reshape(group, -1, *w.shape[1:])
+    y = np.zeros((x.shape[0], group, weights.shape[1], *goals), np.result_type(x, w))
+    for tap in np.ndindex(*kernel):
+        where = tuple(
+            slice(tap[i] * dilations[i], tap[i] * dilations[i] + (goals[i] - 1) * strides[i] + 1, strides[i])
+            for i in range(count)
+        )
+        part = x[(slice(None), slice(None), slice(None), *where)]
+        y += np.einsum("ngi...,goi->ngo...", part, weights[(..., *tap)])
+    return y.reshape(y.shape[0], -1, *goals)
+
+
+def channels(value: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """A scale or zero point of one axis, in the shape of an array of a rank."""
+    return value.reshape(-1, *[1] * (rank - 1 - axis)) if value.ndim == 1 else value
+
+
+def convolution(case: Case) -> Outputs:
+    if case.operator == "Conv":
+        x, w, b = inputs(case, 3)
+    else:
+        quantized, b = case.operator == "QLinearConv", None
+        if quantized:
+            x, scale, zero, w, factor, point, step, shift, b = inputs(case, 9)
+        else:
+            x, w, zero, point = inputs(case, 4)
+        x = x.astype(np.int64) - (0 if zero is None else channels(zero.astype(np.int64), 1, x.ndim))
+        w = w.astype(np.int64) - (0 if point is None else channels(point.astype(np.int64), 0, w.ndim))
+    y = convolved(case, x, w)
+    y = y if b is None else y + b.reshape(1, -1, *[1] * (y.ndim - 2))
+    if case.operator == "QLinearConv":
+        ends = np.iinfo(shift.dtype)
+        y = np.rint(y * (scale * channels(factor, 1, y.ndim) / step)) + shift
+        return [np.clip(y, ends.min, ends.max)]
+    return [y]
+
+
+def product(case: Case) -> Outputs:
+    return [np.matmul(*inputs(case, 2))]
+
+
 def transposed(case: Case) -> Outputs | None:
     x, w, b = inputs(case, 3)
     kernel, sizes, group = w.shape[2:], x.shape[2:], case.attribute("group", 1)
@@ -385,7 +450,7 @@ def activation(name: str, alphas: list[float], betas: list[float]) -> Callable[[
         "Tanh": np.tanh,
         "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
         "Softsign": lambda x: x / (1 + np.abs(x)),
-        "Softplus": lambda x: np.log1p(np.exp(x)),
+        "Softplus": lambda x: np.logaddexp(x, 0),
     }
     if name in plain:
         return plain[name]
@@ -764,6 +829,7 @@ THIRDS: dict[str, Callable[[Case], Outputs | None]] = {
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), softmax),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), pool),
+    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), convolution),
     **dict.fromkeys(("Resize", "Upsample"), resize),
     **{
         f"Reduce{name}": reduction
@@ -787,6 +853,7 @@ THIRDS: dict[str, Callable[[Case], Outputs | None]] = {
     "LRN": response,
     "Loop": loop,
     "LpNormalization": lp_normalization,
+    "MatMul": product,
     "MeanVarianceNormalization": mean_variance,
     "NegativeLogLikelihoodLoss": loss,
     "OneHot": one_hot,

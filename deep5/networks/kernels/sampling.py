@@ -64,9 +64,9 @@ def _neighbours(
     if mode == "cubic":
         first = xp.floor(at)
         return [kept(xp.round(moved(first + step)), cubic(xp, at - first - step, _A)) for step in (-1, 0, 1, 2)]
+    if mode == "nearest":  # the index is reflected, not the position: they differ where it lies halfway
+        return [kept(xp.round(moved(xp.round(at))), xp.ones_like(at))]
     at = moved(at)
-    if mode == "nearest":
-        return [kept(xp.round(at), xp.ones_like(at))]
     first = xp.floor(at)
     return [kept(first, 1 - (at - first)), kept(first + 1, at - first)]
 
@@ -176,6 +176,8 @@ def _roi_align(
 ) -> Array:
     """ONNX's RoiAlign: each region of images (N, H, W, C) as (regions, rows, columns, C).
 
+    Without `sampling_ratio`, a region whose size is not positive has no samples: its values are 0.
+
     References:
         He et al., Mask R-CNN, ICCV 2017, section 3.
     """
@@ -202,20 +204,23 @@ def _roi_align(
         value = functools.reduce(xp.maximum, parts)
         value = xp.where(there[..., None], value, xp.asarray(xp.limits(x.dtype)[0], dtype=x.dtype))
         y = xp.max(xp.max(value, axis=4), axis=2)
+        if sampling_ratio <= 0:
+            some = xp.reshape(row_count * column_count > 0, (-1, 1, 1, 1))
+            y = xp.where(some, y, xp.zeros_like(y))
     else:
         value = xp.where(there[..., None], _sum(parts), xp.zeros_like(parts[0]))
-        count = xp.astype(row_count * column_count, x.dtype)
+        count = xp.astype(xp.clamp(row_count * column_count, 1.0), x.dtype)
         y = xp.sum(xp.sum(value, axis=4), axis=2) / xp.reshape(count, (-1, 1, 1, 1))
     return xp.astype(y, kind)
 
 
 def _samples(xp: Primitives, first: Array, size: Array, bins: int, ratio: int, extent: Any) -> tuple[Any, Any, Any]:
     """The two neighbors (indices, shares) of the samples of an axis, shape (regions, bins, samples) each; which samples
-    exist, (regions, samples); and their numbers, at least 1, (regions,)."""
-    counts = xp.full_like(size, float(ratio)) if ratio > 0 else xp.clamp(xp.held(xp.ceil(size)), 1.0)
+    exist, (regions, samples); and their numbers, (regions,)."""
+    counts = xp.full_like(size, float(ratio)) if ratio > 0 else xp.clamp(xp.held(xp.ceil(size)), 0.0)
     most = ratio if ratio > 0 else xp.size_of(counts)
     steps = xp.astype(xp.table(_arange, most, like=size), size.dtype)
-    inner = (steps + 0.5) / counts[:, None]
+    inner = (steps + 0.5) / xp.clamp(counts, 1.0)[:, None]
     numbers = xp.astype(xp.table(_arange, bins, like=size), size.dtype)
     at = first[:, None, None] + (numbers[:, None] + inner[:, None, :]) * size[:, None, None]
     inside = (at >= -1) & (at <= xp.asarray(extent, dtype=at.dtype))

@@ -27,7 +27,7 @@ def roi_align(
     """ONNX RoiAlign (opset 16): the mean or maximum of bilinear samples in every bin.
 
     As in ONNX's test vectors and in ONNX Runtime, the maximum is over the weighted terms of the samples, not over their
-    sums.
+    sums. Without `sampling_ratio`, a region whose size is not positive has no samples: its values are 0.
 
     Args:
         x: (N, C, H, W).
@@ -55,9 +55,11 @@ def roi_align(
     if not shifted:
         extents = np.maximum(extents, 1.0)
     bins = extents / np.array(output)
-    counts = np.full(bins.shape, sampling_ratio) if sampling_ratio > 0 else np.ceil(bins).astype(np.int64).clip(1)
-    result: Array = np.empty((len(rois), x.shape[1], *output), x.dtype)
+    counts = np.full(bins.shape, sampling_ratio) if sampling_ratio > 0 else np.ceil(bins).astype(np.int64).clip(0)
+    result: Array = np.zeros((len(rois), x.shape[1], *output), x.dtype)
     for count in np.unique(counts, axis=0):
+        if not count.all():
+            continue
         chosen = np.flatnonzero((counts == count).all(axis=1))
         places, missing = [], []
         for axis, (bins_of_axis, samples) in enumerate(zip(output, count.tolist(), strict=True)):

@@ -5,7 +5,9 @@ ONNX Runtime runs the original file, before any conversion: importing changes no
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 
 import deep5 as d5
 from deep5.networks.gradients import vjp_network
-from drawn import main
+from drawn import claimed, main
 from drawn_answers import OPERATORS, Case, case_named, opsets
 from drawn_bounds import apart
 from drawn_gradients import gradient_outcome
@@ -115,11 +117,13 @@ def test_rules_are_few_and_complete() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
 def test_a_rule_quotes_the_specification(rule: Rule) -> None:
-    operator, version = rule.source.rsplit("-", 1)
-    schema = onnx.defs.get_schema(operator, int(version), "")
-    described = [*schema.attributes.values(), *schema.inputs, *schema.outputs]
-    kinds = [kind for constraint in schema.type_constraints for kind in constraint.allowed_type_strs]
-    text = " ".join(" ".join(part.split()) for part in [schema.doc, *(each.description for each in described), *kinds])
+    text = ""
+    for source in rule.source.split(", "):
+        operator, version = source.rsplit("-", 1)
+        schema = onnx.defs.get_schema(operator, int(version), "")
+        described = [each.description for each in (*schema.attributes.values(), *schema.inputs, *schema.outputs)]
+        kinds = [kind for constraint in schema.type_constraints for kind in constraint.allowed_type_strs]
+        text += " ".join(" ".join(part.split()) for part in [schema.doc, *described, *kinds])
     for quoted in rule.says.split(" … "):
         assert quoted in text
 
@@ -140,6 +144,33 @@ def test_one_case_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Any) 
     assert "input 0: float32" in said
     assert "a matrix that begins at the axis" in said
     assert "reference: Outcome(kind='agreed'" in said
+
+
+def test_several_jobs_give_the_results_of_one(tmp_path: Path) -> None:
+    wanted = ["--operator", "Hardmax", "--operator", "Shrink", "--cases", "2"]
+    lines = []
+    for jobs in ("1", "2"):
+        out = tmp_path / jobs
+        with pytest.raises(SystemExit) as ended:
+            main([*wanted, "--jobs", jobs, "--out", str(out)])
+        assert ended.value.code == 0
+        assert [each.name for each in out.iterdir()] == ["reference-0.jsonl"]
+        found = [json.loads(line) for line in (out / "reference-0.jsonl").read_text().splitlines()]
+        lines.append(
+            sorted(({**line, "seconds": 0} for line in found), key=lambda line: [line["operator"], line["opset"]])
+        )
+    assert lines[0] == lines[1]
+    assert [(line["operator"], line["opset"]) for line in lines[0]] == [
+        *(("Hardmax", opset) for opset in (7, 11, 13)),
+        ("Shrink", 9),
+    ]
+    assert {"numpy", "onnx", "onnxruntime"} <= set(lines[0][0]["versions"])
+
+
+def test_a_job_takes_up_what_its_last_process_left(tmp_path: Path) -> None:
+    """A process that ends leaves its claim: the next one of the same job has it, and no other job."""
+    claim = tmp_path / "reference-0-Shrink-9"
+    assert [claimed(claim, job) for job in (1, 0, 1)] == [True, False, True]
 
 
 def test_the_gradient_of_a_signal_of_unknown_last_dimension() -> None:

@@ -51,7 +51,7 @@ def test_one_wrong_element_is_found_in_every_operator(operator: str) -> None:
         for index, value in enumerate(right):
             if not isinstance(value, np.ndarray) or not value.size:
                 continue
-            spoiled = value.copy()
+            spoiled = value.astype(object) if value.dtype.kind in "US" else value.copy()  # of any length
             place = number % value.size
             spoiled.flat[place] = _spoiled(case, value, place)
             if value.dtype.kind in "fV" and not np.isfinite(float(value.flat[place])):
