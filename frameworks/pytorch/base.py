@@ -18,6 +18,7 @@ from deep5.core.events import StepInfo
 from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
+from deep5.frameworks.pytorch.placing import placed
 from deep5.frameworks.pytorch.sequences import detached
 from deep5.frameworks.pytorch.short import from_numpy, through_float32
 from deep5.frameworks.pytorch.step import DeviceStep
@@ -92,7 +93,7 @@ class TorchExecutor(TrainingExecutor):
                 value = _tensor(name, value)
         else:
             value = _tensor(name, value)
-        return value if value.device == self._place else value.to(self._place)
+        return value if value.device == self._place else placed(value, self._place)
 
     def _live(self, name: str) -> Any:
         return self._parameters[name] if name in self._parameters else self._buffers[name]

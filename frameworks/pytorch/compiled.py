@@ -106,7 +106,10 @@ class Compiler:
 
     def _counted(self, graph: Any, inputs: Any) -> Any:
         self.compilations += 1
-        return self._inductor(graph, inputs)
+        with warnings.catch_warnings():
+            # On a GPU, torch recommends TF32, which deep5's numerics settings decide.
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
+            return self._inductor(graph, inputs)
 
 
 class _Functions:

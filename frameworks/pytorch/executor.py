@@ -17,6 +17,7 @@ from deep5.frameworks.pytorch.base import TorchExecutor
 from deep5.frameworks.pytorch.custom import on_tensors
 from deep5.frameworks.pytorch.emit import Program, compile_forward
 from deep5.frameworks.pytorch.operator_check import check_operator
+from deep5.frameworks.pytorch.placing import placed
 from deep5.frameworks.pytorch.short import from_numpy
 from deep5.frameworks.pytorch.statistics import RunningStatistics
 from deep5.frameworks.pytorch.synchronised import batch_norm_over_ranks
@@ -199,7 +200,7 @@ class PyTorchExecutor(TorchExecutor):
             self._ranks.begin(info)
         if (form := self._forms.training).masks:
             masks = form.draw(extents, self._info(info))
-            feed = [*feed, *(from_numpy(mask).to(self._place) for mask in masks)]
+            feed = [*feed, *(placed(from_numpy(mask), self._place) for mask in masks)]
         return self._training.call(*feed)
 
     def _backward(self, root: Any, loss_scale: float, chosen: tuple[Any, ...] | None) -> None:

@@ -14,6 +14,7 @@ from typing_extensions import override
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.core.tensors import Array, Arrays, TensorSpec, to_numpy
+from deep5.frameworks.pytorch.placing import placed
 from deep5.frameworks.pytorch.short import tensor
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import partition, require_trained
@@ -261,7 +262,7 @@ class DeviceStep(RuleStep):
 
     def _given(self, info: StepInfo) -> Any:
         info = by_updates(info, self.skipped_steps)
-        return torch.from_numpy(self._rule.given(info, self.loss_scale)).to(self._place)
+        return placed(torch.from_numpy(self._rule.given(info, self.loss_scale)), self._place)
 
     def _points(self, info: StepInfo) -> dict[str, Any]:
         """The points for the gradient."""

@@ -15,7 +15,7 @@ FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 @functools.cache
 def listed(framework: str) -> int:
     """The number of GPUs that the framework lists; 0 if it is not installed."""
-    if not driver() or importlib.util.find_spec("torch" if framework == "pytorch" else framework) is None:
+    if not driver() or not installed(framework):
         return 0
     if framework == "pytorch":
         import torch
@@ -35,6 +35,11 @@ def listed(framework: str) -> int:
         return len(jax.devices("gpu"))
     except RuntimeError:  # its only answer without one
         return 0
+
+
+def installed(framework: str) -> bool:
+    """Whether the framework's package is there."""
+    return importlib.util.find_spec("torch" if framework == "pytorch" else framework) is not None
 
 
 def any_listed() -> bool:
