@@ -71,6 +71,7 @@ def _resize(x: tuple[int, ...], *scales: float, **others: Any) -> Wrong:
 
 
 _COPY = {"onnxruntime": "ONNX Runtime copies the image", "openvino": "OpenVINO copies the axis"}
+_REJECTED = {"onnxruntime": "Scale value should be greater than 0"}
 _EMPTY = {"openvino": "no elements"}
 WRONG: dict[str, Wrong] = {
     # Both: the input of the last activation of an LSTM is clipped as well.
@@ -167,6 +168,26 @@ WRONG: dict[str, Wrong] = {
         mode="linear",
         coordinate_transformation_mode="tf_crop_and_resize",
     ),
+    **{
+        f"Resize of a part that is fed, {said}": _wrong(
+            "Resize",
+            [
+                np.arange(32, dtype=np.float32).reshape(2, 1, 4, 4),
+                np.array([0, 0, 0.4, 0.6, 1, 1, 0.6, 0.8], np.float32),
+                *given,
+            ],
+            opset=19,
+            refused={"openvino": "OpenVINO copies the axis", **refused},
+            mode="linear",
+            coordinate_transformation_mode="tf_crop_and_resize",
+        )
+        for said, given, refused in (
+            ("to sizes", [None, np.array([2, 1, 3, 3])], {}),
+            ("by scales", [np.array([1, 1, 1.5, 0.5], np.float32)], {}),
+            ("to sizes of which one stays", [None, np.array([2, 1, 3, 4])], _REJECTED),
+            ("by scales of which one is 1", [np.array([1, 1, 1.5, 1], np.float32)], _REJECTED),
+        )
+    },
     "Resize of corners to a part of an element": _resize(
         (1, 1, 4, 5),
         1,
