@@ -245,8 +245,8 @@ class Program:
         if self._reduction is not None and any(0 in shape for shape in shapes):
             raise NetworkError(
                 f"onnxruntime cannot run the network {self._name!r} on an input without elements, of shape "
-                f"{next(shape for shape in shapes if 0 in shape)}: of an empty set, the node {self._reduction} has the "
-                "wrong shape; allowed: inputs with elements; remedy: framework 'pytorch', 'jax', 'tensorflow' or "
+                f"{next(shape for shape in shapes if 0 in shape)}: of an empty set, the node {self._reduction} is "
+                "wrong there; allowed: inputs with elements; remedy: framework 'pytorch', 'jax', 'tensorflow' or "
                 "'reference', or fixed sizes"
             )
         if shapes != known:

@@ -198,7 +198,7 @@ WRONG: dict[str, Wrong] = {
         coordinate_transformation_mode="align_corners",
         refused={"onnxruntime": "where corners are aligned", "openvino": "where corners are aligned"},
     ),
-    # ONNX Runtime: the shape of the input.
+    # ONNX Runtime: the shape of the input, by negative axes; a mean of 0.
     **{
         f"{name} of nothing": _wrong(
             name,
@@ -210,14 +210,24 @@ WRONG: dict[str, Wrong] = {
         )
         for name, keep in (("ReduceL1", 0), ("ReduceL2", 1), ("ReduceMax", 1), ("ReduceMean", 1), ("ReduceProd", 0))
     },
-    "ReduceSum of unknown size, of nothing": _wrong(
-        "ReduceSumSquare",
-        [np.zeros((2, 0, 3), np.float32)],
-        opset=11,
-        symbolic=True,
-        refused={"onnxruntime": "on an input without elements", "openvino": "no elements"},
-        axes=[0, 1],
-    ),
+    **{
+        f"{name} of unknown size, of nothing, by {'axes that are fed' if fed else axes}": _wrong(
+            name,
+            [np.zeros((2, 0, 3), kind), np.array(axes)],
+            stored=() if fed else (1,),
+            opset=20,
+            symbolic=not fed,
+            refused={"openvino": "", **refused},
+        )
+        for name, kind, axes, fed, refused in (
+            ("ReduceSumSquare", np.float32, [0, 1], False, {}),
+            ("ReduceL2", np.float32, [-2], False, {}),
+            ("ReduceSum", np.int64, [0, -2], False, {}),
+            ("ReduceMax", np.bool_, [-2], True, {}),
+            ("ReduceProd", np.float32, [-1, -2], True, {}),
+            ("ReduceMean", np.float32, [-2], False, {"onnxruntime": "on an input without elements"}),
+        )
+    },
     # ONNX Runtime: dilations of one dimension are ignored.
     "Col2Im of a line": _wrong(
         "Col2Im",
