@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper
 
 import deep5 as d5
 from deep5.core.errors import MissingDependency, Unsupported
+from deep5.networks import NetworkBuilder
 from original import BACK_ENDS, declared, graph_model
 
 FLOAT, INTS = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
@@ -170,3 +172,20 @@ def test_openvino_refuses_indices_by_columns_of_padded_windows() -> None:
     model = graph_model([node], [declared("x", x.shape)], outputs)
     with pytest.raises(Unsupported, match="OpenVINO counts indices by rows"):
         run("openvino", (d5.Network.from_onnx(model), {"x": x}))
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+def test_constant_regions_among_other_nodes(framework: str) -> None:
+    """JAX reads the regions while it traces the rest: they determine how many samples there are."""
+    build = NetworkBuilder("regions", dtype="float32", seed=0)
+    x = build.parameter("x", (1, 1, 2, 2), lambda rng, shape: np.array([[[[1, 2], [3, 4]]]], np.float32))
+    regions = build.op("Constant", value=ir.tensor(np.array([[0, 0, 2, 2]], np.float32)))
+    image = build.op("Constant", value=ir.tensor(np.array([0])))
+    loss = build.op("ReduceSum", build.op("RoiAlign", x, regions, image), keepdims=0)
+    try:
+        executor = d5.framework(framework).executor(build.network({"loss": loss}))
+    except (MissingDependency, Unsupported) as error:  # OpenVINO refuses it
+        pytest.skip(str(error))
+    # Four samples, at (0, 0) to (1, 1), each of one element.
+    assert float(executor.inference_and_backprop({})["loss"]) == 2.5
+    np.testing.assert_allclose(d5.to_numpy(executor.gradients()["x"]), np.full((1, 1, 2, 2), 0.25), rtol=1e-6)
