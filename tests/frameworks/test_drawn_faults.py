@@ -189,3 +189,26 @@ def test_constant_regions_among_other_nodes(framework: str) -> None:
     # Four samples, at (0, 0) to (1, 1), each of one element.
     assert float(executor.inference_and_backprop({})["loss"]) == 2.5
     np.testing.assert_allclose(d5.to_numpy(executor.gradients()["x"]), np.full((1, 1, 2, 2), 0.25), rtol=1e-6)
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+@pytest.mark.filterwarnings("error::deep5.core.errors.NetworkWarning")
+def test_a_transposed_convolution_that_leaves_gaps(framework: str) -> None:
+    """ONNX infers a result of 1 element; with SAME padding it is the stride times the size of the input."""
+    body = """
+        y = ConvTranspose<auto_pad="SAME_LOWER", strides=[3]>(x, w)
+        z = Relu(y)
+        loss = ReduceSum<keepdims=0>(z)
+    """
+    head = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,1,1] x, float[1,1,1] w) => (float[1,1,3] z, float loss)'
+    network = d5.Network.from_onnx(onnx.parser.parse_model(f"{head} {{ {body} }}"))
+    assert network.outputs["z"].shape == (1, 1, 3)
+    try:
+        executor = d5.framework(framework).executor(network)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    given = {name: np.full((1, 1, 1), value, np.float32) for name, value in (("x", 2), ("w", 3))}
+    outputs = executor.inference_and_backprop(given, loss="loss", wrt=["x", "w"])
+    np.testing.assert_array_equal(d5.to_numpy(outputs["z"]), [[[6, 0, 0]]])
+    gradients = {name: float(d5.to_numpy(value).reshape(())) for name, value in executor.gradients().items()}
+    assert gradients == {"x": 3, "w": 2}
