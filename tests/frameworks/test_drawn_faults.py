@@ -212,3 +212,18 @@ def test_a_transposed_convolution_that_leaves_gaps(framework: str) -> None:
     np.testing.assert_array_equal(d5.to_numpy(outputs["z"]), [[[6, 0, 0]]])
     gradients = {name: float(d5.to_numpy(value).reshape(())) for name, value in executor.gradients().items()}
     assert gradients == {"x": 3, "w": 2}
+
+
+@pytest.mark.parametrize("framework", [name for name in BACK_ENDS if name != "openvino"])  # it refuses unknown sizes
+def test_a_recurrent_layer_passes_its_threshold(framework: str) -> None:
+    """ONNX: `ThresholdedRelu(x) - x if x >= alpha else 0`; the operator of this name is 0 at alpha."""
+    x, weight = np.array([[[1, 0.5]], [[2, 1]]], np.float32), np.eye(2, dtype=np.float32)[None]
+    made = network(
+        "RNN",
+        [x],
+        fixed={1: weight, 2: 0 * weight},
+        hidden_size=2,
+        activations=["ThresholdedRelu"],
+        activation_alpha=[1.0],
+    )
+    np.testing.assert_array_equal(run(framework, made).reshape(2, 2), [[1, 0], [2, 1]])

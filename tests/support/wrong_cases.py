@@ -84,6 +84,19 @@ WRONG: dict[str, Wrong] = {
         for name in ("Affine", "ScaledTanh", "ThresholdedRelu")
     },
     "LSTM with Affine for the output": _layer("LSTM", activations=["Sigmoid", "Tanh", "Affine"]),
+    "RNN with ThresholdedRelu at its threshold": _wrong(
+        "RNN",
+        [
+            np.array([[[1, 0.5]], [[2, 1]]], np.float32),
+            np.eye(2, dtype=np.float32)[None],
+            np.zeros((1, 2, 2), np.float32),
+        ],
+        outputs=2,
+        stored=(1, 2),
+        hidden_size=2,
+        activations=["ThresholdedRelu"],
+        activation_alpha=[1.0],
+    ),
     "LSTM with Softplus": _layer("LSTM", activations=["Sigmoid", "Tanh", "Softplus"]),
     # OpenVINO: ignored.
     "LSTM of coupled gates": _layer("LSTM", input_forget=1),

@@ -27,11 +27,17 @@ def _scaled_tanh(xp: Primitives, x: Array, *, alpha: float = 1.0, beta: float = 
     return alpha * xp.tanh(beta * x)
 
 
-_NAMES = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu")
+def _thresholded_relu(xp: Primitives, x: Array, *, alpha: float = 1.0) -> Array:
+    """x from alpha on; the operator ThresholdedRelu is 0 at alpha."""
+    return xp.where(x >= alpha, x, xp.zeros_like(x))
+
+
+_NAMES = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 _ACTIVATIONS = {
     **{name.lower(): elementwise.OPERATORS[name] for name in _NAMES},
     "affine": Composite(function=_affine),
     "scaledtanh": Composite(function=_scaled_tanh),
+    "thresholdedrelu": Composite(function=_thresholded_relu),
 }
 
 

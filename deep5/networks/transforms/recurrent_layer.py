@@ -255,6 +255,12 @@ def _scaled_tanh(layer: Layer, x: ir.Value, alpha: float, beta: float) -> ir.Val
     )
 
 
+def _thresholded_relu(layer: Layer, x: ir.Value, alpha: float) -> ir.Value:
+    """x from alpha on; the operator ThresholdedRelu is 0 at alpha."""
+    passes = layer.op("GreaterOrEqual", x, layer.number(alpha, layer.x))
+    return layer.op("Where", passes, x, layer.number(0.0, layer.x))
+
+
 def _named(op_type: str, *names: str) -> Callable[..., ir.Value]:
     """An ONNX operator that takes the numbers as attributes."""
     return lambda layer, x, *numbers: layer.op(op_type, x, **dict(zip(names, numbers, strict=True)))
@@ -271,5 +277,5 @@ FUNCTIONS = {
     "softplus": _Function(_named("Softplus")),
     "softsign": _Function(_named("Softsign")),
     "tanh": _Function(_named("Tanh")),
-    "thresholdedrelu": _Function(_named("ThresholdedRelu", "alpha"), (1.0,)),
+    "thresholdedrelu": _Function(_thresholded_relu, (1.0,)),
 }
