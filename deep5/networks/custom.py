@@ -15,6 +15,7 @@ from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.onnx.learning_types import declare_types
+from deep5.networks.onnx.transposed import write_transposed_pads
 from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, name_of, specs_of
 from deep5.operators.cpp import CppOperator
@@ -177,7 +178,8 @@ class Extent(str):
 def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
     """Within the context, ONNX's inference calls registered operators for the shapes and types of their outputs.
 
-    It also knows the types of operators of ai.onnx.ml for which ONNX has no inference.
+    It also knows the types of operators of ai.onnx.ml for which ONNX has no inference, and the shapes of transposed
+    convolutions that ONNX infers too small.
 
     Args:
         proto: A temporary model; its nodes of registered operators are replaced.
@@ -186,6 +188,7 @@ def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
         Deep5Error: The exception of an operator's `specs`, when the block ends.
     """
     declare_types(proto)
+    write_transposed_pads(proto)
     operators: list[tuple[Operator, str]] = []
     for node in _nodes(proto.graph.node):
         name = node.op_type.removesuffix(BACKWARD)

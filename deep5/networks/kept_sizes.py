@@ -44,20 +44,22 @@ def _axes(node: ir.Node) -> Sequence[tuple[bool | None, bool]] | None:
     axes = [axis % len(sizes) for axis in attribute(node, "axes", range(len(sizes)))]
     roi = constant_value(node.inputs[1]) if crops and len(node.inputs) > 1 else None
     count = len(axes)
+    # The only element of an axis of size 1 is everywhere.
+    several = [sizes[axis] != 1 for axis in axes]
     parts = [crops and (roi is None or bool(roi[at] != 0 or roi[at + count] != 1)) for at in range(count)]
     if given is None:
         goals = [None] * len(sizes) if y.shape is None else list(y.shape)
         known = [isinstance(sizes[axis], int) and isinstance(goals[axis], int) for axis in axes]
         return [
-            (sizes[axis] == goals[axis] if sure else None, part)
-            for axis, sure, part in zip(axes, known, parts, strict=True)
+            (sizes[axis] == goals[axis] if sure else None, part and more)
+            for axis, sure, part, more in zip(axes, known, parts, several, strict=True)
         ]
     scales = constant_value(given)
     if scales is None:
         return None
     return [
-        (_stays(sizes[axis], float(scale)), bool(scale != 1) or part)
-        for axis, scale, part in zip(axes, scales, parts, strict=False)
+        (_stays(sizes[axis], float(scale)), (bool(scale != 1) or part) and more)
+        for axis, scale, part, more in zip(axes, scales, parts, several, strict=False)
     ]
 
 

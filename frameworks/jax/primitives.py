@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from jax import lax
 
 from deep5.core.errors import ShapeError
 from deep5.frameworks.jax.kernels import layers
-from deep5.frameworks.jax.kernels.host import check_indices, host_array
+from deep5.frameworks.jax.kernels.host import check_indices, host_array, is_known
 from deep5.frameworks.jax.operators_index import gathered, picked, placed
 from deep5.frameworks.jax.operators_math import FEW_BITS, absolute, few_bits
 from deep5.networks.window import Window
@@ -82,6 +83,10 @@ class JaxPrimitives:
 
     def matmul(self, x: Any, y: Any) -> Any:
         return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
+
+    def early(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        with jax.ensure_compile_time_eval() if all(map(is_known, arrays)) else contextlib.nullcontext():
+            return function(*arrays)
 
     def size_of(self, x: Any) -> int:
         return int(host_array(x).max(initial=1))

@@ -81,9 +81,10 @@ static XLA_FFI_Error *fail(XLA_FFI_CallFrame *frame, XLA_FFI_Error_Code code, co
 
 /* Answers XLA's metadata query with the interface version and the state's type. Returns 1 for such a query. */
 static int asked(XLA_FFI_CallFrame *frame, int stateful) {
-  XLA_FFI_Extension_Base *extension = frame->extension_start;
-  if (!extension || extension->type != XLA_FFI_Extension_Metadata) return 0;
-  XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)extension)->metadata;
+  /* jaxlib 0.11 renamed the type of the start, which is the first member of every extension. */
+  XLA_FFI_Metadata_Extension *extension = (XLA_FFI_Metadata_Extension *)frame->extension_start;
+  if (!extension || extension->extension_base.type != XLA_FFI_Extension_Metadata) return 0;
+  XLA_FFI_Metadata *metadata = extension->metadata;
   metadata->api_version.major_version = XLA_FFI_API_MAJOR;
   metadata->api_version.minor_version = XLA_FFI_API_MINOR;
   metadata->traits = 0;

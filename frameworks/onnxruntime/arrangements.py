@@ -14,6 +14,8 @@ __all__ = ["ARRANGEMENTS", "corners", "may_be_copied"]
 
 # Tolerance as a fraction of a pixel: scales have about seven digits.
 _PART = 1e-4
+# What rounding makes of a scale of 1 that is computed.
+_ROUNDING = 1e-6
 
 
 def _has_output_shape(node: ir.Node) -> bool:
@@ -103,38 +105,68 @@ def copies(node: ir.Node) -> bool | None:
 
 def may_be_copied(node: ir.Node) -> bool:
     """Whether the kernel copies what a resize changes, or may copy it, which nothing prevents."""
-    cropped = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     copied = copies(node)
-    return cropped if copied is None else copied
+    return _crops(node) and not _may_copy(node) if copied is None else copied
 
 
 def _by_axis(node: ir.Node) -> bool:
     """Whether the kernel copies one axis whose size stays, and not only an image."""
-    part = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-    return part or bool(attribute(node, "antialias", 0))
+    return _crops(node) or bool(attribute(node, "antialias", 0))
+
+
+def _crops(node: ir.Node) -> bool:
+    return bool(attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize")
 
 
 def _may_copy(node: ir.Node) -> bool:
-    """Whether sizes that a scale above 1 keeps are seen only when the network runs."""
-    scales = constant_value(node.inputs[2]) if len(node.inputs) > 2 else None
-    return scales is not None and copies(node) is None
+    """Whether it is seen only when the network runs what the kernel copies."""
+    sized = len(node.inputs) > 3 and node.inputs[3] is not None
+    stretched = attribute(node, "keep_aspect_ratio_policy", "stretch") == "stretch"
+    return copies(node) is None and (stretched or not sized)
 
 
 def _refuse_copies(draft: Draft, node: ir.Node) -> None:
-    """Where the kernel would copy, the scales become 0, which it rejects."""
-    data, scales = node.inputs[0], draft.setting(node.inputs[2])
+    """Where the kernel would copy, the scales become 0, and the sizes -1, which it rejects."""
+    data, roi, scales, sizes = (*node.inputs, None, None, None)[:4]
     shape, axes = draft.op("Shape", data), attribute(node, "axes")
     if axes is not None:
         shape = draft.op("Gather", shape, draft.constant(axes, "int64"))
     old, one = draft.cast(shape, ir.DataType.FLOAT), draft.constant(1, "float32")
-    stays = draft.op("Equal", draft.op("Floor", draft.op("Mul", old, scales)), old)
-    if _by_axis(node):  # of a scale of 1, no matter
-        stays = draft.op("And", stays, draft.op("Not", draft.op("Equal", scales, one)))
-    reduction = "ReduceMax" if _by_axis(node) else "ReduceMin"
-    numbers = draft.cast(stays, ir.DataType.FLOAT)
-    found = draft.op(reduction, numbers, draft.constant([0], "int64"), keepdims=0)
-    kept = draft.op("Where", draft.op("Equal", found, one), draft.constant(0, "float32"), scales)
-    draft.replace(*draft.same([data, *node.inputs[1:2], kept]))
+    if scales is None:
+        given, refused = draft.setting(sizes), draft.constant(-1, "int64")
+        stays, moves = draft.op("Equal", given, shape), draft.constant(False, "bool")
+    else:
+        given, refused = draft.setting(scales), draft.constant(0, "float32")
+        stays = draft.op("Equal", draft.op("Floor", draft.op("Mul", old, given)), old)
+        step = draft.op("Abs", draft.op("Sub", given, one))
+        moves = draft.op("Greater", step, draft.constant(_ROUNDING, "float32"))
+    if _crops(node):
+        moves = draft.op("Or", moves, _is_part(draft, roi, draft.op("Shape", old)))
+    copied = draft.op("And", stays, draft.op("And", moves, draft.op("Greater", old, one)))
+    found = _any(draft, copied)
+    if not _by_axis(node):
+        found = draft.op("And", found, draft.op("Not", _any(draft, draft.op("Not", stays))))
+    kept = draft.op("Where", found, refused, given)
+    draft.replace(*draft.same([data, roi, *([None, kept] if scales is None else [kept])]))
+
+
+def _is_part(draft: Draft, roi: ir.Value | None, count: ir.Value) -> ir.Value:
+    """Of each axis, whether a region is less or more than all of it."""
+    if roi is None:
+        return draft.constant(True, "bool")
+    region = draft.cast(draft.setting(roi), ir.DataType.FLOAT)
+    begin = draft.op("Slice", region, draft.constant([0], "int64"), count)
+    end = draft.op("Slice", region, count, draft.op("Shape", region))
+    differs = [
+        draft.op("Not", draft.op("Equal", value, draft.constant(number, "float32")))
+        for number, value in enumerate((begin, end))
+    ]
+    return draft.op("Or", *differs)
+
+
+def _any(draft: Draft, values: ir.Value) -> ir.Value:
+    numbers = draft.cast(values, ir.DataType.INT32)
+    return draft.cast(draft.op("ReduceMax", numbers, draft.constant([0], "int64"), keepdims=0), ir.DataType.BOOL)
 
 
 def _refuse_parts(draft: Draft, node: ir.Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from deep5.frameworks.onnxruntime.arrangements import corners, may_be_copied
 from deep5.frameworks.onnxruntime.padding import unpadded
 from deep5.frameworks.onnxruntime.recurrent import miscomputed
+from deep5.frameworks.onnxruntime.reductions import count_forward, counts_back
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
 from deep5.frameworks.onnxruntime.stopping import with_a_node
 from deep5.frameworks.onnxruntime.substitutes import substitute
@@ -85,6 +87,17 @@ def guard(node: ir.Node, *, is_open: bool) -> Change | None:
         node: The node.
         is_open: Whether it is a loss with unchecked labels.
     """
+    change = _replacement(node, is_open=is_open)
+    return partial(_counted_forward, change) if counts_back(node) else change
+
+
+def _counted_forward(change: Change | None, graph: ir.Graph, node: ir.Node) -> None:
+    count_forward(graph, node)
+    if change is not None:
+        change(graph, node)
+
+
+def _replacement(node: ir.Node, *, is_open: bool) -> Change | None:
     if is_open:
         return _refuse_below_0
     if _is_sum(node):

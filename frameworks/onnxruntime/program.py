@@ -28,6 +28,7 @@ from deep5.frameworks.onnxruntime.session import (
     newest_opset,
     on_memory,
     widened,
+    with_remedy,
 )
 from deep5.frameworks.onnxruntime.stopping import is_open_ended, run_stoppable
 from deep5.networks.diagnostics.failures import allowed_for
@@ -105,7 +106,8 @@ class Program:
                 profile=self.profile,
             )
         except Exception as error:  # ONNX Runtime raises private classes
-            raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {explanation(error)}") from error
+            said = with_remedy(explanation(error))
+            raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {said}") from error
         # Whether a run has to look at the time limit, and at interruptions, as only the run determines its length.
         self._open_ended = is_open_ended(suited.model.graph.all_nodes())
         outputs = list(network.outputs.items())
@@ -245,8 +247,8 @@ class Program:
         if self._reduction is not None and any(0 in shape for shape in shapes):
             raise NetworkError(
                 f"onnxruntime cannot run the network {self._name!r} on an input without elements, of shape "
-                f"{next(shape for shape in shapes if 0 in shape)}: of an empty set, the node {self._reduction} has the "
-                "wrong shape; allowed: inputs with elements; remedy: framework 'pytorch', 'jax', 'tensorflow' or "
+                f"{next(shape for shape in shapes if 0 in shape)}: of an empty set, the node {self._reduction} is "
+                "wrong there; allowed: inputs with elements; remedy: framework 'pytorch', 'jax', 'tensorflow' or "
                 "'reference', or fixed sizes"
             )
         if shapes != known:

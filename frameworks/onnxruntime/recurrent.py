@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from deep5.networks.batch_first import is_batch_first, write_batch_second
@@ -44,32 +45,37 @@ def _functions(node: ir.Node) -> list[str]:
 
 
 def needs_rewriting(node: ir.Node) -> bool:
-    """Whether the batch comes first, or ONNX Runtime would take a constant that is not written for 0, and the layer is
-    right then.
+    """Whether the batch comes first, or ONNX Runtime would take a constant that is not written for 0, or a number at a
+    threshold for too small, and the layer is right then.
     """
-    return miscomputed(node) is None and (is_batch_first(node) or _has_unwritten(node))
+    return miscomputed(node) is None and (is_batch_first(node) or _has_others(node))
 
 
 def rewrite(draft: Draft, node: ir.Node) -> None:
     """The layer with the batch second, and every constant of its functions written."""
-    changes = _constants(node) if _has_unwritten(node) else {}
+    changes = _constants(node) if _has_others(node) else {}
     if is_batch_first(node):
         write_batch_second(draft, node, **changes)
     else:
         draft.replace(*draft.same(node.inputs, **changes))
 
 
-def _has_unwritten(node: ir.Node) -> bool:
+def _has_others(node: ir.Node) -> bool:
     names = _functions(node)
     written = [len(attribute(node, f"activation_{each}", ())) for each in ("alpha", "beta")]
     wanted = [sum(name in table for name in names) for table in (_ALPHA, _BETA)]
-    return bool(_OTHERS & set(names)) and written != wanted
+    return "thresholdedrelu" in names or (bool(_OTHERS & set(names)) and written != wanted)
 
 
 def _constants(node: ir.Node) -> dict[str, list[float] | None]:
     changes: dict[str, list[float] | None] = {}
     for each, table in (("alpha", _ALPHA), ("beta", _BETA)):
         given = iter(attribute(node, f"activation_{each}", ()))
-        values = [float(next(given, table[name])) for name in _functions(node) if name in table]
+        values = [_written(name, float(next(given, table[name]))) for name in _functions(node) if name in table]
         changes[f"activation_{each}"] = values or None
     return changes
+
+
+def _written(name: str, value: float) -> float:
+    """A constant; for a threshold, which ONNX Runtime takes for too small itself, the number before it."""
+    return float(np.nextafter(np.float32(value), np.float32(-np.inf))) if name == "thresholdedrelu" else value

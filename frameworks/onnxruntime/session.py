@@ -39,6 +39,7 @@ __all__ = [
     "providers",
     "supports",
     "widened",
+    "with_remedy",
 ]
 
 # The newest opset that ONNX Runtime (1.31) reads as released.
@@ -165,6 +166,14 @@ def explanation(error: Exception) -> str:
     return f"{running[1]}: {tail}" if running else tail or type(error).__name__
 
 
+def with_remedy(reason: str) -> str:
+    """ONNX Runtime's reason for refusing a model, with what is allowed."""
+    return (
+        f"{reason.rstrip('.')}; allowed: inputs and attributes that ONNX Runtime reads; remedy: other ones, or another "
+        "back-end"
+    )
+
+
 def supports(node: ir.Node) -> Support:
     """Whether ONNX Runtime can run a node, tested with a session of only the node, once per kind of node.
 
@@ -274,7 +283,9 @@ def _reported(node: ir.Node, kind: str, reason: str) -> str:
             f"ONNX Runtime has no kernel for {kind}{' of ' if types else ''}{', '.join(types)}; allowed: element types "
             "and operators that it has on this processor; remedy: a Cast before it, or another back-end"
         )
-    return reason
+    if counts := re.search(r"has (input|output) size (-?\d+) not in range \[min=(\d+), max=(\d+)\]", reason):
+        return f"got {counts[2]} {counts[1]}s; allowed: {counts[3]} to {counts[4]}; remedy: correct the node"
+    return with_remedy(reason)
 
 
 def _refusal(model: bytes) -> str | None:

@@ -17,7 +17,7 @@ _DIRECT = {
     *("BitShift", "BitCast", "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "Div", "Expand", "Flatten"),
     *("Identity", "Mod", "Reshape", "Shape", "Size", "Squeeze", "Transpose", "Unsqueeze", "If", "Loop", "Scan"),
     *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength"),
-    *("Abs", "Sign"),
+    *("Abs", "ReduceMean", "Sign"),
     *("Optional", "OptionalGetElement", "OptionalHasElement", "SequenceMap", "SplitToSequence", "ConcatFromSequence"),
 }
 # Operators that depend on the order of numbers: for uint64, that of int64 after flipping the highest bit.

@@ -16,7 +16,8 @@ __all__: list[str] = []
 
 
 def _steps(start: Any, limit: Any, delta: Any) -> Any:
-    """Values from start, exclusive of limit, in steps of delta."""
+    """Values from start, exclusive of limit, in steps of delta; files have vectors of one number for these."""
+    start, limit, delta = (value if value.shape.rank == 0 else tf.reshape(value, []) for value in (start, limit, delta))
     if start.dtype in (tf.int32, tf.int64):
         return tf.range(start, limit, delta)
     if start.dtype.is_integer:

@@ -147,6 +147,9 @@ class TensorFlowPrimitives:
     def host(self, function: Callable[..., Any], *numbers: Any) -> Any:
         return function(*numbers)
 
+    def early(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        return function(*arrays)
+
     def size_of(self, x: Any) -> Any:
         numbers = tf.cast(tf.reshape(as_tensors(x), [-1]), tf.int64)
         return as_arrays(tf.reduce_max(tf.concat([numbers, tf.ones([1], tf.int64)], 0)))

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper
 
 import deep5 as d5
 from deep5.core.errors import MissingDependency, Unsupported
+from deep5.networks import NetworkBuilder
 from original import BACK_ENDS, declared, graph_model
 
 FLOAT, INTS = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
@@ -200,3 +202,43 @@ def test_thresholds_of_a_layer_are_reached(framework: str) -> None:
     node = helper.make_node("RNN", ["x", "w", "r"], ["y0"], **settings)
     model = graph_model([node], [declared("x", x.shape)], [declared("y0", (3, 1, 1, 1))], {"w": w, "r": r})
     np.testing.assert_array_equal(run(framework, (d5.Network.from_onnx(model), {"x": x})).ravel(), [2, 1, 0])
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+def test_constant_regions_among_other_nodes(framework: str) -> None:
+    """JAX reads the regions while it traces the rest: they determine how many samples there are."""
+    build = NetworkBuilder("regions", dtype="float32", seed=0)
+    x = build.parameter("x", (1, 1, 2, 2), lambda rng, shape: np.array([[[[1, 2], [3, 4]]]], np.float32))
+    regions = build.op("Constant", value=ir.tensor(np.array([[0, 0, 2, 2]], np.float32)))
+    image = build.op("Constant", value=ir.tensor(np.array([0])))
+    loss = build.op("ReduceSum", build.op("RoiAlign", x, regions, image), keepdims=0)
+    try:
+        executor = d5.framework(framework).executor(build.network({"loss": loss}))
+    except (MissingDependency, Unsupported) as error:  # OpenVINO refuses it
+        pytest.skip(str(error))
+    # Four samples, at (0, 0) to (1, 1), each of one element.
+    assert float(executor.inference_and_backprop({})["loss"]) == 2.5
+    np.testing.assert_allclose(d5.to_numpy(executor.gradients()["x"]), np.full((1, 1, 2, 2), 0.25), rtol=1e-6)
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+@pytest.mark.filterwarnings("error::deep5.core.errors.NetworkWarning")
+def test_a_transposed_convolution_that_leaves_gaps(framework: str) -> None:
+    """ONNX infers a result of 1 element; with SAME padding it is the stride times the size of the input."""
+    body = """
+        y = ConvTranspose<auto_pad="SAME_LOWER", strides=[3]>(x, w)
+        z = Relu(y)
+        loss = ReduceSum<keepdims=0>(z)
+    """
+    head = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,1,1] x, float[1,1,1] w) => (float[1,1,3] z, float loss)'
+    network = d5.Network.from_onnx(onnx.parser.parse_model(f"{head} {{ {body} }}"))
+    assert network.outputs["z"].shape == (1, 1, 3)
+    try:
+        executor = d5.framework(framework).executor(network)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    given = {name: np.full((1, 1, 1), value, np.float32) for name, value in (("x", 2), ("w", 3))}
+    outputs = executor.inference_and_backprop(given, loss="loss", wrt=["x", "w"])
+    np.testing.assert_array_equal(d5.to_numpy(outputs["z"]), [[[6, 0, 0]]])
+    gradients = {name: float(d5.to_numpy(value).reshape(())) for name, value in executor.gradients().items()}
+    assert gradients == {"x": 3, "w": 2}

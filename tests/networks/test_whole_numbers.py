@@ -58,7 +58,7 @@ def total(op_type: str, function: Any) -> tuple[Build, Exact]:
 def whole_mean(x: np.ndarray, axis: int) -> np.ndarray:
     """Toward zero, as integers are divided; the sum does not wrap around."""
     sums = [sum(map(int, row)) for row in x]
-    return np.array([abs(s) // x.shape[axis] * (1 if s >= 0 else -1) for s in sums]).astype(x.dtype)
+    return np.array([abs(s) // x.shape[axis] * (1 if s >= 0 else -1) for s in sums], x.dtype)
 
 
 def product(b: NetworkBuilder, x: ir.Value, y: ir.Value) -> ir.Value:

@@ -71,6 +71,7 @@ def _resize(x: tuple[int, ...], *scales: float, **others: Any) -> Wrong:
 
 
 _COPY = {"onnxruntime": "ONNX Runtime copies the image", "openvino": "OpenVINO copies the axis"}
+_REJECTED = {"onnxruntime": "Scale value should be greater than 0"}
 _EMPTY = {"openvino": "no elements"}
 WRONG: dict[str, Wrong] = {
     # Both: the input of the last activation of an LSTM is clipped as well.
@@ -83,6 +84,19 @@ WRONG: dict[str, Wrong] = {
         for name in ("Affine", "ScaledTanh", "ThresholdedRelu")
     },
     "LSTM with Affine for the output": _layer("LSTM", activations=["Sigmoid", "Tanh", "Affine"]),
+    "RNN with ThresholdedRelu at its threshold": _wrong(
+        "RNN",
+        [
+            np.array([[[1, 0.5]], [[2, 1]]], np.float32),
+            np.eye(2, dtype=np.float32)[None],
+            np.zeros((1, 2, 2), np.float32),
+        ],
+        outputs=2,
+        stored=(1, 2),
+        hidden_size=2,
+        activations=["ThresholdedRelu"],
+        activation_alpha=[1.0],
+    ),
     "LSTM with Softplus": _layer("LSTM", activations=["Sigmoid", "Tanh", "Softplus"]),
     # OpenVINO: ignored.
     "LSTM of coupled gates": _layer("LSTM", input_forget=1),
@@ -167,6 +181,26 @@ WRONG: dict[str, Wrong] = {
         mode="linear",
         coordinate_transformation_mode="tf_crop_and_resize",
     ),
+    **{
+        f"Resize of a part that is fed, {said}": _wrong(
+            "Resize",
+            [
+                np.arange(32, dtype=np.float32).reshape(2, 1, 4, 4),
+                np.array([0, 0, 0.4, 0.6, 1, 1, 0.6, 0.8], np.float32),
+                *given,
+            ],
+            opset=19,
+            refused={"openvino": "OpenVINO copies the axis", **refused},
+            mode="linear",
+            coordinate_transformation_mode="tf_crop_and_resize",
+        )
+        for said, given, refused in (
+            ("to sizes", [None, np.array([2, 1, 3, 3])], {}),
+            ("by scales", [np.array([1, 1, 1.5, 0.5], np.float32)], {}),
+            ("to sizes of which one stays", [None, np.array([2, 1, 3, 4])], _REJECTED),
+            ("by scales of which one is 1", [np.array([1, 1, 1.5, 1], np.float32)], _REJECTED),
+        )
+    },
     "Resize of corners to a part of an element": _resize(
         (1, 1, 4, 5),
         1,
@@ -177,7 +211,7 @@ WRONG: dict[str, Wrong] = {
         coordinate_transformation_mode="align_corners",
         refused={"onnxruntime": "where corners are aligned", "openvino": "where corners are aligned"},
     ),
-    # ONNX Runtime: the shape of the input.
+    # ONNX Runtime: the shape of the input, by negative axes; a mean of 0.
     **{
         f"{name} of nothing": _wrong(
             name,
@@ -189,14 +223,24 @@ WRONG: dict[str, Wrong] = {
         )
         for name, keep in (("ReduceL1", 0), ("ReduceL2", 1), ("ReduceMax", 1), ("ReduceMean", 1), ("ReduceProd", 0))
     },
-    "ReduceSum of unknown size, of nothing": _wrong(
-        "ReduceSumSquare",
-        [np.zeros((2, 0, 3), np.float32)],
-        opset=11,
-        symbolic=True,
-        refused={"onnxruntime": "on an input without elements", "openvino": "no elements"},
-        axes=[0, 1],
-    ),
+    **{
+        f"{name} of unknown size, of nothing, by {'axes that are fed' if fed else axes}": _wrong(
+            name,
+            [np.zeros((2, 0, 3), kind), np.array(axes)],
+            stored=() if fed else (1,),
+            opset=20,
+            symbolic=not fed,
+            refused={"openvino": "", **refused},
+        )
+        for name, kind, axes, fed, refused in (
+            ("ReduceSumSquare", np.float32, [0, 1], False, {}),
+            ("ReduceL2", np.float32, [-2], False, {}),
+            ("ReduceSum", np.int64, [0, -2], False, {}),
+            ("ReduceMax", np.bool_, [-2], True, {}),
+            ("ReduceProd", np.float32, [-1, -2], True, {}),
+            ("ReduceMean", np.float32, [-2], False, {"onnxruntime": "on an input without elements"}),
+        )
+    },
     # ONNX Runtime: dilations of one dimension are ignored.
     "Col2Im of a line": _wrong(
         "Col2Im",

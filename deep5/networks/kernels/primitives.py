@@ -41,6 +41,9 @@ class Primitives(Protocol):
     def host(self, function: Callable[..., Any], *numbers: Any) -> Any:
         """function(*numbers): a number computed from known numbers, which a back-end does not trace."""
 
+    def early(self, function: Callable[..., Any], *arrays: Array) -> Any:
+        """function(*arrays), computed while a back-end traces if the arrays are known then."""
+
     def size_of(self, x: Array) -> Any:
         """The largest number of an array, at least 1, as a size: an int, or an array where TensorFlow traces."""
 

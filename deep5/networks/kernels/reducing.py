@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,25 @@ def _total(xp: Primitives, x: Array, axes: tuple[int, ...], keep: bool) -> Array
 
 
 def _mean(xp: Primitives, x: Array, axes: tuple[int, ...], keep: bool) -> Array:
-    return xp.mean(x, axis=axes, keepdims=keep)
+    return xp.mean(x, axis=axes, keepdims=keep) if xp.is_floating(x.dtype) else _mean_of_integers(xp, x, axes, keep)
+
+
+def _mean_of_integers(xp: Primitives, x: Array, axes: tuple[int, ...], keep: bool) -> Array:
+    """The exact mean, rounded toward zero: the mean of the quotients by the count, plus that of the remainders.
+
+    uint64 becomes int64 by a shift by 2^63, which the mean shares.
+    """
+    lowest, shifted = xp.asarray(-(1 << 63), dtype=xp.int64), x.dtype == xp.uint64
+    wide = xp.bitwise_xor(xp.bits(x, xp.int64), lowest) if shifted else xp.astype(x, xp.int64)
+    count = xp.clamp(xp.asarray(math.prod([x.shape[axis] for axis in axes]), dtype=xp.int64), 1)
+    quotients = xp.floor_divide(wide, count)
+    rest = _total(xp, wide - quotients * count, axes, keep)
+    whole = xp.floor_divide(rest, count)
+    mean = _total(xp, quotients, axes, keep) + whole
+    if shifted:
+        return xp.bits(xp.bitwise_xor(mean, lowest), x.dtype)
+    up = xp.logical_and(mean < 0, rest > whole * count)
+    return xp.astype(mean + xp.astype(up, xp.int64), x.dtype)
 
 
 def _product(xp: Primitives, x: Array, axes: tuple[int, ...], keep: bool) -> Array:
@@ -153,7 +172,7 @@ OPERATORS = {
     "ReduceLogSum": _operator(in_float(_log_sum)),
     "ReduceLogSumExp": _operator(in_float(_log_sum_exp)),
     "ReduceMax": _operator(_LARGEST, "max"),
-    "ReduceMean": _operator(in_float(_mean), "mean"),
+    "ReduceMean": _operator(_mean, "mean"),
     "ReduceMin": _operator(_SMALLEST, "min"),
     "ReduceProd": _operator(_product),
     "ReduceSum": _operator(_total, "sum"),

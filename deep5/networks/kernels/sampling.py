@@ -182,13 +182,18 @@ def _roi_align(
         He et al., Mask R-CNN, ICCV 2017, section 3.
     """
     kind, half = x.dtype, coordinate_transformation_mode == "half_pixel"
-    x, bounds = xp.wide(x), xp.wide(rois) * spatial_scale - (0.5 if half else 0.0)
-    along = []
-    for axis, bins in enumerate((output_height, output_width)):
-        first, width = bounds[:, 1 - axis], bounds[:, 3 - axis] - bounds[:, 1 - axis]
-        width = width if half else xp.clamp(width, 1.0)
-        along.append(_samples(xp, first, width / bins, bins, sampling_ratio, x.shape[1 + axis]))
-    (rows, row_there, row_count), (columns, column_there, column_count) = along
+    x = xp.wide(x)
+
+    def along(rois: Array) -> list[tuple[Any, Any, Any]]:
+        bounds, found = xp.wide(rois) * spatial_scale - (0.5 if half else 0.0), []
+        for axis, bins in enumerate((output_height, output_width)):
+            first, width = bounds[:, 1 - axis], bounds[:, 3 - axis] - bounds[:, 1 - axis]
+            width = width if half else xp.clamp(width, 1.0)
+            found.append(_samples(xp, first, width / bins, bins, sampling_ratio, x.shape[1 + axis]))
+        return found
+
+    # The number of samples depends on the regions.
+    (rows, row_there, row_count), (columns, column_there, column_count) = xp.early(along, rois)
     # Shape (regions, rows, samples, columns, samples).
     there = row_there[:, None, :, None, None] & column_there[:, None, None, None, :]
     flat = xp.reshape(x, (x.shape[0] * x.shape[1] * x.shape[2], x.shape[3]))

@@ -20,6 +20,8 @@ _COUNTS = frozenset({
     "blocksize", "dilations", "group", "hidden_size", "kernel_shape", "kv_num_heads", "num_outputs", "q_num_heads",
     "strides",
 })  # fmt: skip
+# Attributes that count elements around or in an image: a few bytes would request gigabytes.
+_SIZES = frozenset({"output_padding", "output_shape", "pads"})
 _MOST = (1 << 31) - 1
 
 
@@ -72,6 +74,8 @@ def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> str | None:
             return f"the attribute {name!r} holds {_kind(entry.type)}; allowed: {_kind(known.type.value)}"
         elif name in _COUNTS and (wrong := _outside(entry)):
             return f"got {name}={brief(wrong[0])}; allowed: 1 to {_MOST}"
+        elif name in _SIZES and (large := [number for number in entry.ints if number > _MOST]):
+            return f"got {name}={brief(large[0])}; allowed: up to {_MOST}"
     return None
 
 

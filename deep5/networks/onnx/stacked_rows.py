@@ -14,6 +14,9 @@ from deep5.networks.onnx.shapes import infer_shapes
 
 __all__ = ["stack_rows"]
 
+_UNCHANGED = ("Cast", "Identity", "Neg", "Sqrt")
+_BROADCAST = ("Add", "Div", "Mul", "Sub")
+
 
 def stack_rows(model: ir.Model, what: str) -> None:
     """Replace ConcatFromSequence of what a Loop inserts into an empty sequence by the rows that the Loop stacks.
@@ -72,10 +75,38 @@ def _first_extent(value: ir.Value | None) -> int | None:
         branches = (maker.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
         found = {_first_extent(branch.outputs[value.index() or 0]) for branch in branches}
         return found.pop() if len(found) == 1 else None
-    if maker.op_type.startswith("Reduce") and attribute(maker, "keepdims", 1):
+    if _keeps_rank(maker):
         axes = constant_value(maker.inputs[1]) if len(maker.inputs) > 1 else None
         return 1 if axes is not None and 0 in axes else None
+    if maker.op_type in _UNCHANGED:
+        return _first_extent(maker.inputs[0])
+    if maker.op_type in _BROADCAST:
+        return _broadcast(*maker.inputs)
     return None
+
+
+def _broadcast(x: ir.Value | None, y: ir.Value | None) -> int | None:
+    """The first dimension of what two values are broadcast to: that of the value with more dimensions."""
+    ranks = _rank(x), _rank(y)
+    if ranks[0] is None or ranks[1] is None:
+        return None
+    if ranks[0] != ranks[1]:
+        return _first_extent(x if ranks[0] > ranks[1] else y)
+    found = {_first_extent(x), _first_extent(y)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _rank(value: ir.Value | None) -> int | None:
+    """The number of dimensions of a value, as far as it is known."""
+    if value is None or value.shape is not None:
+        return None if value is None or value.shape is None else len(value.shape)
+    maker = value.producer()
+    same = maker is not None and not maker.domain and (maker.op_type in _UNCHANGED or _keeps_rank(maker))
+    return _rank(maker.inputs[0]) if same and maker is not None else None
+
+
+def _keeps_rank(node: ir.Node) -> bool:
+    return node.op_type.startswith("Reduce") and bool(attribute(node, "keepdims", 1))
 
 
 def _is_empty(value: ir.Value | None) -> bool:

@@ -196,6 +196,7 @@ def test_an_error_of_the_framework_names_the_node(framework: str) -> None:
         ("y = Cast (x)", "the attribute 'to' is missing; allowed: INT, which is required"),
         ('y = Softmax <axis = "1"> (x)', "the attribute 'axis' holds STRING; allowed: INT"),
         ("y = MaxPool <kernel_shape = [0]> (x)", "got kernel_shape=0; allowed: 1 to 2147483647"),
+        ("y = Conv <pads = [0, 2147483648]> (x, x)", "got pads=2147483648; allowed: up to 2147483647"),
         ("y = Conv (x)", "got 1 inputs; allowed: 2 to 3"),
         ("y = Add (, x)", "the input 'A' is left out; allowed: a value, since it is required"),
     ],
