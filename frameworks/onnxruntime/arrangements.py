@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.recurrent import needs_rewriting, rewrite
@@ -275,6 +277,19 @@ def _sixth_in_float64(draft: Draft, node: ir.Node) -> None:
     draft.replace(draft.op("Mul", x, part))
 
 
+def _double_by_tanh(node: ir.Node) -> bool:
+    return _double(node) and attribute(node, "approximate", "none") == "tanh"
+
+
+def _gelu_in_float64(draft: Draft, node: ir.Node) -> None:
+    """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): the kernel has these constants in float32."""
+    x = node.inputs[0]
+    cubic, root, one, half = (draft.constant(each, "float64") for each in (0.044715, (2 / math.pi) ** 0.5, 1, 0.5))
+    stretch = draft.op("Add", draft.op("Mul", draft.op("Mul", x, x), cubic), one)
+    total = draft.op("Tanh", draft.op("Mul", draft.op("Mul", x, root), stretch))
+    draft.replace(draft.op("Mul", draft.op("Mul", x, half), draft.op("Add", total, one)))
+
+
 _RECURRENT = [(needs_rewriting, rewrite)]
 ARRANGEMENTS = {
     "Col2Im": [(_one_dilated, _in_two_dimensions)],
@@ -282,6 +297,7 @@ ARRANGEMENTS = {
     "DFT": [(_single, _transform_in_float64)],
     "GRU": _RECURRENT,
     "Gather": [(_blocks_of_strings, _gather_each)],
+    "Gelu": [(_double_by_tanh, _gelu_in_float64)],
     "HardSwish": [(_double, _sixth_in_float64)],
     "LSTM": _RECURRENT,
     "MatMul": [(_vector_of_nothing, _as_column)],

@@ -18,6 +18,7 @@ from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
+from deep5.networks.narrow_results import miscomputed
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.onnx.element_types import element_type
@@ -128,7 +129,8 @@ class Emitter(ABC):
 
     def product(self, node: ir.Node, function: Callable[..., Any]) -> str:
         """The identifier of a function for a node's product, in float32 for types without a suitable torch kernel."""
-        return self.function(in_float32(function) if through_float32(node.outputs[0].dtype, self._place) else function)
+        wide = through_float32(node.outputs[0].dtype, self._place) or (self._place.type == "cpu" and miscomputed(node))
+        return self.function(in_float32(function) if wide else function)
 
     def dtype(self, value: ir.Value | None) -> str:
         """The identifier of a value's element type."""

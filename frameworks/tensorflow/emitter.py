@@ -17,6 +17,7 @@ from deep5.core.operator import Operator
 from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, onnx_order
 from deep5.frameworks.tensorflow.short import in_float32, through_float32
 from deep5.networks.constants import constant_tensor, constant_value
+from deep5.networks.narrow_results import miscomputed
 from deep5.networks.network import Network
 from deep5.networks.nodes import extents, fixed
 
@@ -138,6 +139,7 @@ class Emitter(ABC):
         """The identifier of a function that computes a node's product, in float32 if a kernel sums in a short type."""
         kind = node.outputs[0].dtype
         wide = kind is not None and through_float32(str(kind.numpy()), self.device, xla=self.xla)
+        wide = wide or ("CPU" in self.device.upper() and not self.xla and miscomputed(node))
         return self.function(in_float32(function) if wide else function)
 
     def bind(self, value: Any) -> str:

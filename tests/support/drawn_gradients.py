@@ -29,7 +29,7 @@ __all__ = ["gradient_outcome"]
 
 STEP = 1e-6
 SMALLER = 1 / 8
-"""The part of a step that separates slopes from jumps: by a slope the loss changes by this part, by a jump all the same."""
+"""The part of a step that separates slopes from jumps: a slope changes the loss by this part, a jump by all of it."""
 ELEMENTS = 12
 """So many elements of each input are moved."""
 
