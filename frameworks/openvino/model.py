@@ -341,7 +341,9 @@ def _tried(node: ir.Node) -> Support:
         if node.domain == "com.microsoft":
             refused = f"OpenVINO does not convert the operator {node.op_type} of the domain 'com.microsoft'"
             return Support(False, f"{refused}; allowed: ONNX's own operators; remedy: framework 'onnxruntime'")
-        return Support(False, explanation(error))
+        refused = explanation(error).rstrip(".")
+        remedy = "remedy: framework 'onnxruntime' or 'reference'"
+        return Support(False, f"{refused}; allowed: inputs and attributes that OpenVINO reads; {remedy}")
     return Support(True)
 
 

@@ -400,6 +400,8 @@ def numbers_not_finite(rng: random.Random, model: onnx.ModelProto) -> None:
 
 def external_missing(rng: random.Random, model: onnx.ModelProto) -> None:
     tensor = _tensor(rng, model)
+    if not tensor.HasField("raw_data"):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
     onnx.external_data_helper.set_external_data(
         tensor, rng.choice(("none.bin", "../outside.bin", "/etc/passwd", "short.bin", ""))
     )

@@ -17,6 +17,9 @@ answer. Two computations of the same function differ for these reasons, and for 
   together, the result hardly depends: their mean m moves with them. It is computed of numbers of the size of them,
   x t - m t, where t is the scale over the deviation: u t |x| for the first product, u t |m| for the second, for what is
   subtracted from the bias, and for the mean itself. Two answers differ by 2 u t (|x| + 3 |m|) in addition.
+- The variance v of numbers with the mean m may be the mean of squares less m^2, of which each rounds as m^2 + v does:
+  three such roundings move a factor 1 / sqrt(v + epsilon) by 1.5 u (m^2 + v) / (v + epsilon). LayerNormalization is
+  allowed 4 u of that, since two answers differ by twice as much, times what it multiplies.
 - Fourier transforms, and recurrent layers with functions that have no bound, carry the error of one element to the
   others: they (SPREAD) are allowed 2 k u max |y| in addition.
 - Where terms cancel, or many are added, rounding costs more, and how much depends on the numbers. A backward stable
@@ -252,6 +255,19 @@ def _together(case: Case, right: np.ndarray) -> float | np.ndarray:
     return np.asarray(found.reshape(x.shape) * factors)
 
 
+def _one_pass(case: Case, right: np.ndarray) -> float | np.ndarray:
+    """(m^2 + v) / (v + epsilon) times the normalized and scaled numbers, or the factors, of a LayerNormalization."""
+    x, scale = (each.astype(np.float64) for each in case.drawn.inputs[:2])
+    axes = tuple(range(case.attribute("axis", -1) % x.ndim, x.ndim))
+    mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    whole = variance + case.attribute("epsilon", 1e-5)
+    factors = 1 / np.sqrt(whole)
+    if right.shape == x.shape:
+        return np.asarray(np.abs((x - mean) * factors * scale) * (mean**2 + variance) / whole)
+    is_factor = right.shape == factors.shape and np.allclose(right.astype(np.float64), factors, rtol=1e-2)
+    return np.asarray(factors * (mean**2 + variance) / whole) if is_factor else 0.0
+
+
 def _centering(case: Case) -> np.ndarray:
     """The largest |x| over the deviation, of what is normalized together."""
     x = case.drawn.inputs[0].astype(np.float64)
@@ -414,6 +430,8 @@ def _allowed(case: Case, right: np.ndarray, least: float) -> np.ndarray:
         allowed = 2 * STEPS.get(case.operator, 8) * u * (y + (case.operator in UNIT)) + 4 * _TINY[right.dtype.name]
         if case.operator in SPREAD:
             allowed = allowed + 16 * u * np.max(y, initial=0, where=np.isfinite(y))
+        if case.operator == "LayerNormalization":
+            allowed = allowed + 4 * u * _one_pass(case, right)
         if case.operator == "MeanVarianceNormalization":
             allowed = allowed + 16 * u * _centering(case)
         if case.operator in TOGETHER and (case.operator != "BatchNormalization" or case.drawn.training):
