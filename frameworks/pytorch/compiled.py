@@ -135,10 +135,14 @@ class _Functions:
             return self._make(kind)(*inputs)
 
     def _make(self, kind: Hashable) -> Callable[..., Any]:
-        # A separate code object: torch caches and counts compilations by code object.
         function = self._function
-        code, scope = function.__code__.replace(), function.__globals__
-        own = types.FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
+
+        def run(*inputs: Any) -> Any:
+            return function(*inputs)
+
+        # A separate code object, by which torch caches and counts compilations, of a file: around a function of
+        # generated source torch puts one of its own, whose code object all of these share.
+        own = types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
         compiled: Callable[..., Any] = torch.compile(own, **self._options)
         return remember(self._made, kind, compiled, room=_KINDS)
 
