@@ -106,7 +106,7 @@ class Program:
         except Exception as error:  # OpenVINO raises RuntimeError and private classes
             if (reported := failure(self._kernels, self._number)) is not None:
                 raise reported from error
-            raise Unsupported(f"openvino cannot run the network {self._name!r}: {explanation(error)}") from error
+            raise Unsupported(f"openvino cannot run the network {self._name!r}: {_unread(error)}") from error
         self._inputs, self._count = tuple(network.inputs), len(network.outputs)
         self._first = self._count - len(announced)
         # Outputs that no node computes; OpenVINO does not write them to given memory.
@@ -296,6 +296,14 @@ def supports(node: ir.Node) -> Support:
     return answered(_ANSWERS, node, _tried)
 
 
+def _unread(error: Exception) -> str:
+    """What OpenVINO reports of a model that it does not read or compile, with what is allowed."""
+    return (
+        f"{explanation(error).rstrip('.')}; allowed: inputs and attributes that OpenVINO reads; remedy: framework "
+        "'onnxruntime' or 'reference'"
+    )
+
+
 def _with_remedy(refused: str, node: ir.Node) -> str:
     """The reason, with the back-ends that compute what OpenVINO does not, unless it has another remedy."""
     if "; allowed: " not in refused or "; remedy: " in refused:
@@ -341,9 +349,7 @@ def _tried(node: ir.Node) -> Support:
         if node.domain == "com.microsoft":
             refused = f"OpenVINO does not convert the operator {node.op_type} of the domain 'com.microsoft'"
             return Support(False, f"{refused}; allowed: ONNX's own operators; remedy: framework 'onnxruntime'")
-        refused = explanation(error).rstrip(".")
-        remedy = "remedy: framework 'onnxruntime' or 'reference'"
-        return Support(False, f"{refused}; allowed: inputs and attributes that OpenVINO reads; {remedy}")
+        return Support(False, _unread(error))
     return Support(True)
 
 

@@ -127,6 +127,9 @@ def check(framework: str, files: list[Path]) -> None:
                 rough, right = value.dtype == np.float16, value.astype(float)
                 # TensorFlow fuses MatMul, Add and Relu, and then makes NaN 0.
                 kept = np.isfinite(right) | (framework != "tensorflow")
+                if path.stem.startswith("recurrent-numbers_not_finite"):
+                    # The product of an initial state of 0 and infinite weights, which ONNX Runtime leaves out.
+                    kept = kept & np.isfinite(outputs[name].astype(float))
                 np.testing.assert_allclose(
                     outputs[name].astype(float)[kept], right[kept], rtol=1e-2 if rough else 1e-4, atol=1e-3,
                     err_msg=path.stem,
