@@ -78,17 +78,18 @@ def _fmod(x: Any, y: Any) -> Any:
     return tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
 
 
-def _sharing(function: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
+def _sharing(function: Callable[..., Any], is_first: Callable[..., Any]) -> Callable[..., Any]:
     """A maximum or minimum; of equal numbers both get half of the gradient, of which TensorFlow gives the first all.
 
-    `before` compares x with y: whether the function is x.
+    `is_first` compares x with y: whether the function is x, and not y.
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
     def shared(x: Any, y: Any) -> Any:
         def gradient(dy: Any) -> Any:
-            own, none = tf.where(x == y, 0.5 * dy, dy), tf.zeros((), dy.dtype)
-            return _summed((tf.where(before(x, y), own, none), tf.where(before(y, x), own, none)), x, y)
+            first, same, none = is_first(x, y), x == y, tf.zeros((), dy.dtype)
+            own = tf.where(same, 0.5 * dy, dy)
+            return _summed((tf.where(first | same, own, none), tf.where(first, none, own)), x, y)
 
         return function(x, y), gradient
 
@@ -134,8 +135,8 @@ _PLAIN = {
     "likelihood": _likelihood,
     "log_softmax": tf.nn.log_softmax,
     "logsumexp": tf.reduce_logsumexp,
-    "maximum": _sharing(tf.maximum, tf.greater_equal),
-    "minimum": _sharing(tf.minimum, tf.less_equal),
+    "maximum": _sharing(tf.maximum, tf.greater),
+    "minimum": _sharing(tf.minimum, tf.less),
     "normal": _normal,
     "normal_distribution": _normal_distribution,
     "picked": picked,
