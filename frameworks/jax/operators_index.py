@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from deep5.frameworks.jax.kernels.host import check_indices, host_array, is_known, on_host
-from deep5.frameworks.jax.table import call, operator
+from deep5.frameworks.jax.table import attribute, call, operator
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter
@@ -74,11 +74,11 @@ def placed(x: Array, places: tuple[Array, ...], updates: Array, how: str) -> Arr
     """x with updates; all NaN if an index is out of range, because such an index has no element."""
     x, updates = jnp.asarray(x), jnp.asarray(updates)
     where, poison = _within(x, places)
+    if poison is not None:
+        x, updates = (value * jnp.min(poison, initial=1) for value in (x, updates))
     if how == "mul":
-        y = _multiplied(x, tuple(map(jnp.asarray, where)), updates)
-    else:
-        y = getattr(x.at[where], {"none": "set"}.get(how, how))(updates)
-    return y if poison is None else y * jnp.min(poison, initial=1)
+        return _multiplied(x, tuple(map(jnp.asarray, where)), updates)
+    return getattr(x.at[where], {"none": "set"}.get(how, how))(updates)
 
 
 @functools.partial(jax.custom_vjp)
@@ -109,12 +109,24 @@ def _multiplied_backward(kept: Any, dy: Array) -> tuple[Array, None, Array]:
 _multiplied.defvjp(_multiplied_forward, _multiplied_backward)
 
 
+def _eye(x: Array, dtype: Any, diagonal: int) -> Array:
+    return jnp.eye(x.shape[0], x.shape[1], diagonal, dtype)
+
+
+@operator("EyeLike", override="1.8 times at (2048, 512)")
+def _eye_like(emitter: Emitter, node: ir.Node) -> None:
+    dtype = emitter.bind(node.outputs[0].dtype.numpy())  # type: ignore[union-attr]  # types were inferred
+    call(emitter, node, _eye, f"{dtype}, {attribute(node, 'k', 0)}")
+
+
 def _range(first: Array, behind: Array, step: Array, dtype: Any) -> Array:
     """first + n step, for all values before `behind`; differentiable with respect to first and step."""
     (low,), (high,), (by,) = (on_host(value) for value in (first, behind, step))
-    places = np.arange(max(int(np.ceil((high - low) / by)), 0)).astype(dtype)
+    places = np.arange(max(int(np.ceil((high - low) / by)), 0)).astype(dtype, copy=False)
     if is_known(first) and is_known(step):
-        return places * np.asarray(by, dtype) + np.asarray(low, dtype)
+        places *= np.asarray(by, dtype)
+        places += np.asarray(low, dtype)
+        return places
     return places * jnp.reshape(step, ()) + jnp.reshape(first, ())
 
 

@@ -77,6 +77,13 @@ def _determinant(x: Any) -> Any:
     return jnp.linalg.det(wide).astype(x.dtype)
 
 
+@operator(
+    "BitShift", override="1.8 times at (2, 3, 8, 8): XLA's shifts beyond the width leave only the sign, as ONNX's"
+)
+def _bit_shift(emitter: Emitter, node: ir.Node) -> None:
+    pointwise(emitter, node, jnp.left_shift if attribute(node, "direction") == "LEFT" else jnp.right_shift)
+
+
 @operator("Det")
 def _det(emitter: Emitter, node: ir.Node) -> None:
     call(emitter, node, _determinant)

@@ -44,6 +44,32 @@ def _inverse_tanh_along(values: Any, directions: Any) -> Any:
     return _inverse_tanh(x), moved / (1 - x * x)
 
 
+# Padding that repeats or reflects an axis has three. The gradient of slices is 3.3 times as fast as that of indices.
+_FEW_RUNS = 3
+
+
+def _runs(indices: np.ndarray) -> list[tuple[int, int, int]]:
+    """The first index, the step and the length of at most `_FEW_RUNS` runs of indices in steps of -1, 0 or 1."""
+    found: list[tuple[int, int, int]] = []
+    while indices.size and indices.ndim == 1 and indices.min() >= 0:
+        step = int(indices[1] - indices[0]) if indices.size > 1 else 0
+        count = int(np.argmax(np.append(np.diff(indices) != step, True))) + 1
+        if len(found) == _FEW_RUNS or abs(step) > 1:
+            return []
+        found.append((int(indices[0]), step, count))
+        indices = indices[count:]
+    return found
+
+
+def _run(x: Any, axis: int, first: int, step: int, count: int) -> Any:
+    if not step:
+        one = lax.slice_in_dim(x, first, first + 1, axis=axis)
+        return jnp.broadcast_to(one, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+    low = min(first, first + step * (count - 1))
+    part = lax.slice_in_dim(x, low, low + count, axis=axis)
+    return part if step > 0 else lax.rev(part, (axis % x.ndim,))
+
+
 class JaxPrimitives:
     """`Primitives` for JAX."""
 
@@ -79,7 +105,12 @@ class JaxPrimitives:
         # The default mode would compare every index with the size.
         if isinstance(indices, np.ndarray):
             check_indices(indices, x.shape[axis])
+            if 0 < len(runs := _runs(indices)) <= _FEW_RUNS:
+                return jnp.concat([_run(x, axis, *run) for run in runs], axis=axis)
         return jnp.take(x, indices, axis=axis, mode="clip")
+
+    def permute_dims(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return np.transpose(x, axes) if isinstance(x, np.ndarray) else jnp.permute_dims(x, axes)
 
     def matmul(self, x: Any, y: Any) -> Any:
         return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)

@@ -49,9 +49,10 @@ def _literal(emitter: Emitter, value: Any) -> str:
     return emitter.bind(value)
 
 
-def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
-    """The function of the operator table that writes the call of a composite."""
-    run, keywords = native(entry.native) if entry.native else on_tensors(entry.function), entry.keywords
+def emit_of(entry: Composite, instead: Callable[..., Any] | None = None) -> Callable[[Emitter, ir.Node], None]:
+    """The function of the operator table that writes the call of a composite, or of a function of tensors instead."""
+    run = instead or (native(entry.native) if entry.native else on_tensors(entry.function))
+    keywords = entry.keywords
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         checked = not emitter.xla and emitter.device.startswith("/CPU")

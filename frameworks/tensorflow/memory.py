@@ -19,7 +19,7 @@ _ALIGNMENT = 64
 # Operations that may return the memory of their input, or a part of it: unchanged, reshaped, or if there is nothing to
 # compute (a transpose of dimensions of size 1, a sum over no axes, a full slice).
 _PASSING = {
-    *("Bitcast", "CheckNumerics", "EnsureShape", "Identity", "IdentityN", "Snapshot"),
+    *("Bitcast", "CheckNumerics", "EnsureShape", "Identity", "Snapshot"),
     *("PreventGradient", "StopGradient"),
     *("ExpandDims", "Reshape", "Squeeze", "Einsum", "Transpose", "BroadcastTo", "Tile", "Roll", "ReverseV2"),
     *("Concat", "ConcatV2", "Pack", "Slice", "Split", "SplitV", "StridedSlice", "Unpack"),
@@ -68,7 +68,9 @@ def _passed(output: Any, fed: set[Any]) -> bool:
         if value.ref() in fed:
             return True
         operation = value.op
-        if value.ref() not in seen and operation.type in _PASSING:
+        if operation.type == "IdentityN":  # each output is one input
+            left.append(operation.inputs[value.value_index])
+        elif value.ref() not in seen and operation.type in _PASSING:
             left += [given for given in operation.inputs if given.dtype == value.dtype or operation.type == "Bitcast"]
         elif operation.type in _INVOLUTIONS and operation.inputs[0].op.type == operation.type:
             left += operation.inputs[0].op.inputs

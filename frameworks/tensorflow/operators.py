@@ -7,6 +7,7 @@ import onnx_ir as ir
 from deep5.core.framework import Support
 from deep5.frameworks.tensorflow import (
     operators_generate,
+    operators_index,
     operators_layers,
     operators_math,
     operators_reduce,
@@ -33,6 +34,7 @@ _DTYPES = {
 # Listed to keep the imports, which fill the table.
 _FILLED_BY = (
     operators_generate,
+    operators_index,
     operators_layers,
     operators_math,
     operators_reduce,

@@ -25,6 +25,7 @@ __all__: list[str] = []
 
 
 _LEAKY = "0.8 and 1.0 times at (32, 64), 3.4 and 2.5 at (16, 64, 56, 56), with alpha 0.3"
+_SOFTSIGN = "1.8 and 2.5 times at (8, 64, 56, 56)"
 
 
 def _as_it_is(op_type: str, function: Callable[..., Any], override: str = "", **defaults: float) -> None:
@@ -98,6 +99,7 @@ def _cast_pow(x: Any, y: Any) -> Any:
 
 
 _as_it_is("Pow", _cast_pow)
+_as_it_is("Softsign", tf.nn.softsign, override=_SOFTSIGN)
 _as_it_is("LeakyRelu", tf.nn.leaky_relu, override=_LEAKY, alpha=0.01)
 
 

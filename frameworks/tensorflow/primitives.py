@@ -46,28 +46,54 @@ def _found(x: Any) -> Any:
     return tf.where(x if x.dtype == tf.bool else tf.not_equal(x, tf.zeros((), x.dtype)))
 
 
-def _fmod(x: Any, y: Any) -> Any:
-    if not x.dtype.is_floating:
-        if x.dtype.is_unsigned:
-            return tf.math.floormod(x, y)
-        wide = x.dtype if x.dtype in (tf.int32, tf.int64) else tf.int32
-        return tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
+def _summed(given: Any, x: Any, y: Any) -> Any:
+    """Gradients with respect to x and y, summed over the axes along which these were broadcast."""
+    if x.shape == y.shape and x.shape.is_fully_defined():
+        return given
+    shapes = tf.shape(x), tf.shape(y)
+    axes = tf.raw_ops.BroadcastGradientArgs(s0=shapes[0], s1=shapes[1])
+    return [tf.reshape(tf.reduce_sum(*each), shape) for *each, shape in zip(given, axes, shapes, strict=True)]
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
+def _floating_fmod(x: Any, y: Any) -> Any:
     wide = tf.float32 if x.dtype.size < 4 else x.dtype  # holds the remainder of shorter types exactly
     remainder = tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
     # The kernel returns NaN for an infinite y, of which there is no part in x.
-    whole = tf.math.is_inf(y) & tf.math.is_finite(x)
-    remainder = tf.where(whole, x, remainder)
-    # The kernel has no gradient: x - n y with an integer n has the same one. The added terms are zero.
-    fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
-    count = tf.where(whole, tf.zeros_like(x), tf.round((held_x - fixed) / held_y))
-    return fixed + (x - held_x) - count * tf.where(whole, tf.zeros_like(y), y - held_y)
+    remainder = tf.where(tf.abs(x) < tf.abs(y), x, remainder)
+
+    def gradient(dy: Any) -> Any:
+        # The remainder is x - n y with an integer n.
+        return _summed((dy, -dy * tf.round((x - remainder) / y)), x, y)
+
+    return remainder, gradient
 
 
-def _sharing(function: Callable[..., Any], x: Any, y: Any) -> Any:
-    """A maximum or minimum; of equal numbers both get half of the gradient, of which TensorFlow gives the first all."""
-    if not x.dtype.is_floating:
-        return function(x, y)
-    return tf.where(x == y, 0.5 * x + 0.5 * y, function(x, y))
+def _fmod(x: Any, y: Any) -> Any:
+    if x.dtype.is_floating:
+        return _floating_fmod(x, y)
+    if x.dtype.is_unsigned:
+        return tf.math.floormod(x, y)
+    wide = x.dtype if x.dtype in (tf.int32, tf.int64) else tf.int32
+    return tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
+
+
+def _sharing(function: Callable[..., Any], is_first: Callable[..., Any]) -> Callable[..., Any]:
+    """A maximum or minimum; of equal numbers both get half of the gradient, of which TensorFlow gives the first all.
+
+    `is_first` compares x with y: whether the function is x, and not y.
+    """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
+    def shared(x: Any, y: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            first, same, none = is_first(x, y), x == y, tf.zeros((), dy.dtype)
+            own = tf.where(same, 0.5 * dy, dy)
+            return _summed((tf.where(first | same, own, none), tf.where(first, none, own)), x, y)
+
+        return function(x, y), gradient
+
+    return lambda x, y: (shared if x.dtype.is_floating else function)(x, y)
 
 
 def _cross_entropy(x: Any, label: Any) -> Any:
@@ -109,15 +135,15 @@ _PLAIN = {
     "likelihood": _likelihood,
     "log_softmax": tf.nn.log_softmax,
     "logsumexp": tf.reduce_logsumexp,
-    "maximum": functools.partial(_sharing, tf.maximum),
-    "minimum": functools.partial(_sharing, tf.minimum),
+    "maximum": _sharing(tf.maximum, tf.greater),
+    "minimum": _sharing(tf.minimum, tf.less),
     "normal": _normal,
     "normal_distribution": _normal_distribution,
     "picked": picked,
     "placed": placed,
     "relu": tf.nn.relu,
     "sigmoid": tf.sigmoid,
-    "silu": tf.nn.silu,
+    "silu": lambda x: x * tf.sigmoid(x),
     "softmax": tf.nn.softmax,
     "softplus": tf.math.softplus,
     "top_k": top_k,

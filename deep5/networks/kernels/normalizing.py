@@ -44,15 +44,20 @@ def _group_normalization(
     epsilon: float = 1e-5,
     num_groups: int,
     stash_type: int = 1,
+    channels: int,
 ) -> Array:
-    """Each group of channels of an image (N, space …, C) with mean 0 and variance 1, scaled and shifted.
+    """Each group of channels of an image with mean 0 and variance 1, scaled and shifted.
 
     References:
         Wu and He, Group normalization, ECCV 2018, equation 1.
     """
-    shape = (x.shape[0], math.prod(x.shape[1:-1]), num_groups, x.shape[-1] // num_groups)
-    centered, variance = _centered(xp, xp.reshape(xp.wide(x), shape), (1, 3))
+    size, axes = x.shape[channels] // num_groups, (1, 3) if channels < 0 else (2,)
+    shape = (
+        (math.prod(x.shape[1:-1]), num_groups, size) if channels < 0 else (num_groups, size * math.prod(x.shape[2:]))
+    )
+    centered, variance = _centered(xp, xp.reshape(xp.wide(x), (x.shape[0], *shape)), axes)
     normal = centered * (1 / xp.sqrt(variance + epsilon))
+    scale, bias = (xp.reshape(each, (-1,) if channels < 0 else (-1, *(1,) * (x.ndim - 2))) for each in (scale, bias))
     # Rounded to the input's type in between, as in ONNX's function definition.
     return xp.reshape(xp.astype(normal, x.dtype), x.shape) * scale + bias
 
@@ -99,9 +104,8 @@ def _rms_normalization(
 def _lp_normalization(xp: Primitives, x: Array, *, axis: int = -1, p: int = 2) -> Array:
     """x over its norm along an axis; zeros stay zero, and so does their gradient."""
     total = xp.sum(xp.abs(x) if p == 1 else x * x, axis=axis, keepdims=True, dtype=x.dtype)
-    some = total > 0
-    safe = xp.where(some, total, xp.ones_like(total))
-    return xp.where(some, x / (safe if p == 1 else xp.sqrt(safe)), xp.zeros_like(x))
+    total = xp.where(total == 0, xp.full_like(total, math.inf), total)
+    return x / (total if p == 1 else xp.sqrt(total))
 
 
 def _check_norm(node: ir.Node) -> str | None:
@@ -118,7 +122,7 @@ def _mean_variance_normalization(xp: Primitives, x: Array, *, axes: Sequence[int
 
 
 OPERATORS = {
-    "GroupNormalization": Composite(function=_group_normalization, check=_check_groups, layout="channels last"),
+    "GroupNormalization": Composite(function=_group_normalization, check=_check_groups, layout="image"),
     "InstanceNormalization": Composite(function=_instance_normalization, layout="apart"),
     "LayerNormalization": Composite(function=_layer_normalization, check=spare),
     "LpNormalization": Composite(function=_lp_normalization, check=_check_norm, layout="axis"),

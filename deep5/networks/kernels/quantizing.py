@@ -73,13 +73,15 @@ def _dequantize_linear(
     kind: Any,
 ) -> Array:
     by, zero = _along(xp, scale, x, axis, block_size), _along(xp, zero, x, axis, block_size)
-    moved = xp.wide(_centered(xp, x, zero))
+    # float32 represents differences of 16-bit integers.
+    short = xp.is_floating(x.dtype) or xp.limits(x.dtype)[1] < 1 << 16
+    moved = xp.wide(_centered(xp, x, zero, xp.float32 if short else xp.int32))
     return xp.astype(moved * xp.astype(by, moved.dtype), kind)
 
 
-def _centered(xp: Primitives, x: Array, zero: Array | None) -> Array:
-    """x minus its zero point, in a type that represents it."""
-    kind = xp.float32 if xp.is_floating(x.dtype) else xp.int32
+def _centered(xp: Primitives, x: Array, zero: Array | None, kind: Any = None) -> Array:
+    """x minus its zero point, in a type that represents it; in int32 by default."""
+    kind = kind or xp.int32
     return xp.astype(x, kind) if zero is None else xp.astype(x, kind) - xp.astype(zero, kind)
 
 
