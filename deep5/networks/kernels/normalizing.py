@@ -12,7 +12,7 @@ from deep5.networks.kernels.table import Composite
 from deep5.networks.nodes import extents, rank, spare
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "check_norm"]
 
 
 def _centered(xp: Primitives, x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
@@ -104,7 +104,8 @@ def _lp_normalization(xp: Primitives, x: Array, *, axis: int = -1, p: int = 2) -
     return xp.where(some, x / (safe if p == 1 else xp.sqrt(safe)), xp.zeros_like(x))
 
 
-def _check_norm(node: ir.Node) -> str | None:
+def check_norm(node: ir.Node) -> str | None:
+    """Why a node that divides by a norm cannot run."""
     chosen = attribute(node, "p", 2)
     return None if chosen in (1, 2) else f"p={chosen}; allowed: 1, 2"
 
@@ -121,7 +122,7 @@ OPERATORS = {
     "GroupNormalization": Composite(function=_group_normalization, check=_check_groups, layout="channels last"),
     "InstanceNormalization": Composite(function=_instance_normalization, layout="apart"),
     "LayerNormalization": Composite(function=_layer_normalization, check=spare),
-    "LpNormalization": Composite(function=_lp_normalization, check=_check_norm, layout="axis"),
+    "LpNormalization": Composite(function=_lp_normalization, check=check_norm, layout="axis"),
     "MeanVarianceNormalization": Composite(function=_mean_variance_normalization, layout="axes"),
     "RMSNormalization": Composite(function=_rms_normalization),
 }
