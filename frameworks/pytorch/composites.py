@@ -26,9 +26,11 @@ def on_torch(entry: Composite) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(*inputs: Any, **attributes: Any) -> Any:
-        if settings:
-            inputs = tuple(_flat(value) if at in settings else value for at, value in enumerate(inputs))
-        return function(PRIMITIVES, *inputs, **attributes)
+        given = [*inputs]
+        for at in settings:
+            if at < len(given):
+                given[at] = _flat(given[at])
+        return function(PRIMITIVES, *given, **attributes)
 
     @functools.wraps(function)
     def run_channels_last(x: Any, *inputs: Any, **attributes: Any) -> Any:

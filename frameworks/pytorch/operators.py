@@ -16,6 +16,7 @@ from deep5.frameworks.pytorch import (
     operators_normalization,
     operators_recurrent,
     operators_shape,
+    operators_signal,
     operators_windows,
 )
 from deep5.frameworks.pytorch.composites import register
@@ -48,7 +49,7 @@ _NARROW_OPERATORS = {
 _FILLED_BY = (
     operators_attention, operators_elementwise, operators_image, operators_index,
     operators_layers, operators_math, operators_normalization,
-    operators_recurrent, operators_shape, operators_windows,
+    operators_recurrent, operators_shape, operators_signal, operators_windows,
 )
 # fmt: on
 register()

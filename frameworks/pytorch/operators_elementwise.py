@@ -12,12 +12,14 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from deep5.frameworks.pytorch.determinant import determinant
 from deep5.frameworks.pytorch.table import kernel
 from deep5.frameworks.pytorch.unsigned import logical_shift
+from deep5.networks.kernels.images import check_bits
 
 __all__ = ["converted"]
 
 _UINT64 = torch.uint64
 
 
+_BITS = "1.2 times at (2, 3, 8, 8)"
 _CELU = "7.6 and 6.5 times at (32, 64), 1.9 and 2.0 at (16, 64, 56, 56), with alpha 0.5"
 _SHIFT = "torch has no shifts of unsigned integers of more than eight bits"
 
@@ -50,6 +52,12 @@ def _bit_shift(x: Any, bits: Any, *, direction: str, kind: Any) -> Any:
     else:
         shifted = logical_shift(wide, by)
     return shifted.view(kind) if kind == _UINT64 else shifted.to(kind)
+
+
+@kernel("BitCast", check_bits, override=_BITS)
+def _bit_cast(x: Any, *, kind: Any) -> Any:
+    x = x.byte() if x.dtype == torch.bool else x
+    return x.view(torch.uint8) != 0 if kind == torch.bool else x.clone() if x.dtype == kind else x.view(kind)
 
 
 _INTO_NARROW = {
@@ -97,7 +105,8 @@ def _range(start: Any, limit: Any, delta: Any) -> Any:
         float(value.detach()) if value.dtype.is_floating_point else int(value) for value in (start, limit, delta)
     )
     count = max(math.ceil((end - first) / step) if isinstance(first, float) else -((first - end) // step), 0)
+    if not start.dtype.is_floating_point:
+        return torch.arange(count, device=start.device).mul_(step).add_(first).to(start.dtype)
     # For float32 and shorter types: values computed in float64, rounded once.
-    wide = torch.float64 if start.dtype.is_floating_point else torch.int64
-    places = torch.arange(count, dtype=wide, device=start.device)
-    return (start.reshape(()).to(wide) + places * delta.reshape(()).to(wide)).to(start.dtype)
+    places = torch.arange(count, dtype=torch.float64, device=start.device)
+    return (start.reshape(()).double() + places * delta.reshape(()).double()).to(start.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +100,11 @@ def _padded(emitter: Emitter, node: ir.Node, window: Window, fill: float) -> str
 
 
 _WRITE_CONVOLUTION = writer(convolution)
-_WRITE_AVERAGE_POOL, _WRITE_MAX_POOL = (emit_of(COMPOSITES[name]) for name in ("AveragePool", "MaxPool"))
+_WRITE_AVERAGE_POOL, _WRITE_LP_POOL, _WRITE_MAX_POOL = (
+    emit_of(COMPOSITES[name]) for name in ("AveragePool", "LpPool", "MaxPool")
+)
 _MAX = "5.1 and 2.1 times at (2, 3, 8, 8), 1.8 and 2.9 at (8, 32, 28, 28)"
+_LP = "3.7 and 2.0 times at (2, 3, 8, 8), 1.0 and 1.6 at (8, 64, 56, 56), with twice the peak memory"
 _AVERAGE = "4.6 and 1.8 times at (2, 3, 8, 8), 1.8 and 1.7 at (8, 32, 28, 28)"
 
 
@@ -164,6 +168,25 @@ def _average_pool(emitter: Emitter, node: ir.Node) -> str | None:
     if include:
         return f"{pool}({_padded(emitter, node, window, 0.0)}, {moved})"
     return f"{emitter.function(_average_inside)}({pool}, {x}, {_around(window)}, {moved})"
+
+
+def _norms(pool: Any, x: Any, p: int, kernel: Any, *how: Any) -> Any:
+    """The p-norms of windows, whose gradient is 0 where all elements are 0."""
+    total = pool(x * x if p == 2 else x.abs() ** p, kernel, *how) * math.prod(kernel)
+    some = total > 0
+    root = torch.where(some, total, 1.0)
+    return torch.where(some, root.sqrt() if p == 2 else root ** (1 / p), total)
+
+
+@operator("LpPool", check_window, ranked=True, override=_LP)
+def _lp_pool(emitter: Emitter, node: ir.Node) -> str | None:
+    window, kind = _window(node), None if node.inputs[0] is None else node.inputs[0].dtype
+    special = window is None or _outside(window) or window.ceil or any(step != 1 for step in window.dilations)
+    if window is None or special or kind not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return _WRITE_LP_POOL(emitter, node)
+    pool = emitter.function((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(window.kernel) - 1])
+    how = f"{attribute(node, 'p', 2)}, {window.kernel}, {window.strides}, {window.begins}"
+    return f"{emitter.function(_norms)}({pool}, {emitter.name(node.inputs[0])}, {how})"
 
 
 @operator("MaxPool", check_window, ranked=True, override=_MAX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ _GELU = "4.8 and 1.3 times at (32, 64), 14 and 11 at (16, 64, 56, 56)"
 _HARD_SWISH = "17 and 2.5 times at (32, 64), 12 and 6.0 at (16, 64, 56, 56)"
 _MISH = "2.7 and 2.2 times the peak memory at (8, 64, 56, 56); 0.6 and 0.7 times at (16, 64, 56, 56)"
 _LEAKY = "3.5 and 3.7 times at (32, 64), 30 and 19 at (16, 64, 56, 56)"
+_SELU = "4.0 and 2.4 times at (2, 3, 8, 8), 7.6 and 8.2 at (8, 64, 56, 56)"
+_THRESHOLD = "1.2 and 1.1 times at (2, 3, 8, 8), 6.9 and 3.2 at (8, 64, 56, 56)"
 _CLIP = "bounds that are numbers: 2.7 and 1.2 times at (32, 64), 5.0 and 1.1 at (16, 64, 56, 56)"
 _UNSIGNED_TYPES = "torch has no remainders of unsigned integers of more than eight bits"
 
@@ -63,6 +66,17 @@ _as_it_is("Elu", F.elu, override=_ELU, alpha=1.0)
 _as_it_is("HardSwish", F.hardswish, override=_HARD_SWISH)
 _as_it_is("Mish", F.mish, override=_MISH)
 _as_it_is("LeakyRelu", F.leaky_relu, override=_LEAKY, alpha=0.01)
+# torch's elu also takes the scale.
+_as_it_is("Selu", torch._C._nn.elu, override=_SELU, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
+
+
+def _thresholded(x: Any, alpha: float) -> Any:
+    y = F.threshold(x, alpha, 0.0)
+    y.detach().nan_to_num_(0.0, math.inf)  # NaN is not above the threshold
+    return y
+
+
+_as_it_is("ThresholdedRelu", _thresholded, override=_THRESHOLD, alpha=1.0)
 
 
 @operator("MatMul")

@@ -23,6 +23,8 @@ __all__ = ["NO_LABEL", "PRIMITIVES"]
 NO_LABEL = -(2**62)
 """By default torch ignores the label -100; ONNX ignores only an explicit label."""
 
+_FEW = 1 << 12
+
 
 @functools.lru_cache(maxsize=64)
 def _computed(function: Callable[..., Any], numbers: tuple[Any, ...], place: torch.device) -> Any:
@@ -54,6 +56,13 @@ class TorchPrimitives:
         return getattr(array_api_compat.torch, name)
 
     # torch's own functions do less at a call than the standard's: they leave promotion out.
+    # What stands here is also found sooner than by `__getattr__`: 0.08 instead of 0.6 microseconds.
+    uint8, int32, int64, float32, float64 = torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64
+    abs, ceil, exp, floor, sqrt = map(staticmethod, (torch.abs, torch.ceil, torch.exp, torch.floor, torch.sqrt))
+    argmax, argmin, logical_and = map(staticmethod, (torch.argmax, torch.argmin, torch.logical_and))
+    cumulative_sum, cumulative_prod = map(staticmethod, (torch.cumsum, torch.cumprod))
+    full_like, ones_like, zeros_like = map(staticmethod, (torch.full_like, torch.ones_like, torch.zeros_like))
+    matmul, moveaxis, stack = map(staticmethod, (torch.matmul, torch.movedim, torch.stack))
     add, equal, greater, greater_equal = map(staticmethod, (torch.add, torch.eq, torch.gt, torch.ge))
     less, less_equal, maximum, minimum = map(staticmethod, (torch.lt, torch.le, torch.maximum, torch.minimum))
     bitwise_and, bitwise_or, bitwise_xor = map(staticmethod, (torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor))
@@ -169,7 +178,8 @@ class TorchPrimitives:
 
     def placed(self, x: Any, places: tuple[Any, ...], updates: Any, how: str) -> Any:
         places, count = tuple(place.long() for place in places), len(places)
-        if how == "none" or (how == "add" and count > 1):
+        # For few elements, `index_add` takes longer.
+        if how == "none" or (how == "add" and (count > 1 or updates.numel() < _FEW)):
             return x.index_put(places, updates, accumulate=how == "add")
         if count == 1:
             numbers = torch.where(places[0] < 0, places[0] + x.shape[0], places[0]).reshape(-1)

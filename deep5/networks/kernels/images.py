@@ -13,7 +13,7 @@ from deep5.networks.kernels.primitives import Array, Primitives
 from deep5.networks.kernels.reducing import check_space
 from deep5.networks.kernels.table import Composite
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "check_bits"]
 
 
 def _rearranged(xp: Primitives, x: Array, split: Sequence[Any], order: Sequence[int], shape: Sequence[Any]) -> Array:
@@ -66,14 +66,13 @@ def _local_response_normalization(
         Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional networks, NeurIPS 2012,
         section 3.3.
     """
-    total = _sums_around(xp, x * x, channels % x.ndim, size)
-    return x * (total * (alpha / size) + bias) ** -beta
+    return x * (_squares_around(xp, x, channels % x.ndim, size) * (alpha / size) + bias) ** -beta
 
 
-def _sums_around(xp: Primitives, x: Array, axis: int, size: int) -> Array:
-    """The sum of `size` elements around each along an axis; of an even number, one more after it than before it."""
+def _squares_around(xp: Primitives, x: Array, axis: int, size: int) -> Array:
+    """The sum of `size` squares around each along an axis; of an even number, one more after it than before it."""
     pads = [((size - 1) // 2, size // 2) if at == axis else (0, 0) for at in range(x.ndim)]
-    padded = xp.pad(x, pads, 0.0)
+    padded = xp.pad(x * x, pads, 0.0)
     parts = (padded[(slice(None),) * axis + (slice(at, at + 1 - size or None),)] for at in range(size))
     return functools.reduce(operator.add, parts)
 
@@ -84,14 +83,15 @@ def _bit_cast(xp: Primitives, x: Array, *, kind: Any) -> Array:
     return xp.bits(x, xp.uint8) != 0 if kind == xp.bool else xp.bits(x, kind)
 
 
-def _check_bits(node: ir.Node) -> str | None:
+def check_bits(node: ir.Node) -> str | None:
+    """Why a BitCast cannot run."""
     bits = [value.dtype.bitwidth for value in (node.inputs[0], node.outputs[0])]  # type: ignore[union-attr]  # inferred
     bits = [max(count, 8) for count in bits]
     return None if bits[0] == bits[1] else f"numbers of {bits[0]} bits as those of {bits[1]}"
 
 
 OPERATORS = {
-    "BitCast": Composite(function=_bit_cast, check=_check_bits, layout="elementwise"),
+    "BitCast": Composite(function=_bit_cast, check=check_bits, layout="elementwise"),
     "DepthToSpace": Composite(function=_depth_to_space, layout="image"),
     "LRN": Composite(function=_local_response_normalization, check=check_space, layout="image"),
     "SpaceToDepth": Composite(function=_space_to_depth, layout="image"),

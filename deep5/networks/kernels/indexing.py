@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import onnx_ir as ir
+
 from deep5.networks.kernels.primitives import Array, Primitives
-from deep5.networks.kernels.table import Composite
+from deep5.networks.kernels.table import Call, Composite
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["OPERATORS"]
 
 
 def _range(xp: Any, count: Any) -> Any:
     return xp.arange(0, count, dtype=xp.int64)
+
+
+def _steps(xp: Any, count: Any, axis: int) -> tuple[Any, Any]:
+    """0, 1, … along one axis of two, and 1, 2, …"""
+    steps = xp.reshape(xp.arange(0, count, dtype=xp.int64), (-1, 1) if axis == 0 else (1, -1))
+    return steps, steps + 1
 
 
 def _along(axis: int, rank: int) -> tuple[int, ...]:
@@ -26,6 +35,14 @@ def _place_of(name: str) -> Callable[..., Array]:
         x = xp.flip(x, axis=axis) if select_last_index else x
         found = xp.astype(getattr(xp, name)(x, axis=axis, keepdims=bool(keepdims)), xp.int64)
         return x.shape[axis] - 1 - found if select_last_index else found
+
+    return find
+
+
+def _directly(name: str) -> Callable[[ir.Node], Call | None]:
+    def find(node: ir.Node) -> Call | None:
+        how = attribute(node, "axis", 0), bool(attribute(node, "keepdims", 1))
+        return None if attribute(node, "select_last_index", 0) else Call(name, 1, how)
 
     return find
 
@@ -78,15 +95,18 @@ def _eye_like(xp: Primitives, x: Array, *, k: int = 0, kind: Any) -> Array:
 
 def _reverse_sequence(xp: Primitives, x: Array, lengths: Array, *, batch_axis: int = 1, time_axis: int = 0) -> Array:
     """Each sample with its first elements along the time axis in reverse order."""
-    steps = xp.reshape(xp.table(_range, x.shape[time_axis], like=x), _along(time_axis, x.ndim))
-    ends = xp.reshape(xp.astype(lengths, xp.int64), _along(batch_axis, x.ndim))
-    places = xp.where(steps < ends, ends - 1 - steps, steps + xp.zeros_like(ends))
-    return xp.take_along_axis(x, xp.broadcast_to(places, x.shape), axis=time_axis)
+    ends = xp.astype(lengths[None] if time_axis == 0 else lengths[:, None], xp.int64)
+    (steps, later), (samples, _) = (xp.table(_steps, x.shape[axis], axis, like=x) for axis in (time_axis, batch_axis))
+    places = xp.where(steps < ends, ends - later, steps)
+    # The first two axes as one, so that whole slices move.
+    places = samples * x.shape[time_axis] + places if time_axis else places * x.shape[batch_axis] + samples
+    rows = xp.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+    return xp.reshape(xp.take(rows, xp.reshape(places, (-1,)), axis=0), x.shape)
 
 
 OPERATORS = {
-    "ArgMax": Composite(function=_place_of("argmax")),
-    "ArgMin": Composite(function=_place_of("argmin")),
+    "ArgMax": Composite(function=_place_of("argmax"), direct=_directly("argmax")),
+    "ArgMin": Composite(function=_place_of("argmin"), direct=_directly("argmin")),
     "CumProd": Composite(function=_cumulated("cumulative_prod", 1), settings=(1,)),
     "CumSum": Composite(function=_cumulated("cumulative_sum", 0), settings=(1,)),
     "EyeLike": Composite(function=_eye_like),

@@ -12,7 +12,7 @@ from deep5.networks.kernels.table import Composite
 from deep5.networks.nodes import extents, rank, spare
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "check_norm"]
 
 
 def _centered(xp: Primitives, x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
@@ -108,7 +108,8 @@ def _lp_normalization(xp: Primitives, x: Array, *, axis: int = -1, p: int = 2) -
     return x / (total if p == 1 else xp.sqrt(total))
 
 
-def _check_norm(node: ir.Node) -> str | None:
+def check_norm(node: ir.Node) -> str | None:
+    """Why a node that divides by a norm cannot run."""
     chosen = attribute(node, "p", 2)
     return None if chosen in (1, 2) else f"p={chosen}; allowed: 1, 2"
 
@@ -125,7 +126,7 @@ OPERATORS = {
     "GroupNormalization": Composite(function=_group_normalization, check=_check_groups, layout="image"),
     "InstanceNormalization": Composite(function=_instance_normalization, layout="apart"),
     "LayerNormalization": Composite(function=_layer_normalization, check=spare),
-    "LpNormalization": Composite(function=_lp_normalization, check=_check_norm, layout="axis"),
+    "LpNormalization": Composite(function=_lp_normalization, check=check_norm, layout="axis"),
     "MeanVarianceNormalization": Composite(function=_mean_variance_normalization, layout="axes"),
     "RMSNormalization": Composite(function=_rms_normalization),
 }

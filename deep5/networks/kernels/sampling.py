@@ -195,7 +195,9 @@ def _roi_align(
     # The number of samples depends on the regions.
     (rows, row_there, row_count), (columns, column_there, column_count) = xp.early(along, rois)
     # Shape (regions, rows, samples, columns, samples).
-    there = row_there[:, None, :, None, None] & column_there[:, None, None, None, :]
+    there = None
+    if row_there is not None:
+        there = (row_there[:, None, :, None, None] & column_there[:, None, None, None, :])[..., None]
     flat = xp.reshape(x, (x.shape[0] * x.shape[1] * x.shape[2], x.shape[3]))
     number = xp.reshape(xp.astype(images, xp.int64), (-1, 1, 1, 1, 1)) * x.shape[1]
     parts = []
@@ -207,36 +209,37 @@ def _roi_align(
     if mode == "max":
         # The maximum of the four weighted neighbors, not of their sums, as ONNX defines it.
         value = functools.reduce(xp.maximum, parts)
-        value = xp.where(there[..., None], value, xp.asarray(xp.limits(x.dtype)[0], dtype=x.dtype))
+        if there is not None:
+            value = xp.where(there, value, xp.asarray(xp.limits(x.dtype)[0], dtype=x.dtype))
         y = xp.max(xp.max(value, axis=4), axis=2)
         if sampling_ratio <= 0:
             some = xp.reshape(row_count * column_count > 0, (-1, 1, 1, 1))
             y = xp.where(some, y, xp.zeros_like(y))
     else:
-        value = xp.where(there[..., None], _sum(parts), xp.zeros_like(parts[0]))
-        count = xp.astype(xp.clamp(row_count * column_count, 1.0), x.dtype)
-        y = xp.sum(xp.sum(value, axis=4), axis=2) / xp.reshape(count, (-1, 1, 1, 1))
+        value, count = _sum(parts), row_count * column_count
+        if there is not None:
+            value = xp.where(there, value, xp.zeros_like(value))
+            count = xp.reshape(xp.clamp(count, 1.0), (-1, 1, 1, 1))
+        y = xp.sum(xp.sum(value, axis=4), axis=2) / count
     return xp.astype(y, kind)
 
 
 def _samples(xp: Primitives, first: Array, size: Array, bins: int, ratio: int, extent: Any) -> tuple[Any, Any, Any]:
     """The two neighbors (indices, shares) of the samples of an axis, shape (regions, bins, samples) each; which samples
-    exist, (regions, samples); and their numbers, (regions,)."""
-    counts = xp.full_like(size, float(ratio)) if ratio > 0 else xp.clamp(xp.held(xp.ceil(size)), 0.0)
+    exist, (regions, samples), None: all; and their numbers, (regions, 1), or the same number for all."""
+    counts = ratio if ratio > 0 else xp.clamp(xp.held(xp.ceil(size)), 0.0)[:, None]
     most = ratio if ratio > 0 else xp.size_of(counts)
     steps = xp.astype(xp.table(_arange, most, like=size), size.dtype)
-    inner = (steps + 0.5) / xp.clamp(counts, 1.0)[:, None]
+    inner = (steps + 0.5) / (counts if ratio > 0 else xp.clamp(counts, 1.0))
     numbers = xp.astype(xp.table(_arange, bins, like=size), size.dtype)
-    at = first[:, None, None] + (numbers[:, None] + inner[:, None, :]) * size[:, None, None]
-    inside = (at >= -1) & (at <= xp.asarray(extent, dtype=at.dtype))
-    at = xp.clamp(at, 0.0, xp.asarray(extent - 1, dtype=at.dtype))
+    at = first[:, None, None] + (numbers[:, None] + inner[..., None, :]) * size[:, None, None]
+    last, none = xp.asarray(extent - 1, dtype=at.dtype), xp.zeros_like(at)
+    inside = (at >= -1) & (at <= last + 1)
+    at = xp.where(inside, xp.clamp(at, 0.0, last), none)  # 0 for NaN, too
     low = xp.floor(at)
-    shares = (1 - (at - low), at - low)
-    pairs = [
-        (xp.astype(_nearest(xp, low + step, extent), xp.int64), xp.where(inside, share, xp.zeros_like(share)))
-        for step, share in enumerate(shares)
-    ]
-    return pairs, steps < counts[:, None], counts
+    pairs = [(low, xp.where(inside, 1 - (at - low), none)), (xp.minimum(low + 1, last), at - low)]
+    pairs = [(xp.astype(places, xp.int64), share) for places, share in pairs]
+    return pairs, None if ratio > 0 else steps < counts, counts
 
 
 def _check_roi(node: ir.Node) -> str | None:

@@ -98,19 +98,24 @@ def _non_max_suppression(
     count = xp.lesser(0 if most is None else most[0], extent)
     steps = xp.table(_range, count, like=scores)
 
-    def some_left(step: Array, left: Array, chosen: Array) -> Array:
-        return xp.logical_and(step < count, xp.any(left > gone))
+    lowest = gone[..., :1]
 
-    def choose(step: Array, left: Array, chosen: Array) -> tuple[Array, Array, Array]:
+    def best_above(left: Array) -> Array:
+        return xp.max(left, axis=-1, keepdims=True) > lowest
+
+    def some_left(step: Array, some: Array, left: Array, chosen: Array) -> Array:
+        return xp.logical_and(step < count, xp.any(some))
+
+    def choose(step: Array, some: Array, left: Array, chosen: Array) -> tuple[Array, ...]:
         best = xp.argmax(left, axis=-1, keepdims=True)
-        here = xp.logical_and(steps == step, xp.max(left, axis=-1, keepdims=True) > gone[..., :1])
+        chosen = xp.where(xp.logical_and(steps == step, some), best, chosen)
         near = xp.take(close, xp.reshape(best[..., 0] + images, (-1,)), axis=0)
         left = xp.where(xp.reshape(near, scores.shape), gone, left)
-        return step + 1, left, xp.where(here, best, chosen)
+        return step + 1, best_above(left), left, chosen
 
     step = xp.reshape(xp.table(_range, 1, like=scores), ())
     none = xp.zeros_like(xp.argmax(left, axis=-1, keepdims=True)) - 1 - xp.zeros_like(steps)
-    _, _, chosen = xp.loop(some_left, choose, (step, left, none))
+    *_, chosen = xp.loop(some_left, choose, (step, best_above(left), left, none))
     rows = xp.found(chosen >= 0)
     return xp.concat([rows[:, :2], xp.picked(chosen, (rows[:, 0], rows[:, 1], rows[:, 2]))[:, None]], axis=1)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
 import onnx_ir as ir
 
 from deep5.networks.kernels.primitives import Array, Primitives
+from deep5.networks.kernels.sampling import corners
 from deep5.networks.kernels.table import Composite
 from deep5.networks.nodes import rank
 
@@ -74,19 +74,13 @@ def _deform_conv(
         how = (*kernel, *outputs, axis, dilations[axis], strides[axis], pads[axis])
         at = xp.astype(xp.table(_kernel_places, *how, like=x), x.dtype) + moves[:, :, axis]
         low = xp.held(xp.floor(at))
-        along.append([(low, 1 - (at - low)), (low + 1, at - low)])
+        neighbors = (low, 1 - (at - low)), (low + 1, at - low)
+        along.append([_inside(xp, *each, space[axis]) for each in neighbors])
     flat = xp.reshape(x, (n * offset_group, channels // offset_group, math.prod(space)))
     rows = xp.reshape(xp.permute_dims(flat, (0, 2, 1)), (n * offset_group * math.prod(space), -1))
     images = xp.reshape(xp.table(_range, n * offset_group, like=x), (-1, 1, 1, 1))
     sampled = None
-    for corner in itertools.product(*along):
-        where: Any = images
-        share: Any = None
-        for (at, part), extent in zip(corner, space, strict=True):
-            inside = (at >= 0) & (at < extent)
-            where = where * extent + xp.astype(xp.where(inside, at, xp.zeros_like(at)), xp.int64)
-            part = xp.where(inside, part, xp.zeros_like(part))  # noqa: PLW2901 - the share of what exists
-            share = part if share is None else share * part
+    for where, share in corners(along, space, images):
         found = xp.take(rows, xp.reshape(where, (-1,)), axis=0) * xp.reshape(share, (-1, 1))
         sampled = found if sampled is None else sampled + found
     sampled = xp.reshape(sampled, (n, offset_group, size, steps, channels // offset_group))
@@ -97,6 +91,12 @@ def _deform_conv(
     y = xp.matmul(xp.reshape(weight, (group, weight.shape[0] // group, channels // group * size)), taken)
     y = xp.reshape(y, (n, weight.shape[0], *outputs))
     return y if bias is None else y + xp.reshape(bias, (-1, 1, 1))
+
+
+def _inside(xp: Primitives, at: Array, share: Array, extent: Any) -> tuple[Array, Array]:
+    """Indices along an axis and their shares; outside, 0 and nothing."""
+    inside, none = (at >= 0) & (at < extent), xp.zeros_like(at)
+    return xp.astype(xp.where(inside, at, none), xp.int64), xp.where(inside, share, none)
 
 
 def _kernel_places(
