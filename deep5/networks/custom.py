@@ -14,6 +14,7 @@ from deep5.core.errors import OperatorError
 from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.onnx.attributes import attribute
+from deep5.networks.onnx.factors import step_up_factors
 from deep5.networks.onnx.learning_types import declare_types
 from deep5.networks.onnx.transposed import write_transposed_pads
 from deep5.operators.backward import Backward
@@ -179,7 +180,7 @@ def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
     """Within the context, ONNX's inference calls registered operators for the shapes and types of their outputs.
 
     It also knows the types of operators of ai.onnx.ml for which ONNX has no inference, and the shapes of transposed
-    convolutions that ONNX infers too small.
+    convolutions and of images resized by factors that ONNX infers too small.
 
     Args:
         proto: A temporary model; its nodes of registered operators are replaced.
@@ -210,6 +211,7 @@ def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
         del node.attribute[:]
         node.attribute.append(onnx.helper.make_attribute(_INDEX, len(operators) - 1))
     if not operators:
+        step_up_factors(proto)
         yield
         return
     if all(entry.domain != _DOMAIN for entry in proto.opset_import):
@@ -220,6 +222,7 @@ def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
     before, _ACTIVE.operators = getattr(_ACTIVE, "operators", []), operators
     _ACTIVE.failure = None
     try:
+        step_up_factors(proto)
         yield
     except Exception:
         if _ACTIVE.failure is not None:

@@ -15,7 +15,6 @@ from deep5.core.errors import NetworkError
 from deep5.networks.custom import standing_in
 from deep5.networks.onnx.bounds import followable
 from deep5.networks.onnx.element_types import type_name
-from deep5.networks.onnx.factors import step_up_factors
 from deep5.networks.onnx.protos import declared_values, graphs_of, without_shapes
 
 __all__ = ["check_defaults", "drop_stale_shapes", "drop_unconfirmed_shapes", "mark_unknown_sizes"]
@@ -79,15 +78,35 @@ def drop_stale_shapes(proto: onnx.ModelProto) -> list[str]:
         proto: The model, without large weights; changed in place.
 
     Returns:
-        One line per dropped shape: the value, what was declared, and what is computed.
+        One line per dropped shape: the value, what was declared, and what is computed. The line is empty for a shape
+        that onnx itself infers, wrongly.
     """
+    stale = [
+        (value, computed)
+        for value, computed in _beside(proto)
+        if computed is not None and _differ(value.type.tensor_type.shape, computed)
+    ]
+    believed = _believed(proto) if stale else {}
     dropped = []
-    for value, computed in _beside(proto):
-        declared = value.type.tensor_type.shape
-        if computed is not None and _differ(declared, computed):
-            dropped.append(f"{value.name!r} is declared as {_shown(declared)}, and computed as {_shown(computed)}")
-            value.type.tensor_type.ClearField("shape")
+    for value, computed in stale:
+        declared, own = value.type.tensor_type.shape, believed.get(value.name)
+        said = f"{value.name!r} is declared as {_shown(declared)}, and computed as {_shown(computed)}"
+        dropped.append(said if own is None or _differ(declared, own) else "")
+        value.type.tensor_type.ClearField("shape")
     return dropped
+
+
+def _believed(proto: onnx.ModelProto) -> dict[str, onnx.TensorShapeProto]:
+    """What onnx infers without deep5's corrections."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(without_shapes(proto))
+    except Exception:  # onnx raises its own private classes
+        return {}
+    return {
+        value.name: value.type.tensor_type.shape
+        for value in declared_values(inferred)
+        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+    }
 
 
 def drop_unconfirmed_shapes(proto: onnx.ModelProto) -> list[str]:
@@ -134,7 +153,6 @@ def _beside(proto: onnx.ModelProto) -> list[tuple[onnx.ValueInfoProto, onnx.Tens
 def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with what can be inferred; where a node is wrong, with what comes before it."""
     try:
-        step_up_factors(proto)
         plain = onnx.shape_inference.infer_shapes(proto)
         return onnx.shape_inference.infer_shapes(proto, data_prop=True) if followable(plain) else plain
     except Exception:  # as above

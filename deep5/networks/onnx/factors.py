@@ -102,7 +102,10 @@ def _shapes(proto: onnx.ModelProto) -> dict[str, Sequence[int | None]]:
 
     Names that several nested graphs use are left out.
     """
-    inferred = onnx.shape_inference.infer_shapes(without_shapes(proto))
+    try:
+        inferred = onnx.shape_inference.infer_shapes(without_shapes(proto))
+    except Exception:  # onnx raises its own private classes; the caller's own inference reports it
+        return {}
     declared = [value for value in declared_values(inferred) if value.type.HasField("tensor_type")]
     times = Counter(value.name for value in declared)
     return {

@@ -168,6 +168,8 @@ def _inferred_as_declared(
 
 
 def _warn_of(what: str, dropped: list[str]) -> None:
+    if not (dropped := [line for line in dropped if line]):
+        return
     shown = "; ".join(dropped[:_SHOWN]) + (f"; and {len(dropped) - _SHOWN} more" if len(dropped) > _SHOWN else "")
     said = f"{what} declares shapes that contradict what its nodes compute; deep5 ignores them: {shown}"
     warnings.warn(said, NetworkWarning, stacklevel=6)

@@ -12,7 +12,6 @@ from deep5.networks.custom import standing_in
 from deep5.networks.diagnostics.refusals import check_by_onnx, explained
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.bounds import followable
-from deep5.networks.onnx.factors import step_up_factors
 from deep5.networks.onnx.light import light_proto
 from deep5.networks.onnx.ranks import required_ranks
 from deep5.networks.onnx.state_ranks import set_state_ranks
@@ -96,7 +95,6 @@ def _take_type(value: ir.Value, known: Mapping[str, onnx.TypeProto], read: dict[
 
 
 def _inferred(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
-    step_up_factors(proto)
     plain = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
     if not followable(plain):
         return plain, True

@@ -60,6 +60,13 @@ def test_sizes_by_factors_are_those_of_float32(name: str, framework: str) -> Non
     compared(network, NETWORKS[name], framework, {"x": X})
 
 
+def test_a_shape_that_onnx_inferred_is_corrected_without_a_warning() -> None:
+    inferred = onnx.shape_inference.infer_shapes(NETWORKS["twice"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert d5.Network.from_onnx(inferred).outputs["y"].shape == (1, 1, 4, 4)
+
+
 @pytest.mark.parametrize(("extent", "factor", "size"), [(10, 0.7, 7), (10, 1.3, 13), (3, 1 / 3, 1), (7, 0.99, 6)])
 def test_a_declared_size_is_announced(extent: int, factor: float, size: int) -> None:
     assert resized_extent(extent, factor) == size
