@@ -140,8 +140,8 @@ class _Functions:
         def run(*inputs: Any) -> Any:
             return function(*inputs)
 
-        # A separate code object, by which torch caches and counts compilations, of a file: around a function of
-        # generated source torch puts one of its own, whose code object all of these share.
+        # A separate code object, by which torch caches and counts compilations, of a file: torch wraps a function of
+        # generated source in another one, whose code object all of these share.
         own = types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
         compiled: Callable[..., Any] = torch.compile(own, **self._options)
         return remember(self._made, kind, compiled, room=_KINDS)

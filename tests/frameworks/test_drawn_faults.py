@@ -247,7 +247,7 @@ def test_a_transposed_convolution_that_leaves_gaps(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "jax"])
 def test_a_bfloat16_convolution_with_one_column(framework: str) -> None:
-    """oneDNN 3.12 computes most rows from wrong elements; small whole numbers are exact in bfloat16."""
+    """oneDNN 3.12 computes most rows from wrong elements; small integers are exact in bfloat16."""
     draw = np.random.default_rng(0)
     x, w = (draw.integers(-2, 3, shape).astype(np.float32) for shape in ((2, 2, 6, 4), (3, 2, 2, 3)))
     node = helper.make_node("Conv", ["x", "w"], ["y0"], strides=[1, 2])
