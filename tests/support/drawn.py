@@ -44,6 +44,9 @@ PLAN = (
     ("tensorflow", 1, 4),
     ("reference", 60, 120),
     ("reference", 180, 120),
+    ("onnxruntime", 6, 30),
+    ("pytorch", 6, 30),
+    ("jax", 5, 10),
 )
 """The long run, `--all`: a back-end, the number of the first case, and the cases of each operator and opset."""
 BACKENDS = ("reference", "pytorch", "onnxruntime", "jax", "tensorflow", "openvino")
