@@ -255,7 +255,8 @@ def test_the_best_score_goes_on_with_any_number_of_ranks(before: int, behind: in
     second = run_in_threads(behind, lambda own: work(own, 1, True))
     assert first[0] is not None
     assert second[0] is not None
-    assert second[0] <= first[0]
+    # The resumed ranks evaluate again what the others did after the checkpoint, and add the losses in another order.
+    assert second[0] <= first[0] * (1 + SAMPLES * 2**-53)
 
 
 class Counts(Event):
