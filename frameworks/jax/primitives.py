@@ -81,6 +81,9 @@ class JaxPrimitives:
     abs, atanh = map(staticmethod, (absolute, _inverse_tanh))
     softmax, log_softmax = map(staticmethod, (jax.nn.softmax, jax.nn.log_softmax))
     relu, elu, silu = map(staticmethod, (jax.nn.relu, jax.nn.elu, jax.nn.silu))
+    # The gradient of a product of x with itself has one term more: that of a LayerNormalization takes 5 times as long
+    # where XLA needs new memory for it.
+    square, rsqrt = map(staticmethod, (jnp.square, lax.rsqrt))
 
     def astype(self, x: Any, dtype: Any) -> Any:
         # Known numbers on the host: JAX would trace the conversion, from float64.

@@ -143,6 +143,8 @@ _PLAIN = {
     "placed": placed,
     "relu": tf.nn.relu,
     "sigmoid": tf.sigmoid,
+    "rsqrt": lambda x: 1 / tf.sqrt(x),  # TensorFlow's own is less exact
+    "square": lambda x: x * x,
     "silu": lambda x: x * tf.sigmoid(x),
     "softmax": tf.nn.softmax,
     "softplus": tf.math.softplus,

@@ -72,7 +72,7 @@ def _local_response_normalization(
 def _squares_around(xp: Primitives, x: Array, axis: int, size: int) -> Array:
     """The sum of `size` squares around each along an axis; of an even number, one more after it than before it."""
     pads = [((size - 1) // 2, size // 2) if at == axis else (0, 0) for at in range(x.ndim)]
-    padded = xp.pad(x * x, pads, 0.0)
+    padded = xp.pad(xp.square(x), pads, 0.0)
     parts = (padded[(slice(None),) * axis + (slice(at, at + 1 - size or None),)] for at in range(size))
     return functools.reduce(operator.add, parts)
 

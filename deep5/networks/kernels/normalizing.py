@@ -18,7 +18,7 @@ __all__ = ["OPERATORS", "check_norm"]
 def _centered(xp: Primitives, x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
     """x minus its mean over axes, and its variance."""
     centered = x - xp.mean(x, axis=tuple(axes), keepdims=True)
-    return centered, xp.mean(centered * centered, axis=tuple(axes), keepdims=True)
+    return centered, xp.mean(xp.square(centered), axis=tuple(axes), keepdims=True)
 
 
 def _instance_normalization(
@@ -32,7 +32,7 @@ def _instance_normalization(
     channels = tuple(-1 if axis == apart[1] else 1 for axis in range(x.ndim))
     centered, variance = _centered(xp, xp.wide(x), [axis for axis in range(x.ndim) if axis not in apart])
     scale, bias = (xp.reshape(xp.astype(value, centered.dtype), channels) for value in (scale, bias))
-    return xp.astype(centered * (scale / xp.sqrt(variance + epsilon)) + bias, x.dtype)
+    return xp.astype(centered * (scale * xp.rsqrt(variance + epsilon)) + bias, x.dtype)
 
 
 def _group_normalization(
@@ -56,7 +56,7 @@ def _group_normalization(
         (math.prod(x.shape[1:-1]), num_groups, size) if channels < 0 else (num_groups, size * math.prod(x.shape[2:]))
     )
     centered, variance = _centered(xp, xp.reshape(xp.wide(x), (x.shape[0], *shape)), axes)
-    normal = centered * (1 / xp.sqrt(variance + epsilon))
+    normal = centered * xp.rsqrt(variance + epsilon)
     scale, bias = (xp.reshape(each, (-1,) if channels < 0 else (-1, *(1,) * (x.ndim - 2))) for each in (scale, bias))
     # Rounded to the input's type in between, as in ONNX's function definition.
     return xp.reshape(xp.astype(normal, x.dtype), x.shape) * scale + bias
@@ -84,7 +84,7 @@ def _layer_normalization(
         Ba, Kiros and Hinton, Layer normalization, arXiv 1607.06450, equation 4.
     """
     centered, variance = _centered(xp, xp.wide(x), range(axis % x.ndim, x.ndim))
-    y = xp.astype(centered * (1 / xp.sqrt(variance + epsilon)), x.dtype) * scale
+    y = xp.astype(centered * xp.rsqrt(variance + epsilon), x.dtype) * scale
     return y if bias is None else y + bias
 
 
@@ -97,13 +97,13 @@ def _rms_normalization(
         Zhang and Sennrich, Root mean square layer normalization, NeurIPS 2019, equation 4.
     """
     wide = xp.wide(x)
-    square = xp.mean(wide * wide, axis=tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
-    return xp.astype(wide * (1 / xp.sqrt(square + epsilon)), x.dtype) * scale
+    square = xp.mean(xp.square(wide), axis=tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
+    return xp.astype(wide * xp.rsqrt(square + epsilon), x.dtype) * scale
 
 
 def _lp_normalization(xp: Primitives, x: Array, *, axis: int = -1, p: int = 2) -> Array:
     """x over its norm along an axis; zeros stay zero, and so does their gradient."""
-    total = xp.sum(xp.abs(x) if p == 1 else x * x, axis=axis, keepdims=True, dtype=x.dtype)
+    total = xp.sum(xp.abs(x) if p == 1 else xp.square(x), axis=axis, keepdims=True, dtype=x.dtype)
     total = xp.where(total == 0, xp.full_like(total, math.inf), total)
     return x / (total if p == 1 else xp.sqrt(total))
 

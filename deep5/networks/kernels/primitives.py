@@ -86,6 +86,12 @@ class Primitives(Protocol):
     def elu(self, x: Array) -> Array:
         """x, and exp(x) - 1 where it is negative."""
 
+    def rsqrt(self, x: Array) -> Array:
+        """1 / sqrt(x)."""
+
+    def square(self, x: Array) -> Array:
+        """x times x."""
+
     def silu(self, x: Array) -> Array:
         """x times its sigmoid."""
 

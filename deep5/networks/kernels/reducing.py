@@ -77,7 +77,7 @@ def in_float(function: Reduction) -> Reduction:
 
 def _norm(xp: Primitives, x: Array, axes: tuple[int, ...], keep: bool, p: int = 2) -> Array:
     """The p-norm; its gradient is 0 where the norm is 0."""
-    total = _total(xp, x * x if p == 2 else abs(x) ** p, axes, keep)
+    total = _total(xp, xp.square(x) if p == 2 else abs(x) ** p, axes, keep)
     some = total > 0
     root = xp.where(some, total, xp.ones_like(total))
     return xp.where(some, xp.sqrt(root) if p == 2 else root ** (1 / p), total)
@@ -96,7 +96,7 @@ def _absolute(xp: Primitives, x: Array, axes: tuple[int, ...], keep: bool) -> Ar
 
 
 def _squares(xp: Primitives, x: Array, axes: tuple[int, ...], keep: bool) -> Array:
-    return _total(xp, x * x, axes, keep)
+    return _total(xp, xp.square(x), axes, keep)
 
 
 def reduced(function: Reduction) -> Callable[..., Array]:

@@ -125,7 +125,7 @@ def _shares(xp: Any, window: Window, space: tuple[int, ...], included: bool) -> 
 
 def _lp_pool(xp: Primitives, x: Array, *, p: int = 2, window: Window, channels: int) -> Array:
     """(sum |x|^p)^(1/p); its gradient is 0 where all elements are 0."""
-    (powers,) = _combined(xp, [x * x if p == 2 else xp.abs(x) ** p], [0], window, channels, _add)
+    (powers,) = _combined(xp, [xp.square(x) if p == 2 else xp.abs(x) ** p], [0], window, channels, _add)
     some = powers > 0
     root = xp.where(some, powers, xp.ones_like(powers))
     return xp.where(some, xp.sqrt(root) if p == 2 else root ** (1 / p), powers)
