@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.table import kernel
 from deep5.networks.kernels.gathering import check_reduction
+from deep5.networks.kernels.unfolding import unpooled_space
 
 __all__ = ["gathered", "scattered", "top_k"]
 
@@ -58,12 +59,7 @@ def _hardmax(x: Any, *, axis: int = -1) -> Any:
 def _max_unpool(
     x: Any, places: Any, shape: Any = None, *, kernel_shape: Any, pads: Any = None, strides: Any = None
 ) -> Any:
-    axes = len(kernel_shape)
-    strides, pads = strides or (1,) * axes, pads or (0,) * (2 * axes)
-    space = [
-        (extent - 1) * stride + size - pads[at] - pads[axes + at]
-        for at, (extent, stride, size) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
-    ]
+    space = unpooled_space(x.shape[2:], kernel_shape, pads, strides)
     whole = (*x.shape[:2], *space)
     y = x.new_zeros(math.prod(whole)).scatter(0, places.reshape(-1), x.reshape(-1)).reshape(whole)
     more = [] if shape is None else [goal - extent for goal, extent in zip(shape[2:], space, strict=True)]

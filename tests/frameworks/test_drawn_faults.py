@@ -215,8 +215,11 @@ def test_constant_regions_among_other_nodes(framework: str) -> None:
     loss = build.op("ReduceSum", build.op("RoiAlign", x, regions, image), keepdims=0)
     try:
         executor = d5.framework(framework).executor(build.network({"loss": loss}))
-    except (MissingDependency, Unsupported) as error:  # OpenVINO refuses it
+    except MissingDependency as error:
         pytest.skip(str(error))
+    except Unsupported as error:
+        assert framework == "openvino" and "sampling_ratio=0" in str(error)  # noqa: PT017, PT018
+        return
     # Four samples, at (0, 0) to (1, 1), each of one element.
     assert float(executor.inference_and_backprop({})["loss"]) == 2.5
     np.testing.assert_allclose(d5.to_numpy(executor.gradients()["x"]), np.full((1, 1, 2, 2), 0.25), rtol=1e-6)

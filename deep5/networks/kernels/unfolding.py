@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -12,7 +13,17 @@ from deep5.networks.kernels.sampling import corners
 from deep5.networks.kernels.table import Composite
 from deep5.networks.nodes import rank
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "unpooled_space"]
+
+
+def unpooled_space(extents: Sequence[Any], kernel_shape: Any, pads: Any, strides: Any) -> list[Any]:
+    """The spatial sizes of what a MaxPool reduced to these."""
+    axes = len(kernel_shape)
+    strides, pads = strides or (1,) * axes, pads or (0,) * (2 * axes)
+    return [
+        (extent - 1) * stride + size - pads[at] - pads[axes + at]
+        for at, (extent, stride, size) in enumerate(zip(extents, strides, kernel_shape, strict=True))
+    ]
 
 
 def _max_unpool(
@@ -26,12 +37,7 @@ def _max_unpool(
     strides: Any = None,
 ) -> Array:
     """ONNX's MaxUnpool: elements at the places that a MaxPool returned; with zeros at the end to a requested shape."""
-    axes = len(kernel_shape)
-    strides, pads = strides or (1,) * axes, pads or (0,) * (2 * axes)
-    space = [
-        (extent - 1) * stride + size - pads[at] - pads[axes + at]
-        for at, (extent, stride, size) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
-    ]
+    axes, space = len(kernel_shape), unpooled_space(x.shape[2:], kernel_shape, pads, strides)
     planes = x.shape[0] * x.shape[1]
     flat = xp.blank((planes * math.prod(space),), x)
     y = xp.placed(flat, (xp.reshape(places, (-1,)),), xp.reshape(x, (-1,)), "none")
