@@ -20,6 +20,7 @@ from deep5.networks.labels import open_losses
 from deep5.networks.network import Network
 from deep5.networks.nodes import of_shapes
 from deep5.networks.onnx.attributes import attribute
+from deep5.networks.onnx.contributed_types import CONTRIBUTED
 
 __all__ = ["guard", "guarded", "wrong"]
 
@@ -39,6 +40,8 @@ def wrong(node: ir.Node) -> str | None:
     """
     if (reason := racing(node)) is not None:
         return reason
+    if node.domain == CONTRIBUTED and node.op_type == "Attention" and (len(node.inputs) < 3 or node.inputs[2] is None):
+        return "got no bias, without which ONNX Runtime reads memory of others; allowed: one, also of zeros"
     if node.domain:
         return None
     if node.op_type == "Attention":

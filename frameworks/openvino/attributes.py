@@ -12,7 +12,7 @@ from deep5.networks.kept_sizes import copied_axis
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.window import Window
 
-__all__ = ["misread", "starts_outside"]
+__all__ = ["adds_before_rounding", "misread", "starts_outside"]
 
 # Scales have about seven digits.
 _PART = 1e-4
@@ -197,7 +197,13 @@ def _blocks(node: ir.Node) -> str | None:
 
 
 def _quantization(node: ir.Node) -> str | None:
-    """Whether a scale of several numbers belongs to an axis that OpenVINO does not find."""
+    """Whether ties may be rounded otherwise, or a scale of several numbers belongs to an axis that it does not find."""
+    if adds_before_rounding(node):
+        return (
+            "got a zero point that is odd or computed, and OpenVINO adds it before it rounds, which moves ties; "
+            "allowed: even zero points, or inputs of known rank and results of 8 or 16 bits without block_size; "
+            f"{_REMEDY}"
+        )
     x, scale, axis = node.inputs[0], node.inputs[1], attribute(node, "axis", 1)
     known = None if scale is None else scale.shape
     single = known is not None and (len(known) == 0 or known.dims == (1,))
@@ -209,6 +215,15 @@ def _quantization(node: ir.Node) -> str | None:
         f"got scales along axis {axis} of unknown size, which OpenVINO takes for those of the last axis; allowed: "
         f"fixed sizes, or the last axis; {_REMEDY}"
     )
+
+
+def adds_before_rounding(node: ir.Node) -> bool:
+    """Whether a quantization may round ties otherwise: OpenVINO rounds x / scale + zero point, ONNX x / scale."""
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    if zero is None or zero.dtype is None or not zero.dtype.is_integer():
+        return False
+    known = constant_value(zero)
+    return known is None or bool((known.astype(np.int64) % 2).any())
 
 
 def _last(x: ir.Value, axis: int) -> bool:

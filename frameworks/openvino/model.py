@@ -15,6 +15,7 @@ from deep5.core.errors import NetworkError, Unsupported
 from deep5.core.framework import Support
 from deep5.core.tensors import aligned_empty, numpy_dtype
 from deep5.frameworks.openvino.attributes import misread
+from deep5.frameworks.openvino.contributed import differs
 from deep5.frameworks.openvino.custom import extension, failure, supports_custom, with_kernels
 from deep5.frameworks.openvino.guards import guarded, unguarded
 from deep5.frameworks.openvino.integers import LARGEST, reason
@@ -26,6 +27,7 @@ from deep5.networks.diagnostics.failures import allowed_for
 from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
 from deep5.networks.nodes import nested, subgraphs
+from deep5.networks.onnx.contributed_types import CONTRIBUTED
 from deep5.training.buffer_pool import Lender, Lent
 from deep5.training.gradient_executor import Notify
 
@@ -309,7 +311,7 @@ def _with_remedy(refused: str, node: ir.Node) -> str:
     if "; allowed: " not in refused or "; remedy: " in refused:
         return refused
     # The reference has none of ONNX Runtime's own operators.
-    others = "'onnxruntime'" if node.domain == "com.microsoft" else "'onnxruntime' or 'reference'"
+    others = "'onnxruntime'" if node.domain == CONTRIBUTED else "'onnxruntime' or 'reference'"
     return f"{refused}; remedy: framework {others}"
 
 
@@ -317,6 +319,8 @@ def _wrong(node: ir.Node) -> str | None:
     """Why a node would give other values than ONNX's; else None."""
     if node.domain == "ai.onnx.ml":
         return "OpenVINO has no operators of the domain 'ai.onnx.ml'; allowed: ONNX's own, and registered ones"
+    if node.domain == CONTRIBUTED and (refused := differs(node)) is not None:
+        return refused
     if substitute(node) is None and (refused := misread(node)) is not None:
         return refused
     for value in (*node.inputs, *node.outputs):
@@ -346,7 +350,7 @@ def _tried(node: ir.Node) -> Support:
     try:
         _core().read_model(model)
     except Exception as error:  # OpenVINO raises RuntimeError and private classes
-        if node.domain == "com.microsoft":
+        if node.domain == CONTRIBUTED:
             refused = f"OpenVINO does not convert the operator {node.op_type} of the domain 'com.microsoft'"
             return Support(False, f"{refused}; allowed: ONNX's own operators; remedy: framework 'onnxruntime'")
         return Support(False, _unread(error))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import onnx_ir as ir
 
-from deep5.frameworks.openvino.attributes import starts_outside
+from deep5.frameworks.openvino.attributes import adds_before_rounding, starts_outside
 from deep5.networks.batch_first import is_batch_first, write_batch_second
 from deep5.networks.constants import constant_value
 from deep5.networks.draft import Change, Draft, changed
@@ -189,6 +190,47 @@ def _write_pads(draft: Draft, node: ir.Node) -> None:
     draft.replace(*draft.same(node.inputs, auto_pad=None, pads=same_pads(node), **changes))
 
 
+def _rounds_sum(node: ir.Node) -> bool:
+    x, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+    kind = None if zero is None else zero.dtype
+    fits = kind in _NARROW and not attribute(node, "block_size", 0) and not attribute(node, "precision", 0)
+    return fits and x is not None and x.shape is not None and adds_before_rounding(node)
+
+
+def _round_quotient(draft: Draft, node: ir.Node) -> None:
+    """x / scale rounded half to even, then the zero point; OpenVINO rounds the sum, which moves ties if it is odd."""
+    x, scale, zero = node.inputs
+    assert x is not None and x.shape is not None and zero is not None  # noqa: S101, PT018 - checked before
+    axis = attribute(node, "axis", 1) % max(len(x.shape), 1)
+    scale, offset = draft.setting(scale), draft.cast(draft.setting(zero), ir.DataType.FLOAT)
+    if scale.shape is None or len(scale.shape) == 1:
+        ones = [1] * (len(x.shape) - axis - 1)
+        column = draft.constant([-1, *ones], "int64")
+        scale, offset = draft.op("Reshape", scale, column), draft.op("Reshape", offset, column)
+    draft.replace(_limited(draft, draft.op("Add", draft.op("Round", draft.op("Div", x, scale)), offset), zero.dtype))
+
+
+def _limited(draft: Draft, value: ir.Value, kind: ir.DataType) -> ir.Value:
+    """A number limited to an integer type, and cast to it."""
+    ends = np.iinfo(kind.numpy())
+    clipped = draft.op("Clip", value, draft.constant(ends.min, "float32"), draft.constant(ends.max, "float32"))
+    return draft.cast(clipped, kind)
+
+
+def _quantize_by_range(draft: Draft, node: ir.Node) -> None:
+    """ONNX's definition; OpenVINO rounds the sum of a quotient and the zero point."""
+    zero, one, most = (draft.constant(number, "float32") for number in (0, 1, 255))
+    x = node.inputs[0]
+    low, high = (draft.op(kind, draft.op(f"Reduce{kind}", x, keepdims=0), zero) for kind in ("Min", "Max"))
+    step = draft.op("Div", draft.op("Sub", high, low), most)
+    scale = draft.op("Where", draft.op("Equal", step, zero), one, step)
+    shift = draft.op("Round", draft.op("Clip", draft.op("Div", draft.op("Neg", low), scale), zero, most))
+    moved = draft.op("Add", draft.op("Round", draft.op("Div", x, scale)), shift)
+    kind = ir.DataType.UINT8
+    draft.replace(_limited(draft, moved, kind), scale, draft.cast(shift, kind))
+
+
+_NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 _Rules = list[tuple[Callable[[ir.Node], bool], Callable[[Draft, ir.Node], None]]]
 _NO_AXES: _Rules = [(_reduces_nothing, _reduce_each)]
 _ONE: _Rules = [(_alone, _copy)]
@@ -196,6 +238,7 @@ _BATCH_FIRST: _Rules = [(is_batch_first, write_batch_second)]
 _RULES: dict[str, _Rules] = {
     "AveragePool": [(_same_of_known, _write_pads), (_counts_padding, _pad_before), (_incomplete, _pad_to_the_end)],
     "ConvTranspose": [(_padded_same, _transposed_pads)],
+    "DynamicQuantizeLinear": [(_always, _quantize_by_range)],
     "GRU": _BATCH_FIRST,
     "Hardmax": [(_always, _first_largest)],
     "LSTM": _BATCH_FIRST,
@@ -209,6 +252,7 @@ _RULES: dict[str, _Rules] = {
     "Mean": _ONE,
     "Min": _ONE,
     "Mod": [(_truncates, _keep_smaller)],
+    "QuantizeLinear": [(_rounds_sum, _round_quotient)],
     "RNN": _BATCH_FIRST,
     "ReduceL1": _NO_AXES,
     "ReduceL2": _NO_AXES,

@@ -226,3 +226,52 @@ def test_an_operator_of_onnx_runtime_s_own_is_refused_with_a_remedy_that_has_it(
     support = supports(node)
     assert not support
     assert support.reason.endswith("remedy: framework 'onnxruntime'")
+
+
+TIES = np.arange(-40, 40, dtype=np.float32) / 2
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("zero", [np.int8(7), np.int8(-4), np.uint8(7), np.uint8(8), np.uint16(701), np.int16(-3)])
+def test_ties_round_to_even_before_the_zero_point(zero: np.generic, scale: float) -> None:
+    case = Case("QuantizeLinear", TIES * scale, [np.array(scale, np.float32), np.array(zero)], declared=["n"])
+    model = case.model()
+    model.opset_import[0].version = 21  # 16 bits
+    expected = plain(model, {"x": case.x})["y0"]
+    found = d5.framework("openvino").executor(d5.Network.from_onnx(model)).inference({"x": case.x})["y0"]
+    np.testing.assert_array_equal(d5.to_numpy(found), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_ties_by_slice(axis: int, known: bool) -> None:
+    x = np.ascontiguousarray(np.moveaxis(np.stack([TIES, TIES * 2, TIES / 2]).reshape(3, 8, 10), 0, axis))
+    others = [np.array([1, 2, 0.5], np.float32), np.array([3, 8, 251], np.uint8)]
+    case = Case("QuantizeLinear", x, others, {"axis": axis}, declared=None if known else ["a", "b", "c"])
+    found = d5.framework("openvino").executor(d5.Network.from_onnx(case.model())).inference({"x": x})["y0"]
+    np.testing.assert_array_equal(d5.to_numpy(found), case.expected())
+
+
+@pytest.mark.parametrize("low", [-120, -255, 0, -37])
+def test_dynamic_quantization_rounds_ties_to_even(low: int) -> None:
+    x = np.concatenate([[low, low + 255], DRAW.integers(2 * low, 2 * low + 510, 60) / 2]).astype(np.float32)
+    case = Case("DynamicQuantizeLinear", x, declared=["n"], outputs=3)
+    network = d5.Network.from_onnx(case.model())
+    executor = d5.framework("openvino").executor(network)
+    for fed in (x, np.zeros_like(x)):
+        expected = plain(case.model(), {"x": fed})
+        found = executor.inference({"x": fed})
+        for name, value in expected.items():
+            np.testing.assert_array_equal(d5.to_numpy(found[name]), value, err_msg=name)
+
+
+def test_a_computed_zero_point_of_unknown_rank_is_refused() -> None:
+    inputs = [
+        ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT)),
+        ir.Value(name="s", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT)),
+        ir.Value(name="z", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.UINT8)),
+    ]
+    support = supports(ir.node("QuantizeLinear", inputs))
+    assert not support
+    assert "moves ties" in support.reason
+    assert "allowed: even zero points" in support.reason

@@ -104,6 +104,13 @@ def _reverse_sequence(xp: Primitives, x: Array, lengths: Array, *, batch_axis: i
     return xp.reshape(xp.take(rows, xp.reshape(places, (-1,)), axis=0), x.shape)
 
 
+def _check_axes(node: ir.Node) -> str | None:
+    batch, time = attribute(node, "batch_axis", 1), attribute(node, "time_axis", 0)
+    if {batch, time} == {0, 1}:
+        return None
+    return f"got batch_axis {batch} and time_axis {time}; allowed: 0 and 1; remedy: a Transpose before and after"
+
+
 OPERATORS = {
     "ArgMax": Composite(function=_place_of("argmax"), direct=_directly("argmax")),
     "ArgMin": Composite(function=_place_of("argmin"), direct=_directly("argmin")),
@@ -112,6 +119,6 @@ OPERATORS = {
     "EyeLike": Composite(function=_eye_like),
     "Hardmax": Composite(function=_hardmax, layout="axis"),
     "OneHot": Composite(function=_one_hot, settings=(1,), traced=(1,)),
-    "ReverseSequence": Composite(function=_reverse_sequence),
+    "ReverseSequence": Composite(function=_reverse_sequence, check=_check_axes),
     "Trilu": Composite(function=_trilu, settings=(1,), traced=(1,)),
 }

@@ -48,7 +48,9 @@ _SAME = {
     "MultiHeadAttention": 0,
     "QAttention": 3,
     "QuickGelu": 0,
+    "RotaryEmbedding": 0,
     "SkipLayerNormalization": 0,
+    "SkipSimplifiedLayerNormalization": 0,
 }
 
 

@@ -95,6 +95,14 @@ def test_the_remedy_without_a_gradient_is_no_other_back_end() -> None:
         executor.inference_and_backprop({"x": np.ones((2, 3), np.float32)}, "loss", wrt=["x"])
 
 
+def test_attention_without_a_bias_is_refused_as_the_engine_would_crash() -> None:
+    node = own("Attention", ["x", "w"], "y", num_heads=2)
+    initial = {"w": DRAW.standard_normal((8, 24)).astype(np.float32)}
+    model = graph_model([node], [declared("x", ["n", 5, 8])], [declared("y", None)], initial, domains=DOMAINS)
+    with pytest.raises(Unsupported, match=r"got no bias.*allowed: one, also of zeros"):
+        d5.framework("onnxruntime").executor(d5.Network.from_onnx(model))
+
+
 def test_an_output_of_an_operator_of_unknown_type_is_refused() -> None:
     model = graph_model([own("NoSuch", ["x"], "y")], [declared("x", ["n"])], [onnx.ValueInfoProto(name="y")])
     model.opset_import.add(domain="com.microsoft", version=1)
