@@ -223,7 +223,7 @@ def computed(sheet: str, dtype: str) -> tuple[Sheet, Any, dict[str, np.ndarray],
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("sheet", list(SHEETS))
 def test_operators(sheet: str, dtype: str) -> None:
-    """Forward compared with onnx's implementation; for pooling, whose padding onnx confuses or which it lacks, with deep5's reference.
+    """Forward compared with onnx's implementation; for pooling, which onnx confuses or lacks, with deep5's reference.
 
     Gradients compared with central differences of the float64 forward pass.
     """

@@ -42,7 +42,8 @@ def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: in
     steps, batch = x.shape[time_axis], x.shape[batch_axis]
     if {batch_axis, time_axis} != {0, 1}:
         raise ShapeError(
-            f"ReverseSequence: got batch_axis {batch_axis} and time_axis {time_axis}; allowed: 0 and 1; remedy: a Transpose"
+            f"ReverseSequence: got batch_axis {batch_axis} and time_axis {time_axis}; allowed: 0 and 1; remedy: a "
+            "Transpose before and after"
         )
     if lengths.shape != (batch,) or (batch and not 0 <= lengths.min() <= lengths.max() <= steps):
         raise ShapeError(f"ReverseSequence: got lengths {lengths.tolist()}; allowed: {batch} of them, 0 to {steps}")
