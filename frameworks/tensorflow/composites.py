@@ -120,7 +120,7 @@ def _order(emitter: Emitter, node: ir.Node, entry: Composite) -> Order | None:
         return channels_last(rank(node))
     if entry.layout == "reduced" and (not ranked(node) or computed(node, 1) is not None):
         return None
-    if entry.layout == "onnx" or not ranked(node):
+    if entry.layout == "onnx" or not ranked(node) or any(value.shape is None for value in node.outputs if value.name):
         return None
     return emitter.common_order(node.inputs) if entry.alike else emitter.order(node.inputs[0])
 
@@ -165,9 +165,9 @@ def _squeezes_unknown(node: ir.Node) -> str | None:
     return "no axes, with a dimension of unknown size" if unknown and not given else computed(node, 1)
 
 
-def _check_slice(node: ir.Node) -> str | None:
+def _slices_unknown(node: ir.Node) -> str | None:
     count = extents(node.inputs[1])
-    return None if count and isinstance(count[0], int) else "the number of sliced axes is unknown"
+    return computed(node, 3) if count and isinstance(count[0], int) else "the number of sliced axes is unknown"
 
 
 def _check_recurrent(node: ir.Node) -> str | None:
@@ -178,10 +178,9 @@ def _check_recurrent(node: ir.Node) -> str | None:
 
 _CHECKS: dict[str, Check] = {
     "LpPool": _of_known_sizes,
-    "Slice": _check_slice,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _check_recurrent),
 }
-_HOST: dict[str, Check] = {"Squeeze": _squeezes_unknown}
+_HOST: dict[str, Check] = {"Slice": _slices_unknown, "Squeeze": _squeezes_unknown}
 
 
 def register() -> None:
