@@ -63,6 +63,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Limit the time of the loops of the networks that run in a `with` block.
 
     Loops check the limit between iterations, and ONNX Runtime between nodes; a single operator is not interrupted.
+    OpenVINO cannot be stopped, so it refuses a network with a Loop in such a block.
     Without a limit, a loop runs at most 2**24 iterations. Of two nested limits, the one that ends first applies.
 
     >>> import deep5 as d5

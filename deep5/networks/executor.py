@@ -285,6 +285,11 @@ class NetworkExecutor(TensorsByName, ABC):
     def _check_wrt(self, wrt: Sequence[str] | None) -> tuple[str, ...]:
         """The names to differentiate by."""
         if wrt is None:
+            if not self.network.parameter_specs:
+                raise UsageError(
+                    "wrt: nothing to differentiate by: the network has no parameters; allowed: names of its inputs and "
+                    "values, or a network with parameters; remedy: Network.from_onnx(file, parameters=[…])"
+                )
             if self.network.frozen and not self.network.trained_specs:
                 raise UsageError(
                     f"wrt: nothing to differentiate by: all {len(self.network.frozen)} parameters are frozen; allowed: "

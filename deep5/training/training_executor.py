@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Unpack
 
 from typing_extensions import override
 
-from deep5.core.errors import Unsupported
+from deep5.core.errors import RuleError, Unsupported
 from deep5.core.executors import ParameterGroup, TrainStep
 from deep5.core.tensors import Array, Device
 from deep5.networks.executor import NetworkExecutor
@@ -47,6 +47,11 @@ class TrainingExecutor(NetworkExecutor):
         pipeline: GradientPipeline | None = None,
     ) -> TrainStep:
         self._check_loss(loss)
+        if not self.network.parameter_specs:
+            raise RuleError(
+                f"nothing to train by {type(rule).__name__}: the network has no parameters; allowed: a network with "
+                "some; remedy: Network.from_onnx(file, parameters=[…]), with names that 'deep5 show network FILE' lists"
+            )
         step = self._make_step(rule, loss, groups=groups, modifier=modifier, pipeline=pipeline)
         self._step = weakref.ref(step)
         specs = self.network.trained_specs.values()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.core import python_source
+from deep5.frameworks.jax.kernels.host import host_array
 from deep5.frameworks.jax.primitives import PRIMITIVES
 from deep5.frameworks.jax.table import OPERATORS, OVERRIDES, RANKED, attribute, given, operator, rank, ranked, results
 from deep5.networks.constants import FLOATS
@@ -60,6 +61,8 @@ def emit_of(entry: Composite) -> Callable[[Emitter, ir.Node], None]:
             else _named(emitter, node, at, entry, last)
             for at, value in enumerate(node.inputs)
         ]
+        if _must_know_indices(node, entry):  # JAX would trace what is computed from them
+            inputs[entry.bounded] = f"{emitter.bind(host_array)}({inputs[entry.bounded]})"
         inputs += keywords_of(
             keywords,
             node,
@@ -119,12 +122,18 @@ def _last_axes(axes: Any, count: int) -> Any:
     return [_last_axes(axis, count) for axis in axes]
 
 
+def _must_know_indices(node: ir.Node, entry: Composite) -> bool:
+    """Whether the host reads the indices: integers have no NaN to mark elements out of bounds."""
+    marked = node.inputs[0] is not None and node.inputs[0].dtype in FLOATS
+    given = entry.bounded and len(node.inputs) > entry.bounded and node.inputs[entry.bounded] is not None
+    return bool(given) and not marked and not (node.op_type == "Gather" and inside(node))
+
+
 def _host(entry: Composite) -> Callable[[ir.Node], list[ir.Value | None]]:
     def known(node: ir.Node) -> list[ir.Value | None]:
         read = () if entry.reads is None else entry.reads(node)
-        marked = node.inputs[0] is not None and node.inputs[0].dtype in FLOATS
-        if entry.bounded and not marked and not (node.op_type == "Gather" and inside(node)):
-            read = (*read, entry.bounded)  # integers have no NaN to mark elements out of bounds
+        if _must_know_indices(node, entry):
+            read = (*read, entry.bounded)
         return [given(node, at) for at in (*entry.settings, *read)]
 
     return known

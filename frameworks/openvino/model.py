@@ -14,6 +14,7 @@ import onnx_ir as ir
 from deep5.core.errors import NetworkError, Unsupported
 from deep5.core.framework import Support
 from deep5.core.tensors import aligned_empty, numpy_dtype
+from deep5.core.time_limit import current_limit
 from deep5.frameworks.openvino.attributes import misread
 from deep5.frameworks.openvino.contributed import differs
 from deep5.frameworks.openvino.custom import extension, failure, supports_custom, with_kernels
@@ -122,6 +123,7 @@ class Program:
         self._read = [(name, number) for number, name in enumerate(self._inputs) if name in known]
         self._values = {name: values[name] for name in (*network.parameter_specs, *network.buffer_specs)}
         self._fitting: set[tuple[tuple[int, ...], ...]] = set()
+        self._loops = any(node.op_type == "Loop" for node in network.model.graph.all_nodes())
         self._lock = threading.Lock()
         self._begin()
 
@@ -135,6 +137,7 @@ class Program:
                 label is out of range; or an integer exceeds OpenVINO's exact comparisons.
             OperatorError: A compiled operator failed; with its own message.
             ShapeError: The `specs` of a compiled operator rejected shapes; with its own message.
+            Unsupported: A time limit is in force, and the network has a Loop.
         """
         for number in self._long:
             value = inputs[number]
@@ -144,6 +147,11 @@ class Program:
                     f"input {self._inputs[number]!r} holds {large}; allowed: ±2^24, up to which "
                     "openvino represents every integer"
                 )
+        if self._loops and current_limit() is not None:
+            raise Unsupported(
+                f"openvino cannot run the network {self._name!r} within a time limit: it cannot be stopped in a Loop; "
+                "allowed: networks without a Loop, or no time limit; remedy: framework 'onnxruntime' or 'pytorch'"
+            )
         with self._lock:
             # Keep these steps few: after a large matrix product the caches are cold, and each step takes ten times as
             # long.
@@ -329,6 +337,11 @@ def _wrong(node: ir.Node) -> str | None:
                 f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float; remedy: "
                 "deep5.networks.with_precision(network, 'float32')"
             )
+    if node.op_type == "Loop" and not node.domain and node.inputs[0] is None:
+        return (
+            "got no number of iterations, and OpenVINO cannot be stopped in a loop without end; allowed: a number; "
+            "remedy: framework 'onnxruntime', 'pytorch' or 'reference'"
+        )
     if node.op_type == "If" and _of_several_ranks(node):
         return (
             "the branches differ in rank, or their ranks are not known; allowed: branches of one known rank; remedy: "

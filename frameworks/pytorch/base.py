@@ -143,7 +143,7 @@ class TorchExecutor(TrainingExecutor):
         if type(loss) is not str or loss not in self._losses:
             self._check_loss(loss)
         loss_scale = self._check_scale(loss, loss_scale)
-        targets = self._leaves if wrt is None else self._targets(wrt, feed)
+        targets = self._leaves if wrt is None and self._leaves else self._targets(wrt, feed)
         if wrt is not None or on_gradient is not None:
             self._requested(targets)
         before = self._wrt if accumulate and not self._spent else None
@@ -297,7 +297,7 @@ class TorchExecutor(TrainingExecutor):
     def _differentiate(self, targets: Mapping[str, Any]) -> None:
         """A hook: receives the leaves to differentiate by, before a forward pass."""
 
-    def _targets(self, wrt: Sequence[str], feed: list[Any]) -> dict[str, Any]:
+    def _targets(self, wrt: Sequence[str] | None, feed: list[Any]) -> dict[str, Any]:
         targets = {}
         positions = {name: index for index, (name, _) in enumerate(self._inputs)}
         for name in self._check_wrt(wrt):

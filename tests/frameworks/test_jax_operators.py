@@ -391,6 +391,26 @@ def test_draws_differ_from_call_to_call_and_are_those_of_the_seed() -> None:
     assert (trained[0] != trained[2]).any()
 
 
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("y = ScatterND (x, places, news)", [0, 7, 0, 8]),
+        ("y = GatherND (x, places)", [0, 0]),
+        ("flat = Squeeze (places, one) y = GatherElements (x, flat)", [0, 0]),
+        ("flat = Squeeze (places, one) y = ScatterElements <axis = 0> (x, flat, news)", [0, 7, 0, 8]),
+    ],
+)
+def test_integers_at_indices_that_follow_from_sizes(node: str, expected: list[int]) -> None:
+    """Integers have no NaN for an index out of range, so the host reads the indices while JAX traces."""
+    executor = executor_of(
+        f"""g (float[n] z, int64[4] x, int64[2] news) => (int64[m] y) <int64[1] one = {{1}},
+            int64 begin = {{1}}, int64 step = {{2}}> {{
+            end = Size (z) all = Range (begin, end, step) places = Unsqueeze (all, one) {node} }}"""
+    )
+    feed = {"z": np.zeros(4, np.float32), "x": np.zeros(4, np.int64), "news": np.array([7, 8])}
+    np.testing.assert_array_equal(run(executor, **feed), expected)
+
+
 # ---------------------------------------------------------------------------------------------------- element types
 
 

@@ -273,6 +273,10 @@ def test_labels_that_do_not_fit_their_scores_are_refused() -> None:
             "the label 'label' is int64[N], and the scores 'logits' float32[N, 10]; allowed: float32[N, 10]; remedy: "
             "label='target'": lambda: network.add_loss("logits", "mean_squared_error", name="l2"),
             "the label 'logits' is float32[N, 10]": lambda: network.add_loss(label="logits", name="l2"),
+            "add_loss: the label 'scores' is computed by the network itself; allowed: an input, or a name that no "
+            "value has; remedy: label='target'": lambda: network.add_node("Relu", ["logits"], ["scores"]).add_loss(
+                "logits", "mean_squared_error", label="scores", name="l2"
+            ),
             "add_loss: got None as the label; allowed: a name": lambda: network.add_loss(label=None, name="l2"),  # type: ignore[arg-type]
             "(SoftmaxCrossEntropyLoss) got 'label' int64[N] as its labels; allowed beside 'Conv_1_output' float32[N, "
             "6, 28, 28]: [N, 28, 28]": lambda: network.add_node("SoftmaxCrossEntropyLoss", ["Conv_1_output", "label"]),

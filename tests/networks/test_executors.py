@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.core.errors import Deep5Error, NetworkError, RuleError, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, NetworkError, RuleError, ShapeError, Unsupported, UsageError
 from poison import MESSAGE, WAYS, native, poisoned
 from trajectory_cases import FRAMEWORKS, NETWORKS, batches
 
@@ -309,6 +309,16 @@ def test_where_everything_is_frozen_there_is_nothing_to_train(framework: str) ->
     ]
     with pytest.raises(RuleError, match=r"^nothing to train by SGD: got 4 parameters, all of them frozen; remedy: "):
         executor.train_step(d5.SGD(), groups=groups)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_where_there_are_no_parameters_there_is_nothing_to_train(framework: str) -> None:
+    network = d5.Network.from_onnx(NETWORKS["mlp"][0]().to_onnx(), parameters=[])
+    executor = d5.framework(framework).executor(network)
+    with pytest.raises(RuleError, match=r"^nothing to train by SGD: the network has no parameters; .*parameters=\["):
+        executor.train_step(d5.SGD())
+    with pytest.raises(UsageError, match=r"^wrt: nothing to differentiate by: the network has no parameters; "):
+        executor.inference_and_backprop(next(batches(network))[1])
 
 
 def summed(executor: Any, batch: dict[str, np.ndarray], **keywords: Any) -> dict[str, np.ndarray]:

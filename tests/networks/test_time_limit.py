@@ -143,3 +143,16 @@ def test_a_scan_over_too_many_empty_rows_is_refused() -> None:
     executor = d5.framework("reference").executor(d5.Network.from_onnx(onnx.parser.parse_model(HEAD + text)))
     with pytest.raises(RunFailed, match="Scan: 2,147,483,648 iterations; allowed: at most 16,777,216; remedy:"):
         executor.inference({"x": np.empty((1 << 31, 0), np.float32), "z": np.empty(0, np.float32)})
+
+
+def test_openvino_refuses_a_loop_that_nothing_would_stop() -> None:
+    endless = "g (float[2] x, bool go) => (float[2] y) { y = Loop (, go, x) <" + ADDS + "> }"
+    with pytest.raises(Unsupported, match=r"got no number of iterations.*remedy: framework 'onnxruntime'"):
+        d5.framework("openvino").executor(d5.Network.from_onnx(onnx.parser.parse_model(HEAD + endless)))
+    executor = d5.framework("openvino").executor(network("", values=", int64 n = {3}"))
+    with (
+        d5.time_limit(60),
+        pytest.raises(Unsupported, match=r"cannot be stopped in a Loop; allowed: .*remedy: framework 'onnxruntime'"),
+    ):
+        executor.inference(X)
+    np.testing.assert_array_equal(to_numpy(executor.inference(X)["y"]), [4, 4])

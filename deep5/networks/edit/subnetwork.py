@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -54,11 +54,16 @@ def add_loss(model: ir.Model, scores: str, kind: str, label: str, name: str) -> 
             target = declared
             graph.inputs.append(target)
         elif unlike(target.shape, kept) or target.dtype not in dtypes:
-            names = itertools.chain(["target"], (f"target_{number}" for number in itertools.count(2)))
-            other = next(one for one in names if one not in values)
             raise NetworkError(
                 f"add_loss: the label {label!r} is {shown(target)}, and the scores {scores!r} {shown(source)}; allowed"
-                f": {shown(declared)}; remedy: label={other!r}, which declares such an input, or a value that fits"
+                f": {shown(declared)}; remedy: label={_free_target(values)!r}, which declares such an input, or an "
+                "input that fits"
+            )
+        elif target not in graph.inputs:
+            what = "an initial value" if target.is_initializer() else "computed by the network itself"
+            raise NetworkError(
+                f"add_loss: the label {label!r} is {what}; allowed: an input, or a name that no value has; remedy: "
+                f"label={_free_target(values)!r}, which declares such an input"
             )
         if kind == "cross_entropy":
             chain: list[tuple[str, list[ir.Value], dict[str, Any]]] = [
@@ -77,6 +82,12 @@ def add_loss(model: ir.Model, scores: str, kind: str, label: str, name: str) -> 
         return made
 
     return edited(model, f"the network after add_loss({scores!r})", change)
+
+
+def _free_target(values: Container[str]) -> str:
+    """A name for a label that no value has."""
+    names = itertools.chain(["target"], (f"target_{number}" for number in itertools.count(2)))
+    return next(one for one in names if one not in values)
 
 
 def subnetwork(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
