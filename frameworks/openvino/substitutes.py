@@ -200,7 +200,8 @@ def _rounds_sum(node: ir.Node) -> bool:
 def _round_quotient(draft: Draft, node: ir.Node) -> None:
     """x / scale rounded half to even, then the zero point; OpenVINO rounds the sum, which moves ties if it is odd."""
     x, scale, zero = node.inputs
-    assert x is not None and x.shape is not None and zero is not None  # noqa: S101, PT018 - checked before
+    assert x is not None and x.shape is not None  # noqa: S101, PT018 - checked before
+    assert zero is not None and zero.dtype is not None  # noqa: S101, PT018 - checked before
     axis = attribute(node, "axis", 1) % max(len(x.shape), 1)
     scale, offset = draft.setting(scale), draft.cast(draft.setting(zero), ir.DataType.FLOAT)
     if scale.shape is None or len(scale.shape) == 1:
