@@ -8,18 +8,19 @@ effect: where it differs from the rounded master weight, the master weight is re
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from deep5.core.errors import RuleError
+from deep5.core.errors import NetworkWarning, RuleError
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.kernel_memory import KernelMemory, address_of
 from deep5.training.state_check import checked_state
 from deep5.training.trace import TracedRule
 
-__all__ = ["MASTER", "SHORT_FLOATS", "HostMasters", "update_dtype", "widened"]
+__all__ = ["MASTER", "SHORT_FLOATS", "HostMasters", "update_dtype", "warn_of_zeros", "widened"]
 
 SHORT_FLOATS = ("bfloat16", "float16")
 """Element types of parameters that have master weights."""
@@ -39,6 +40,28 @@ def update_dtype(specs: Iterable[TensorSpec], master_weights: bool | None) -> st
     if not short:
         return None
     return "float32" if master_weights is not False else ", ".join(short)
+
+
+def warn_of_zeros(rule: Any, dtype: str) -> None:
+    """Warn of hyperparameters that are 0 in the element types in which parameters are updated.
+
+    Args:
+        rule: The update rule.
+        dtype: The result of `update_dtype`.
+    """
+    if "float16" not in dtype.split(", "):  # bfloat16 has the range of float32
+        return
+    values = {name: getattr(rule, name, None) for name in getattr(rule, "hyper", ())}
+    for name, value in values.items():
+        if isinstance(value, float) and value and not np.float16(value):
+            least = float(np.finfo(np.float16).smallest_subnormal)
+            warnings.warn(
+                f"{type(rule).__name__} computes in float16, where {name}={value:g} is 0, and what is divided by it "
+                f"infinite or NaN; allowed: {least:.1g} and more; remedy: {name}=1e-4, or "
+                "GradientPipeline(master_weights=True)",
+                NetworkWarning,
+                stacklevel=4,
+            )
 
 
 def widened(specs: Mapping[str, TensorSpec], traced: TracedRule, rule: object) -> dict[str, TensorSpec]:

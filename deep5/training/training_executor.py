@@ -15,7 +15,7 @@ from deep5.core.tensors import Array, Device
 from deep5.networks.executor import NetworkExecutor
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
-from deep5.training.master_weights import SHORT_FLOATS, update_dtype
+from deep5.training.master_weights import SHORT_FLOATS, update_dtype, warn_of_zeros
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_step import RuleStep, StepOptions
@@ -57,6 +57,8 @@ class TrainingExecutor(NetworkExecutor):
         specs = self.network.trained_specs.values()
         short = any(spec.dtype in SHORT_FLOATS for spec in specs)
         self._update_dtype = update_dtype(specs, step.pipeline.master_weights) if short else None
+        if self._update_dtype is not None:
+            warn_of_zeros(rule, self._update_dtype)
         return step
 
     def _averaged(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import deep5 as d5
-from deep5.core.errors import RuleError, ShapeError, Unsupported, UsageError
+from deep5.core.errors import NetworkWarning, RuleError, ShapeError, Unsupported, UsageError
 from deep5.core.tensors import numpy_dtype
 from deep5.networks import ones, zeros
 from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform
@@ -120,6 +121,17 @@ def test_the_own_arithmetic_follows_torch(framework: str, dtype: str) -> None:
     np.testing.assert_allclose(number(executor.parameters()["w"]), live, rtol=0.02, atol=8 * epsilon(dtype))
     assert optimizer.describe()["update_dtype"] == executor.settings()["update_dtype"] == dtype
     assert optimizer.describe()["master_weights"] is False
+
+
+def test_an_epsilon_that_is_0_in_float16_is_reported() -> None:
+    said = r"Adam computes in float16, where epsilon=1e-08 is 0.*remedy: epsilon=1e-4, or .*master_weights=True"
+    with pytest.warns(NetworkWarning, match=said):
+        bound("reference", "float16", d5.Adam(), master_weights=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bound("reference", "float16", d5.Adam(epsilon=1e-4), master_weights=False)
+        bound("reference", "bfloat16", d5.Adam(), master_weights=False)
+        bound("reference", "float16", d5.Adam())
 
 
 @pytest.mark.parametrize("dtype", SHORT)
