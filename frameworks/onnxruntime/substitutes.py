@@ -17,7 +17,7 @@ __all__ = ["in_float32", "substitute"]
 
 
 def _in_float64(node: ir.Node) -> bool:
-    return node.outputs[0].dtype == ir.DataType.DOUBLE
+    return bool(node.outputs[0].dtype == ir.DataType.DOUBLE)
 
 
 def _softplus(draft: Draft, node: ir.Node) -> None:

@@ -242,7 +242,7 @@ def _quantize_by_range(draft: Draft, node: ir.Node) -> None:
 
 def _float(node: ir.Node) -> bool:
     kind = node.inputs[0].dtype if node.inputs[0] is not None else None
-    return kind is not None and kind.is_floating_point() and has_elements(node)
+    return bool(kind is not None and kind.is_floating_point() and has_elements(node))
 
 
 def _not_zero(draft: Draft, node: ir.Node) -> None:
@@ -253,7 +253,7 @@ def _not_zero(draft: Draft, node: ir.Node) -> None:
 
 
 def _cast_to_bool(node: ir.Node) -> bool:
-    return _float(node) and attribute(node, "to", 0) == ir.DataType.BOOL
+    return bool(_float(node) and attribute(node, "to", 0) == ir.DataType.BOOL)
 
 
 def _shrink(draft: Draft, node: ir.Node) -> None:
@@ -274,7 +274,8 @@ def _above(draft: Draft, node: ir.Node) -> None:
 
 
 def _of_bools(node: ir.Node) -> bool:
-    return node.inputs[0] is not None and node.inputs[0].dtype == ir.DataType.BOOL and has_elements(node)
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    return bool(kind == ir.DataType.BOOL and has_elements(node))
 
 
 def _pad_as_numbers(draft: Draft, node: ir.Node) -> None:
