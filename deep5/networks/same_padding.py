@@ -9,7 +9,7 @@ import onnx_ir as ir
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.window import Window
 
-__all__ = ["is_same", "kernel_of", "same_pads", "spatial_sizes", "transposed_pads"]
+__all__ = ["is_same", "kernel_of", "same_pads", "shaped_pads", "spatial_sizes", "transposed_pads"]
 
 
 def is_same(node: ir.Node) -> bool:
@@ -55,7 +55,8 @@ def same_pads(node: ir.Node) -> list[int] | None:
 
 
 def transposed_pads(node: ir.Node) -> Mapping[str, list[int] | None] | None:
-    """The attributes of a ConvTranspose that replace its SAME padding; None if the kernel is unknown.
+    """The attributes of a ConvTranspose that replace its SAME padding; None if the kernel is unknown, or it has an
+    `output_shape`, which decides.
 
     Its result has the input's size times the stride, so the padding depends on no size. A kernel that is smaller than
     its stride needs more output instead of padding.
@@ -64,7 +65,7 @@ def transposed_pads(node: ir.Node) -> Mapping[str, list[int] | None] | None:
         ONNX, ConvTranspose-11: the equations of `total_padding`.
     """
     kernel = kernel_of(node)
-    if kernel is None:
+    if kernel is None or attribute(node, "output_shape", ()):
         return None
     window = Window.of(node, len(kernel))
     more = [int(extra) for extra in attribute(node, "output_padding", (0,) * len(kernel))]
@@ -76,3 +77,28 @@ def transposed_pads(node: ir.Node) -> Mapping[str, list[int] | None] | None:
         begins.append(begin)
         ends.append(total - begin)
     return {"auto_pad": None, "pads": begins + ends, "output_padding": more}
+
+
+def shaped_pads(node: ir.Node) -> Mapping[str, list[int] | None] | None:
+    """The attributes of a ConvTranspose that replace its `output_shape`; None if sizes or the kernel are unknown.
+
+    A result that is larger than what the kernel reaches needs more output instead of padding.
+
+    References:
+        ONNX, ConvTranspose-11: the equations of `total_padding`; without SAME_UPPER, an odd element is at the start.
+    """
+    kernel, sizes = kernel_of(node), spatial_sizes(node)
+    if kernel is None or sizes is None:
+        return None
+    window = Window.of(node, len(kernel))
+    more = [int(extra) for extra in attribute(node, "output_padding", (0,) * len(kernel))]
+    goals = [int(size) for size in attribute(node, "output_shape")][-len(kernel) :]
+    begins, ends = [], []
+    for axis, (span, stride) in enumerate(zip(window.spans(kernel), window.strides, strict=True)):
+        total = (sizes[axis] - 1) * stride + span + more[axis] - goals[axis]
+        more[axis] += max(-total, 0)
+        total = max(total, 0)
+        begin = total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2
+        begins.append(begin)
+        ends.append(total - begin)
+    return {"auto_pad": None, "output_shape": None, "pads": begins + ends, "output_padding": more}

@@ -24,6 +24,7 @@ def slice_of(start: int, end: int, step: int, extent: int | None) -> slice:
     References:
         ONNX, Slice-13: starts are clamped to `[0, extent]`, and to `[0, extent - 1]` if the step is negative.
     """
+    step = max(-_FAR, min(step, _FAR))  # libraries add it to bounds
     low, high = (-_FAR, _FAR) if extent is None else (-extent - 1, extent)
     first, behind = (max(low, min(bound, high)) for bound in (start, end))
     if step < 0 and extent is not None:

@@ -41,7 +41,11 @@ def _divide(x: Any, y: Any) -> Any:
 
 
 def _power(x: Any, y: Any) -> Any:
-    # The result has the base's dtype, whatever the exponent's.
+    # The result has the base's dtype, whatever the exponent's. Of integers and a negative exponent it is the quotient
+    # 1 / x^-y without its fraction; JAX's has no meaning.
+    if jnp.issubdtype(x.dtype, jnp.integer) and jnp.issubdtype(y.dtype, jnp.signedinteger):
+        power = jnp.power(x, jnp.abs(y)).astype(x.dtype)
+        return jnp.where(y < 0, jnp.where(jnp.abs(x) == 1, power, 0).astype(x.dtype), power)
     return jnp.power(x, y).astype(x.dtype)
 
 

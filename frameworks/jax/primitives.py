@@ -217,10 +217,13 @@ class JaxPrimitives:
         x = jnp.moveaxis(jnp.asarray(x), axis, -1)
         if count > x.shape[-1]:
             raise ShapeError(f"k = {count}; allowed: up to {x.shape[-1]}, the size of the axis")
-        # Integers are reversed by complement: the minimum has no negative.
-        turned = jnp.invert if jnp.issubdtype(x.dtype, jnp.integer) else jnp.negative
-        values, places = lax.top_k(x if largest else turned(x), count)
-        values = values if largest else turned(values)
+        if jnp.issubdtype(x.dtype, jnp.floating):  # which orders -0 before 0; they are equal
+            keys = jnp.where(x == 0, 0, x).astype(x.dtype)
+            _, places = lax.top_k(keys if largest else -keys, count)
+            values = jnp.take_along_axis(x, places, axis=-1)
+        else:  # reversed by complement: the minimum has no negative
+            values, places = lax.top_k(x if largest else jnp.invert(x), count)
+            values = values if largest else jnp.invert(values)
         return jnp.moveaxis(values, -1, axis), jnp.moveaxis(places, -1, axis).astype("int64")
 
     def lesser(self, size: Any, other: Any) -> Any:

@@ -22,6 +22,12 @@ def miscomputed(node: ir.Node) -> str | None:
     """Why a recurrent layer would be wrong, and cannot be rewritten; else None."""
     if node.op_type not in _LAYERS:
         return None
+    x = node.inputs[0]
+    if x is not None and x.shape is not None and x.shape[1 if is_batch_first(node) else 0] == 0:
+        return (
+            "got no time steps, for which ONNX Runtime ends the process, or leaves states unwritten; allowed: 1 and "
+            "more; remedy: framework 'pytorch' or 'reference'"
+        )
     if node.op_type == "LSTM" and attribute(node, "clip") is not None:
         return (
             "got clip, and ONNX Runtime does not clip the cell, which is the input of an activation as well; allowed: "

@@ -15,7 +15,32 @@ from deep5.networks.draft import Change, Draft
 
 __all__ = ["in_float32", "substitute"]
 
-_TABLES = (REDUCTIONS, NUMBERS, ARRANGEMENTS, PADDING)
+
+def _in_float64(node: ir.Node) -> bool:
+    return bool(node.outputs[0].dtype == ir.DataType.DOUBLE)
+
+
+def _softplus(draft: Draft, node: ir.Node) -> None:
+    """Without overflow; without a kernel, ONNX Runtime writes log(exp(x) + 1)."""
+    x = node.inputs[0]
+    zero, one = (draft.constant(number, ir.DataType.DOUBLE) for number in (0, 1))
+    small = draft.op("Exp", draft.op("Neg", draft.op("Abs", x)))
+    draft.replace(draft.op("Add", draft.op("Max", x, zero), draft.op("Log", draft.op("Add", one, small))))
+
+
+def _of_scalar(node: ir.Node) -> bool:
+    return node.inputs[0] is not None and node.inputs[0].shape is not None and not len(node.inputs[0].shape)
+
+
+def _no_rows(draft: Draft, node: ir.Node) -> None:
+    """Of a scalar the indices have no rows; ONNX Runtime gives one."""
+    (indices,) = draft.same(node.inputs)
+    none = draft.constant([0], "int64")
+    draft.replace(draft.op("Slice", indices, none, none))
+
+
+_OTHERS = {"NonZero": [(_of_scalar, _no_rows)], "Softplus": [(_in_float64, _softplus)]}
+_TABLES = (REDUCTIONS, NUMBERS, ARRANGEMENTS, PADDING, _OTHERS)
 _RULES = {name: [rule for table in _TABLES for rule in table.get(name, ())] for name in set().union(*_TABLES)}
 _SHORT = ir.DataType.BFLOAT16
 

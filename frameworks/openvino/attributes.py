@@ -12,7 +12,7 @@ from deep5.networks.kept_sizes import copied_axis
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.window import Window
 
-__all__ = ["adds_before_rounding", "misread", "starts_outside"]
+__all__ = ["adds_before_rounding", "has_elements", "misread", "starts_outside"]
 
 # Scales have about seven digits.
 _PART = 1e-4
@@ -28,10 +28,15 @@ def misread(node: ir.Node) -> str | None:
     given = node.op_type == "Constant" and not any(value.is_graph_output() for value in node.outputs)
     if given:  # an empty one may stand for an omitted input
         return None
-    if any(value.shape is not None and 0 in value.shape.dims for value in node.outputs):
+    if not has_elements(node):
         return f"its result has no elements, and OpenVINO gives one of another shape; allowed: elements; {_REMEDY}"
     check = _CHECKS.get(node.op_type)
     return None if check is None else check(node)
+
+
+def has_elements(node: ir.Node) -> bool:
+    """Whether no result is known to have no elements."""
+    return not any(value.shape is not None and 0 in value.shape.dims for value in node.outputs)
 
 
 def _threshold(node: ir.Node) -> str | None:
@@ -44,6 +49,9 @@ def _threshold(node: ir.Node) -> str | None:
 
 
 def _resize(node: ir.Node) -> str | None:
+    policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
+    if policy != "stretch" and len(node.inputs) > 3:
+        return f"got keep_aspect_ratio_policy={policy!r}, which OpenVINO ignores; allowed: 'stretch'; {_REMEDY}"
     if copied_axis(node) is not False:
         return (
             "got a scale that keeps the size of an axis and moves its coordinates, or may, and OpenVINO copies the "
@@ -239,9 +247,20 @@ def _last(x: ir.Value, axis: int) -> bool:
     return x.shape is not None and axis % len(x.shape) == len(x.shape) - 1
 
 
+def _shape(node: ir.Node) -> str | None:
+    """Of known sizes the shape becomes a padding."""
+    if not attribute(node, "output_shape", ()):
+        return None
+    return (
+        "got output_shape, and OpenVINO pads otherwise for it; allowed: spatial dimensions of fixed size, or no "
+        f"output_shape; {_REMEDY}"
+    )
+
+
 _CHECKS: Mapping[str, Callable[[ir.Node], str | None]] = {
     "Attention": _cached,
     "AveragePool": _padding,
+    "ConvTranspose": _shape,
     "DFT": _transform,
     "LRN": _response,
     "GRU": _recurrent,

@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from deep5.frameworks.openvino.attributes import adds_before_rounding, starts_outside
+from deep5.frameworks.openvino.attributes import adds_before_rounding, has_elements, misread, starts_outside
 from deep5.networks.batch_first import is_batch_first, write_batch_second
 from deep5.networks.constants import constant_value
 from deep5.networks.draft import Change, Draft, changed
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import attribute
-from deep5.networks.same_padding import is_same, same_pads, spatial_sizes, transposed_pads
+from deep5.networks.same_padding import is_same, same_pads, shaped_pads, spatial_sizes, transposed_pads
 from deep5.networks.window import Window
 
 __all__ = ["substitute", "substituted"]
@@ -73,6 +73,15 @@ def _padded_same(node: ir.Node) -> bool:
 
 def _transposed_pads(draft: Draft, node: ir.Node) -> None:
     draft.replace(*draft.same(node.inputs, **(transposed_pads(node) or {})))
+
+
+def _shaped(node: ir.Node) -> bool:
+    return bool(attribute(node, "output_shape", ())) and shaped_pads(node) is not None
+
+
+def _shape_by_pads(draft: Draft, node: ir.Node) -> None:
+    """The padding that gives the shape; OpenVINO places it otherwise."""
+    draft.replace(*draft.same(node.inputs, **(shaped_pads(node) or {})))
 
 
 def _counts_padding(node: ir.Node) -> bool:
@@ -231,6 +240,115 @@ def _quantize_by_range(draft: Draft, node: ir.Node) -> None:
     draft.replace(_limited(draft, moved, kind), scale, draft.cast(shift, kind))
 
 
+def _float(node: ir.Node) -> bool:
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    return bool(kind is not None and kind.is_floating_point() and has_elements(node))
+
+
+def _not_zero(draft: Draft, node: ir.Node) -> None:
+    """Whether a number is not 0, as NaN is not; OpenVINO takes NaN for False."""
+    x = node.inputs[0]
+    assert x is not None and x.dtype is not None  # noqa: S101, PT018 - checked before
+    draft.replace(draft.op("Not", draft.op("Equal", x, draft.constant(0, x.dtype))))
+
+
+def _cast_to_bool(node: ir.Node) -> bool:
+    return bool(_float(node) and attribute(node, "to", 0) == ir.DataType.BOOL)
+
+
+def _shrink(draft: Draft, node: ir.Node) -> None:
+    """ONNX's definition; of an infinity OpenVINO gives NaN."""
+    x, bias, limit = node.inputs[0], attribute(node, "bias", 0.0), attribute(node, "lambd", 0.5)
+    assert x is not None and x.dtype is not None  # noqa: S101, PT018 - checked before
+    least, most, shift, zero = (draft.constant(number, x.dtype) for number in (-limit, limit, bias, 0))
+    above = draft.op("Where", draft.op("Greater", x, most), draft.op("Sub", x, shift), zero)
+    draft.replace(draft.op("Where", draft.op("Less", x, least), draft.op("Add", x, shift), above))
+
+
+def _above(draft: Draft, node: ir.Node) -> None:
+    """ONNX's definition of ThresholdedRelu; of -infinity OpenVINO gives NaN."""
+    x = node.inputs[0]
+    assert x is not None and x.dtype is not None  # noqa: S101, PT018 - checked before
+    limit, zero = (draft.constant(number, x.dtype) for number in (attribute(node, "alpha", 1.0), 0))
+    draft.replace(draft.op("Where", draft.op("Greater", x, limit), x, zero))
+
+
+def _of_bools(node: ir.Node) -> bool:
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    return bool(kind == ir.DataType.BOOL and has_elements(node))
+
+
+def _pad_as_numbers(draft: Draft, node: ir.Node) -> None:
+    """OpenVINO pads with False whatever the value."""
+    x, pads, fill, *axes = [*node.inputs, None][: max(len(node.inputs), 3)]
+    kind = ir.DataType.FLOAT
+    known = None if fill is None else constant_value(fill)
+    filled = draft.constant(known, kind) if known is not None else None if fill is None else draft.cast(fill, kind)
+    (padded,) = draft.same([draft.cast(x, kind), pads, filled, *axes])
+    draft.replace(draft.cast(padded, ir.DataType.BOOL))
+
+
+def _to_no_shape(node: ir.Node) -> bool:
+    known = constant_value(node.inputs[1])
+    return known is not None and known.size == 0 and has_elements(node)
+
+
+def _repeats_indices(node: ir.Node) -> bool:
+    """Whether an Einsum of one input is that input."""
+    equation = str(attribute(node, "equation", "")).replace(" ", "")
+    given, arrow, wanted = equation.partition("->")
+    letters = [letter for letter in given if letter != "."]
+    if not arrow:
+        wanted = ("..." if "..." in given else "") + "".join(sorted(letters))
+    once = len(set(letters)) == len(letters)
+    return len(node.inputs) == 1 and given == wanted and once and has_elements(node)
+
+
+def _far_steps(node: ir.Node) -> bool:
+    steps = constant_value(node.inputs[4]) if len(node.inputs) > 4 else None
+    return steps is not None and bool((np.abs(steps.astype(np.float64)) > _FARTHEST).any()) and has_elements(node)
+
+
+def _limit_steps(draft: Draft, node: ir.Node) -> None:
+    """Steps beyond every axis; OpenVINO adds them to positions, which overflow."""
+    steps = constant_value(node.inputs[4])
+    assert steps is not None  # noqa: S101 - checked before
+    limited = draft.constant(np.clip(steps, -_FARTHEST, _FARTHEST), steps.dtype)
+    draft.replace(*draft.same([*node.inputs[:4], limited]))
+
+
+def _counts_none(draft: Draft, node: ir.Node) -> None:
+    """No numbers where the step leads away from the limit; OpenVINO counts them all the same."""
+    start, limit, step = (draft.setting(value) for value in node.inputs)
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    along = draft.op("Mul", draft.op("Sub", limit, start), draft.op("Sign", step))
+    away = draft.op("Less", along, draft.constant(0, kind))
+    draft.replace(*draft.same([start, draft.op("Where", away, start, limit), step]))
+
+
+def _computed_range(node: ir.Node) -> bool:
+    return _float(node) and any(constant_value(value) is None for value in node.inputs)
+
+
+def _reads_scores(node: ir.Node) -> bool:
+    return misread(node) is None
+
+
+def _overlap_more(draft: Draft, node: ir.Node) -> None:
+    """The next larger threshold: OpenVINO leaves out a box whose overlap is as large as the threshold."""
+    given = node.inputs[3] if len(node.inputs) > 3 else None
+    known, least = (np.zeros(1, np.float32) if given is None else constant_value(given)), np.finfo(np.float32).tiny
+    if known is not None:
+        more = draft.constant(np.maximum(np.nextafter(known, np.float32(2)), least), "float32")
+    else:
+        grown = draft.op("Mul", given, draft.constant(1 + 2.0**-23, "float32"))
+        more = draft.op("Max", grown, draft.constant(least, "float32"))
+    inputs = [*node.inputs, None, None, None][:5]
+    draft.replace(*draft.same([*inputs[:3], more, inputs[4]]))
+
+
+# Larger than every axis; sums with positions fit into 64 bits.
+_FARTHEST = 2**31 - 1
 _NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 _Rules = list[tuple[Callable[[ir.Node], bool], Callable[[Draft, ir.Node], None]]]
 _NO_AXES: _Rules = [(_reduces_nothing, _reduce_each)]
@@ -238,8 +356,11 @@ _ONE: _Rules = [(_alone, _copy)]
 _BATCH_FIRST: _Rules = [(is_batch_first, write_batch_second)]
 _RULES: dict[str, _Rules] = {
     "AveragePool": [(_same_of_known, _write_pads), (_counts_padding, _pad_before), (_incomplete, _pad_to_the_end)],
-    "ConvTranspose": [(_padded_same, _transposed_pads)],
+    "Cast": [(_cast_to_bool, _not_zero)],
+    "ConvTranspose": [(_shaped, _shape_by_pads), (_padded_same, _transposed_pads)],
     "DynamicQuantizeLinear": [(_always, _quantize_by_range)],
+    "Einsum": [(_repeats_indices, _copy)],
+    "Expand": [(_to_no_shape, _copy)],
     "GRU": _BATCH_FIRST,
     "Hardmax": [(_always, _first_largest)],
     "LSTM": _BATCH_FIRST,
@@ -253,13 +374,19 @@ _RULES: dict[str, _Rules] = {
     "Mean": _ONE,
     "Min": _ONE,
     "Mod": [(_truncates, _keep_smaller)],
+    "NonMaxSuppression": [(_reads_scores, _overlap_more)],
+    "Pad": [(_of_bools, _pad_as_numbers)],
     "QuantizeLinear": [(_rounds_sum, _round_quotient)],
     "RNN": _BATCH_FIRST,
+    "Range": [(_computed_range, _counts_none)],
     "ReduceL1": _NO_AXES,
     "ReduceL2": _NO_AXES,
     "ReduceLogSum": _NO_AXES,
     "ReduceLogSumExp": _NO_AXES,
     "ReduceSumSquare": _NO_AXES,
+    "Shrink": [(_float, _shrink)],
+    "Slice": [(_far_steps, _limit_steps)],
     "Sum": _ONE,
+    "ThresholdedRelu": [(_float, _above)],
 }
 """By operator: a test for the nodes to rewrite, and the rewrite."""

@@ -83,6 +83,7 @@ OPERATORS: dict[str, Operator] = {
     "Asinh": plain(np.arcsinh, in_place=True),
     "Atan": plain(np.arctan, in_place=True),
     "Atanh": plain(np.arctanh, in_place=True),
+    "Celu": configured(activation.celu, alpha=1.0),
     "Ceil": plain(np.ceil, in_place=True),
     "Clip": Operator(_clip),
     "Cos": plain(np.cos, in_place=True),

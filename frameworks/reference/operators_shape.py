@@ -126,7 +126,7 @@ OPERATORS: dict[str, Operator] = {
     "GatherElements": configured(index.gather_elements, axis=0),
     "GatherND": configured(index.gather_nd, batch_dims=0),
     "Identity": plain(lambda x: x, view=True),
-    "NonZero": plain(lambda x: np.array(np.nonzero(x), dtype=np.int64)),
+    "NonZero": plain(lambda x: np.argwhere(x).T.astype(np.int64)),
     "OneHot": configured(shape.one_hot, axis=-1),
     "Pad": Operator(_pad, refusal=_pad_refusal),
     "Range": plain(shape.number_range),

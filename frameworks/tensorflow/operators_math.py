@@ -156,8 +156,18 @@ def _det(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.product(node, _determinant)}({emitter.name(node.inputs[0])})")
 
 
+def _without_terms(a: Any, b: Any, trans_a: bool = False, trans_b: bool = False) -> Any:
+    """A product of matrices whose sums have no terms: TensorFlow fuses its own with a bias, and ends the process."""
+    a = tf.linalg.matrix_transpose(a) if trans_a else a
+    b = tf.linalg.matrix_transpose(b) if trans_b else b
+    return tf.reduce_sum(a[..., tf.newaxis] * b[..., tf.newaxis, :, :], -2)
+
+
 def _affine(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool, alpha: float, beta: float) -> Any:
-    y = tf.matmul(a, b, transpose_a=trans_a, transpose_b=trans_b)
+    if a.shape[0 if trans_a else 1] == 0:
+        y = _without_terms(a, b, trans_a, trans_b)
+    else:
+        y = tf.matmul(a, b, transpose_a=trans_a, transpose_b=trans_b)
     y = y if alpha == 1.0 else alpha * y
     if c is None:
         return y

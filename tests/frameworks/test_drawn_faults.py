@@ -264,3 +264,113 @@ def test_a_bfloat16_convolution_with_one_column(framework: str) -> None:
     right = np.einsum("ncijkl,ockl->noij", windows, w)
     got = d5.framework(framework).executor(network, device="cpu").inference(given)["y0"]
     np.testing.assert_array_equal(d5.to_numpy(got).astype(np.float32), right)
+
+
+@pytest.mark.parametrize("framework", [each for each in BACK_ENDS if each != "openvino"])
+def test_a_wrap_repeats_what_negative_pads_leave(framework: str) -> None:
+    """The values of ONNX Runtime: a pad below 0 removes elements, and the others repeat what is left."""
+    x = np.array([[1, 2, 3, 4, 5]], np.float32)
+    for pads, right in (([0, -1, 0, 2], [2, 3, 4, 5, 2, 3]), ([0, 3, 0, -2], [1, 2, 3, 1, 2, 3])):
+        made = network("Pad", [x], fixed={1: np.array(pads)}, mode="wrap")
+        np.testing.assert_array_equal(run(framework, made), [right])
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+def test_celu_of_a_negative_alpha(framework: str) -> None:
+    """ "max(0,x) + min(0,alpha*(exp(x/alpha)-1))", as ONNX Runtime; ONNX's function has alpha elu(x / alpha)."""
+    x = np.array([-1, 0, 1], np.float32)
+    try:
+        got = run(framework, network("Celu", [x], alpha=-2.0))
+    except Unsupported:
+        assert framework == "openvino"
+        return
+    np.testing.assert_allclose(got, [-2 * np.expm1(0.5), 0, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("framework", ["reference", "onnxruntime", "pytorch"])
+@pytest.mark.parametrize("number", [0.0, 3.0])
+def test_indices_of_a_scalar_have_no_rows(number: float, framework: str) -> None:
+    """ "for scalar input, NonZero produces output shape (0, N) instead of (1, N)"."""
+    got = run(framework, network("NonZero", [np.array(number, np.float32)]))
+    assert got.shape == (0, int(number != 0))
+
+
+@pytest.mark.parametrize("framework", ["reference", "onnxruntime", "pytorch"])
+def test_a_score_at_the_threshold_is_dropped(framework: str) -> None:
+    """The values of ONNX Runtime and of onnx.reference: scores must be above the threshold."""
+    boxes = np.array([[[0, 0, 1, 1], [2, 2, 3, 3]]], np.float32)
+    scores = np.array([[[0.25, 0.5]]], np.float32)
+    limits = {2: np.array([5]), 3: np.array([0.5], np.float32), 4: np.array([0.25], np.float32)}
+    made = network("NonMaxSuppression", [boxes, scores], fixed=limits)
+    np.testing.assert_array_equal(run(framework, made), [[0, 0, 1]])
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+def test_a_transposed_convolution_to_a_shape(framework: str) -> None:
+    """ "If (auto_pads == SAME_UPPER): pads[start_i] = total_padding[i]/2; pads[end_i] = total_padding[i] -
+    (total_padding[i]/2)": of 9 elements, 8 are left without the last one.
+    """
+    x, weight = np.array([[[1, 2, 3, 4]]], np.float32), np.array([[[1, 10, 100]]], np.float32)
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y0"], auto_pad="SAME_UPPER", strides=[2], output_shape=[8])
+    model = graph_model([node], [declared("x", x.shape)], [declared("y0", (1, 1, 8))], {"w": weight}, opset=11)
+    got = run(framework, (d5.Network.from_onnx(model), {"x": x}))
+    np.testing.assert_array_equal(got.ravel(), [1, 10, 102, 20, 203, 30, 304, 40])
+
+
+def test_onnxruntime_refuses_layers_without_steps() -> None:
+    """It ends the process (GRU), or leaves the cell unwritten (LSTM)."""
+    node = helper.make_node("GRU", ["x", "w", "r"], ["y0"], hidden_size=2)
+    initial = {"w": np.ones((1, 6, 1), np.float32), "r": np.ones((1, 6, 2), np.float32)}
+    model = graph_model([node], [declared("x", (0, 1, 1))], [declared("y0", (0, 1, 1, 2))], initial, opset=14)
+    with pytest.raises(Unsupported, match="no time steps"):
+        d5.framework("onnxruntime").executor(d5.Network.from_onnx(model))
+
+
+def test_onnxruntime_computes_softplus_in_float64_without_overflow() -> None:
+    x = np.array([1000, -1000, 0], np.float64)
+    np.testing.assert_allclose(run("onnxruntime", network("Softplus", [x])), [1000, 0, np.log(2)], rtol=1e-15)
+
+
+def test_jax_raises_integers_to_negative_powers() -> None:
+    """1 / x^-y without its fraction, as all others."""
+    x, y = np.array([-2, 2, 1, -1], np.int64), np.array([-1, -2, -3, -3], np.int64)
+    np.testing.assert_array_equal(run("jax", network("Pow", [x, y])), [0, 0, 1, -1])
+
+
+def test_jax_finds_zeros_of_both_signs_equal() -> None:
+    """ "Given two equivalent values, this operator uses the indices along the axis as a tiebreaker"."""
+    for largest, zeros in ((0, [0.0, -0.0]), (1, [-0.0, 0.0])):
+        made = network("TopK", [np.array(zeros, np.float32)], fixed={1: np.array([2])}, outputs=2, largest=largest)
+        executor = d5.framework("jax").executor(made[0])
+        np.testing.assert_array_equal(d5.to_numpy(executor.inference(made[1])["y1"]), [0, 1])
+
+
+def test_jax_slices_by_the_largest_step() -> None:
+    fixed = {1: np.array([0]), 2: np.array([2**63 - 1]), 3: np.array([0]), 4: np.array([2**63 - 1])}
+    np.testing.assert_array_equal(run("jax", network("Slice", [IMAGE[0, 0]], fixed=fixed)), IMAGE[0, 0, :1])
+
+
+def test_tensorflow_multiplies_matrices_of_nothing() -> None:
+    """Its own product, fused with the bias, ends the process."""
+    node = helper.make_node("Gemm", ["a", "b", "c"], ["y0"])
+    inputs = [declared("a", (3, 0)), declared("b", (0, 4)), declared("c", (4,))]
+    model = graph_model([node], inputs, [declared("y0", (3, 4))], opset=13)
+    given = {"a": np.zeros((3, 0), np.float32), "b": np.zeros((0, 4), np.float32), "c": np.ones(4, np.float32)}
+    np.testing.assert_array_equal(run("tensorflow", (d5.Network.from_onnx(model), given)), np.ones((3, 4)))
+
+
+def test_openvino_counts_no_numbers_away_from_the_limit() -> None:
+    made = network("Range", [np.array(number, np.float32) for number in (1, 0, 0.25)])
+    assert run("openvino", made).shape == (0,)
+    made = network("Range", [np.array(number, np.float32) for number in (1, 0, -0.25)])
+    np.testing.assert_array_equal(run("openvino", made), [1, 0.75, 0.5, 0.25])
+
+
+def test_openvino_expands_a_number_to_no_shape() -> None:
+    got = run("openvino", network("Expand", [np.array(2, np.float32)], fixed={1: np.zeros(0, np.int64)}))
+    np.testing.assert_array_equal(got, np.float32(2), strict=True)
+
+
+def test_openvino_pads_bools_with_their_value() -> None:
+    x, fixed = np.array([False, True]), {1: np.array([1, 1]), 2: np.array(True)}
+    np.testing.assert_array_equal(run("openvino", network("Pad", [x], fixed=fixed)), [True, False, True, True])

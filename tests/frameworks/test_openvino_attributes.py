@@ -141,6 +141,45 @@ CASES: dict[str, Case] = {
         refused="got ceil_mode=1 with pads",
         declared=[1, 1, "l"],
     ),
+    "Einsum of the input itself": Case("Einsum", f32(2, 3), [], {"equation": "ij"}),
+    "Slice by the largest steps": Case(
+        "Slice", f32(5, 6), [np.array([3]), np.array([-(2**63)]), np.array([0]), np.array([-(2**63) + 1])]
+    ),
+    "Shrink of infinities": Case("Shrink", np.array([INF, -INF, 1, -0.25], np.float32), [], {"bias": 0.5}),
+    "ThresholdedRelu of an infinity": Case("ThresholdedRelu", np.array([INF, -INF, 1, 1.5], np.float32)),
+    "NaN as a bool": Case("Cast", np.array([np.nan, 0, -0.0, 2], np.float32), [], {"to": 9}),
+    "NonMaxSuppression of an overlap at the threshold": Case(
+        "NonMaxSuppression",
+        np.array([[[0, 0, 2, 1], [0, 0, 1, 1]]], np.float32),
+        [np.array([[[0.5, 0.25]]], np.float32), np.array([5]), np.array([0.5], np.float32), np.array([0], np.float32)],
+    ),
+    "ConvTranspose to a shape": Case(
+        "ConvTranspose",
+        f32(1, 1, 4, 4),
+        [f32(1, 1, 3, 3)],
+        {"strides": [3, 2], "auto_pad": "SAME_UPPER", "output_shape": [10, 8]},
+    ),
+    "ConvTranspose to a shape with more output": Case(
+        "ConvTranspose",
+        f32(1, 2, 4, 4),
+        [f32(2, 1, 3, 3)],
+        {"group": 2, "strides": [2, 2], "output_padding": [1, 1], "output_shape": [8, 7]},
+    ),
+    "ConvTranspose to a shape from unknown sizes": Case(
+        "ConvTranspose",
+        f32(1, 1, 4, 4),
+        [f32(1, 1, 3, 3)],
+        {"strides": [2, 2], "output_padding": [1, 1], "output_shape": [8, 7]},
+        refused="got output_shape",
+        declared=[1, 1, "h", "w"],
+    ),
+    "Resize by a policy": Case(
+        "Resize",
+        f32(1, 1, 3, 4),
+        [None, None, np.array([5, 7])],
+        {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"},
+        refused="got keep_aspect_ratio_policy='not_larger'",
+    ),
     "a sum without elements": Case("Add", f32(1), [f32(0)], refused="its result has no elements"),
 }
 

@@ -31,7 +31,7 @@ _SEQUENCES = {"Attention", "CausalConvWithState", "RotaryEmbedding"}
 BODIES: dict[str, set[str]] = {
     "reference": {
         *(_NOBODY | _SEQUENCES | {"ReduceL1", "ReduceLogSum"}),
-        *("CastLike", "Celu", "Mish", "PRelu", "ReduceLogSumExp", "Selu", "Shrink"),
+        *("CastLike", "Mish", "PRelu", "ReduceLogSumExp", "Selu", "Shrink"),
         *("Softsign", "SwiGLU", "Swish", "ThresholdedRelu"),
     },
     "pytorch": _NOBODY | {"DynamicQuantizeLinear"},

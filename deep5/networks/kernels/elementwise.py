@@ -57,7 +57,10 @@ _NATIVE = {
 
 
 def _celu(xp: Primitives, x: Array, *, alpha: float = 1.0) -> Array:
-    return xp.elu(x) if alpha == 1.0 else alpha * xp.elu(x / alpha)
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1)), in which a negative alpha changes the sign of x / alpha."""
+    if alpha > 0:
+        return xp.elu(x) if alpha == 1.0 else alpha * xp.elu(x / alpha)
+    return xp.where(x > 0, x, alpha * xp.expm1(xp.where(x > 0, xp.zeros_like(x), x) / alpha))
 
 
 def _clip(xp: Primitives, x: Array, low: Array | None = None, high: Array | None = None) -> Array:

@@ -146,16 +146,17 @@ def _pad(
 
 
 def _sources(xp: Any, mode: str, extent: Any, before: Any, after: Any) -> Any:
-    """The place of each element of an axis that is padded with its own elements."""
-    places = xp.arange(-before, extent + after, dtype=xp.int64)
+    """The place of each element of an axis that is padded with its own elements; negative numbers first remove some."""
+    none = xp.asarray(0, dtype=xp.int64)
+    first, behind = (xp.maximum(xp.asarray(-each, dtype=xp.int64), none) for each in (before, after))
+    places, left = xp.arange(-before, extent + after, dtype=xp.int64) - first, extent - first - behind
     if mode == "edge":
-        return xp.clip(places, 0, extent - 1)
+        return first + xp.clip(places, 0, left - 1)
     if mode == "wrap":
-        return places % extent
-    turn = 2 * (extent - 1)
-    turn = xp.maximum(xp.asarray(turn, dtype=xp.int64), xp.asarray(1, dtype=xp.int64))
+        return first + places % left
+    turn = xp.maximum(2 * (left - 1), xp.asarray(1, dtype=xp.int64))
     places = places % turn
-    return xp.where(places < extent, places, turn - places)
+    return first + xp.where(places < left, places, turn - places)
 
 
 def _check_pad(node: ir.Node) -> str | None:

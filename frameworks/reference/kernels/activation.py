@@ -10,6 +10,7 @@ import numpy as np
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = [
+    "celu",
     "clip",
     "elu",
     "erf",
@@ -41,6 +42,14 @@ def leaky_relu(x: Array, *, alpha: float) -> Array:
 def elu(x: Array, *, alpha: float) -> Array:
     """x where x > 0, else alpha (exp(x) - 1)."""
     y = np.asarray(np.expm1(np.minimum(x, x.dtype.type(0))))
+    y *= x.dtype.type(alpha)
+    np.copyto(y, x, where=x > 0)
+    return y
+
+
+def celu(x: Array, *, alpha: float) -> Array:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1)), without overflow."""
+    y = np.asarray(np.expm1(np.minimum(x, x.dtype.type(0)) / x.dtype.type(alpha)))
     y *= x.dtype.type(alpha)
     np.copyto(y, x, where=x > 0)
     return y

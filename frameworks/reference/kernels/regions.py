@@ -143,7 +143,7 @@ def non_max_suppression(
         scores: (N, classes, B); of ties, the first box comes first.
         max_output_boxes_per_class: The maximum number of boxes per image and class; None: none.
         iou_threshold: The maximum intersection over union of two boxes.
-        score_threshold: Boxes with a lower score are dropped.
+        score_threshold: Only boxes with a higher score are kept.
         center_point_box: The format of boxes.
 
     Returns:
@@ -161,7 +161,7 @@ def non_max_suppression(
         found = scores[image, label]
         left = np.argsort(-found, kind="stable")
         if least is not None:
-            left = left[found[left] >= least]
+            left = left[found[left] > least]
         rest = corners[image][:, left]
         for _ in range(most):
             if not left.size:

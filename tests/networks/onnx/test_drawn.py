@@ -27,11 +27,10 @@ from original import compared, declared, graph_model
 
 # Versions that neither ONNX Runtime 1.31 nor ONNX's reference nor a third runs.
 UNANSWERED = {("MaxRoiPool", 22), ("Multinomial", 22), ("SwiGLU", 28)}
-# What deep5 refuses, as a part of the message: statistics of empty batches; ONNX's body of Celu makes a scalar
-# a vector; a dropout in a branch; coordinates of Resize that later opsets cannot express.
+# What deep5 refuses, as a part of the message: statistics of empty batches; a dropout in a branch; coordinates of
+# Resize that later opsets cannot express.
 REFUSED = {
     "BatchNormalization": "nothing to train on",
-    "Celu": "has no valid form in other operators: network 'graph', expanded, is not valid ONNX",
     "Dropout": "(Dropout) inside it: the reference has no kernel for Dropout",
     "Resize": "of opset 11 or 12 has tf_half_pixel_for_nn",
 }
