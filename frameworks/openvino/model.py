@@ -21,6 +21,7 @@ from deep5.frameworks.openvino.custom import extension, failure, supports_custom
 from deep5.frameworks.openvino.guards import guarded, unguarded
 from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
+from deep5.frameworks.openvino.loops import counted, unsafe_loop
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
 from deep5.frameworks.openvino.substitutes import substitute, substituted
 from deep5.networks.custom import is_custom
@@ -96,7 +97,7 @@ class Program:
                     f"openvino cannot run the network {self._name!r}: input {name!r} has no elements; allowed: sizes "
                     "of 1 and more; remedy: framework 'onnxruntime' or 'reference'"
                 )
-        suited = substituted(network)
+        suited = counted(substituted(network))
         model, self._guards = guarded(suited)
         # Keeps the kernels of compiled operators alive as long as the model that calls them. Programs may share a
         # kernel and run concurrently: the number identifies a program's failures.
@@ -337,11 +338,8 @@ def _wrong(node: ir.Node) -> str | None:
                 f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float; remedy: "
                 "deep5.networks.with_precision(network, 'float32')"
             )
-    if node.op_type == "Loop" and not node.domain and node.inputs[0] is None:
-        return (
-            "got no number of iterations, and OpenVINO cannot be stopped in a loop without end; allowed: a number; "
-            "remedy: framework 'onnxruntime', 'pytorch' or 'reference'"
-        )
+    if node.op_type == "Loop" and not node.domain and (refused := unsafe_loop(node)) is not None:
+        return refused
     if node.op_type == "If" and _of_several_ranks(node):
         return (
             "the branches differ in rank, or their ranks are not known; allowed: branches of one known rank; remedy: "

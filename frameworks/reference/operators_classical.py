@@ -195,6 +195,8 @@ def _forest(site: Site, kind: str, results: int) -> dict[str, Any]:
     given = _table(site, f"{kind}_weights")
     targets = zip(whole(f"{kind}_treeids"), whole(f"{kind}_nodeids"), whole(f"{kind}_ids"), given, strict=True)
     for tree, node, target, weight in targets:
+        if (tree, node) not in ends:
+            continue  # a sample ends in no branch, whose weights do not count
         row = place[tree, node]
         weights[row, target] = weight if np.isnan(weights[row, target]) else weights[row, target] + weight
     trees = Trees(

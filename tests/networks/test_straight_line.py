@@ -90,7 +90,10 @@ MANY = {
     *(
         "ConvInteger",
         "EyeLike",
+        "HardSwish",
+        "Max",
         "MaxUnpool",
+        "Min",
         "QLinearConv",
         "QLinearMatMul",
         "QuantizeLinear",

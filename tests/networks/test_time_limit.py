@@ -156,3 +156,52 @@ def test_openvino_refuses_a_loop_that_nothing_would_stop() -> None:
     ):
         executor.inference(X)
     np.testing.assert_array_equal(to_numpy(executor.inference(X)["y"]), [4, 4])
+
+
+BODY = """body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t, float[2] r) {
+    d = Identity (c) t = Add (s, x) r = Mul (s, x) }"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "fed"),
+    [
+        (", int64 n", {"n": np.array(0)}),
+        (", int64 n", {"n": np.array(-1)}),
+        (", int64[1] n", {"n": np.array([-1])}),
+        (", int64 n, bool go", {"n": np.array(3), "go": np.array(False)}),
+        (", int64 n, bool go", {"n": np.array(2), "go": np.array(True)}),
+    ],
+    ids=["0", "-1", "-1 of shape 1", "false", "true"],
+)
+def test_numbers_of_iterations_on_openvino(inputs: str, fed: dict[str, np.ndarray]) -> None:
+    """A negative number is a loop without end there."""
+    known = "" if "go" in inputs else "<bool go = {1}>"
+    text = f"g (float[2] x{inputs}) => (float[2] y, float[k, 2] z) {known} {{ y, z = Loop (n, go, x) <{BODY}> }}"
+    made = d5.Network.from_onnx(onnx.parser.parse_model(HEAD + text))
+    found, expected = (d5.framework(name).executor(made).inference({**X, **fed}) for name in ("openvino", "reference"))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(to_numpy(found[name]), to_numpy(value))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "values", "outputs", "said"),
+    [
+        (", bool go", "int64 n = {5}", 2, "rows without an iteration; allowed: a constant condition"),
+        ("", "int64 n = {0}, bool go = {1}", 2, "no elements"),
+        ("", "int64 n = {3}, bool go = {0}", 2, "no elements"),
+        ("", "int64 n = {0}, bool go = {1}", 1, None),
+        ("", "int64 n = {3}, bool go = {0}", 1, None),
+    ],
+)
+def test_loops_without_an_iteration_on_openvino(inputs: str, values: str, outputs: int, said: str | None) -> None:
+    """It gives rows that no iteration made, or memory that nothing wrote, or ends the process."""
+    made, body = ("y, z", BODY) if outputs == 2 else ("y", ADDS)
+    declared = ", ".join(["float[2] y", "float[k, 2] z"][:outputs])
+    text = f"g (float[2] x{inputs}) => ({declared}) <{values}> {{ {made} = Loop (n, go, x) <{body}> }}"
+    network_of = d5.Network.from_onnx(onnx.parser.parse_model(HEAD + text))
+    if said is None:
+        found = d5.framework("openvino").executor(network_of).inference(X)["y"]
+        np.testing.assert_array_equal(to_numpy(found), X["x"])
+        return
+    with pytest.raises(Unsupported, match=said):
+        d5.framework("openvino").executor(network_of)

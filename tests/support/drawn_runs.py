@@ -73,10 +73,11 @@ def _typed(case: Case, right: Sequence[Any], given: Sequence[Any] | None) -> Seq
     if given is None:
         return typed(case.model, list(right))
     kinds = [np.asarray(each[0] if isinstance(each, list) and each else each).dtype for each in given]
-    return [
-        [np.asarray(one).astype(kind) for one in each] if isinstance(each, list) else np.asarray(each).astype(kind)
-        for each, kind in zip(right, kinds, strict=True)
-    ]
+    with np.errstate(over="ignore"):  # float16 ends at 65504
+        return [
+            [np.asarray(one).astype(kind) for one in each] if isinstance(each, list) else np.asarray(each).astype(kind)
+            for each, kind in zip(right, kinds, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,8 @@ def rows(x: np.ndarray, function: Callable[[np.ndarray], np.ndarray], axis: int,
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
     shifted = x - x.max(-1, keepdims=True, initial=-np.inf)
+    if not x.size:
+        return shifted
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 

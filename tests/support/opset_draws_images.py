@@ -56,7 +56,7 @@ def resize(draw: Draw) -> Drawn:
         roi = np.array(
             [*starts, *ends], draw.one_of("float32", "float32", "float64") if draw.since >= 11 else "float32"
         )
-        attributes |= draw.some(extrapolation_value=draw.one_of(0.5, -2.0))
+        attributes |= draw.some(extrapolation_value=draw.one_of(0.5, 2.0 if x.dtype.kind == "u" else -2.0))
     if draw.chance(0.6):
         return Drawn(inputs=[x, roi, scales[axes]], attributes=attributes, stored=frozenset({1, 2}))
     sizes = np.array([*x.shape[:2], *(draw.whole(1, 9) for _ in range(spatial))], np.int64)[axes]

@@ -259,12 +259,19 @@ def without_deprecated(node: onnx.NodeProto, place: Place) -> Nodes:
     """
     groups = taken(node, "num_groups")
     taken(node, "stash_type")
-    x, y = node.input[0], node.output[0]
+    y, kind = node.output[0], place.element_type(node.input[0])
+    short = kind == onnx.TensorProto.BFLOAT16  # which InstanceNormalization does not take before opset 22
+    if short:
+        for at, name in enumerate(node.input):
+            node.input[at] = place.compute("Cast", [name], f"{y}/wide{at}", to=onnx.TensorProto.FLOAT)
+    x = node.input[0]
     goal = place.compute("Shape", [x], f"{y}/dimensions")
     rows = place.constant(f"{y}/groups", np.array([0, 1 if groups is None else groups.i, -1], np.int64))
     node.op_type, node.input[0] = "InstanceNormalization", place.compute("Reshape", [x, rows], f"{y}/grouped")
     node.output[0] = place.name(f"{y}/normalized")
-    return [node, onnx.helper.make_node("Reshape", [node.output[0], goal], [y], allowzero=1)]
+    made = place.name(f"{y}/whole") if short else y
+    nodes = [node, onnx.helper.make_node("Reshape", [node.output[0], goal], [made], allowzero=1)]
+    return [*nodes, onnx.helper.make_node("Cast", [made], [y], to=kind)] if short else nodes
 
 
 _CONSUMED = (

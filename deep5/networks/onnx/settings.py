@@ -33,8 +33,17 @@ def check_settings(what: str, proto: onnx.ModelProto) -> None:
         proto: The model, in which ONNX's own domain is always called "".
 
     Raises:
-        NetworkError: The first such node, what it lacks or contains, and what is allowed.
+        NetworkError: The first such node, what it lacks or contains, and what is allowed; or an attribute outside of a
+            function that refers to one of a function, which ONNX's checker accepts.
     """
+    for node in nested_nodes(proto.graph.node):
+        for entry in node.attribute:
+            if entry.ref_attr_name:
+                raise NetworkError(
+                    f"{what}: {called(node.name, str(node.op_type), node.output)}: its attribute {entry.name!r} refers "
+                    f"to an attribute {brief(entry.ref_attr_name)} of a function, and it is in none; allowed: a value; "
+                    "remedy: write the value into the file"
+                )
     bodies = [(proto.graph.node, proto.opset_import)]
     bodies += [(function.node, function.opset_import) for function in proto.functions]
     own = {(function.domain, function.name) for function in proto.functions}

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import deep5 as d5
+from deep5.core.errors import NetworkError
 from deep5.frameworks.reference.operators import OPERATORS
 from deep5.networks import Network, NetworkBuilder, ones, zeros
 from deep5.networks.onnx.attributes import attribute
@@ -105,3 +106,16 @@ def test_other_defaults_stay_as_they_are() -> None:
     assert attribute(node, "alpha", 0.2) == 0.25
     assert attribute(node, "beta", 0.1) == float(np.float32(0.1)) != 0.1
     assert (attribute(node, "axis", -1), attribute(node, "perm"), attribute(node, "mode", "none")) == (-1, None, "none")
+
+
+def test_a_reference_to_an_attribute_of_no_function_is_refused() -> None:
+    """ONNX's checker accepts it, and ONNX Runtime divided by the missing number of heads."""
+    node = onnx.helper.make_node("LeakyRelu", ["x"], ["y"], name="leak")
+    node.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y]))
+    onnx.checker.check_model(model)
+    with pytest.raises(
+        NetworkError, match=r"'leak' .*attribute 'alpha' refers to an attribute 'slope'.*allowed: a value"
+    ):
+        Network.from_onnx(model)

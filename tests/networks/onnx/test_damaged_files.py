@@ -158,10 +158,10 @@ def test_show_network_answers(kind: str, models: Path, tmp_path: Path, deep5: Co
         answer = deep5("show", "network", str(path), *(["--run"] if number % 3 == 0 else []))
         assert answer.status in (0, 2), (path.stem, answer)
         assert "Traceback" not in answer.err, path.stem
-        lines = [line for line in answer.err.splitlines() if line.startswith("deep5: ")]
+        said = answer.err[answer.err.rfind("deep5: ") :]  # each node that cannot run has a line of its own
         if answer.status:
             assert answer.out == ""
-            assert "allowed" in lines[-1] or "remedy" in lines[-1], (path.stem, lines[-1])
+            assert "allowed" in said or "remedy" in said, (path.stem, said)
         shown += answer.status == 0
     assert shown or kind == "zipmap"
 

@@ -64,6 +64,12 @@ def forest(kind: str, results: list[int], *, trees: int = 4, depth: int = 3, sin
     }
 
 
+def with_branches(attributes: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The same ensemble with a weight at the first node of the first tree, in which no sample ends."""
+    more = {f"{kind}_treeids": 0, f"{kind}_nodeids": 0, f"{kind}_ids": 0, f"{kind}_weights": 5.0}
+    return {**attributes, **{name: [*attributes[name], value] for name, value in more.items()}}
+
+
 def table(rows: int = 7) -> np.ndarray:
     """Features, rounded so that comparisons meet equal numbers, and a missing value."""
     x = np.round(drawn(rows, 3), 1)
@@ -190,6 +196,12 @@ CASES: dict[str, tuple[str, np.ndarray, list[str], dict[str, Any]]] = {
         table(),
         ["y", "z"],
         {**forest("class", [0, 1, 2]), "classlabels_int64s": [7, 9, 4], "post_transform": "SOFTMAX"},
+    ),
+    "TreeEnsembleClassifier with weights at branches": (
+        "TreeEnsembleClassifier",
+        table(),
+        ["y", "z"],
+        {**with_branches(forest("class", [0, 1, 2]), "class"), "classlabels_int64s": [7, 9, 4]},
     ),
     "TreeEnsembleClassifier of two": (
         "TreeEnsembleClassifier",

@@ -136,7 +136,7 @@ def test_functions_are_numpys_on_openvino() -> None:
         if wanted is None or name in OPENVINO or name.startswith(("count_nonzero", "power 0 ")):
             continue
         feed = arrays(case, wanted)
-        if all(x.size for x in feed):  # its executor refuses empty arrays at run time
+        if all(x.size for x in feed) and np.size(by_numpy(case, feed)):  # its executor refuses arrays without elements
             names.append(name)
             feeds.append(feed)
 
