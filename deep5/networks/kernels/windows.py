@@ -36,26 +36,18 @@ def _combined(
         channels: The axis of channels.
         how: Takes two lists of arrays, of the earlier and the later elements; returns one.
     """
-    first = 2 if channels == 1 else 1
-    found, counts = _around(xp, parts, fills, window, channels)
-    for at in reversed(range(len(counts))):
-        elements = (_elements(xp, part, window, at, first + at, counts[at]) for part in found)
-        found = functools.reduce(how, map(list, zip(*elements, strict=True)))
-    return found
-
-
-def _around(
-    xp: Primitives, parts: Sequence[Array], fills: Sequence[Any], window: Window, channels: int
-) -> tuple[list[Array], Sequence[Any]]:
-    """The images with padding, without what no window reaches; and the number of windows along each axis."""
     first, space = 2 if channels == 1 else 1, _space(parts[0], channels)
     counts, begins, _ = window.fit(space, window.kernel)
     pads = [(0, 0)] * parts[0].ndim
     for at, span in enumerate(window.spans(window.kernel)):
         end = (counts[at] - 1) * window.strides[at] + span - space[at] - begins[at]
-        pads[first + at] = (begins[at], end)
+        pads[first + at] = (begins[at], end)  # removes what no window reaches
     around = any(map(any, pads))
-    return [xp.pad(part, pads, fill) if around else part for part, fill in zip(parts, fills, strict=True)], counts
+    found = [xp.pad(part, pads, fill) if around else part for part, fill in zip(parts, fills, strict=True)]
+    for at in reversed(range(len(space))):
+        elements = (_elements(xp, part, window, at, first + at, counts[at]) for part in found)
+        found = functools.reduce(how, map(list, zip(*elements, strict=True)))
+    return found
 
 
 def _elements(xp: Primitives, x: Array, window: Window, at: int, axis: int, count: int) -> list[Array]:
@@ -113,16 +105,7 @@ def _flat_places(xp: Any, *numbers: Any) -> Any:
 
 def _average_pool(xp: Primitives, x: Array, *, count_include_pad: int = 0, window: Window, channels: int) -> Array:
     """The averages; padding counts if included, what windows reach beyond it never does."""
-    if window.kernel == window.strides and set(window.dilations) == {1}:
-        (part,), counts = _around(xp, [x], [0], window, channels)
-        first, inner = (
-            2 if channels == 1 else 1,
-            [each for pair in zip(counts, window.kernel, strict=True) for each in pair],
-        )
-        part = xp.reshape(part, (*part.shape[:first], *inner, *part.shape[first + len(counts) :]))
-        total = xp.sum(part, axis=tuple(range(first + 1, first + len(inner), 2)))
-    else:
-        (total,) = _combined(xp, [x], [0], window, channels, _add)
+    (total,) = _combined(xp, [x], [0], window, channels, _add)
     shares = xp.table(_shares, window, _space(x, channels), bool(count_include_pad), like=x)
     shares = xp.reshape(shares, (1, 1, *shares.shape) if channels == 1 else (1, *shares.shape, 1))
     return total * xp.astype(shares, x.dtype)
