@@ -207,7 +207,8 @@ def test_what_is_no_network(got: Any, remedy: str) -> None:
         (lambda: analyse(fixed(), 4), "no dimension of an input is left for the batch size: got batch = 4, inputs "),
         (
             lambda: analyse(sequence(), 4),
-            "the dimension 'T' of an input is not known, and no batch size; remedy: extents={'T': …}, on the command "
+            "the dimension 'T' of an input is not known, and a batch sets only first dimensions; remedy: "
+            "extents={'T': …}, on the command "
             "line --extent T=…",
         ),
         (

@@ -62,10 +62,11 @@ def chosen_extents(
     if (missing := missing_extents(network, chosen)) and not partial:
         of_batch = "batch=, or " if any(symbol in firsts for symbol in missing) else ""
         what = "the dimension {} of an input is" if len(missing) == 1 else "the dimensions {} of inputs are"
+        others = "" if of_batch else ", and a batch sets only first dimensions"
         extents = ", ".join(f"{symbol!r}: …" for symbol in missing)
         options = " ".join(f"--extent {symbol}=…" for symbol in missing)
         raise NetworkError(
-            f"{what.format(', '.join(map(repr, missing)))} not known{'' if of_batch else ', and no batch size'}; "
+            f"{what.format(', '.join(map(repr, missing)))} not known{others}; "
             f"remedy: {of_batch}extents={{{extents}}}, on the command line {options}"
         )
     return chosen
