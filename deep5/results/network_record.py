@@ -16,6 +16,7 @@ from deep5.networks.analysis.sizes import is_sized
 from deep5.networks.onnx.parameters import Decision
 from deep5.results.network_tensors import print_tensors, tensor_document
 from deep5.results.network_times import print_times, times_document
+from deep5.results.network_values import print_values
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +84,7 @@ class NetworkRecord:
         }
 
     def print(self, console: Console) -> None:
-        """Print a row per layer, the totals, what the tensors of the file are, and the measured times.
+        """Print a row per layer, the totals, names of values, what the tensors of the file are, and the measured times.
 
         Args:
             console: The console to print on.
@@ -131,6 +132,8 @@ class NetworkRecord:
             )
         for sentence in _notes(found):
             console.print(Text(sentence, style="bold"))
+        console.print()
+        print_values(found.layers, console)
         if self.decisions:
             console.print()
             print_tensors(self.decisions, console)
@@ -160,6 +163,7 @@ def _layer(layer: Layer, found: NetworkAnalysis) -> dict[str, Any]:
         "outputs": [
             {"shape": list(spec.shape) if spec.ranked else None, "dtype": spec.dtype} for spec in layer.outputs
         ],
+        "values": list(layer.values),
         "sized": layer.sized,
         "parameters": layer.parameters,
         "parameter_bytes": layer.parameter_bytes,

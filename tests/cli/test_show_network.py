@@ -24,14 +24,18 @@ from rich.console import Console
 from command import Command
 from deep5.core.charts import files
 from deep5.core.errors import UsageError
+from deep5.core.plugins import framework
+from deep5.core.tensors import TensorSpec
 from deep5.networks import Network, NetworkBuilder, analyse, googlenet, gpt, lenet, lstm, resnet, resnet50, transformer
 from deep5.networks.analysis import picture as pictures
 from deep5.networks.analysis.extents import batch_extents
 from deep5.networks.analysis.layer_summary import LayerTime, LayerTimes
 from deep5.networks.analysis.layout import Layout, layered
 from deep5.networks.analysis.picture import colour_of, shaded_colours, svg
+from deep5.networks.onnx.parameters import Decision
 from deep5.results.charts.network import layer_chart, measured_chart, type_chart
 from deep5.results.network_record import NetworkRecord, by_type
+from deep5.results.network_tensors import print_tensors
 from deep5.results.network_times import print_times
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -640,7 +644,10 @@ def sequence():
         (("lenet", "--batch", "0"), "got batch = 0; allowed: an integer from 1 to 2147483647"),
         (("lenet", "--batch", "9223372036854775808"), "got batch = 9223372036854775808; allowed: an integer from"),
         (("lenet", "--batch", "4", "--extent", "N=3"), "is left for the batch size: got batch = 4 beside N = 3"),
-        (("own.py:sequence", "--batch", "4", "--run"), "the dimension 'T' of an input is not known, .* --extent T=…"),
+        (
+            ("own.py:sequence", "--batch", "4", "--run"),
+            "the dimension 'T' of an input is not known, and a batch sets only .* --extent T=…",
+        ),
         (("own.py:sequence", "--time", "reference", "--extent", "T=3", "--batches", "4"), "cannot run .*Reshape"),
         (("lenet", "-o", ""), "--out ''; allowed: the name of a folder"),
         (("lenet", "--batch", "x"), "'x' is not a valid integer"),
@@ -807,3 +814,59 @@ def test_a_layer_with_an_omitted_output_is_shown(deep5: Command, tmp_path: Path)
         => (float[1, 1, 1] h) { , h = LSTM <hidden_size = 1> (x, w, r) }"""
     (tmp_path / "net.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
     assert "LSTM" in deep5("show", "network", str(tmp_path / "net.onnx")).out
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_counts_rules_and_reasons_are_readable_and_names_give_way(columns: int) -> None:
+    spec = TensorSpec(shape=(1000, 1000))
+    reason = "folded by torch from parameters"
+    long = [f"model.encoder.layer.{place}.attention.output.weight" for place in range(30)]
+    decisions = [
+        Decision(name=name, spec=spec, outcome="trained", rule=2, reason=reason, operators=()) for name in long
+    ]
+    decisions.append(replace(decisions[0], name="w" * 300, outcome="constant", rule=4))
+    console = Console(width=columns, record=True, file=io.StringIO())
+    print_tensors(decisions, console)
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert max(map(len, lines)) <= columns
+    assert len(lines) < 20
+    (row,) = [line for line in lines if line.startswith(" trained")]
+    assert re.match(r" trained +30 +30,000,000 +2 +folded by torch", row)
+    (row,) = [line for line in lines if line.startswith(" constant")]
+    assert re.match(r" constant +1 +1,000,000 +4, guess +folded by torch.* www+…w+$", row)
+    (more,) = [line for line in lines if line.endswith(" more")]
+    assert 30 - int(more.split()[-2]) >= 3
+    words = " ".join(line[: line.find("model") % 200] for line in lines)
+    assert "from parameters" in re.sub(r"\s+", " ", words)
+
+
+def test_a_value_is_listed_under_the_name_by_which_it_is_fetched(deep5: Command, tmp_path: Path) -> None:
+    """An exporter's names of nodes and values differ, and a long name is complete."""
+    name = "logits_" + "long" * 40
+    text = f"""<ir_version: 10, opset_import: ["": 20]> g (float[N, 4] x) => (float[N, 4] {name}) {{
+        tanh = Tanh (x)  a, b = Split <num_outputs = 2, axis = 1> (tanh)
+        both = Concat <axis = 1> (b, a)  {name} = Relu (both)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    for node in model.graph.node:
+        node.name = f"node_{node.op_type}_7"
+    onnx.save(model, tmp_path / "file.onnx")
+    shown = deep5("show", "network", "file.onnx").out
+    assert max(map(len, shown.splitlines())) <= 100
+    after = shown.split("Values for executor.fetch, feed and wrt=, and the nodes that compute them:\n")[1]
+    assert [line.split() for line in after.splitlines()[:3]] == [
+        ["tanh", "node_Tanh_7"], ["a", "node_Split_7"], ["b", "node_Split_7"],
+    ]  # fmt: skip
+    assert name in "".join(after.replace("node_Relu_7", "").split())
+    layers = json.loads(deep5("show", "network", "file.onnx", "--json").out)["layers"]
+    values = [value for layer in layers for value in layer["values"]]
+    assert values == ["tanh", "a", "b", "both", name]
+    executor = framework("reference").executor(Network.from_onnx(str(tmp_path / "file.onnx")))
+    assert list(executor.fetch(values, {"x": np.ones((2, 4), np.float32)})) == values
+
+
+def test_values_named_after_their_nodes_take_one_sentence(deep5: Command) -> None:
+    out = deep5("show", "network", "lstm").out
+    assert "(of other nodes: NODE_output, and further ones NODE_1_output, NODE_2_output, …)" in " ".join(out.split())
+    assert "LSTM_1_1_output" not in out
+    assert [line.split() for line in out.splitlines() if line.split()[:1] == ["logits"]] == [["logits", "Gemm_1"]]

@@ -49,6 +49,7 @@ class Layer:
         kept_bytes: Memory of the values that its gradient reads and that no earlier layer keeps.
         sized: Whether all sizes of its inputs and outputs are known. If not, memory counts only what is known: at least
             so many bytes.
+        values: The names of `outputs`.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Layer:
     moved_bytes: int
     kept_bytes: int
     sized: bool = True
+    values: tuple[str, ...] = ()
 
     @property
     def intensity(self) -> float | None:
@@ -202,6 +204,7 @@ def analyse(
                 moved_bytes=0 if _is_view(node) else _moved(node, specs),
                 kept_bytes=sum(_bytes(specs[_name(value)]) for value in fresh),
                 sized=sized,
+                values=tuple(value.name for value in node.outputs if value.name),
             )
         )
     held = sum(map(_bytes, parameters.values()))
