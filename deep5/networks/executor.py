@@ -23,6 +23,7 @@ from deep5.networks.feeding import wrong_names
 from deep5.networks.limits import Limits
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
+from deep5.networks.strings import check_kinds
 
 __all__ = ["NetworkExecutor"]
 
@@ -56,7 +57,8 @@ class NetworkExecutor(TensorsByName, ABC):
         self.network: Network | NativeNetwork = network
         self.device, self.seed = device, seed
         self._specs: dict[str, TensorSpec] = {**network.parameter_specs, **network.buffer_specs}
-        self._check_kinds()
+        if not self.collections:
+            check_kinds(network.inputs, network.outputs, network.nodes if isinstance(network, Network) else ())
         self._inputs = [(name, self._input_dtype(name, spec)) for name, spec in network.inputs.items()]
         # Inputs that are lists or may be None; their structure is kept.
         self._collections = {name: spec for name, spec in network.inputs.items() if spec.collection}
@@ -174,17 +176,6 @@ class NetworkExecutor(TensorsByName, ABC):
         shapes = tuple([value.shape for value in feed]) if not self._collections else self._shapes(feed)
         extents = self._fitting.get(shapes)
         return feed, self._check_shapes(shapes, empty) if extents is None else extents
-
-    def _check_kinds(self) -> None:
-        """Reject a network whose inputs or outputs have types that this framework does not support."""
-        if self.collections:
-            return
-        for kind, specs in (("input", self.network.inputs), ("output", self.network.outputs)):
-            for name, spec in specs.items():
-                if spec.collection or spec.dtype == "string":
-                    raise Unsupported(
-                        f"the {kind} {name!r} is {spec}; allowed: tensors of numbers; remedy: framework 'reference'"
-                    )
 
     def _input_dtype(self, name: str, spec: TensorSpec) -> Any:
         try:

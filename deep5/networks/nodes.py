@@ -10,6 +10,8 @@ import onnx_ir as ir
 from deep5.core.framework import Support
 from deep5.networks.constants import FLOATS, constant_value
 from deep5.networks.onnx.attributes import attribute
+from deep5.networks.onnx.contributed_types import CONTRIBUTED
+from deep5.networks.strings import elsewhere
 
 __all__ = [
     "RESHAPING",
@@ -49,7 +51,7 @@ def origin(value: ir.Value | None, operators: Collection[str]) -> ir.Value | Non
 
 
 # Domains whose operators other back-ends have.
-_ELSEWHERE = {"ai.onnx.ml": "'onnxruntime' or 'reference'", "com.microsoft": "'onnxruntime'"}
+_ELSEWHERE = ("ai.onnx.ml", CONTRIBUTED)
 
 
 def supported(
@@ -78,7 +80,7 @@ def supported(
             return Support(
                 False,
                 f"the {back_end} back-end has no operators of the domain {node.domain!r}; allowed: ONNX's own, and "
-                f"registered ones; remedy: framework {_ELSEWHERE[node.domain]}",
+                f"registered ones; remedy: {elsewhere(node)}",
             )
         return Support(
             False,
@@ -87,12 +89,20 @@ def supported(
             f"d5.register_operator({node.op_type!r}, domain={node.domain!r})",
         )
     if own and node.op_type not in operators:
-        return Support(False, f"the {back_end} back-end has no such operator")
+        return Support(
+            False,
+            f"the {back_end} back-end has no such operator; allowed: those in docs/onnx_operators.md; remedy: "
+            f"{elsewhere(node)}",
+        )
     for value in (*node.inputs, *node.outputs):
         if value is None or not value.name:
             continue
         if value.dtype is None:
-            return Support(False, f"the value {value.name!r} has no element type; shape inference did not reach it")
+            return Support(
+                False,
+                f"the value {value.name!r} has no element type; shape inference did not reach it; allowed: types that "
+                f"are declared, or that ONNX infers; remedy: declare it in the file's value_info, or {elsewhere(node)}",
+            )
         if value.shape is None and not shapeless(node):
             return Support(
                 False,
@@ -100,7 +110,13 @@ def supported(
                 "back-end: a known rank; remedy: framework 'onnxruntime' or 'reference', or inputs of fixed size",
             )
         if value.dtype not in dtypes:
-            return Support(False, f"the element type {value.dtype.name} of {value.name!r}")
+            text = value.dtype == ir.DataType.STRING
+            return Support(
+                False,
+                f"the element type {value.dtype.name} of {value.name!r}; allowed: "
+                f"{', '.join(sorted(dtype.name for dtype in dtypes))}; remedy: "
+                f"{elsewhere(node) if text else f'a Cast in the file, or {elsewhere(node)}'}",
+            )
     first = node.inputs[0] if node.inputs else None
     if node.op_type in floating and first is not None and first.dtype is not None and first.dtype.is_integer():
         return Support(False, f"integers ({first.dtype.name})")

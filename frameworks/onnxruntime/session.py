@@ -265,7 +265,11 @@ def _tried(node: ir.Node) -> Support:
         if own.elem_type in _OTHER_FLOATS:
             own.elem_type = onnx.TensorProto.FLOAT
     if found and _refusal(proto.SerializeToString()) is None:
-        return Support(False, f"ONNX Runtime has no kernel for {kind} in {', '.join(found)}; allowed: float32")
+        return Support(
+            False,
+            f"ONNX Runtime has no kernel for {kind} in {', '.join(found)}; allowed: float32; remedy: "
+            "deep5.networks.with_precision(network, 'float32')",
+        )
     return Support(False, _reported(node, kind, reason))
 
 

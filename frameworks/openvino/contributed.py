@@ -15,10 +15,9 @@ import onnx_ir as ir
 
 from deep5.networks.onnx.attributes import attribute
 from deep5.networks.onnx.contributed_types import CONTRIBUTED
+from deep5.networks.strings import elsewhere
 
 __all__ = ["differs"]
-
-_REMEDY = "remedy: framework 'onnxruntime'"
 
 
 def differs(node: ir.Node) -> str | None:
@@ -26,10 +25,10 @@ def differs(node: ir.Node) -> str | None:
     if node.op_type not in _CHECKS:
         return (
             f"OpenVINO is not known to compute {node.op_type} of the domain '{CONTRIBUTED}' as ONNX Runtime does; "
-            f"allowed: ONNX's own operators, and {', '.join(sorted(_CHECKS))}; {_REMEDY}"
+            f"allowed: ONNX's own operators, and {', '.join(sorted(_CHECKS))}; remedy: {elsewhere(node)}"
         )
     refused = _CHECKS[node.op_type](node)
-    return None if refused is None else f"{refused}; {_REMEDY}"
+    return None if refused is None else f"{refused}; remedy: {elsewhere(node)}"
 
 
 def _any(node: ir.Node) -> str | None:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from deep5.networks.constants import constant_value
 from deep5.networks.nodes import of_shapes
 from deep5.networks.onnx.attributes import attribute
+from deep5.networks.strings import elsewhere
 
 __all__ = ["LARGEST", "reason"]
 
@@ -56,7 +57,10 @@ def reason(node: ir.Node) -> str | None:
     constants = [*(() if node.op_type == "Slice" else node.inputs), *filter(ir.Value.is_graph_output, node.outputs)]
     for value in constants:
         if value is not None and (bound := _constant_bound(value)) is not None and bound > _INT32:
-            return f"the constant {value.name!r} holds {bound}; OpenVINO has 32 bits"
+            return (
+                f"the constant {value.name!r} holds {bound}; OpenVINO has 32 bits; allowed: up to {_INT32}; remedy: "
+                f"{elsewhere(node)}"
+            )
     if node.op_type == "Cast":
         return _cast(node)
     if all(of_shapes(value) for value in node.inputs if _whole(value)):

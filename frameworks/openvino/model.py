@@ -30,6 +30,7 @@ from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
 from deep5.networks.nodes import nested, subgraphs
 from deep5.networks.onnx.contributed_types import CONTRIBUTED
+from deep5.networks.strings import elsewhere
 from deep5.training.buffer_pool import Lender, Lent
 from deep5.training.gradient_executor import Notify
 
@@ -319,9 +320,7 @@ def _with_remedy(refused: str, node: ir.Node) -> str:
     """The reason, with the back-ends that compute what OpenVINO does not, unless it has another remedy."""
     if "; allowed: " not in refused or "; remedy: " in refused:
         return refused
-    # The reference has none of ONNX Runtime's own operators.
-    others = "'onnxruntime'" if node.domain == CONTRIBUTED else "'onnxruntime' or 'reference'"
-    return f"{refused}; remedy: framework {others}"
+    return f"{refused}; remedy: {elsewhere(node)}"
 
 
 def _wrong(node: ir.Node) -> str | None:
@@ -363,7 +362,7 @@ def _tried(node: ir.Node) -> Support:
     except Exception as error:  # OpenVINO raises RuntimeError and private classes
         if node.domain == CONTRIBUTED:
             refused = f"OpenVINO does not convert the operator {node.op_type} of the domain 'com.microsoft'"
-            return Support(False, f"{refused}; allowed: ONNX's own operators; remedy: framework 'onnxruntime'")
+            return Support(False, f"{refused}; allowed: ONNX's own operators; remedy: {elsewhere(node)}")
         return Support(False, _unread(error))
     return Support(True)
 

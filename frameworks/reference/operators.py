@@ -29,6 +29,7 @@ from deep5.networks.custom import is_custom
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.contributed_types import CONTRIBUTED
 from deep5.networks.over_ranks import RANKS
+from deep5.networks.strings import elsewhere
 
 __all__ = ["OPERATORS", "operator_for", "supports"]
 
@@ -65,7 +66,7 @@ def supports(node: ir.Node) -> Support:
     if operator is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         own = f"d5.register_operator({node.op_type!r}, domain={node.domain!r})"
-        own = "framework 'onnxruntime'" if node.domain == CONTRIBUTED else own
+        own = elsewhere(node) if node.domain == CONTRIBUTED else own
         return Support(
             False,
             f"the reference has no kernel for {kind}; allowed: those in docs/onnx_operators.md; remedy: "

@@ -71,7 +71,9 @@ def _one_hot(site: Site) -> Call:
 
 def _one_hot_refusal(node: ir.Node) -> str | None:
     if attribute(node, "zeros", 1) != 1:
-        return "got zeros=0, which rejects unknown categories; allowed: 1; remedy: framework 'onnxruntime'"
+        texts = attribute(node, "cats_strings", None) is not None
+        remedy = "zeros=1 in the file" if texts else "framework 'onnxruntime'"  # which takes no strings
+        return f"got zeros=0, which rejects unknown categories; allowed: 1; remedy: {remedy}"
     return None
 
 

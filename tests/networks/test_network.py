@@ -84,6 +84,26 @@ def test_a_file_that_is_no_network_is_refused(tmp_path: Path, content: bytes) ->
         Network.from_onnx(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n",
+            r"is a git-LFS pointer, .*; allowed: a complete ONNX file; remedy: git lfs pull",
+        ),
+        (b"PK\x03\x04\x00\x00data.pkl", r"is a zip archive, .*; remedy: torch\.onnx\.export\(module, inputs"),
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", r"is a Python pickle, .*; remedy: torch\.onnx\.export"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", r"is a PNG image; allowed: .*; remedy: the ONNX file itself"),
+        (b"import torch\n", r"cannot be read as ONNX \(.*\); allowed: a complete ONNX file; remedy: export it, or"),
+        (b"", r"is empty; allowed: a complete ONNX file; remedy: export it, or download it, again"),
+    ],
+)
+def test_a_file_of_another_kind_is_recognized(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "other.onnx").write_bytes(content)
+    with pytest.raises(NetworkError, match=rf"the file .*other\.onnx {said}"):
+        Network.from_onnx(tmp_path / "other.onnx")
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     data = affine().SerializeToString()
@@ -103,6 +123,8 @@ def test_a_missing_file_a_folder_and_another_type_are_refused(tmp_path: Path) ->
         Network.from_onnx("")
     with pytest.raises(NetworkError, match="got an object of type int; allowed: an ONNX file"):
         Network.from_onnx(3)  # type: ignore[arg-type]
+    with pytest.raises(NetworkError, match=r"type bytes; allowed: .*; remedy: onnx\.load_from_string\(content\)"):
+        Network.from_onnx(affine().SerializeToString())  # type: ignore[arg-type]
 
 
 def test_a_model_that_is_not_valid_is_refused() -> None:

@@ -15,6 +15,7 @@ from deep5.networks.onnx.bodies import check_bodies
 from deep5.networks.onnx.bounds import check_calls, check_declared, drop_uncalled
 from deep5.networks.onnx.declarations import check_defaults, mark_unknown_sizes
 from deep5.networks.onnx.element_types import called
+from deep5.networks.onnx.foreign_files import not_onnx
 from deep5.networks.onnx.settings import check_settings
 from deep5.networks.onnx.sparse import make_dense
 from deep5.networks.onnx.upgrading import checkable
@@ -100,18 +101,20 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
         return "the model", proto, None
     if not isinstance(source, (str, Path)) or not str(source):
         got = "an empty path" if source == "" else f"an object of type {type(source).__name__}"
-        raise NetworkError(f"got {got}; allowed: an ONNX file or an onnx.ModelProto")
+        content = isinstance(source, (bytes, bytearray, memoryview))
+        remedy = "; remedy: onnx.load_from_string(content)" if content else ""
+        raise NetworkError(f"got {got}; allowed: an ONNX file or an onnx.ModelProto{remedy}")
     path, what = Path(source), f"the file {source}"
     if path.is_dir():
         raise NetworkError(f"{str(path)!r} is a folder; allowed: an ONNX file or an onnx.ModelProto")
     if not path.is_file():
         state = "is not a regular file" if path.exists() else "is not there"
         raise NetworkError(f"{what} {state}; allowed: an ONNX file or an onnx.ModelProto")
+    content = _content(path, what)
     try:
-        content = path.read_bytes()
         proto.ParseFromString(content)
     except Exception as error:  # protobuf raises its own private classes
-        said = f"{what} cannot be read as ONNX ({first_line(error)}); allowed: a complete ONNX file"
+        said = f"{what} {not_onnx(content, first_line(error))}"
         if "MaxDepth" in str(error):
             said = (
                 f"{what} cannot be read: its graphs are nested too deeply ({first_line(error)}); allowed: about 30 "
@@ -119,8 +122,17 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
             )
         raise NetworkError(said) from error
     if not content:
-        raise NetworkError(f"{what} is empty; allowed: a complete ONNX file")
+        raise NetworkError(f"{what} {not_onnx(content)}")
     return what, proto, path.parent
+
+
+def _content(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, MemoryError) as error:
+        raise NetworkError(
+            f"{what} cannot be read ({first_line(error)}); allowed: a file that may be read; remedy: its permissions"
+        ) from error
 
 
 def _check_versions(what: str, proto: onnx.ModelProto) -> None:
