@@ -101,8 +101,7 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
         return "the model", proto, None
     if not isinstance(source, (str, Path)) or not str(source):
         got = "an empty path" if source == "" else f"an object of type {type(source).__name__}"
-        content = isinstance(source, (bytes, bytearray, memoryview))
-        remedy = "; remedy: onnx.load_from_string(content)" if content else ""
+        remedy = "; remedy: onnx.load_from_string(content)" if isinstance(source, (bytes, bytearray)) else ""
         raise NetworkError(f"got {got}; allowed: an ONNX file or an onnx.ModelProto{remedy}")
     path, what = Path(source), f"the file {source}"
     if path.is_dir():
