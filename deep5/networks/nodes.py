@@ -98,10 +98,11 @@ def supported(
         if value is None or not value.name:
             continue
         if value.dtype is None:
+            declared = "declare it in the file's value_info"
             return Support(
                 False,
                 f"the value {value.name!r} has no element type; shape inference did not reach it; allowed: types that "
-                f"are declared, or that ONNX infers; remedy: declare it in the file's value_info, or {elsewhere(node)}",
+                f"are declared, or that ONNX infers; remedy: {elsewhere(node, declared)}",
             )
         if value.shape is None and not shapeless(node):
             return Support(
@@ -110,12 +111,10 @@ def supported(
                 "back-end: a known rank; remedy: framework 'onnxruntime' or 'reference', or inputs of fixed size",
             )
         if value.dtype not in dtypes:
-            text = value.dtype == ir.DataType.STRING
             return Support(
                 False,
                 f"the element type {value.dtype.name} of {value.name!r}; allowed: "
-                f"{', '.join(sorted(dtype.name for dtype in dtypes))}; remedy: "
-                f"{elsewhere(node) if text else f'a Cast in the file, or {elsewhere(node)}'}",
+                f"{', '.join(sorted(dtype.name for dtype in dtypes))}; remedy: {elsewhere(node, 'a Cast in the file')}",
             )
     first = node.inputs[0] if node.inputs else None
     if node.op_type in floating and first is not None and first.dtype is not None and first.dtype.is_integer():

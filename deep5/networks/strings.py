@@ -16,15 +16,22 @@ __all__ = ["check_kinds", "elsewhere"]
 _NOWHERE = "compute what reads strings before the network, and feed numbers"
 
 
-def elsewhere(node: ir.Node) -> str:
+def elsewhere(node: ir.Node, change: str = "") -> str:
     """The back-ends that may run a node that another one refuses, as a remedy; ONNX Runtime takes no strings.
+
+    Args:
+        node: The node.
+        change: A change of the file that is a remedy, too, except for strings.
 
     >>> elsewhere(ir.node("Det", [ir.Value(name="x")]))
     "framework 'onnxruntime' or 'reference'"
     """
     if _reads_strings(node):
         return _for_strings([node, *(() if node.graph is None else node.graph)])
-    return "framework 'onnxruntime'" if node.domain == CONTRIBUTED else "framework 'onnxruntime' or 'reference'"
+    makers = (value.producer() for value in node.inputs if value is not None)
+    around = any(maker is not None and maker.domain == CONTRIBUTED for maker in (node, *makers))
+    others = "'onnxruntime'" if around else "'onnxruntime' or 'reference'"
+    return f"{change}{', or ' if change else ''}framework {others}"
 
 
 def check_kinds(

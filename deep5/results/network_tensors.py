@@ -72,9 +72,11 @@ def print_tensors(decisions: Sequence[Decision], console: Console) -> None:
         table.add_column(title, justify="right" if right else "left", no_wrap=True, min_width=needed)
     table.add_column("reason", overflow="fold", min_width=reason_width, max_width=reason_width)
     table.add_column("names", no_wrap=True, overflow="ellipsis", max_width=width)
-    for row, own in zip(rows, groups.values(), strict=True):
-        table.add_row(*map(Text, (*row, _names([decision.name for decision in own], width))))
-    console.print(Text("Tensors of the file:"))
+    names = [_names([decision.name for decision in own], width) for own in groups.values()]
+    for row, shown in zip(rows, names, strict=True):
+        table.add_row(*map(Text, (*row, shown)))
+    cut = " (--json lists the names that are cut here)" if any("…" in shown for shown in names) else ""
+    console.print(Text(f"Tensors of the file{cut}:"))
     console.print(table)
     guesses = sum(decision.guessed for decision in decisions)
     if guesses:

@@ -42,7 +42,7 @@ def print_values(layers: Sequence[Layer], console: Console) -> None:
     for layer in own:
         for name in layer.values:
             first, *further = name_lines([name], width)
-            rows += [f" {first:{width}}  {shortened(layer.name, node_width)}", *(f" {line}" for line in further)]
+            rows += [f" {first:{width}}  {shortened(layer.name, node_width)}", *(f"   {line}" for line in further)]
     console.print(Text("\n".join(rows)), no_wrap=True, overflow="ignore", crop=False)
 
 

@@ -830,6 +830,7 @@ def test_counts_rules_and_reasons_are_readable_and_names_give_way(columns: int) 
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     assert max(map(len, lines)) <= columns
     assert len(lines) < 20
+    assert lines[0] == "Tensors of the file (--json lists the names that are cut here):"
     (row,) = [line for line in lines if line.startswith(" trained")]
     assert re.match(r" trained +30 +30,000,000 +2 +folded by torch", row)
     (row,) = [line for line in lines if line.startswith(" constant")]

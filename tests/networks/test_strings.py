@@ -58,10 +58,13 @@ def test_an_element_type_that_a_table_lacks_is_refused_with_those_that_it_has() 
 
 def test_a_value_without_an_element_type_is_refused_with_a_remedy() -> None:
     _, shape, _ = nodes(TOKENS)
-    assert reason(shape, "Shape") == (
-        "the value 't' has no element type; shape inference did not reach it; allowed: types that are declared, or "
-        f"that ONNX infers; remedy: declare it in the file's value_info, or {BEFORE}"
+    refused = (
+        "the value 't' has no element type; shape inference did not reach it; allowed: types that are declared, or"
     )
+    assert reason(shape, "Shape") == f"{refused} that ONNX infers; remedy: {BEFORE}"
+    _, shape = nodes(f"{HEAD} g (float[N] x) => (int64[1] y) {{ t = com.microsoft.Gelu (x)  y = Shape (t) }}")
+    remedy = "declare it in the file's value_info, or framework 'onnxruntime'"
+    assert reason(shape, "Shape") == f"{refused} that ONNX infers; remedy: {remedy}"
 
 
 def test_remedies_for_strings_do_not_lead_from_one_back_end_to_another_and_back() -> None:
