@@ -515,7 +515,10 @@ BAD_MODELS: dict[str, tuple[Any, str]] = {
 
 def test_an_empty_model_file(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"")
-    with pytest.raises(NetworkError, match=r"^the file .*net\.onnx is empty; allowed: a complete ONNX file$"):
+    remedy = "remedy: export it, or download it, again"
+    with pytest.raises(
+        NetworkError, match=rf"^the file .*net\.onnx is empty; allowed: a complete ONNX file; {remedy}$"
+    ):
         Network.from_onnx(tmp_path / "net.onnx")
 
 
