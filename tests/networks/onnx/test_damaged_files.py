@@ -158,7 +158,7 @@ def test_show_network_answers(kind: str, models: Path, tmp_path: Path, deep5: Co
         answer = deep5("show", "network", str(path), *(["--run"] if number % 3 == 0 else []))
         assert answer.status in (0, 2), (path.stem, answer)
         assert "Traceback" not in answer.err, path.stem
-        said = answer.err[answer.err.rfind("deep5: ") :]  # each node that cannot run has a line of its own
+        said = answer.err[answer.err.rfind("deep5: ") :]  # each node that cannot run has its line
         if answer.status:
             assert answer.out == ""
             assert "allowed" in said or "remedy" in said, (path.stem, said)
