@@ -222,7 +222,7 @@ def _drop_defaults(graph: onnx.GraphProto) -> None:
 def _tensor(what: str, proto: onnx.TensorProto, folder: Path | None) -> ir.TensorProtocol:
     """A large or external initial value, which is not read; an external one lies where the file says."""
     try:
-        tensor = ir.from_proto(proto)
+        tensor: ir.TensorProtocol = ir.from_proto(proto)
     except Exception as error:  # an offset that is not a number
         given = ", ".join(f"{entry.key} {entry.value!r}" for entry in proto.external_data)
         raise NetworkError(
