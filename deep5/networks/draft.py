@@ -32,6 +32,11 @@ class Draft:
         value: ir.Value = self._tape.op(op_type, list(inputs), attributes)
         return value
 
+    def ops(self, op_type: str, inputs: Sequence[ir.Value | None], count: int, **attributes: Any) -> Sequence[ir.Value]:
+        """Add a node with several outputs, and return them."""
+        made: Sequence[ir.Value] = self._tape.op_multi_out(op_type, list(inputs), attributes, num_outputs=count)
+        return made
+
     def constant(self, numbers: Any, dtype: Any) -> ir.Value:
         """A constant of an ONNX or NumPy dtype."""
         kind = dtype.numpy() if isinstance(dtype, ir.DataType) else dtype

@@ -298,13 +298,13 @@ def supports(node: ir.Node) -> Support:
         return supports_custom(node)
     if (refused := _wrong(node)) is not None:
         return Support(False, _with_remedy(refused, node))
-    if substitute(node) is not None:
-        return Support(True)
     for inner in nested(node):
         if (refused := _wrong(inner) or unguarded(inner)) is not None:
             return Support(
                 False, f"{inner.name or inner.op_type} ({inner.op_type}) in it: {_with_remedy(refused, inner)}"
             )
+    if substitute(node) is not None:
+        return Support(True)
     return answered(_ANSWERS, node, _tried)
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.frameworks.openvino.attributes import adds_before_rounding, has_elements, misread, starts_outside
+from deep5.frameworks.openvino.computed_axes import sum_each_axis, sums_computed_axes
+from deep5.frameworks.openvino.outer_values import pass_as_states, reads_outer_values
 from deep5.networks.batch_first import is_batch_first, write_batch_second
 from deep5.networks.constants import constant_value
 from deep5.networks.draft import Change, Draft, changed
@@ -383,7 +385,9 @@ _RULES: dict[str, _Rules] = {
     "ReduceL2": _NO_AXES,
     "ReduceLogSum": _NO_AXES,
     "ReduceLogSumExp": _NO_AXES,
+    "ReduceSum": [(sums_computed_axes, sum_each_axis)],
     "ReduceSumSquare": _NO_AXES,
+    "Scan": [(reads_outer_values, pass_as_states)],
     "Shrink": [(_float, _shrink)],
     "Slice": [(_far_steps, _limit_steps)],
     "Sum": _ONE,

@@ -116,6 +116,8 @@ def complete_outputs(what: str, proto: onnx.ModelProto) -> None:
                 value.type.CopyFrom(kind)
             elif kind.tensor_type.HasField("shape"):
                 value.type.tensor_type.shape.CopyFrom(kind.tensor_type.shape)
+        elif value.type.tensor_type.elem_type:
+            continue  # of unknown rank
         elif (node := _foreign(proto, value.name)) is not None:
             raise NetworkError(
                 f"{what}: the output {value.name!r} has no shape, and none can be inferred: "
@@ -123,7 +125,7 @@ def complete_outputs(what: str, proto: onnx.ModelProto) -> None:
                 "no such operator and the model no such function; remedy: operators of ONNX, a function in the model, "
                 "or, for a back-end that has the operator, a declared shape"
             )
-        elif not value.type.tensor_type.elem_type:
+        else:
             raise NetworkError(
                 f"{what}: the output {value.name!r} has neither an element type nor a shape, and none can be inferred; "
                 "remedy: declare both, with names for dimensions that vary"

@@ -40,8 +40,9 @@ def add_loss(model: ir.Model, scores: str, kind: str, label: str, name: str) -> 
         unused(name, values, "value", "add_loss")
         if source.shape is None or source.dtype is None or (kind == "cross_entropy" and len(source.shape) < 2):
             raise NetworkError(
-                f"add_loss: {scores!r} is {source.shape}; allowed: a value of known rank, for cross_entropy "
-                "(N, classes, …)"
+                f"add_loss: {scores!r} is {shown(source) if source.shape is not None else 'of unknown rank'}; allowed: "
+                "a value of known rank, for cross_entropy (N, classes, …); remedy: declare its shape in the file, or "
+                "name another value"
             )
         extents = list(source.shape) if kind == "mean_squared_error" else [source.shape[0], *source.shape[2:]]
         kept = ir.Shape([one if isinstance(one, int) else one.value for one in extents])

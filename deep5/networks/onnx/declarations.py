@@ -137,6 +137,8 @@ def _beside(proto: onnx.ModelProto) -> list[tuple[onnx.ValueInfoProto, onnx.Tens
     known = without_shapes(proto)
     with standing_in(known):
         known = _inferred(known)
+        if _declare_reshaped(known):
+            known = _inferred(known)
     found = []
     for graph, other in zip(graphs_of(proto), graphs_of(known), strict=True):
         computed = {
@@ -147,6 +149,30 @@ def _beside(proto: onnx.ModelProto) -> list[tuple[onnx.ValueInfoProto, onnx.Tens
         for value in (*graph.value_info, *graph.output):
             if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
                 found.append((value, computed.get(value.name)))
+    return found
+
+
+def _declare_reshaped(proto: onnx.ModelProto) -> bool:
+    """Declare the ranks of results of Reshape, the numbers of target sizes, which ONNX infers from opset 14 on only.
+
+    Args:
+        proto: A model with inferred shapes; changed in place.
+
+    Returns:
+        Whether there is such a rank that was not inferred.
+    """
+    found = False
+    for graph in graphs_of(proto):
+        values = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
+        shapes = {name: kind.shape for name, kind in values.items() if kind.HasField("shape")}
+        lengths = {name: shape.dim[0].dim_value for name, shape in shapes.items() if len(shape.dim) == 1}
+        for node in graph.node:
+            if node.op_type != "Reshape" or len(node.input) < 2 or not (rank := lengths.get(node.input[1])):
+                continue
+            name = node.output[0]
+            if name in values and name not in shapes:
+                values[name].shape.dim.extend([onnx.TensorShapeProto.Dimension()] * rank)
+                found = True
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -90,9 +90,9 @@ def import_model(
 
 def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides: Overrides, strict: bool) -> Imported:
     stated, fed = stated_by_file(proto), _defaults(proto)
-    heavy = _take_weights(what, proto)
+    weights = [_tensor(what, tensor, folder) for tensor in _take_weights(what, proto)]
     check_widths(what, nodes_of(proto))
-    model = _inferred(what, proto, heavy, folder)
+    model = _inferred(what, proto, weights)
     check_element_types(model, what)
     check_axes(model, what)
     check_learning(model, what)
@@ -126,10 +126,10 @@ def _without_dropped(decision: Decision, kept: Collection[str]) -> Decision:
     return replace(decision, outcome="unused", reason=f"{decision.reason}, in a branch of an If that never runs")
 
 
-def _inferred(what: str, proto: onnx.ModelProto, heavy: list[onnx.TensorProto], folder: Path | None) -> ir.Model:
+def _inferred(what: str, proto: onnx.ModelProto, weights: Sequence[ir.TensorProtocol]) -> ir.Model:
     """The model in a new enough opset, with inferred shapes; without declared ones that contradict what is computed."""
     try:
-        model, propagated = _inferred_as_declared(what, proto, heavy, folder)
+        model, propagated = _inferred_as_declared(what, proto, weights)
     except _NotConverted:  # other declarations would not help
         raise
     except NetworkError:
@@ -138,18 +138,19 @@ def _inferred(what: str, proto: onnx.ModelProto, heavy: list[onnx.TensorProto], 
     else:
         if propagated or not (dropped := drop_stale_shapes(proto)):
             return model
-    _warn_of(what, dropped)
     try:
-        return _inferred_as_declared(what, proto, heavy, folder)[0]
+        model = _inferred_as_declared(what, proto, weights)[0]
     except NetworkError:
-        if not (dropped := drop_unconfirmed_shapes(proto)):
+        if not (more := drop_unconfirmed_shapes(proto)):
             raise
-    _warn_of(what, dropped)
-    return _inferred_as_declared(what, proto, heavy, folder)[0]
+        dropped += more
+        model = _inferred_as_declared(what, proto, weights)[0]
+    _warn_of(what, dropped)  # the model fits without these shapes: one that is wrong in another way fails before
+    return model
 
 
 def _inferred_as_declared(
-    what: str, proto: onnx.ModelProto, heavy: list[onnx.TensorProto], folder: Path | None
+    what: str, proto: onnx.ModelProto, weights: Sequence[ir.TensorProtocol]
 ) -> tuple[ir.Model, bool]:
     complete_outputs(what, proto)
     try:
@@ -163,7 +164,7 @@ def _inferred_as_declared(
         raise NetworkError(f"{what} is not valid ONNX: {NOT_UTF8}") from error
     except Exception as error:  # onnx raises its own private classes
         raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
-    _put_weights(what, model, heavy, folder)
+    _put_weights(model, weights)
     return model, infer_shapes(model, what, proto)
 
 
@@ -218,26 +219,32 @@ def _drop_defaults(graph: onnx.GraphProto) -> None:
         graph.input.extend(kept)
 
 
-def _put_weights(what: str, model: ir.Model, heavy: list[onnx.TensorProto], folder: Path | None) -> None:
+def _tensor(what: str, proto: onnx.TensorProto, folder: Path | None) -> ir.TensorProtocol:
+    """A large or external initial value, which is not read; an external one lies where the file says."""
+    try:
+        tensor: ir.TensorProtocol = ir.from_proto(proto)
+    except Exception as error:  # an offset that is not a number
+        given = ", ".join(f"{entry.key} {entry.value!r}" for entry in proto.external_data)
+        raise NetworkError(
+            f"{what}: the initial value {proto.name!r} lies at {given}; allowed: a location, and integers of "
+            "at least 0 as offset and length"
+        ) from error
+    if isinstance(tensor, ir.ExternalTensor):
+        check_external(what, tensor, folder)
+        tensor.base_dir = str(folder)
+    return tensor
+
+
+def _put_weights(model: ir.Model, weights: Sequence[ir.TensorProtocol]) -> None:
     """Put the weights back, before the small ones; initial values are no longer inputs."""
     graph = model.graph
     values = {value.name: value for value in graph.inputs}
     small = list(graph.initializers.values())
     graph.initializers.clear()
-    for proto in heavy:
-        try:
-            tensor = ir.from_proto(proto)
-        except Exception as error:  # an offset that is not a number
-            given = ", ".join(f"{entry.key} {entry.value!r}" for entry in proto.external_data)
-            raise NetworkError(
-                f"{what}: the initial value {proto.name!r} lies at {given}; allowed: a location, and integers of "
-                "at least 0 as offset and length"
-            ) from error
-        if isinstance(tensor, ir.ExternalTensor):
-            check_external(what, tensor, folder)
-            tensor.base_dir = str(folder)
-        values[proto.name].const_value = tensor
-        graph.initializers[proto.name] = values[proto.name]
+    for tensor in weights:
+        value = values[tensor.name]
+        value.const_value = tensor
+        graph.initializers[str(tensor.name)] = value
     graph.initializers.update((str(value.name), value) for value in small)
     fed = [value for value in graph.inputs if value.name not in graph.initializers]
     graph.inputs.clear()

@@ -13,6 +13,7 @@ from deep5.networks.diagnostics.refusals import check_by_onnx, explained
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.bounds import followable
 from deep5.networks.onnx.light import light_proto
+from deep5.networks.onnx.protos import nested_nodes
 from deep5.networks.onnx.ranks import required_ranks
 from deep5.networks.onnx.state_ranks import set_state_ranks
 
@@ -36,7 +37,8 @@ def infer_shapes(model: ir.Model, what: str, proto: onnx.ModelProto | None = Non
             changed.
 
     Returns:
-        Whether the values of integers were propagated, as far as ONNX does; not if the model then contradicts itself.
+        Whether the values of integers were propagated, as far as ONNX does, and each declared shape was compared with
+        the inferred one; not if the model then contradicts itself, or has an operator that ONNX does not know.
 
     Raises:
         NetworkError: The graph is not valid ONNX.
@@ -95,11 +97,14 @@ def _take_type(value: ir.Value, known: Mapping[str, onnx.TypeProto], read: dict[
 
 
 def _inferred(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
+    # Where ONNX does not know an operator, it reports nothing, and keeps declared shapes that contradict inferred ones.
+    named = {(node.domain, node.op_type) for node in nested_nodes(proto.graph.node) if node.domain}
+    strict = all(onnx.defs.has(operator, domain) for domain, operator in named)
     plain = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
     if not followable(plain):
-        return plain, True
+        return plain, strict
     try:
-        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True), True
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True), strict
     except onnx.shape_inference.InferenceError:
         # Value propagation mistakes tables of integers for shapes, and then rejects them; or a declared shape is stale.
         return plain, False

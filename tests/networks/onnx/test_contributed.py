@@ -11,8 +11,8 @@ import pytest
 from onnx import helper
 
 import deep5 as d5
-from deep5.core.errors import Unsupported
-from original import compared, declared, graph_model
+from deep5.core.errors import NetworkError, NetworkWarning, Unsupported
+from original import compared, declared, graph_model, plain
 
 DRAW = np.random.default_rng(36)
 SCALE = {name: np.array(value, np.float32) for name, value in (("s", 0.02), ("t", 0.03), ("u", 0.05))}
@@ -78,6 +78,52 @@ def test_a_dynamically_quantized_product() -> None:
     model = graph_model(nodes, [declared("x", ["n", 4])], [declared("y", ["n", 5])], initial, domains=DOMAINS)
     x = DRAW.standard_normal((3, 4)).astype(np.float32)
     compared(d5.Network.from_onnx(model), model, "onnxruntime", {"x": x})
+
+
+def hidden(last: str, opset: int) -> onnx.ModelProto:
+    """A Reshape to computed sizes after an operator whose shape ONNX does not infer; `last` is the output."""
+    nodes = [
+        own("FastGelu", ["x"], "g"),
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+        helper.make_node("Mul", ["rows", "two"], ["twice"]),
+        helper.make_node("Concat", ["twice", "one", "two"], ["sizes"], axis=0),
+        helper.make_node("Reshape", ["g", "sizes"], ["r"]),
+        helper.make_node("Add", ["r", "b"], ["y"]),
+    ]
+    initial = {name: np.array([number]) for number, name in enumerate(("zero", "one", "two"))}
+    initial["b"] = np.ones(2, np.float32)
+    nodes = nodes[: 1 + next(index for index, node in enumerate(nodes) if last in node.output)]
+    given, made = [declared("x", ["n", 4])], [declared(last, [1, "m"])]
+    return graph_model(nodes, given, made, initial, opset=opset, domains=DOMAINS)
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+@pytest.mark.parametrize("last", ["r", "y"])
+def test_a_stale_rank_after_a_hidden_shape(last: str, opset: int) -> None:
+    """ONNX's inference reports no contradiction in a model with an operator that it does not know."""
+    model = hidden(last, opset)
+    with pytest.warns(NetworkWarning, match=rf"'{last}' is declared as \[1, m\], and computed as \[") as caught:
+        network = d5.Network.from_onnx(model)
+    assert "more" not in str(caught[0].message)
+    assert len(network.outputs[last].shape) == 3
+    x = DRAW.standard_normal((3, 4)).astype(np.float32)
+    compared(network, model, "onnxruntime", {"x": x})
+    trained = network.add_loss(last, "mean_squared_error")
+    target = np.zeros((6, 1, 2), np.float32)
+    found = d5.framework("onnxruntime").executor(trained).inference({"x": x, "label": target})
+    expected = np.mean(np.square(plain(model, {"x": x})[last]))
+    np.testing.assert_allclose(d5.to_numpy(found["loss"]), expected, rtol=1e-5)  # a mean of 12 squares
+
+
+def test_an_output_of_a_hidden_shape_needs_no_declared_one() -> None:
+    node, x = own("FastGelu", ["x"], "y"), DRAW.standard_normal((3, 4)).astype(np.float32)
+    model = graph_model([node], [declared("x", ["n", 4])], [declared("y", None)], domains=DOMAINS)
+    network = d5.Network.from_onnx(model)
+    assert str(network.outputs["y"]) == "float32 of unknown rank"
+    compared(network, model, "onnxruntime", {"x": x})
+    with pytest.raises(NetworkError, match=r"'y' is of unknown rank; allowed: a value of known rank.*; remedy: decl"):
+        network.add_loss("y", "mean_squared_error")
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "reference"])

@@ -16,6 +16,7 @@ from deep5.networks import Network
 from deep5.networks.onnx.conversions import STEPS
 from deep5.networks.onnx.upgrading import upgraded
 from opset_cases import Drawn, difference, expected
+from original import declared, graph_model, plain
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 7 - 1
@@ -319,3 +320,17 @@ def test_what_cannot_be_converted_is_refused_by_name(name: str) -> None:
     with pytest.raises(NetworkError, match=said) as caught:
         Network.from_onnx(made)
     assert "not valid ONNX" not in str(caught.value)
+
+
+def test_a_file_in_training_mode_runs_in_evaluation_unless_training_is_requested() -> None:
+    """ONNX Runtime normalizes by the statistics of the batch."""
+    statistics = {"s": np.ones(3), "b": np.zeros(3), "m": np.full(3, 0.5), "v": np.full(3, 4)}
+    nodes = [
+        helper.make_node("BatchNormalization", ["x", *statistics], ["y", "m2", "v2"], training_mode=1, epsilon=0.0)
+    ]
+    initial = {name: array.astype(np.float32) for name, array in statistics.items()}
+    proto = graph_model(nodes, [declared("x", ["n", 3, 4])], [declared("y", ["n", 3, 4])], initial)
+    executor = d5.framework("reference").executor(Network.from_onnx(proto))
+    np.testing.assert_allclose(d5.to_numpy(executor.inference({"x": X})["y"]), (X - 0.5) / 2, rtol=1e-6, atol=1e-6)
+    trained = d5.to_numpy(executor.inference({"x": X}, training=True)["y"])
+    np.testing.assert_allclose(trained, plain(proto, {"x": X})["y"], rtol=1e-5, atol=1e-6)  # sums of 8 numbers

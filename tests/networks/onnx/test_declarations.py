@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -276,3 +278,26 @@ def test_a_rank_that_a_reader_requires_survives_an_edit() -> None:
     edited = network.replace_node("Equal", "GreaterOrEqual")  # forgets the shapes of what follows
     assert edited.outputs["y"].shape[1] == network.outputs["y"].shape[1] == 2
     assert len(edited.outputs["y"].shape) == 3
+
+
+@pytest.mark.parametrize("content", [None, b"\0" * 7])
+def test_absent_weights_contradict_no_declared_shape(content: bytes | None, tmp_path: Path) -> None:
+    """Only the error is reported: without weights nothing follows, and the declared shapes are right."""
+    model = reshaped(["n", 1, 6], ["n", 6])
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "w")
+    onnx.external_data_helper.set_external_data(weight, "w.bin")
+    weight.ClearField("raw_data")
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    if content is not None:
+        (tmp_path / "w.bin").write_bytes(content)
+    with warnings.catch_warnings(record=True) as caught, pytest.raises(NetworkError, match="initial value 'w' lies"):
+        d5.Network.from_onnx(tmp_path / "m.onnx")
+    assert not caught
+
+
+def test_a_node_that_is_wrong_contradicts_no_declared_shape() -> None:
+    model = reshaped(["n", 1, 6], ["n", 6])
+    model.graph.node[1].attribute.append(helper.make_attribute("none", 1))
+    with warnings.catch_warnings(record=True) as caught, pytest.raises(NetworkError, match="none"):
+        d5.Network.from_onnx(model)
+    assert not caught
