@@ -124,9 +124,10 @@ def _last_axes(axes: Any, count: int) -> Any:
 
 def _must_know_indices(node: ir.Node, entry: Composite) -> bool:
     """Whether the host reads the indices: integers have no NaN to mark elements out of bounds."""
+    if not entry.bounded or len(node.inputs) <= entry.bounded or node.inputs[entry.bounded] is None:
+        return False
     marked = node.inputs[0] is not None and node.inputs[0].dtype in FLOATS
-    given = entry.bounded and len(node.inputs) > entry.bounded and node.inputs[entry.bounded] is not None
-    return bool(given) and not marked and not (node.op_type == "Gather" and inside(node))
+    return not marked and not (node.op_type == "Gather" and inside(node))
 
 
 def _host(entry: Composite) -> Callable[[ir.Node], list[ir.Value | None]]:

@@ -312,8 +312,10 @@ def test_boxes_with_equal_scores_come_in_their_order() -> None:
     scores = np.array([[[0.5, 0.5, 0.5, 0.1]]], np.float32)
     given = (boxes, scores, np.array([3]), np.array([0.5], np.float32))
     np.testing.assert_array_equal(evaluated("NonMaxSuppression", given)[0], [[0, 0, 0], [0, 0, 1], [0, 0, 3]])
-    (got,) = evaluated("NonMaxSuppression", (*given, np.array([0.5], np.float32)))
+    (got,) = evaluated("NonMaxSuppression", (*given, np.array([0.4], np.float32)))
     np.testing.assert_array_equal(got, [[0, 0, 0], [0, 0, 1]])
+    # As in ONNX Runtime, a score equal to the threshold is removed.
+    assert evaluated("NonMaxSuppression", (*given, np.array([0.5], np.float32)))[0].shape == (0, 3)
     assert evaluated("NonMaxSuppression", (boxes, scores))[0].shape == (0, 3)
 
 
