@@ -44,6 +44,7 @@ _BEYOND = re.compile(
 )
 _NODES = re.compile(r"^(\w+: )\w+ cannot run this network: (?:\S+ \(\w+\)(?: in it| inside it)?: )+")
 _NEXT_NODE = re.compile(r" \S+ \(\w+\)(?: in it| inside it)?: ")
+_INSTALLED = re.compile(r"/\S*/site-packages/")
 _MOST_OPERATORS, _MOST_NAMES, _LONGEST, _LONGEST_GRADIENTS = 8, 6, 320, 5
 _GOAL_S = 10.0
 
@@ -211,8 +212,8 @@ def _messages(results: Results, back_ends: Sequence[str]) -> list[str]:
 
 
 def _reason(outcome: str) -> str:
-    """The first reason of an outcome, without the names of nodes before it."""
-    reason = _NODES.sub(r"\1", outcome)
+    """The first reason of an outcome, without the names of nodes before it and the folder of the packages."""
+    reason = _INSTALLED.sub("", _NODES.sub(r"\1", outcome))
     return _NEXT_NODE.split(reason)[0][:_LONGEST].strip()
 
 

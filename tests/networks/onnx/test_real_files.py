@@ -273,11 +273,13 @@ def test_the_page_counts_what_the_element_types_allow() -> None:
             {"com.microsoft:QLinearAdd": 1},
         ),
         "c": result("wrong: y differs", {"Add": 1}),
+        "e": result('fails: File "/home/me/lib/site-packages/numpy/io.py", line 3', {"Add": 1}),
         "d": {**result("works", {}), "original": {"import": "fails: no", "operators": {}}, "back_ends": {}},
     }
-    assert counted(results, ["jax"]) == {"works": 1, "refused": 0, "wrong": 1, "fails": 1, "types": 1, "none": 0}
+    assert counted(results, ["jax"]) == {"works": 1, "refused": 0, "wrong": 1, "fails": 2, "types": 1, "none": 0}
     text = page(results, ["jax"], {"jax": "0.1"})
-    assert "| forward | 3 | 1 (33.3 %) | 0 | 1 | 1 | 1 |" in text
+    assert "| forward | 4 | 1 (25.0 %) | 0 | 1 | 2 | 1 |" in text
     assert "| a | works; f 0.5, g 0.25 |" in text
     assert "- `refused: no domain 'com.microsoft'`\n  - jax, forward: b\n" in text
+    assert '- `fails: File "numpy/io.py", line 3`\n  - jax, forward: e\n' in text
     assert "- `wrong: y differs`\n  - jax, forward: c\n" in text
