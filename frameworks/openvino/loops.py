@@ -7,7 +7,7 @@ import onnx_ir as ir
 from deep5.networks.constants import constant_value
 from deep5.networks.network import Network
 
-__all__ = ["counted", "unsafe_loop"]
+__all__ = ["unsafe_loop", "without_negative_counts"]
 
 _REMEDY = "remedy: framework 'onnxruntime', 'pytorch' or 'reference'"
 
@@ -40,7 +40,7 @@ def unsafe_loop(node: ir.Node) -> str | None:
     return None
 
 
-def counted(network: Network) -> Network:
+def without_negative_counts(network: Network) -> Network:
     """The network with no negative number of iterations: OpenVINO takes one for a loop without end.
 
     Args:

@@ -21,7 +21,7 @@ from deep5.frameworks.openvino.custom import extension, failure, supports_custom
 from deep5.frameworks.openvino.guards import guarded, unguarded
 from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
-from deep5.frameworks.openvino.loops import counted, unsafe_loop
+from deep5.frameworks.openvino.loops import unsafe_loop, without_negative_counts
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
 from deep5.frameworks.openvino.substitutes import substitute, substituted
 from deep5.networks.custom import is_custom
@@ -98,7 +98,7 @@ class Program:
                     f"openvino cannot run the network {self._name!r}: input {name!r} has no elements; allowed: sizes "
                     "of 1 and more; remedy: framework 'onnxruntime' or 'reference'"
                 )
-        suited = counted(substituted(network))
+        suited = without_negative_counts(substituted(network))
         model, self._guards = guarded(suited)
         # Keeps the kernels of compiled operators alive as long as the model that calls them. Programs may share a
         # kernel and run concurrently: the number identifies a program's failures.
