@@ -6,6 +6,7 @@ buffer over the ranks in place, `steps` times, and returns the buffer.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -126,11 +127,21 @@ def gloo_group(ranks: int) -> Any:
         raise UsageError("torch.distributed knows of no ranks; allowed: those that torchrun started; remedy: torchrun")
     if not distributed.is_initialized():
         distributed.init_process_group("gloo")
+        atexit.register(_leave)
     if distributed.get_world_size() != ranks:
         raise UsageError(
             f"torchrun started {distributed.get_world_size()} ranks and there are {ranks}; allowed: the same number"
         )
     return distributed.new_group(backend="gloo")
+
+
+def _leave() -> None:
+    """Release torch's groups: their threads abort a process that ends before them, see `ProcessGroupCommunicator`."""
+    from torch import distributed
+
+    _groups.cache_clear()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _turns(groups: list[Any], steps: int) -> list[Any]:

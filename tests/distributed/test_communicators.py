@@ -301,6 +301,21 @@ def test_gloo_ends_where_a_rank_does_not_come() -> None:
     assert first.output.endswith("False False\n")
 
 
+def test_a_process_ends_after_gloos_threads() -> None:
+    """A thread of gloo that still runs Python, or releases a tensor, when Python has ended aborts the process."""
+    program = """
+    from deep5.distributed.communicators import process_group
+
+    communicator = ProcessGroupCommunicator.connect(rank, size, port=port)
+    assert communicator.count_hidden()
+    process_group._Started._end = lambda *given: print(time.sleep(2), rank, flush=True)
+    request = communicator.all_reduce_start(np.ones(3))
+    time.sleep(0.5)
+    """
+    for rank, ended in enumerate(as_processes(GLOO + dedent(program), 2)):
+        assert (ended.status, ended.output) == (0, f"None {rank}\n"), ended
+
+
 def test_a_group_that_torch_made_is_taken() -> None:
     program = """
     import torch.distributed as distributed

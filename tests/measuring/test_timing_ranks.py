@@ -379,7 +379,8 @@ communicator = join(launched())
 def under_torchrun(program: str, tmp_path: Path) -> None:
     """Run a program as two ranks; fails if either rank fails."""
     path = tmp_path / "program.py"
-    path.write_text(PROGRAM + textwrap.dedent(program))
+    # In a function, so that nothing keeps torch's groups beyond its end.
+    path.write_text(f"{PROGRAM}\ndef main():\n{textwrap.indent(textwrap.dedent(program), '    ')}\nmain()\n")
     words = ("--standalone", "--nproc-per-node", "2", str(path), str(tmp_path))
     done = started("-m", "torch.distributed.run", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import os
 import threading
+import weakref
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
@@ -34,6 +37,8 @@ REMEMBERED = 256
 """Number of reductions whose torch options a rank caches."""
 
 _CALL_BYTES = 96
+# How long the end of the process waits for gloo's threads.
+_LEAVE_S = 20.0
 _SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
 
 
@@ -92,6 +97,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
             self._now = _group(backend, self._c10d.PrefixStore("now", self._store), rank, size, 2, timeout_s)
             self._later = _group(backend, self._c10d.PrefixStore("later", self._store), rank, size, 1, timeout_s)
             if self._device is None:
+                _closed_at_exit().add(self)
                 # gloo ends a process that accepts a connection whose other end is already closed (pytorch/gloo, issue
                 # 514): no rank continues, or may exit, before all have accepted theirs.
                 for group in (self._now, self._later):
@@ -342,6 +348,29 @@ class _Letter:
             self._work.wait(limit(STARTED_S))
         except RuntimeError as error:
             self._error = error
+
+
+@functools.cache
+def _closed_at_exit() -> weakref.WeakSet[ProcessGroupCommunicator]:
+    """The communicators that the end of the process closes, to join gloo's threads while Python still runs.
+
+    A thread of gloo that releases an operation's tensors later than that aborts the process (pytorch/pytorch, pull
+    request 179291).
+    """
+    communicators: weakref.WeakSet[ProcessGroupCommunicator] = weakref.WeakSet()
+
+    def close() -> None:
+        for communicator in list(communicators):
+            communicator.close()
+
+    def leave() -> None:
+        # In a thread, as an operation that another rank never joins would keep the process forever.
+        closing = threading.Thread(target=close, name="deep5-close", daemon=True)
+        closing.start()
+        closing.join(_LEAVE_S)
+
+    atexit.register(leave)
+    return communicators
 
 
 def _group(backend: str, store: Any, rank: int, size: int, threads: int, timeout_s: float) -> Any:
