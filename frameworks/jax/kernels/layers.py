@@ -30,6 +30,9 @@ __all__ = [
 
 Array = Any
 
+# The most blocks of rows, and the most rows of a block, that a sum over rows adds by a matrix product.
+_BLOCKS = 1024
+
 
 def channels_last(x: Array, axes: int) -> Array:
     """Converts from ONNX's axis order to channels last, after adding the leading axes that broadcasting adds."""
@@ -97,9 +100,18 @@ def batch_normalization_in_training(
 
 
 def channel_sums(x: Array) -> Array:
-    """Sums over all axes but the last, as a matrix product, which is faster in XLA than a reduction."""
-    flat = x.reshape(-1, x.shape[-1])
-    return jnp.matmul(jnp.ones(flat.shape[:1], x.dtype), flat, precision=lax.Precision.HIGHEST)
+    """Sums over all axes but the last, as a matrix product, which is faster in XLA than a reduction.
+
+    XLA adds the rows of a product one after the other: of 121,600 rows, the error was 7e-6 of the sum. The product adds
+    blocks of rows here (1e-7, as a reduction).
+    """
+    count = x.size // x.shape[-1]
+    blocks = next(number for number in range(min(count, _BLOCKS), 0, -1) if count % number == 0) if count else 1
+    if count // blocks > _BLOCKS:
+        return jnp.sum(x, tuple(range(x.ndim - 1)))
+    rows = x.reshape(count // blocks, blocks * x.shape[-1])
+    sums = jnp.matmul(jnp.ones(rows.shape[:1], x.dtype), rows, precision=lax.Precision.HIGHEST)
+    return jnp.sum(sums.reshape(blocks, x.shape[-1]), 0)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
