@@ -101,11 +101,13 @@ def changed(model: ir.Model, chosen: Callable[[ir.Node], Change | None]) -> ir.M
     for index, change in changes.items():
         graph = nodes[index].graph
         assert isinstance(graph, ir.Graph)  # noqa: S101 - every node is in a graph
-        before = set(graph) if graph is not model.graph else set()
-        kept = {value.name for value in nodes[index].outputs}
+        if graph is model.graph:
+            change(graph, nodes[index])
+            continue
+        before, kept = set(graph), {value.name for value in nodes[index].outputs}
         change(graph, nodes[index])
         # A graph names new values automatically, and may reuse names of an enclosing graph.
-        for number, made in enumerate(node for node in graph if before and node not in before):
+        for number, made in enumerate(node for node in graph if node not in before):
             for value in made.outputs:
                 if value.name and value.name not in kept:
                     value.name = f"changed:{index}/{number}/{value.index()}"

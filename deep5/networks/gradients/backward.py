@@ -51,7 +51,7 @@ class Backward:
         before: The node before which nodes are inserted; None: at the end of the graph.
         prefix: Prefix of the new nodes' names.
         rules: The rules of other operators, for rules composed of them.
-        around: The builder of the enclosing graph; new names are unique in both.
+        around: The builder of the enclosing graph, or another of this graph; new names are unique in both.
 
     Attributes:
         graph: As given.
@@ -72,10 +72,11 @@ class Backward:
         self.graph, self._before, self.prefix, self.rules = graph, before, prefix, rules or {}
         self._wanted = wanted
         self._taken: set[str | None] = set() if around is None else around._taken
-        for node in graph.all_nodes():
-            self._taken.update(value.name for value in (*node.inputs, *node.outputs) if value is not None)
-        self._taken.update(value.name for value in graph.inputs)
-        self._taken.update(graph.initializers)
+        if around is None or around.graph is not graph:
+            for node in graph.all_nodes():
+                self._taken.update(value.name for value in (*node.inputs, *node.outputs) if value is not None)
+            self._taken.update(value.name for value in graph.inputs)
+            self._taken.update(graph.initializers)
         self._count = 0
         self._shapes: dict[ir.Value, ir.Value] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}

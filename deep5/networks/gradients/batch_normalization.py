@@ -28,7 +28,7 @@ def channel_wide(b: Backward, x: ir.Value, value: ir.Value) -> ir.Value:
     return b.op("Reshape", value, b.ints(1, -1, *[1] * (len(extents(x)) - 2)))
 
 
-def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value, ir.Value]:
+def split_batch_normalization(builder: Backward, node: ir.Node) -> tuple[ir.Value, ir.Value]:
     """Convert a training node in place to the evaluation form, which normalizes by statistics computed before it.
 
     mean = sum x / m and variance = sum (x - mean)^2 / m, over the m elements of a channel. Outputs for running
@@ -36,7 +36,7 @@ def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value,
     running' = momentum running + (1 - momentum) batch.
 
     Args:
-        graph: The graph that holds the node.
+        builder: A builder of the graph that holds the node.
         node: A BatchNormalization with `training_mode=1`.
 
     Returns:
@@ -47,7 +47,7 @@ def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value,
         variance is the population variance.
     """
     (x,) = operands(node, 1)
-    b = Backward(graph, before=node, prefix=f"{node.name or node.outputs[0].name}/training")
+    b = Backward(builder.graph, before=node, prefix=f"{node.name or node.outputs[0].name}/training", around=builder)
     mean, variance = _of_all_ranks(b, x) if is_over_ranks(node) else _of_batch(b, x)
     momentum = attribute(node, "momentum", 0.9)
     for index, (running, batch) in enumerate(zip(node.inputs[3:5], (mean, variance), strict=True), start=1):
@@ -98,8 +98,9 @@ def expand_training(network: Network) -> Network:
     if not any(is_training(node) for node in network.nodes):
         return network
     model = network.model.clone()
+    builder = Backward(model.graph)
     for node in list(model.graph):
         if is_training(node):
-            split_batch_normalization(model.graph, node)
+            split_batch_normalization(builder, node)
     infer_shapes(model, "the network in training")
     return Network(model)

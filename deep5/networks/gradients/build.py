@@ -166,7 +166,7 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
     _drop_copies(graph, set(nodes), results)
     for node in nodes:
         if is_training(node):  # no gradient passes it, but it runs in the same form as the others
-            split_batch_normalization(graph, node)
+            split_batch_normalization(backward, node)
     infer_shapes(model, what)
     return Network(model)
 

@@ -34,7 +34,7 @@ def _batch_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
         raise refuse(node, "the loss depends on its running statistics; allowed: only its first output")
     training = is_training(node)
     if training:
-        mean, variance = split_batch_normalization(b.graph, node)
+        mean, variance = split_batch_normalization(b, node)
     statistics = (training and b.wants(x)) or b.wants(scale)
     epsilon = b.like(attribute(node, "epsilon", 1e-5), x)
     r = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))

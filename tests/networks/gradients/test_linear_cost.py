@@ -56,6 +56,27 @@ def test_twice_the_nodes_of_a_file_take_twice_the_calls(work: Any) -> None:
     assert calls(lambda: work(large)) < 4.5 * calls(lambda: work(small))
 
 
+def layers(kind: str, count: int) -> d5.Network:
+    """Batch normalizations, or samplings of an image, one after the other."""
+    build = d5.NetworkBuilder(kind)
+    x, ones = build.input("x", (2, 3, 4, 4)), d5.networks.ones
+    for layer in range(count):
+        shapes = [(2, 4, 4, 2)] if kind == "GridSample" else [(3,)] * 4
+        x = build.op(kind, x, *(build.parameter(f"{layer}/{place}", shape, ones) for place, shape in enumerate(shapes)))
+    return build.network({"loss": build.op("ReduceMean", x, keepdims=0)})
+
+
+@pytest.mark.parametrize(("kind", "framework"), [("BatchNormalization", "reference"), ("GridSample", "onnxruntime")])
+def test_twice_the_layers_that_are_rewritten_take_twice_the_calls(kind: str, framework: str) -> None:
+    def step(network: d5.Network) -> None:
+        executor = d5.framework(framework).executor(network)
+        executor.inference_and_backprop({"x": np.ones((2, 3, 4, 4), np.float32)})
+
+    small, large = layers(kind, 20), layers(kind, 80)
+    step(small)
+    assert calls(lambda: step(large)) < 4.5 * calls(lambda: step(small))
+
+
 def test_a_gradient_takes_no_node_but_what_computes_it() -> None:
     """Four nodes by layer: two products of the Gemm, two of the Tanh and its difference to 1; no copy, one constant."""
     counts = Counter(node.op_type for node in gradient_network(chain(20)).nodes)
