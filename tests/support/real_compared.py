@@ -27,6 +27,7 @@ __all__ = [
     "rounded_feed",
     "same_gradients",
     "same_losses",
+    "storable",
 ]
 
 # Networks of hundreds of layers, in float32: allowed beside what one rounding of the weights changes, times 16.
@@ -131,8 +132,15 @@ def is_float(value: np.ndarray) -> bool:
     return value.dtype.kind == "f" or value.dtype.name in _ROUNDING
 
 
+def storable(value: np.ndarray) -> np.ndarray:
+    """The array without objects: strings in an array of one width."""
+    return value.astype(str) if value.dtype.kind == "O" else value
+
+
 def restored(value: np.ndarray) -> np.ndarray:
-    """An array as it was stored: NumPy's files do not name bfloat16."""
+    """The array of which `storable` was stored. NumPy's files do not name bfloat16."""
+    if value.dtype.kind == "U":
+        return value.astype(object)
     return value.view(ml_dtypes.bfloat16) if value.dtype.kind == "V" and value.dtype.itemsize == 2 else value
 
 

@@ -39,7 +39,8 @@ type, bfloat16, `onnx.reference` is what the outputs are compared with.
 """
 _SHORT = {"works": "works", "refused": "refused", "wrong": "**wrong**", "fails": "**fails**"}
 _BEYOND = re.compile(
-    r"com\.microsoft|ai\.onnx\.ml|OpenVINO (?:adds inexactly|compares and divides in float32|computes inexactly"
+    r"com\.microsoft|ai\.onnx\.ml|element type STRING|is string\[|ONNX Runtime (?:has no kernel for \w+ in b?float16"
+    r"|would compute it in float32)|OpenVINO (?:adds inexactly|compares and divides in float32|computes inexactly"
     r"|counts in 32 bits|casts to \w+ by 32 bits|computes (?:DOUBLE|FLOAT16|BFLOAT16) in float32)"
 )
 _NODES = re.compile(r"^(\w+: )\w+ cannot run this network: (?:\S+ \(\w+\)(?: in it| inside it)?: )+")
@@ -85,10 +86,11 @@ def page(results: Results, back_ends: Sequence[str], versions: Mapping[str, str]
         )
     lines += [
         "",
-        "Not counted are pairs that the engine's element types and domains exclude, each refused by name: 8-bit",
-        "numbers, large integers and float64 on OpenVINO, ONNX Runtime's own quantized operators (`com.microsoft`) on",
-        "other engines, and classical machine learning (`ai.onnx.ml`), which only ONNX Runtime and the reference",
-        "compute; and backward passes of files without a float output or a trained parameter.",
+        "Not counted are pairs that the engine's element types and domains exclude, each refused by name: strings;",
+        "8-bit numbers, large integers and float64 on OpenVINO; float16 and bfloat16 where ONNX Runtime has no kernel",
+        "for them; ONNX Runtime's own quantized operators (`com.microsoft`) on other engines; and classical machine",
+        "learning (`ai.onnx.ml`), which only ONNX Runtime and the reference compute; and backward passes of files",
+        "without a float output or a trained parameter.",
         "",
         "## Files",
         "",

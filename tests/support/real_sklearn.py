@@ -42,7 +42,9 @@ def by_skl2onnx(kind: str) -> bytes:
         strings = [["a", "b"], ["b", "c"], ["a", "c"]] if kind == "encoders" else ["a b", "b c d", "a d"]
         model = _of_strings(kind).fit(strings)
         size = 2 if kind == "encoders" else 1
-        proto: onnx.ModelProto = to_onnx(model, initial_types=[("x", StringTensorType([None, size]))])
+        # Not every machine has the locale en_US, which they are read in otherwise.
+        options = {id(model): {"locale": "C"}} if kind == "words" else {}
+        proto: onnx.ModelProto = to_onnx(model, initial_types=[("x", StringTensorType([None, size]))], options=options)
         return proto.SerializeToString()
     model = _model(kind)
     model.fit(x, x[:, 0] if kind in ("boosting", "histograms", "process") else y)
