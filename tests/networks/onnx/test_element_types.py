@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deep5 as d5
-from deep5.core.errors import NetworkError
+from deep5.core.errors import NetworkError, Unsupported
 from deep5.networks import Network, NetworkBuilder
 
 FLOAT, DOUBLE, INT64, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
@@ -136,7 +136,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "unknown operator of two lines": (model([node("Re\nlu", ["x"], ["y"])], X, Y), r"registered for Re\\nlu with"),
     "text that is not UTF-8": (damaged(), "is not valid ONNX: it holds a string that is not UTF-8"),
     "unknown domain": (
-        model([node("Foo", ["x"], ["h"], domain="my", name="f"), node("Relu", ["h"], ["y"])], X, {"y": (FLOAT, None)}),
+        model([node("Foo", ["x"], ["h"], domain="my", name="f"), node("Relu", ["h"], ["y"])], X, {"y": (0, None)}),
         r"'y' has no shape, and none can be inferred: the node 'f' \(Foo\) is of the domain 'my', of .*; remedy: op",
     ),
     "dimensions": (
@@ -162,6 +162,16 @@ def test_a_model(what: str) -> None:
         Network.from_onnx(proto)
     assert str(caught.value).startswith("the model")
     assert "\n" not in str(caught.value)
+
+
+def test_an_output_with_a_type_behind_an_unknown_operator_has_an_unknown_rank() -> None:
+    nodes = [node("Foo", ["x"], ["h"], domain="my", name="f"), node("Relu", ["h"], ["y"])]
+    network = Network.from_onnx(model(nodes, X, {"y": (FLOAT, None)}))
+    assert not network.outputs["y"].ranked
+    with pytest.raises(
+        Unsupported, match=r"f \(Foo\): .* my\.Foo; .*; remedy: d5\.register_operator\('Foo', domain='my'\)"
+    ):
+        d5.framework("reference").executor(network)
 
 
 def test_a_cast_mends_it() -> None:
