@@ -358,15 +358,20 @@ def _closed_at_exit() -> weakref.WeakSet[ProcessGroupCommunicator]:
     request 179291).
     """
     communicators: weakref.WeakSet[ProcessGroupCommunicator] = weakref.WeakSet()
+    ending = threading.Event()
 
     def close() -> None:
+        ending.wait()
         for communicator in list(communicators):
             communicator.close()
 
+    # A thread, as an operation that another rank never joins would keep the process forever; started now, as Python
+    # 3.12 starts none while it ends.
+    closing = threading.Thread(target=close, name="deep5-close", daemon=True)
+    closing.start()
+
     def leave() -> None:
-        # In a thread, as an operation that another rank never joins would keep the process forever.
-        closing = threading.Thread(target=close, name="deep5-close", daemon=True)
-        closing.start()
+        ending.set()
         closing.join(_LEAVE_S)
 
     atexit.register(leave)
