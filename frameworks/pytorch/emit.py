@@ -95,10 +95,14 @@ class _Writer(Emitter):
         for index, step in enumerate(run):
             last.update((value, index) for value in step.inputs if value is not None)
         graph = nodes[0].graph if nodes else None
+        ends: dict[int, list[ir.Value]] = {}
+        for value, index in last.items():
+            if self._is_of(value, graph):
+                ends.setdefault(index, []).append(value)
         for index, step in enumerate(run):
             self._emit(step)
             made = [value for value in step.outputs if value.name]
-            own = (value for value, at in last.items() if at == index and self._is_of(value, graph))
+            own = ends.get(index, ())
             dead = [value for value in (*own, *(value for value in made if value not in last)) if value not in kept]
             names = [self.names[value] for value in dead if value in self.names]
             if names := [name for name in names if name not in self.bound]:

@@ -229,9 +229,9 @@ def test_synchronize_waits_for_what_the_device_still_does(name: str) -> None:
 
 
 def test_tensorflow_runs_nothing_on_the_host_unsaid() -> None:
+    framework = processor("tensorflow")
     import tensorflow as tf
 
-    framework = processor("tensorflow")
     build = NetworkBuilder("whole")
     x = build.input("x", ("N", 3), "int64")
     network = build.network({"y": build.op("MatMul", x, build.constant("w", np.arange(6).reshape(3, 2)))})

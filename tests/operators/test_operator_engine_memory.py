@@ -13,6 +13,7 @@ import deep5 as d5
 from backend_operators import CppPow
 from deep5.core.errors import ShapeError
 from deep5.networks.onnx_operator import ONNXOperator
+from processors import installed
 
 RNG = np.random.default_rng(11)
 ENGINES = ("reference", "onnxruntime", "openvino")
@@ -20,7 +21,7 @@ ENGINES = ("reference", "onnxruntime", "openvino")
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Any:
-    before = {name: d5.framework(name).threads for name in ENGINES[1:]}  # type: ignore[attr-defined]
+    before = {name: d5.framework(name).threads for name in ENGINES[1:] if installed(name)}  # type: ignore[attr-defined]
     for name in before:
         d5.framework(name).set_threads(1)
     yield

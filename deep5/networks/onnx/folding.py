@@ -27,6 +27,7 @@ _COMPUTING = frozenset({
     "Round", "ScatterND", "Sign", "Split", "Sqrt", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Where", "Xor",
 })
 # fmt: on
+_FOLDED = _MOVING | _COMPUTING
 # Nothing larger is folded: a small file must not exhaust memory.
 _MOST_ELEMENTS = 1 << 20
 # Numbers from here on represent unknown dimensions, one per name; no element of a real shape is that small.
@@ -75,7 +76,7 @@ def lift(graph: ir.Graph, node: ir.Node, tensor: ir.TensorProtocol) -> None:
 
 def evaluated(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> dict[ir.Value, np.ndarray]:
     """The outputs of a node for known inputs; empty if its operator is not one that is computed ahead of time."""
-    return _run(node, inputs, opset) if node.op_type in _MOVING | _COMPUTING else {}
+    return _run(node, inputs, opset) if node.op_type in _FOLDED else {}
 
 
 def _fold_once(model: ir.Model) -> bool:
@@ -113,7 +114,7 @@ def _evaluate(
         # Only the element type of the second input matters.
         kind = node.inputs[1].dtype
         return {} if kind is None else {node.outputs[0]: inputs[0].astype(kind.numpy())}
-    if node.op_type not in _MOVING | _COMPUTING or not all(_bounded(value) for value in node.outputs):
+    if node.op_type not in _FOLDED:
         return {}
     partly = {"Concat": len(inputs)}.get(node.op_type, 1) if node.op_type in _MOVING else 0
     for index, (value, array) in enumerate(zip(node.inputs, inputs, strict=True)):
@@ -121,7 +122,7 @@ def _evaluate(
             array is None or array.dtype.kind in "OSU" or (index >= partly and not _whole(array))
         ):
             return {}
-    return _run(node, inputs, opset)
+    return _run(node, inputs, opset) if all(_bounded(value) for value in node.outputs) else {}
 
 
 def _held(value: ir.Value | None, known: Mapping[ir.Value, np.ndarray]) -> np.ndarray | None:

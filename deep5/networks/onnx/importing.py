@@ -24,7 +24,7 @@ from deep5.networks.onnx.declarations import drop_stale_shapes, drop_unconfirmed
 from deep5.networks.onnx.element_types import check_element_types
 from deep5.networks.onnx.exported import forget_statements, stated_by_file
 from deep5.networks.onnx.folding import fold_constants, lift_constants
-from deep5.networks.onnx.known_branches import take_known_branches
+from deep5.networks.onnx.known_branches import HiddenError, take_known_branches
 from deep5.networks.onnx.learning_checks import check_learning
 from deep5.networks.onnx.name_lists import DEFAULTS, FROZEN, listed_names, store_names
 from deep5.networks.onnx.overrides import Overrides
@@ -75,9 +75,13 @@ def import_model(
             have another size, or are outside the model's folder, or a name in `overrides` that does not fit.
     """
     try:
-        what, proto, folder = read_model(source)
+        read = read_model(source)
+        what = read[0]
         try:
-            return _imported(what, proto, folder, overrides, strict)
+            try:
+                return _imported(*read, overrides, strict)
+            except HiddenError:
+                return _imported(*read_model(source), overrides, strict, again=True)
         except Deep5Error:
             raise
         except Exception as error:  # from onnx, onnx-ir and protobuf, for contradictory files
@@ -88,11 +92,21 @@ def import_model(
         raise better from error
 
 
-def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides: Overrides, strict: bool) -> Imported:
+def _imported(
+    what: str,
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    overrides: Overrides,
+    strict: bool,
+    *,
+    again: bool = False,  # the first time ONNX refused what an If hid
+) -> Imported:
     stated, fed = stated_by_file(proto), _defaults(proto)
     weights = [_tensor(what, tensor, folder) for tensor in _take_weights(what, proto)]
     check_widths(what, nodes_of(proto))
-    model = _inferred(what, proto, weights)
+    model, dropped = _inferred(what, proto, weights)
+    if not again:
+        _warn_of(what, dropped)
     check_element_types(model, what)
     check_axes(model, what)
     check_learning(model, what)
@@ -105,7 +119,7 @@ def _imported(what: str, proto: onnx.ModelProto, folder: Path | None, overrides:
     defaults = fed.union(listed_names(model, DEFAULTS))
     store_names(model, DEFAULTS, defaults.intersection(model.graph.initializers))
     fold_constants(model, what)
-    model = take_known_branches(model, what)
+    take_known_branches(model, what, equal_ranks=not again)
     stack_rows(model, what)
     lift_constants(model)
     lift_statistics(model)
@@ -126,8 +140,8 @@ def _without_dropped(decision: Decision, kept: Collection[str]) -> Decision:
     return replace(decision, outcome="unused", reason=f"{decision.reason}, in a branch of an If that never runs")
 
 
-def _inferred(what: str, proto: onnx.ModelProto, weights: Sequence[ir.TensorProtocol]) -> ir.Model:
-    """The model in a new enough opset, with inferred shapes; without declared ones that contradict what is computed."""
+def _inferred(what: str, proto: onnx.ModelProto, weights: Sequence[ir.TensorProtocol]) -> tuple[ir.Model, list[str]]:
+    """The model in a new enough opset, with inferred shapes, and which declared ones it lacks as contradictory."""
     try:
         model, propagated = _inferred_as_declared(what, proto, weights)
     except _NotConverted:  # other declarations would not help
@@ -137,7 +151,7 @@ def _inferred(what: str, proto: onnx.ModelProto, weights: Sequence[ir.TensorProt
             raise
     else:
         if propagated or not (dropped := drop_stale_shapes(proto)):
-            return model
+            return model, []
     try:
         model = _inferred_as_declared(what, proto, weights)[0]
     except NetworkError:
@@ -145,8 +159,7 @@ def _inferred(what: str, proto: onnx.ModelProto, weights: Sequence[ir.TensorProt
             raise
         dropped += more
         model = _inferred_as_declared(what, proto, weights)[0]
-    _warn_of(what, dropped)  # the model fits without these shapes: one that is wrong in another way fails before
-    return model
+    return model, dropped  # the model fits without these shapes: one that is wrong in another way fails before
 
 
 def _inferred_as_declared(
@@ -173,7 +186,7 @@ def _warn_of(what: str, dropped: list[str]) -> None:
         return
     shown = "; ".join(dropped[:_SHOWN]) + (f"; and {len(dropped) - _SHOWN} more" if len(dropped) > _SHOWN else "")
     said = f"{what} declares shapes that contradict what its nodes compute; deep5 ignores them: {shown}"
-    warnings.warn(said, NetworkWarning, stacklevel=6)
+    warnings.warn(said, NetworkWarning, stacklevel=5)
 
 
 def _defaults(proto: onnx.ModelProto) -> set[str]:

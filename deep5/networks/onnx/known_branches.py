@@ -21,43 +21,40 @@ from deep5.networks.onnx.name_lists import DEFAULTS, listed_names
 from deep5.networks.onnx.shapes import infer_shapes
 from deep5.networks.transforms.control_flow import written_out
 
-__all__ = ["take_known_branches"]
+__all__ = ["HiddenError", "take_known_branches"]
 
 # Nodes from a size to a condition.
 _DEPTH = 16
 
 
-def take_known_branches(model: ir.Model, what: str) -> ir.Model:
+class HiddenError(NetworkError):
+    """ONNX refuses what an If hid whose condition is constant."""
+
+
+def take_known_branches(model: ir.Model, what: str, *, equal_ranks: bool = True) -> None:
     """Replace every If whose condition is constant by the branch that runs; values keep names that are unique.
 
     Args:
         model: The model, with inferred shapes and folded constants; changed in place. Initial values that a caller may
             feed are not constants.
         what: Its name in messages.
+        equal_ranks: Whether those are replaced, too, whose branches have equal ranks.
 
-    Returns:
-        The model, or another one. An If whose branches have equal ranks stays if ONNX refuses what the other one hides,
-        such as a vector of one element as the limit of a Range, which engines accept.
+    Raises:
+        HiddenError: ONNX refuses what an If with branches of equal ranks hid, such as a vector of one element as the
+            limit of a Range, which engines accept. The model is changed up to there; read anew, that If can stay.
     """
     _take(model, what, _of_several_ranks)
-    settings = _settings(model)
-    if not any(_is_known(node, *settings) for node in model.graph.all_nodes()):
-        return model
-    changed = model.clone()
-    try:
-        _take(changed, what, lambda node: True)
-    except NetworkError:
-        return model
-    return changed
-
-
-def _settings(model: ir.Model) -> tuple[frozenset[str], int]:
-    """The names of the initial values that a caller may feed, and the version of ONNX's operators."""
-    return frozenset(listed_names(model, DEFAULTS)), model.graph.opset_imports[""]
+    if equal_ranks:
+        try:
+            _take(model, what, lambda node: True)
+        except NetworkError as error:
+            raise HiddenError(str(error)) from error
 
 
 def _take(model: ir.Model, what: str, accepts: Callable[[ir.Node], bool]) -> None:
-    fed, opset = _settings(model)
+    # Of the initial values that a caller may feed nothing follows.
+    fed, opset = frozenset(listed_names(model, DEFAULTS)), model.graph.opset_imports[""]
     while True:
         nodes = list(model.graph.all_nodes())
         chosen = [node for node in nodes if node.op_type == "If" and not node.domain and accepts(node)]
@@ -67,10 +64,6 @@ def _take(model: ir.Model, what: str, accepts: Callable[[ir.Node], bool]) -> Non
             return
         infer_shapes(model, what)
         fold_constants(model, what)
-
-
-def _is_known(node: ir.Node, fed: Collection[str], opset: int) -> bool:
-    return node.op_type == "If" and not node.domain and _known(node.inputs[0], fed, opset, _DEPTH) is not None
 
 
 def _of_several_ranks(node: ir.Node) -> bool:

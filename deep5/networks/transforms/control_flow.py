@@ -70,7 +70,7 @@ def _branch(node: ir.Node, counts: Mapping[str, int]) -> bool:
         return _with_scalar(node)
     branch = node.attributes["then_branch" if bool(known.reshape(())) else "else_branch"].as_graph()
     writer = _Writer(node)
-    writer.finish(writer.run(branch, [], counts))
+    writer.finish(writer.taken(branch, [], counts))
     return True
 
 
@@ -164,17 +164,20 @@ class _Writer:
     def __init__(self, node: ir.Node) -> None:
         self.node, self.made, self.runs = node, list[ir.Node](), 0
 
-    def run(
+    def run(self, body: ir.Graph, given: Sequence[ir.Value | None]) -> list[ir.Value]:
+        """Copy a graph's nodes, with the given values as its inputs; returns the values of its outputs."""
+        return self.taken(body.clone(allow_outer_scope_values=True), given)
+
+    def taken(
         self, body: ir.Graph, given: Sequence[ir.Value | None], counts: Mapping[str, int] = MappingProxyType({})
     ) -> list[ir.Value]:
-        """Copy a graph's nodes, with the given values as its inputs; returns the values of its outputs."""
-        copy = body.clone(allow_outer_scope_values=True)
-        stands = dict(zip(copy.inputs, given, strict=True))
+        """Take a graph's nodes out of it, with the given values as its inputs; returns the values of its outputs."""
+        stands = dict(zip(body.inputs, given, strict=True))
         prefix = f"{self.node.name}/{self.runs}"
         self.runs += 1
-        outputs = list(copy.outputs)
+        outputs = list(body.outputs)
         results: list[ir.Value] = []
-        for value in copy.initializers.values():
+        for value in body.initializers.values():
             assert value.const_value is not None  # noqa: S101 - an initial value of a nested graph
             stands[value] = self.constant(value.const_value.numpy())
         for value in outputs:
@@ -185,15 +188,15 @@ class _Writer:
                 results.append(self.op("Identity", value))  # omitted; a node that reads it is rejected
             else:
                 results.append(known)
-        copy.outputs.clear()
+        body.outputs.clear()
         for value, stand in stands.items():
             if stand is not None:
                 value.replace_all_uses_with(stand)
             else:
                 for use in list(value.uses()):
                     use.node.replace_input_with(use.idx, None)
-        nodes = list(copy)
-        copy.remove(nodes)
+        nodes = list(body)
+        body.remove(nodes)
         for inner in nodes:
             inner.name = f"{prefix}/{inner.name or inner.op_type}"
             for value in inner.outputs:

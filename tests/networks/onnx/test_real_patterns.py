@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 import deep5 as d5
+from deep5.core.errors import NetworkWarning
 from original import BACK_ENDS, compared, declared, graph_model
 
 DRAW = np.random.default_rng(10)
@@ -80,6 +81,27 @@ def test_a_branch_that_a_caller_may_feed_stays() -> None:
     network = d5.Network.from_onnx(model)
     assert "If" in {node.op_type for node in network.nodes}
     assert list(network.default_specs) == ["c"]
+
+
+@pytest.mark.parametrize("framework", BACK_ENDS)
+def test_a_branch_that_onnx_refuses_outside_of_its_if_stays(framework: str) -> None:
+    """Engines count up to a vector of one element; ONNX's inference refuses one that it knows."""
+    whole = onnx.TensorProto.INT64
+    then = helper.make_graph([helper.make_node("Identity", ["four"], ["a"])], "t", [], [declared("a", [1], whole)])
+    other = helper.make_graph([helper.make_node("Identity", ["n"], ["b"])], "e", [], [declared("b", [1], whole)])
+    nodes = [
+        helper.make_node("If", ["taken"], ["limit"], then_branch=then, else_branch=other),
+        helper.make_node("Range", ["zero", "limit", "one"], ["y"]),
+        helper.make_node("Add", ["n", "one"], ["next"]),
+    ]
+    initial = {"taken": np.array(True), "four": np.array([4]), "zero": np.array(0), "one": np.array(1)}
+    outputs = [declared("y", ["count"], whole), declared("next", [2], whole)]
+    model = graph_model(nodes, [declared("n", [1], whole)], outputs, initial)
+    with pytest.warns(NetworkWarning, match="contradict what its nodes compute") as told:
+        network = d5.Network.from_onnx(model)
+    assert len(told) == 1  # the file was read twice
+    assert "If" in {node.op_type for node in network.nodes}
+    compared(network, model, framework, {"n": np.array([7])})
 
 
 def hidden_lstm() -> onnx.ModelProto:
