@@ -24,6 +24,7 @@ __all__ = [
     "array_namespace",
     "device",
     "dtype_name",
+    "is_bfloat16",
     "numpy_dtype",
     "to_numpy",
 ]
@@ -200,6 +201,14 @@ def numpy_dtype(given: Any) -> Any:
 
         given = getattr(ml_dtypes, given)
     return np.dtype(object if isinstance(given, str) and given == "string" else given)
+
+
+def is_bfloat16(array: Any) -> bool:
+    """Whether a NumPy array holds bfloat16.
+
+    NumPy puts a type's name together at each request, which takes longer than to share an array.
+    """
+    return bool(array.dtype.kind == "V" and array.dtype.name == "bfloat16")
 
 
 def to_numpy(value: Array) -> Any:

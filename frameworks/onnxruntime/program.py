@@ -12,7 +12,7 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from deep5.core.errors import Deep5Error, NetworkError, Unsupported
-from deep5.core.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
+from deep5.core.tensors import Device, TensorSpec, aligned_empty, is_bfloat16, numpy_dtype
 from deep5.core.time_limit import current_limit
 from deep5.frameworks.onnxruntime.custom import failure, with_kernels
 from deep5.frameworks.onnxruntime.fusions import left_out
@@ -220,7 +220,7 @@ class Program:
         self._bound[number], self._places[number] = None, None
         place = None if again and usable else self._small[number]
         array = place if place is not None else value if usable else np.array(value, order="C")
-        if value.dtype.name == "bfloat16":
+        if is_bfloat16(value):
             held = self._held[name] = on_memory(array)  # a binding only keeps memory alive that it binds itself
             self._binding.bind_ortvalue_input(name, held)
         else:

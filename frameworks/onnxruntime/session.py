@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from deep5.core.framework import Support
-from deep5.core.tensors import Device, numpy_dtype
+from deep5.core.tensors import Device, is_bfloat16, numpy_dtype
 from deep5.frameworks.onnxruntime.custom import register_shim
 from deep5.frameworks.onnxruntime.guards import guard, wrong
 from deep5.frameworks.onnxruntime.numerics import EXACT, Numerics
@@ -142,7 +142,7 @@ def make_session(
 
 def on_memory(array: np.ndarray) -> onnxruntime.OrtValue:
     """A value on the memory of a C-contiguous array; it keeps the array alive."""
-    if array.dtype.name == "bfloat16":  # not known to ONNX Runtime as a NumPy dtype
+    if is_bfloat16(array):  # not known to ONNX Runtime as a NumPy dtype
         made = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
         return made(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)

@@ -14,7 +14,7 @@ from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.core.executors import OperatorExecutor
 from deep5.core.memo import remember
 from deep5.core.operator import Operator
-from deep5.core.tensors import Array, Device
+from deep5.core.tensors import Array, Device, is_bfloat16
 from deep5.frameworks.pytorch.custom import on_tensors
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.operator_check import check_operator
@@ -170,7 +170,7 @@ def _tensor(operator: Operator, number: int, value: Any) -> torch.Tensor:
         return value.detach()
     try:
         array = np.asarray(value)
-        if array.dtype.name == "bfloat16":  # torch does not accept it from NumPy
+        if is_bfloat16(array):  # torch does not accept it from NumPy
             return torch.from_numpy(np.array(array.view(np.uint16), order="C")).view(torch.bfloat16)
         if array.flags.carray and array.dtype.isnative:
             return torch.from_numpy(array)

@@ -15,13 +15,14 @@ from deep5.core.processor import adds_bfloat16_in_float32
 __all__ = ["from_numpy", "in_float32", "tensor", "through_float32"]
 
 
+# What NumPy says of an element type that another library defines.
+_REGISTERED = 2
 _BYTES = {1: np.uint8, 2: np.uint16}
 
 
 def from_numpy(array: np.ndarray) -> Any:
     """`torch.from_numpy`, also for the types that NumPy gets from another library."""
-    named = array.dtype.kind == "V" and array.dtype.names is None  # not a record of several fields
-    if named or array.dtype.name == "bfloat16" or array.dtype.name.startswith("float8"):
+    if array.dtype.isbuiltin == _REGISTERED:
         return torch.from_numpy(array.view(_BYTES[array.itemsize])).view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from deep5.core.arguments import check_callable
 from deep5.core.errors import ShapeError, Unsupported
 from deep5.core.events import StepInfo
-from deep5.core.tensors import Array, Arrays, Device, to_numpy
+from deep5.core.tensors import Array, Arrays, Device, is_bfloat16, to_numpy
 from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.memory import apart_from, shared
 from deep5.frameworks.tensorflow.traced import Traced
@@ -87,7 +87,7 @@ class TracedNetwork(TrainingExecutor):
             if isinstance(value, tf.Variable):
                 return value.value()
             array = value if type(value) is np.ndarray else to_numpy(value)
-            if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+            if array.dtype.kind not in "biufc" and not is_bfloat16(array):
                 raise TypeError(f"of {array.dtype}, which are no numbers")
             return self.tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
         except (Unsupported, TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.core.tensors import aligned_empty
+from deep5.core.tensors import aligned_empty, is_bfloat16
 
 __all__ = ["HostVector", "apart_from", "shared"]
 
@@ -46,7 +46,7 @@ def shared(array: np.ndarray) -> tf.Tensor:
         copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
         copy[...] = array
         array = copy
-    if array.dtype.name == "bfloat16":  # which NumPy's buffer exchange does not support
+    if is_bfloat16(array):  # which NumPy's buffer exchange does not support
         return tf.bitcast(tf.experimental.dlpack.from_dlpack(array.view(np.uint16).__dlpack__()), tf.bfloat16)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 

@@ -14,7 +14,7 @@ from deep5.core.executors import OperatorExecutor
 from deep5.core.framework import Framework
 from deep5.core.memo import remember
 from deep5.core.operator import Operator
-from deep5.core.tensors import Array, Device, to_numpy
+from deep5.core.tensors import Array, Device, is_bfloat16, to_numpy
 from deep5.frameworks.tensorflow.compiled import failure
 from deep5.frameworks.tensorflow.custom import route
 from deep5.frameworks.tensorflow.functions import placed
@@ -98,7 +98,7 @@ class TensorFlowOperator(OperatorExecutor):
                 given: Any = value
             else:
                 given = value if isinstance(value, np.ndarray) else to_numpy(value)
-                if given.dtype.kind not in "biuf" and given.dtype.name != "bfloat16":
+                if given.dtype.kind not in "biuf" and not is_bfloat16(given):
                     raise TypeError(f"of {given.dtype}, which are no numbers")
                 if not given.dtype.isnative:
                     given = given.astype(given.dtype.newbyteorder("="))

@@ -232,7 +232,7 @@ def _roi_align(
 def _samples(
     xp: Primitives, first: Array, size: Array, bins: int, ratio: int, extent: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """The two neighbors (indices, shares) of the samples of an axis, and which samples lie inside, shape (regions, bins,
+    """The two neighbors (indices, shares) of the samples of an axis, and which lie inside, shape (regions, bins,
     samples) each; which exist, (regions, samples), None: all; and their numbers, (regions, 1), or one number for all.
     """
     counts = ratio if ratio > 0 else xp.clamp(xp.held(xp.ceil(size)), 0.0)[:, None]
