@@ -13,7 +13,7 @@ from deep5.networks.kernels.sampling import corners
 from deep5.networks.kernels.table import Composite
 from deep5.networks.nodes import rank
 
-__all__ = ["OPERATORS", "unpooled_space"]
+__all__ = ["OPERATORS", "check_plane", "moved_places", "unpooled_space", "weighted"]
 
 
 def unpooled_space(extents: Sequence[Any], kernel_shape: Any, pads: Any, strides: Any) -> list[Any]:
@@ -71,17 +71,11 @@ def _deform_conv(
     References:
         Dai et al., Deformable convolutional networks, ICCV 2017, section 2.1; with a mask: Zhu et al., CVPR 2019.
     """
-    (n, channels, *space), kernel, outputs = x.shape, weight.shape[2:], offset.shape[2:]
-    strides, dilations, pads = strides or (1, 1), dilations or (1, 1), pads or (0, 0, 0, 0)
-    size, steps = math.prod(kernel), math.prod(outputs)
-    moves = xp.reshape(offset, (n * offset_group, size, 2, *outputs))
-    along = []
-    for axis in range(2):
-        how = (*kernel, *outputs, axis, dilations[axis], strides[axis], pads[axis])
-        at = xp.astype(xp.table(_kernel_places, *how, like=x), x.dtype) + moves[:, :, axis]
-        low = xp.held(xp.floor(at))
-        neighbors = (low, 1 - (at - low)), (low + 1, at - low)
-        along.append([_inside(xp, *each, space[axis]) for each in neighbors])
+    (n, channels, *space), size, outputs = x.shape, math.prod(weight.shape[2:]), offset.shape[2:]
+    steps = math.prod(outputs)
+    along = moved_places(
+        xp, x, weight, offset, dilations=dilations, offset_group=offset_group, pads=pads, strides=strides
+    )
     flat = xp.reshape(x, (n * offset_group, channels // offset_group, math.prod(space)))
     rows = xp.reshape(xp.permute_dims(flat, (0, 2, 1)), (n * offset_group * math.prod(space), -1))
     images = xp.reshape(xp.table(_range, n * offset_group, like=x), (-1, 1, 1, 1))
@@ -92,10 +86,43 @@ def _deform_conv(
     sampled = xp.reshape(sampled, (n, offset_group, size, steps, channels // offset_group))
     if mask is not None:
         sampled = sampled * xp.reshape(mask, (n, offset_group, size, steps, 1))
-    # (N, group, channels of a group, kernel elements, positions)
-    taken = xp.reshape(xp.permute_dims(sampled, (0, 1, 4, 2, 3)), (n, group, channels // group * size, steps))
-    y = xp.matmul(xp.reshape(weight, (group, weight.shape[0] // group, channels // group * size)), taken)
-    y = xp.reshape(y, (n, weight.shape[0], *outputs))
+    return weighted(xp, xp.permute_dims(sampled, (0, 1, 4, 2, 3)), weight, bias, outputs, group)
+
+
+def moved_places(
+    xp: Primitives,
+    x: Array,
+    weight: Array,
+    offset: Array,
+    *,
+    dilations: Any = None,
+    offset_group: int = 1,
+    pads: Any = None,
+    strides: Any = None,
+) -> list[list[tuple[Array, Array]]]:
+    """For each axis, the indices that a deformable convolution reads along it, and the share of each, of shape (images
+    and groups of offsets, kernel elements, rows, columns)."""
+    kernel, outputs = weight.shape[2:], offset.shape[2:]
+    strides, dilations, pads = strides or (1, 1), dilations or (1, 1), pads or (0, 0, 0, 0)
+    moves = xp.reshape(offset, (x.shape[0] * offset_group, math.prod(kernel), 2, *outputs))
+    along = []
+    for axis in range(2):
+        how = (*kernel, *outputs, axis, dilations[axis], strides[axis], pads[axis])
+        at = xp.astype(xp.table(_kernel_places, *how, like=x), x.dtype) + moves[:, :, axis]
+        low = xp.held(xp.floor(at))
+        neighbors = (low, 1 - (at - low)), (low + 1, at - low)
+        along.append([_inside(xp, *each, x.shape[2 + axis]) for each in neighbors])
+    return along
+
+
+def weighted(
+    xp: Primitives, sampled: Array, weight: Array, bias: Array | None, outputs: Sequence[Any], group: int
+) -> Array:
+    """The products of a convolution's weight with what it read, in the order of images, channels, kernel elements and
+    positions."""
+    taken = xp.reshape(sampled, (sampled.shape[0], group, math.prod(weight.shape[1:]), math.prod(outputs)))
+    y = xp.matmul(xp.reshape(weight, (group, weight.shape[0] // group, math.prod(weight.shape[1:]))), taken)
+    y = xp.reshape(y, (sampled.shape[0], weight.shape[0], *outputs))
     return y if bias is None else y + xp.reshape(bias, (-1, 1, 1))
 
 
@@ -122,11 +149,12 @@ def _range(xp: Any, count: Any) -> Any:
     return xp.arange(0, count, dtype=xp.int64)
 
 
-def _check_plane(node: ir.Node) -> str | None:
+def check_plane(node: ir.Node) -> str | None:
+    """Why a DeformConv cannot run, or None."""
     return None if rank(node) == 4 else f"{rank(node) - 2} spatial axes; allowed: 2"
 
 
 OPERATORS = {
-    "DeformConv": Composite(function=_deform_conv, check=_check_plane),
+    "DeformConv": Composite(function=_deform_conv, check=check_plane),
     "MaxUnpool": Composite(function=_max_unpool, settings=(2,), traced=(2,)),
 }
