@@ -172,8 +172,7 @@ class NetworkExecutor(TensorsByName, ABC):
                 )
             feed.append(value)
         for checked in () if self._limits is None else self._limits.fed:
-            given = inputs[checked.name]
-            checked.check(given if isinstance(given, np.ndarray) else to_numpy(feed[checked.position]))
+            checked.check(to_numpy(feed[checked.position]))
         shapes = tuple([value.shape for value in feed]) if not self._collections else self._shapes(feed)
         extents = self._fitting.get(shapes)
         return feed, self._check_shapes(shapes, empty) if extents is None else extents

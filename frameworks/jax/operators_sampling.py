@@ -111,6 +111,6 @@ _deformed.defvjp(_deformed_recorded, _deformed_pulled)
 @operator("DeformConv", check_plane, override=_DEFORMED)
 def _deform_conv(emitter: Emitter, node: ir.Node) -> None:
     inputs = ", ".join(emitter.plain(given(node, position)) for position in range(5))
-    settings = tuple(attribute(node, name, default) for name, default in _SETTINGS.items())
-    exact = tuple(tuple(each) if isinstance(each, (list, tuple)) else each for each in settings)
-    emitter.assign(node.outputs[0], f"{emitter.bind(_deformed)}({inputs}, {exact!r})")
+    given_settings = (attribute(node, name, default) for name, default in _SETTINGS.items())
+    settings = tuple(each if isinstance(each, int) else tuple(each) for each in given_settings)  # hashable
+    emitter.assign(node.outputs[0], f"{emitter.bind(_deformed)}({inputs}, {settings!r})")
