@@ -61,7 +61,7 @@ class Draft:
         attributes = {name: value.value for name, value in self._node.attributes.items()} | changes
         kept = {name: value for name, value in attributes.items() if value is not None}
         made: Sequence[ir.Value] = self._tape.op_multi_out(
-            self._node.op_type, list(inputs), kept, num_outputs=len(self._node.outputs)
+            self._node.op_type, list(inputs), kept, num_outputs=len(self._node.outputs), domain=self._node.domain
         )
         for value, old in zip(made, self._node.outputs, strict=True):
             value.name = None if old.name else ""

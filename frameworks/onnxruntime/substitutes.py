@@ -8,10 +8,12 @@ from functools import partial
 import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.arrangements import ARRANGEMENTS
+from deep5.frameworks.onnxruntime.eight_bits import CONTRIBUTED_BITS, EIGHT_BITS
 from deep5.frameworks.onnxruntime.padding import PADDING
 from deep5.frameworks.onnxruntime.reductions import REDUCTIONS
 from deep5.frameworks.onnxruntime.whole_numbers import NUMBERS
 from deep5.networks.draft import Change, Draft
+from deep5.networks.onnx.contributed_types import CONTRIBUTED
 
 __all__ = ["in_float32", "substitute"]
 
@@ -40,16 +42,15 @@ def _no_rows(draft: Draft, node: ir.Node) -> None:
 
 
 _OTHERS = {"NonZero": [(_of_scalar, _no_rows)], "Softplus": [(_in_float64, _softplus)]}
-_TABLES = (REDUCTIONS, NUMBERS, ARRANGEMENTS, PADDING, _OTHERS)
+_TABLES = (REDUCTIONS, NUMBERS, ARRANGEMENTS, EIGHT_BITS, PADDING, _OTHERS)
 _RULES = {name: [rule for table in _TABLES for rule in table.get(name, ())] for name in set().union(*_TABLES)}
+_BY_DOMAIN = {"": _RULES, CONTRIBUTED: CONTRIBUTED_BITS}
 _SHORT = ir.DataType.BFLOAT16
 
 
 def substitute(node: ir.Node) -> Change | None:
     """The rewrite of a node into others; None if the node runs unchanged, or not at all."""
-    if node.domain:
-        return None
-    for applies, write in _RULES.get(node.op_type, ()):
+    for applies, write in _BY_DOMAIN.get(node.domain, {}).get(node.op_type, ()):
         if applies(node):
             return partial(_written, write)
     return None

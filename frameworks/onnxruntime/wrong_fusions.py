@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from deep5.frameworks.onnxruntime.eight_bits import multiplies_signed
 from deep5.frameworks.onnxruntime.wrong_norms import (
     broadcasts_a_norm,
     embeds_more,
@@ -185,6 +186,7 @@ WRONG: Mapping[str, Sequence[_Rule]] = {
     "BatchNormalization": [(_moved_norm, ["MatMul_BatchNormalization_Fusion"])],
     "Conv": [_QUANTIZED],
     "ConvTranspose": [_QUANTIZED],
+    "DequantizeLinear": [(multiplies_signed, ["QDQSelectorActionTransformer"])],
     "Div": [(_inverts, ["DivMulFusion"])],
     "Gemm": [(_turned, ["GemmTransposeFusion"]), _QUANTIZED],
     "LayerNormalization": [

@@ -30,6 +30,7 @@ __all__ = [
     "ignored",
     "inexact_step",
     "lengths_or_functions",
+    "mixed_signs",
     "open_corner",
     "other_defaults",
     "pools",
@@ -72,6 +73,12 @@ def summed_short(case: Case) -> float:
     """The u of a sum that is rounded to a short element type after each term."""
     x = case.drawn.inputs[0]
     return x.size * {"bfloat16": 2.0**-8, "float16": 2.0**-11}[x.dtype.name]
+
+
+def mixed_signs(case: Case) -> bool:
+    """Whether uint8 is multiplied by int8."""
+    weights = case.drawn.inputs[1 if case.operator == "MatMulInteger" else 3]
+    return (case.drawn.inputs[0].dtype.name, weights.dtype.name) == ("uint8", "int8")
 
 
 def rows_of_a_matrix(case: Case) -> bool:

@@ -28,6 +28,7 @@ from drawn_conditions import (
     ignored,
     inexact_step,
     lengths_or_functions,
+    mixed_signs,
     open_corner,
     other_defaults,
     pools,
@@ -297,6 +298,15 @@ RULES: list[Rule] = [
         third=f"{NUMPY}, which has the padding of TensorFlow, at least 0; the others leave out the first elements",
         applies=below_stride,
         always=True,
+    ),
+    Rule(
+        name="products of uint8 and int8 on processors without VNNI",
+        operators=_of("MatMulInteger QLinearMatMul"),
+        deviates=PLAIN,
+        says="The production MUST never overflow. The accumulation may overflow if and only if in 32 bits.",
+        source="MatMulInteger-10",
+        third="the sum of products, in NumPy and 64 bits",
+        applies=mixed_signs,
     ),
     Rule(
         name="groups of a transposed convolution",

@@ -398,6 +398,24 @@ def convolution(case: Case) -> Outputs:
     return [y]
 
 
+def quantized_product(case: Case) -> Outputs:
+    """Products and sums in 64-bit integers; zero points and scales of rows, columns, or everything."""
+    if case.operator == "MatMulInteger":
+        a, b, zero, point = inputs(case, 4)
+    else:
+        a, scale, zero, b, factor, point, step, shift = inputs(case, 8)
+
+    def of_rows(value: np.ndarray) -> np.ndarray:
+        return value[:, None] if value.ndim == 1 else value
+
+    a = a.astype(np.int64) - (0 if zero is None else of_rows(zero.astype(np.int64)))
+    y = a @ (b.astype(np.int64) - (0 if point is None else point.astype(np.int64)))
+    if case.operator == "MatMulInteger":
+        return [y]
+    ends = np.iinfo(shift.dtype)
+    return [np.clip(np.rint(y * (of_rows(scale) * factor / step)) + shift, ends.min, ends.max)]
+
+
 def product(case: Case) -> Outputs:
     return [np.matmul(*inputs(case, 2))]
 
@@ -832,6 +850,7 @@ THIRDS: dict[str, Callable[[Case], Outputs | None]] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), pool),
     **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), convolution),
+    **dict.fromkeys(("MatMulInteger", "QLinearMatMul"), quantized_product),
     **dict.fromkeys(("Resize", "Upsample"), resize),
     **{
         f"Reduce{name}": reduction

@@ -5,6 +5,7 @@ from __future__ import annotations
 import graphlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -59,6 +60,9 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
         for node in nodes_of(proto):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
             _complete(node)
+            _check_texts(node)
+        for described in (proto, proto.graph, *proto.functions, *_values(proto)):
+            _check_texts(described)
         _check_versions(what, proto)
         mark_unknown_sizes(proto)
         check_operators(what, proto, nodes_of(proto))
@@ -170,6 +174,19 @@ def _complete(node: onnx.NodeProto) -> None:
     """Write out a default that ONNX's own shape inference does not know."""
     if node.op_type == "MeanVarianceNormalization" and not node.domain and not node.attribute:
         node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
+
+
+def _check_texts(described: Any) -> None:
+    """Check that notes are UTF-8: otherwise protobuf returns bytes, which cannot be sorted among other keys."""
+    for entry in described.metadata_props:
+        if isinstance(entry.key, bytes) or isinstance(entry.value, bytes):
+            raise TypeError("bytes")
+
+
+def _values(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto | onnx.TensorProto]:
+    graph = proto.graph
+    for values in (graph.input, graph.output, graph.value_info, graph.initializer):
+        yield from values
 
 
 def _called(node: onnx.NodeProto) -> str:
