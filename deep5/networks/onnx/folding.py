@@ -81,6 +81,7 @@ def evaluated(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> dic
 
 def _fold_once(model: ir.Model) -> bool:
     graph, known, changed = model.graph, dict[ir.Value, np.ndarray](), False
+    folded: list[ir.Node] = []
     fed = frozenset(listed_names(model, DEFAULTS))
     for node in list(graph):
         if node.domain:
@@ -90,9 +91,14 @@ def _fold_once(model: ir.Model) -> bool:
         for value, array in _evaluate(node, known, fed, graph.opset_imports[""]).items():
             known[value] = array
         if node.op_type != "Constant" and all(_whole(known.get(value)) for value in node.outputs):
+            folded.append(node)
+    for node in reversed(folded):
+        # Consumers come first: of a chain only the values that other nodes read become constants.
+        if any(value.uses() or value.is_graph_output() for value in node.outputs):
             _replace(graph, node, known)
-            changed = True
-    return changed
+        else:
+            graph.remove(node, safe=True)
+    return changed or bool(folded)
 
 
 def _evaluate(
@@ -156,6 +162,8 @@ def _bounded(value: ir.Value) -> bool:
 
 def _run(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> dict[ir.Value, np.ndarray]:
     """The outputs of a node by ONNX's reference implementation; empty if that cannot run the node."""
+    if node.op_type == "Identity" and inputs[0] is not None:
+        return {node.outputs[0]: inputs[0]}  # a function that is expanded may be thousands of these
     from onnx.reference import ReferenceEvaluator
 
     feed = {str(value.name): array for value, array in zip(node.inputs, inputs, strict=True) if value is not None}

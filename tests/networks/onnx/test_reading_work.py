@@ -48,6 +48,34 @@ def test_a_model_is_read_once_and_inferred_twice(work: Counter[str], opset: int)
     assert work == {"inferences": 2, "checks": 2, "graphs read": 1}
 
 
+def test_of_a_chain_of_constants_only_the_last_becomes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    node = ir.node
+
+    def counted(op_type: str, *arguments: Any, **named: Any) -> ir.Node:
+        made.append(op_type)
+        return node(op_type, *arguments, **named)
+
+    nodes = [onnx.helper.make_node("Constant", [], ["c0"], value_ints=[2, 6])]
+    nodes += [onnx.helper.make_node("Identity", [f"c{number}"], [f"c{number + 1}"]) for number in range(50)]
+    nodes += [onnx.helper.make_node("Add", [f"c{number}", "zero"], [f"c{number + 1}"]) for number in range(50, 60)]
+    nodes += [onnx.helper.make_node("Reshape", ["x", "c60"], ["y"])]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "chain",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (3, 4))],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (2, 6))],
+        [onnx.helper.make_tensor("zero", onnx.TensorProto.INT64, (), [0])],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
+    monkeypatch.setattr(ir, "node", counted)
+    network = d5.Network.from_onnx(model)
+    assert made == ["Constant"]
+    assert [each.op_type for each in network.nodes] == ["Reshape"]
+    (result,) = d5.framework("reference").executor(network).inference({"x": np.ones((3, 4), np.float32)}).values()
+    assert result.shape == (2, 6)
+
+
 def test_shapes_are_inferred_without_reading_the_graph_again(work: Counter[str]) -> None:
     build = d5.NetworkBuilder("network")
     network = build.network({"y": build.op("Gelu", build.input("x", ("N", 4)))})
