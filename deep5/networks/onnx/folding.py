@@ -181,13 +181,12 @@ def _run(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> dict[ir.
     return dict(zip(node.outputs, map(np.asarray, results), strict=True))
 
 
-def _replace(graph: ir.Graph, node: ir.Node, known: dict[ir.Value, np.ndarray]) -> None:
+def _replace(graph: ir.Graph, node: ir.Node, known: Mapping[ir.Value, np.ndarray]) -> None:
     made = []
     for index, value in enumerate(node.outputs):
         name = f"{node.name or node.op_type}" + (f"_{index}" if index else "")
         made.append(ir.node("Constant", [], {"value": ir.tensor(known[value])}, name=name))
     new = [constant.outputs[0] for constant in made]
-    known.update((value, known[old]) for value, old in zip(new, node.outputs, strict=True))
     ir.convenience.replace_nodes_and_values(graph, node, [node], made, node.outputs, new)
 
 
