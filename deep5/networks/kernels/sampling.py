@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -27,7 +27,7 @@ def _add(a: Array, b: Array) -> Array:
     return a + b
 
 
-def _sum(parts: Sequence[Array]) -> Array:
+def _sum(parts: Iterable[Array]) -> Array:
     return functools.reduce(_add, parts)
 
 
@@ -119,13 +119,15 @@ def _grid_sample(
     along = places(xp, grid, space, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
     rows = xp.reshape(x, (x.shape[0] * math.prod(space), x.shape[-1]))
     images = _numbers(xp, x.shape[0], math.prod(grid.shape[1:-1]), x)
-    parts = []
-    for where, share in corners(along, space, images):
+
+    def part(where: Array, share: Array) -> Array:
         found = xp.take(rows, where, axis=0)
         if xp.is_floating(kind):
-            parts.append(found * xp.astype(share, found.dtype)[:, None])
-        else:
-            parts.append(xp.astype(found, share.dtype) * share[:, None])
+            return found * xp.astype(share, found.dtype)[:, None]
+        return xp.astype(found, share.dtype) * share[:, None]
+
+    # One part at a time, so that an eager back-end holds few.
+    parts = itertools.starmap(part, corners(along, space, images))
     return xp.astype(xp.reshape(_sum(parts), (*grid.shape[:-1], x.shape[-1])), kind)
 
 
@@ -202,12 +204,15 @@ def _roi_align(
         there = (row_there[:, None, :, None, None] & column_there[:, None, None, None, :])[..., None]
     flat = xp.reshape(x, (x.shape[0] * x.shape[1] * x.shape[2], x.shape[3]))
     number = xp.reshape(xp.astype(images, xp.int64), (-1, 1, 1, 1, 1)) * x.shape[1]
-    parts = []
-    for (row, row_share), (column, column_share) in itertools.product(rows, columns):
+
+    def part(along_rows: tuple[Array, Array], along_columns: tuple[Array, Array]) -> Array:
+        (row, row_share), (column, column_share) = along_rows, along_columns
         where = (number + row[:, :, :, None, None]) * x.shape[2] + column[:, None, None, :, :]
         share = row_share[:, :, :, None, None] * column_share[:, None, None, :, :]
         found = xp.reshape(xp.take(flat, xp.reshape(where, (-1,)), axis=0), (*where.shape, x.shape[3]))
-        parts.append(found * xp.astype(share, x.dtype)[..., None])
+        return found * xp.astype(share, x.dtype)[..., None]
+
+    parts = itertools.starmap(part, itertools.product(rows, columns))
     if mode == "max":
         # The maximum of the four weighted neighbors, not of their sums, as ONNX defines it.
         value = functools.reduce(xp.maximum, parts)

@@ -7,7 +7,7 @@ from typing import Any
 from deep5.networks.kernels.primitives import Array, Primitives
 from deep5.networks.kernels.table import Composite
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "too_close"]
 
 
 def _range(xp: Any, count: Any) -> Any:
@@ -54,6 +54,22 @@ def _unique(
     return (xp.take(x, first, axis=axis), first, numbers, counts)[:outputs]
 
 
+def too_close(xp: Primitives, boxes: Array, overlap: Any, center_point_box: int) -> Array:
+    """Whether two boxes of an image overlap too much or are the same one; shape (batch, boxes, boxes)."""
+    first, second = xp.held(boxes)[..., :2], xp.held(boxes)[..., 2:]
+    low, high = (
+        (first - second / 2, first + second / 2)
+        if center_point_box
+        else (xp.minimum(first, second), xp.maximum(first, second))
+    )
+    area = xp.prod(high - low, axis=(-1,), keepdims=False, dtype=low.dtype)
+    reach = xp.minimum(high[:, :, None], high[:, None]) - xp.maximum(low[:, :, None], low[:, None])
+    shared = xp.clamp(reach[..., 0], 0.0) * xp.clamp(reach[..., 1], 0.0)
+    close = shared > (0.0 if overlap is None else overlap[0]) * (area[:, :, None] + area[:, None] - shared)
+    places = xp.table(_range, boxes.shape[1], like=boxes)
+    return xp.logical_or(close, places[:, None] == places)
+
+
 def _non_max_suppression(
     xp: Primitives,
     boxes: Array,
@@ -79,18 +95,7 @@ def _non_max_suppression(
         Shape (selected, 3): batch, class, box.
     """
     batch, _, extent = scores.shape
-    first, second = xp.held(boxes)[..., :2], xp.held(boxes)[..., 2:]
-    low, high = (
-        (first - second / 2, first + second / 2)
-        if center_point_box
-        else (xp.minimum(first, second), xp.maximum(first, second))
-    )
-    area = xp.prod(high - low, axis=(-1,), keepdims=False, dtype=low.dtype)
-    reach = xp.minimum(high[:, :, None], high[:, None]) - xp.maximum(low[:, :, None], low[:, None])
-    shared = xp.clamp(reach[..., 0], 0.0) * xp.clamp(reach[..., 1], 0.0)
-    close = shared > (0.0 if overlap is None else overlap[0]) * (area[:, :, None] + area[:, None] - shared)
-    places = xp.table(_range, extent, like=scores)
-    close = xp.reshape(xp.logical_or(close, places[:, None] == places), (batch * extent, extent))
+    close = xp.reshape(too_close(xp, boxes, overlap, center_point_box), (batch * extent, extent))
     images = xp.reshape(xp.table(_range, batch, like=scores), (-1, 1)) * extent
     gone = xp.full_like(scores, xp.limits(scores.dtype)[0])
     left = xp.held(scores)
