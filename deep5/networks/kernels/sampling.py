@@ -205,10 +205,11 @@ def _roi_align(
     flat = xp.reshape(x, (x.shape[0] * x.shape[1] * x.shape[2], x.shape[3]))
     number = xp.reshape(xp.astype(images, xp.int64), (-1, 1, 1, 1, 1)) * x.shape[1]
 
-    def part(along_rows: tuple[Array, Array], along_columns: tuple[Array, Array]) -> Array:
-        (row, row_share), (column, column_share) = along_rows, along_columns
-        where = (number + row[:, :, :, None, None]) * x.shape[2] + column[:, None, None, :, :]
-        share = row_share[:, :, :, None, None] * column_share[:, None, None, :, :]
+    rows = [((number + row[:, :, :, None, None]) * x.shape[2], share[:, :, :, None, None]) for row, share in rows]
+    columns = [(column[:, None, None], share[:, None, None]) for column, share in columns]
+
+    def part(down: tuple[Array, Array], across: tuple[Array, Array]) -> Array:
+        where, share = down[0] + across[0], down[1] * across[1]
         found = xp.reshape(xp.take(flat, xp.reshape(where, (-1,)), axis=0), (*where.shape, x.shape[3]))
         return found * xp.astype(share, x.dtype)[..., None]
 
