@@ -27,6 +27,12 @@ def _add(a: Array, b: Array) -> Array:
     return a + b
 
 
+def _rows(xp: Primitives, x: Array, places: Array) -> Array:
+    """The channels of images (N, space …, C) at places in all of them; shape (places, C)."""
+    # The reshape is part of each read: TensorFlow would concatenate the gradients of reads from one array.
+    return xp.take(xp.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1])), places, axis=0)
+
+
 def _sum(parts: Iterable[Array]) -> Array:
     return functools.reduce(_add, parts)
 
@@ -117,11 +123,10 @@ def _grid_sample(
     kind, space = x.dtype, x.shape[1:-1]
     x, grid = (xp.wide(x) if xp.is_floating(kind) else x), xp.wide(grid)
     along = places(xp, grid, space, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
-    rows = xp.reshape(x, (x.shape[0] * math.prod(space), x.shape[-1]))
     images = _numbers(xp, x.shape[0], math.prod(grid.shape[1:-1]), x)
 
     def part(where: Array, share: Array) -> Array:
-        found = xp.take(rows, where, axis=0)
+        found = _rows(xp, x, where)
         if xp.is_floating(kind):
             return found * xp.astype(share, found.dtype)[:, None]
         return xp.astype(found, share.dtype) * share[:, None]
@@ -202,7 +207,6 @@ def _roi_align(
     inside, there = (row_inside[:, :, :, None, None] & column_inside[:, None, None, :, :])[..., None], None
     if row_there is not None:
         there = (row_there[:, None, :, None, None] & column_there[:, None, None, None, :])[..., None]
-    flat = xp.reshape(x, (x.shape[0] * x.shape[1] * x.shape[2], x.shape[3]))
     number = xp.reshape(xp.astype(images, xp.int64), (-1, 1, 1, 1, 1)) * x.shape[1]
 
     rows = [((number + row[:, :, :, None, None]) * x.shape[2], share[:, :, :, None, None]) for row, share in rows]
@@ -210,7 +214,7 @@ def _roi_align(
 
     def part(down: tuple[Array, Array], across: tuple[Array, Array]) -> Array:
         where, share = down[0] + across[0], down[1] * across[1]
-        found = xp.reshape(xp.take(flat, xp.reshape(where, (-1,)), axis=0), (*where.shape, x.shape[3]))
+        found = xp.reshape(_rows(xp, x, xp.reshape(where, (-1,))), (*where.shape, x.shape[3]))
         return found * xp.astype(share, x.dtype)[..., None]
 
     parts = itertools.starmap(part, itertools.product(rows, columns))
