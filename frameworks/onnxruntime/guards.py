@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.arrangements import corners, may_be_copied
-from deep5.frameworks.onnxruntime.padding import unpadded
+from deep5.frameworks.onnxruntime.padding import overhanging, unpadded
 from deep5.frameworks.onnxruntime.recurrent import miscomputed
 from deep5.frameworks.onnxruntime.reductions import count_forward, counts_back
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
@@ -54,7 +54,7 @@ def wrong(node: ir.Node) -> str | None:
         )
     if node.op_type == "Col2Im":
         return _columns(node)
-    if (reason := unpadded(node) or miscomputed(node)) is not None:
+    if (reason := unpadded(node) or overhanging(node) or miscomputed(node)) is not None:
         return reason
     kind = node.outputs[0].dtype or (node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None)
     rounded = node.op_type in _INEXACT or (node.op_type == "Mod" and bool(attribute(node, "fmod", 0)))

@@ -1,4 +1,6 @@
-"""SAME padding that ONNX Runtime misplaces or rejects: of dilated windows, and of windows below their stride."""
+"""Windows that ONNX Runtime misplaces: SAME padding of dilated windows and of windows below their stride, and pools of
+images that are smaller than their window.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,12 @@ import onnx_ir as ir
 
 from deep5.networks.draft import Draft
 from deep5.networks.onnx.attributes import attribute
-from deep5.networks.same_padding import is_same, kernel_of, same_pads, transposed_pads
+from deep5.networks.same_padding import is_same, kernel_of, same_pads, spatial_sizes, transposed_pads
 from deep5.networks.window import Window
 
-__all__ = ["PADDING", "has_gaps", "unpadded"]
+__all__ = ["PADDING", "has_gaps", "overhanging", "unpadded"]
+
+_POOLS = {"AveragePool", "LpPool", "MaxPool"}
 
 
 def unpadded(node: ir.Node) -> str | None:
@@ -23,6 +27,28 @@ def unpadded(node: ir.Node) -> str | None:
         f"got auto_pad={attribute(node, 'auto_pad')!r} with a window of dilations {_dilations(node)} or below its "
         "strides, which ONNX Runtime pads otherwise; allowed: fixed sizes that need less padding than the kernel has"
     )
+
+
+def overhanging(node: ir.Node) -> str | None:
+    """Why a pool would have a window where it has none: ONNX Runtime rounds the size toward zero, ONNX's formula down.
+
+    Its value depends on the optimizations, too. What sizes a run has is not known here.
+    """
+    if node.op_type not in _POOLS or is_same(node) or attribute(node, "ceil_mode", 0):
+        return None
+    kernel, sizes = kernel_of(node), spatial_sizes(node)
+    if kernel is None or sizes is None or len(kernel) != len(sizes):
+        return None
+    window = Window.of(node, len(kernel))
+    _, begins, ends = window.fit(sizes, kernel)
+    for size, span, stride, *pads in zip(sizes, window.spans(kernel), window.strides, begins, ends, strict=True):
+        if (size + sum(pads) - span) % stride and size + sum(pads) < span:
+            return (
+                f"got a window of {span} for {size + sum(pads)} elements, padding included, and ONNX Runtime counts it "
+                f"where the strides are {list(window.strides)}; allowed: images that are as large as the window; "
+                "remedy: a larger image, or padding"
+            )
+    return None
 
 
 def _dilations(node: ir.Node) -> list[int]:

@@ -36,7 +36,9 @@ QUANTUM = 0.5
 
 
 def has_no_window(model: onnx.ModelProto) -> bool:
-    """Whether a pool without padding is larger than its image, for which ONNX defines no result."""
+    """Whether a pool is larger than its padded image: deep5 refuses it where ONNX Runtime computes a window all the
+    same, with a value that depends on its optimizations.
+    """
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     sizes = {
         value.name: [extent.dim_value for extent in value.type.tensor_type.shape.dim][2:]
@@ -44,9 +46,12 @@ def has_no_window(model: onnx.ModelProto) -> bool:
     }
     for node in graph.node:
         given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        if node.op_type in ("AveragePool", "MaxPool") and given.get("auto_pad", b"") == b"VALID":
-            pairs = zip(sizes.get(node.input[0], ()), given["kernel_shape"], strict=False)
-            if any(0 < extent < kernel for extent, kernel in pairs):
+        if node.op_type in ("AveragePool", "MaxPool") and given.get("auto_pad", b"VALID") in (b"NOTSET", b"VALID"):
+            kernel = given["kernel_shape"]
+            around = given.get("pads", [0] * (2 * len(kernel)))
+            steps = given.get("dilations", [1] * len(kernel))
+            axes = zip(sizes.get(node.input[0], ()), kernel, steps, around, around[len(kernel) :], strict=False)
+            if any(0 < size + begin + end < step * (length - 1) + 1 for size, length, step, begin, end in axes):
                 return True
     return False
 

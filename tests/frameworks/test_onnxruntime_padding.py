@@ -73,3 +73,26 @@ def test_onnx_runtime_still_rejects_dilated_same_padding() -> None:
     given = model("Conv", "l", auto_pad="SAME_UPPER", dilations=[2])
     with pytest.raises(Exception, match=r"[Dd]ilation"):  # if it does not, the rules in padding.py can go
         plain(given, {"x": np.ones((1, 2, 5), np.float32)})
+
+
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "VALID"])
+@pytest.mark.parametrize(("size", "stride", "dilation"), [(1, 2, 1), (2, 3, 2), (1, 5, 2)])
+@pytest.mark.parametrize("op_type", ["AveragePool", "LpPool", "MaxPool"])
+def test_a_window_larger_than_its_image(op_type: str, size: int, stride: int, dilation: int, auto_pad: str) -> None:
+    attributes = {"kernel_shape": [2], "strides": [stride], "dilations": [dilation], "auto_pad": auto_pad}
+    made = model(op_type, size, **attributes)
+    shape = plain(made, {"x": np.ones((1, 2, size), np.float32)})["y"].shape
+    assert shape == (1, 2, 1), "ONNX Runtime rounds down: the refusal can go"
+    with pytest.raises(Unsupported, match=f"a window of {dilation + 1} for {size} elements"):
+        d5.framework("onnxruntime").executor(d5.Network.from_onnx(made))
+
+
+@pytest.mark.parametrize(("size", "attributes", "count"), [(1, {}, 0), (1, {"strides": [2], "pads": [0, 1]}, 1)])
+@pytest.mark.parametrize("op_type", ["AveragePool", "LpPool", "MaxPool"])
+def test_a_window_that_fits_with_padding_or_has_stride_1(
+    op_type: str, size: int, attributes: dict[str, Any], count: int
+) -> None:
+    executor = d5.framework("onnxruntime").executor(
+        d5.Network.from_onnx(model(op_type, size, kernel_shape=[2], **attributes))
+    )
+    assert executor.inference({"x": np.ones((1, 2, size), np.float32)})["y"].shape == (1, 2, count)
