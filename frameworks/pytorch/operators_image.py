@@ -144,15 +144,16 @@ def _non_max_suppression(
     lowest = torch.finfo(scores.dtype).min
     left = scores.detach().reshape(batch * classes, extent)
     left = left if least is None else torch.where(left > least, left, lowest)
-    scores_of, found = [], []
+    some, found = [], []
     for _ in range(min(count or 0, extent)):
         highest, best = left.max(1)
-        if not float(highest.max()) > lowest:
+        there = highest > lowest
+        if not bool(there.any()):
             break
-        scores_of.append(highest)
+        some.append(there)
         found.append(best)
         left = left.masked_fill(close.index_select(0, best + images), lowest)
     if not found:
         return boxes.new_zeros((0, 3), dtype=torch.int64)
-    rows, steps = (torch.stack(scores_of, 1) > lowest).nonzero().unbind(1)
+    rows, steps = torch.stack(some, 1).nonzero().unbind(1)
     return torch.stack((rows // classes, rows % classes, torch.stack(found, 1)[rows, steps]), 1)

@@ -49,10 +49,12 @@ def has_no_window(model: onnx.ModelProto) -> bool:
         if node.op_type in ("AveragePool", "MaxPool") and given.get("auto_pad", b"VALID") in (b"NOTSET", b"VALID"):
             kernel = given["kernel_shape"]
             around = given.get("pads", [0] * (2 * len(kernel)))
-            steps = given.get("dilations", [1] * len(kernel))
-            axes = zip(sizes.get(node.input[0], ()), kernel, steps, around, around[len(kernel) :], strict=False)
-            if any(0 < size + begin + end < step * (length - 1) + 1 for size, length, step, begin, end in axes):
-                return True
+            steps, strides = (given.get(name, [1] * len(kernel)) for name in ("dilations", "strides"))
+            window = zip(kernel, steps, strides, around, around[len(kernel) :], strict=True)
+            for size, (length, step, stride, begin, end) in zip(sizes.get(node.input[0], ()), window, strict=False):
+                over = step * (length - 1) + 1 - (size + begin + end)
+                if size > 0 and over > 0 and over % stride:
+                    return True
     return False
 
 

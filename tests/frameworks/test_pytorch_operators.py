@@ -394,3 +394,12 @@ def test_few_of_many_numbers_send_their_gradients_back() -> None:
     wanted, places = np.zeros_like(x), np.argsort(-x, axis=-1)[:, :3]
     np.put_along_axis(wanted, places, 2 * np.take_along_axis(x, places, -1), -1)
     np.testing.assert_array_equal(gradient.numpy(), wanted)
+
+
+def test_a_score_that_is_no_number_ends_only_its_own_class() -> None:
+    boxes = np.tile(np.array([[0, 0, 1, 1], [0, 2, 1, 3], [0, 2, 1, 3.1]], np.float32), (2, 1, 1))
+    scores = np.array([[[np.nan, 0.5, 0.4]], [[0.1, 0.2, 0.3]]], np.float32)
+    feeds = named((boxes, scores))
+    network = single("NonMaxSuppression", feeds, constants=(np.array([3]), np.array([0.5], np.float32)))
+    found = d5.to_numpy(TORCH.executor(network).inference(feeds)["y0"])
+    assert [row.tolist() for row in found if row[0] == 1] == [[1, 0, 2], [1, 0, 0]]
