@@ -16,7 +16,7 @@ from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.proof_rows import check_proof
-from deep5.audit.rank_test import LOOKS
+from deep5.audit.rank_test import rules_of
 from deep5.audit.settings import check_candidate_recipes
 from deep5.audit.summaries import check_summaries
 from deep5.audit.timed_samples import timed_samples
@@ -166,7 +166,9 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 
 def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    reported = document["measurement"]
+    reported, quick = document["measurement"], rules_of(document).quick_rounds
+    looks, stated = list(rules_of(document).looks), document["statistics"]
+    ledger.same(7, "the rounds after which verdicts are computed", stated["looks"], looks)
     ledger.same(4, "the clock", reported["clock"], _CLOCK)
     steps = document["proof"]["steps"]
     if steps is not None:
@@ -178,8 +180,9 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
     ledger.hold(5, bool(reported["scope"].strip()), "no scope states what the clock covers; allowed: a scope")
     ledger.hold(
         7,
-        document["mode"] == "rigorous" or reported["most_processes"] == 1,
-        f"the mode is {document['mode']} with up to {reported['most_processes']} processes per candidate; allowed: one",
+        document["mode"] == "rigorous" or reported["most_processes"] == quick,
+        f"the mode is {document['mode']} with up to {reported['most_processes']} processes per candidate; allowed: "
+        f"{quick}",
     )
 
 
@@ -199,7 +202,8 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
     ledger.hold(10, enough, "the calibration has too few processes")
     ledger.same(10, "the calibration's threads", reported["threads"], document["threads"])
     floors: dict[int, float] = {}
-    looks = (1,) if document["mode"] == "quick" else LOOKS
+    rules = rules_of(document)
+    looks = (rules.quick_rounds,) if document["mode"] == "quick" else rules.looks
     crowded = disturbed(document)
     for row in document["verdicts"]:
         count = row["rounds"]

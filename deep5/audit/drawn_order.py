@@ -16,17 +16,18 @@ def seed_for(seed: int, *purpose: str | int) -> int:
     return int(digest[:16], 16) // 2
 
 
-def order_in_round(seed: int, number: int, count: int) -> list[int]:
-    """The order of the candidates in a round: drawn for every two rounds, and reversed in the second.
+def order_in_round(seed: int, number: int, count: int, *, mirrored: bool) -> list[int]:
+    """The order of the candidates in a round: drawn for it, or for every two rounds and reversed in the second.
 
     Args:
         seed: Seed of the comparison.
         number: Number of the round, from 0.
         count: Number of candidates.
+        mirrored: Whether two rounds share what is drawn.
     """
     from numpy.random import Generator, Philox
 
-    pair, second = divmod(number, 2)
+    pair, second = divmod(number, 2) if mirrored else (number, 0)
     order = [
         int(place) for place in Generator(Philox(seed_for(seed, "comparison order", pair, count))).permutation(count)
     ]

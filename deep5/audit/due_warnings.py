@@ -74,7 +74,7 @@ def _of_series(
 
 def _of_machine(document: Mapping[str, Any]) -> list[Parts]:
     due: list[Parts] = []
-    rounds = 1 if document["mode"] == "quick" else min(document["measurement"]["most_processes"], _MOST_ROUNDS)
+    rounds = min(document["measurement"]["most_processes"], _MOST_ROUNDS)
     floor = calibrated_floor(document, rounds)
     if floor is not None and floor > _NOISY[document["mode"]]:
         due.append(("noisy", f"{floor - 1:.0%}" if floor < 2 else f"{floor:.3g} times"))

@@ -49,8 +49,9 @@ def floor_of_rounds(processes: Sequence[float], rounds: int) -> float:
     Raises:
         UsageError: More than 512 processes or 1000 rounds.
     """
-    if rounds == 1:
-        return math.pow(max(processes) / min(processes), _STRETCH)
+    if rounds <= 2:
+        # Two rounds each have to exceed the range; a single one has to exceed more than that.
+        return math.pow(max(processes) / min(processes), _STRETCH if rounds == 1 else 1.0)
     pairs = [math.log(one / other) for one, other in zip(processes[0::2], processes[1::2], strict=False)]
     cases = _medians(sorted([*pairs, *(-value for value in pairs)]), rounds)
     return math.exp(_reached(sorted((abs(value), weight) for value, weight in cases), _FLOOR))

@@ -1,26 +1,64 @@
-"""The signed-rank test of a comparison, counted in integers, and the significance permitted at each look.
+"""The test of a comparison by its drawn order, counted in integers, and the rules of each scheme.
 
-Independent of `deep5.measuring.statistics`. The rule is that of `docs/comparing.md`.
+Independent of `deep5.measuring.statistics` and `deep5.measuring.scheme`. The rules are those of `docs/comparing.md`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any, NamedTuple
 
-__all__ = ["LOOKS", "allowed_p", "signed_rank"]
-
-LOOKS = (8, 16, 24, 30)
-"""Numbers of rounds after which a comparison decides whether to end."""
-_ALLOWED = {8: 2 / 256, 16: 3e-4, 24: 3e-4, 30: 1.5e-3}
-# For a comparison that ends after another number of rounds.
-_OTHERWISE = 3e-4
+__all__ = ["Rules", "allowed_p", "order_test", "rules_of", "signed_rank"]
 
 
-def allowed_p(rounds: int) -> float:
-    """The largest p-value at which a difference may be claimed after this many rounds."""
-    return _ALLOWED.get(rounds, _OTHERWISE)
+class Rules(NamedTuple):
+    """What a comparison's scheme requires.
+
+    Attributes:
+        allowed: Largest p-value of a claim, by the number of rounds of each evaluation.
+        quick_rounds: Rounds of a quick comparison.
+        tossed: Whether each round has its own order, and the test follows it; otherwise one order for two rounds.
+    """
+
+    allowed: Mapping[int, float]
+    quick_rounds: int
+    tossed: bool
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of rounds after which a comparison decides whether to end."""
+        return tuple(self.allowed)
+
+
+_RULES = {
+    1: Rules({8: 2 / 256, 16: 3e-4, 24: 3e-4, 30: 1.5e-3}, 1, tossed=False),
+    2: Rules({10: 2 / 1024, 16: 5e-4, 24: 1e-3, 30: 6e-3}, 2, tossed=True),
+}
+
+
+def rules_of(document: Mapping[str, Any]) -> Rules:
+    """The rules of a comparison; one that names no scheme is of the first."""
+    return _RULES[document["statistics"].get("scheme", 1)]
+
+
+def allowed_p(rules: Rules, rounds: int) -> float:
+    """The largest p-value at which a difference may be claimed after this many rounds.
+
+    A comparison may end after any number of rounds.
+    """
+    return rules.allowed.get(rounds, min(rules.allowed.values()))
+
+
+def order_test(logs: Sequence[float], earlier: Sequence[bool], rules: Rules) -> float:
+    """Two-sided exact p-value of the logarithms of ratios, given which of two candidates ran earlier in each round."""
+    if not rules.tossed:
+        return signed_rank(logs)
+    gains = [log if was else -log for log, was in zip(logs, earlier, strict=True)]
+    usual = math.fsum(gains) / len(gains)
+    return signed_rank([(gain - usual) if was else (usual - gain) for gain, was in zip(gains, earlier, strict=True)])
 
 
 def signed_rank(differences: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ from deep5.audit.comparison_rows import result_rows, rounds_with_results, valid
 from deep5.audit.due_warnings import due_warnings
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
-from deep5.audit.rank_test import LOOKS
+from deep5.audit.rank_test import rules_of
 from deep5.audit.steady_state import steady_from
 from deep5.audit.timed_samples import TimedSample
 from deep5.audit.verdict_rows import calibrated_floor, verdict_rows
@@ -40,7 +40,10 @@ def verdicts_again(
     most = min(
         document["measurement"]["most_processes"], 1 + max((sample.round for sample in samples), default=0), _MOST
     )
-    counts = (1,) if document["mode"] == "quick" else tuple(look for look in LOOKS if look <= most)
+    rules = rules_of(document)
+    counts = (
+        (rules.quick_rounds,) if document["mode"] == "quick" else tuple(look for look in rules.looks if look <= most)
+    )
     found = {count: calibrated_floor(document, count) for count in counts}
     floors = {count: floor for count, floor in found.items() if floor is not None}
     sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}

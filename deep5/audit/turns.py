@@ -11,7 +11,7 @@ from typing import Any
 from deep5.audit.comparison_rows import failed_turns_of, last_processes
 from deep5.audit.drawn_order import order_in_round
 from deep5.audit.finding import Ledger
-from deep5.audit.rank_test import LOOKS
+from deep5.audit.rank_test import rules_of
 from deep5.audit.summaries import verdicts_again
 from deep5.audit.timed_samples import TimedSample
 
@@ -51,8 +51,13 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[T
     ledger.hold(7, rounds == sorted(rounds), f"rounds are not consecutive: {rounds!r:.100}")
     last = max(rounds)
     ledger.hold(11, len(set(rounds)) == last + 1, f"there are {len(set(rounds))} of {last + 1} rounds")
-    if mode == "quick" and most == 1:
-        ledger.hold(7, max(rounds) == 0, "a quick comparison has several rounds")
+    rules = rules_of(document)
+    if mode == "quick" and most == rules.quick_rounds:
+        ledger.hold(
+            7,
+            max(rounds) < rules.quick_rounds,
+            f"a quick comparison has {max(rounds) + 1} rounds; allowed: {rules.quick_rounds}",
+        )
     whole = document["status"] == "success"
     if not whole and last == 0:
         ledger.skip("the order of an interrupted first round: its other candidates are not known")
@@ -72,7 +77,7 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[T
             _is_in_turn(document, ran, follows),
             f"the order is not that of the seed {document['seed']}; stored {_brief(ran)}, recomputed {_brief(follows)}",
         )
-    fewest = LOOKS[0]
+    fewest = rules.looks[0]
     if (
         mode == "rigorous"
         and ledger.hold(
@@ -105,15 +110,20 @@ def _follows(
     for number in range(min(document["measurement"]["most_processes"], len(timed) + 1)):
         if len(active) < 2 or baseline not in active:
             break
-        order = order_in_round(document["seed"], number, len(active))
+        order = _order(document, number, len(active))
         found += [(number, active[place]) for place in order]
         failed |= {label for label in active if (number, label) in ended}
         active = [label for label in active if label not in failed]
-        if number + 1 in LOOKS:
+        if number + 1 in rules_of(document).looks:
             rows = verdicts_again(document, samples, failed, number + 1)
             undecided = {row["candidate"] for row in rows if row["word"] == "no difference shown"}
             active = [label for label in active if label == baseline or label in undecided]
     return found
+
+
+def _order(document: Mapping[str, Any], number: int, count: int) -> list[int]:
+    mirrored = not rules_of(document).tossed or document["mode"] == "quick"
+    return order_in_round(document["seed"], number, count, mirrored=mirrored)
 
 
 def _is_in_turn(
@@ -133,7 +143,7 @@ def _is_in_turn(
             if (number, own[count - 1]) not in ended:
                 break
             left = [label for label in active if label in due and label not in own[:count]]
-            orders.append(own[:count] + [left[place] for place in order_in_round(document["seed"], number, len(left))])
+            orders.append(own[:count] + [left[place] for place in _order(document, number, len(left))])
         if own not in orders:
             return False
     return True

@@ -13,7 +13,7 @@ from typing import Any
 from deep5.audit.comparison_rows import Key, failed_turns_of, last_processes, round_medians, valid
 from deep5.audit.median_bootstrap import floor_of_rounds, ratio_ends
 from deep5.audit.order_statistics import CONFIDENCE
-from deep5.audit.rank_test import LOOKS, allowed_p, signed_rank
+from deep5.audit.rank_test import Rules, allowed_p, order_test, rules_of
 from deep5.audit.timed_samples import TimedSample
 
 __all__ = ["BUSY", "calibrated_floor", "disturbed", "others_shares", "verdict_rows"]
@@ -23,6 +23,8 @@ BUSY = 0.05
 _NONE = "no difference shown"
 # Standard deviations below which 98 of 100 cases lie; the percentile of the ratio's interval.
 _POWER, _PERCENTILE = 2.0, 0.985
+# Share of tables with a wrong claim among those that hold for the whole table.
+_TABLE = 0.05
 
 
 def calibrated_floor(document: Mapping[str, Any], rounds: int) -> float | None:
@@ -73,7 +75,8 @@ def verdict_rows(
     # Measurements of a baseline before its failure still count.
     until = min([math.inf, *(number for number, label in failed_turns_of(document) if label == baseline)])
     usable = [s for s in valid(document, samples) if s.round < until and s.candidate not in out - {baseline}]
-    medians, unknown = round_medians(usable), disturbed(document)
+    medians, unknown, rules = round_medians(usable), disturbed(document), rules_of(document)
+    turn = {(s.candidate, s.round): s.process for s in usable}
     rows = []
     for (workload, candidate), rounds in medians.items():
         against = medians.get((workload, baseline), {})
@@ -86,7 +89,8 @@ def verdict_rows(
         scale = sizes[1] / sizes[0] if by_sample and sizes[0] and sizes[1] else 1.0
         logs = [math.log(own / against[number] * scale) for number, own in rounds.items()]
         known = {} if {candidate, baseline} & unknown else floors
-        verdict = _first_claim(logs, known)
+        earlier = [turn[candidate, number] < turn[baseline, number] for number in rounds]
+        verdict = _first_claim(logs, earlier, known, rules)
         rows.append(
             {
                 "workload": workload,
@@ -96,31 +100,53 @@ def verdict_rows(
                 "per": "sample" if by_sample else "call",
             }
         )
+    if rules.tossed:
+        _mark_whole_table(rows)
     return rows
 
 
-def _first_claim(logs: Sequence[float], floors: Mapping[int, float]) -> dict[str, Any]:
+def _mark_whole_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Holm's procedure at 5 %: the smallest p-value times the number of rows, the next times one less, and so on."""
+    tested = sorted((row for row in rows if row["sequential_p"] is not None), key=lambda row: row["sequential_p"])
+    holds = True
+    for left, row in zip(range(len(tested), 0, -1), tested, strict=True):
+        holds = holds and row["sequential_p"] * left <= _TABLE
+        row["whole_table"] = holds and row["word"] != _NONE
+    for row in rows:
+        row.setdefault("whole_table", False)
+
+
+def _first_claim(
+    logs: Sequence[float], earlier: Sequence[bool], floors: Mapping[int, float], rules: Rules
+) -> dict[str, Any]:
     """The verdict of the first look that claims a difference, otherwise of the last one."""
-    looks = [look for look in LOOKS if look < len(logs)]
+    looks = [look for look in rules.looks if look < len(logs)]
     verdict: dict[str, Any] = {}
+    overall: list[float] = []
     for count in [*looks, len(logs)]:
-        verdict = _verdict(logs[:count], floors.get(count, math.inf))
+        verdict = _verdict(logs[:count], earlier[:count], floors.get(count, math.inf), rules)
+        if verdict["p"] is not None:
+            # The share of all looks' error that this one has.
+            overall.append(verdict["p"] / (allowed_p(rules, count) / sum(rules.allowed.values())))
         if verdict["word"] != _NONE:
             break
+    if rules.tossed:
+        verdict["sequential_p"] = min(1.0, *overall) if overall else None
     return verdict
 
 
-def _verdict(logs: Sequence[float], floor: float) -> dict[str, Any]:
+def _verdict(logs: Sequence[float], earlier: Sequence[bool], floor: float, rules: Rules) -> dict[str, Any]:
     rounds, middle = len(logs), median(logs)
     ends: tuple[float, float] | None = None
     p: float | None = None
     smallest: float | None = None
-    claims = abs(middle) > math.log(floor)
-    if rounds >= LOOKS[0]:
-        ends, p, smallest = ratio_ends(logs), signed_rank(logs), _smallest(logs, floor)
-        claims = claims and p <= allowed_p(rounds) and not ends[0] <= 1 <= ends[1]
-    elif rounds > 1:
-        claims = False
+    if rounds >= rules.looks[0]:
+        ends, p, smallest = ratio_ends(logs), order_test(logs, earlier, rules), _smallest(logs, floor, rules)
+        claims = abs(middle) > math.log(floor) and p <= allowed_p(rules, rounds) and not ends[0] <= 1 <= ends[1]
+    else:
+        # Every round of a quick comparison is beyond the floor, on the same side.
+        beyond = (all(log > math.log(floor) for log in logs), all(-log > math.log(floor) for log in logs))
+        claims = rounds == rules.quick_rounds and any(beyond)
     word = _NONE if not claims else "slower" if middle > 0 else "faster"
     return {
         "word": word,
@@ -135,9 +161,9 @@ def _verdict(logs: Sequence[float], floor: float) -> dict[str, Any]:
     }
 
 
-def _smallest(logs: Sequence[float], floor: float) -> float:
+def _smallest(logs: Sequence[float], floor: float, rules: Rules) -> float:
     """The ratio above 1 that rounds with this noise would have shown in 95 of 100 cases, for normal noise."""
-    rounds, allowed = len(logs), allowed_p(len(logs))
+    rounds, allowed = len(logs), allowed_p(rules, len(logs))
     quantile = NormalDist().inv_cdf
     if 0.5 ** (rounds - 1) > allowed:
         return math.inf

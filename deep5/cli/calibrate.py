@@ -9,6 +9,7 @@ import click
 from deep5.core.errors import Errors, UsageError
 from deep5.measuring import calibration
 from deep5.measuring.pinning import processors
+from deep5.measuring.scheme import CURRENT
 
 __all__ = ["calibrate_command"]
 
@@ -44,10 +45,11 @@ def calibrate_command(errors: Errors) -> click.Command:
             if as_json:
                 for line in calibration.said_of(made, before):
                     click.echo(line, err=True)
-                floors = {rounds: made.floor(rounds) for rounds in (1, 8, 16, 24, 30)}
+                floors = {rounds: made.floor(rounds) for rounds in (CURRENT.quick_rounds, *CURRENT.looks)}
                 show(json.dumps({**made.document(), "floors": floors}, indent=2))
                 return
-            for rounds, what in ((1, "one process each (--quick)"), (8, "8 processes each"), (30, "30 processes each")):
+            for rounds in (CURRENT.quick_rounds, CURRENT.looks[0], CURRENT.looks[-1]):
+                what = f"{rounds} processes each{' (--quick)' if rounds == CURRENT.quick_rounds else ''}"
                 show(f"{what}: differences up to {made.floor(rounds) - 1:.1%} are noise")
             for line in calibration.said_of(made, before):
                 show(line)

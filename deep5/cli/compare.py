@@ -31,8 +31,8 @@ def compare_command(errors: Errors) -> click.Command:
         multiple=True,
         help="Set a mutable part of all candidates; repeatable.",
     )
-    @click.option("--quick", is_flag=True, help="One process per candidate (default).")
-    @click.option("--rigorous", is_flag=True, help="Eight to thirty processes per candidate.")
+    @click.option("--quick", is_flag=True, help="Two processes per candidate (default).")
+    @click.option("--rigorous", is_flag=True, help="Ten to thirty processes per candidate.")
     @click.option(
         "--of", "kind", metavar="KIND", help="training (default) or inference; operators for recipes of operators."
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from deep5.core.canonical import canonical_hash
 from deep5.core.errors import RecipeError
+from deep5.measuring.scheme import Scheme
 from deep5.recipe.recipe import Recipe
 
 __all__ = ["KINDS", "MODES", "Candidate", "Plan", "check_plain", "content_hash", "settings_of"]
@@ -17,7 +18,7 @@ KINDS = ("training", "inference", "operators")
 """Possible subjects of a comparison: whole training steps, the forward pass in evaluation, single operators."""
 
 MODES = ("quick", "rigorous")
-"""One fresh process per candidate, or eight to thirty."""
+"""Two fresh processes per candidate, or ten to thirty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,7 @@ class Plan:
         most: Maximum number of processes per candidate.
         time_limit_s: Time limit of one process.
         memory_limit_bytes: Memory limit of one process.
+        scheme: Rules of order, evaluation and claims.
         contents: By label, `content_hash` of the declared content: a file that changes during the comparison does not
             take part in it.
     """
@@ -85,6 +87,7 @@ class Plan:
     most: int
     time_limit_s: float
     memory_limit_bytes: int
+    scheme: Scheme
     contents: Mapping[str, str]
 
     def candidate(self, label: str) -> Candidate:

@@ -22,7 +22,6 @@ from deep5.compare.request import request_of
 from deep5.compare.resumed import options_left
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.measuring.calibration import Calibration, calibrate, calibration_of_this_machine, kept_calibration, said_of
-from deep5.measuring.statistics import LOOKS
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.comparison import ComparisonResult, load_comparison
 from deep5.results.round_samples import order_of_round
@@ -60,12 +59,12 @@ def run_comparison(
             - `settings`: Mutable parts of all candidates, by key.
             - `size`: Size of the recipe, such as `"smoke"`; default: `"full"`.
             - `kind`: `"training"`, `"inference"` or `"operators"`; default: depends on the recipe.
-            - `rigorous`: Eight to thirty processes per candidate instead of one.
+            - `rigorous`: Ten to thirty processes per candidate instead of two.
             - `baseline`: Label of the candidate that the others are compared with; default: the first.
             - `threads`: Threads within an operator; default: the recipe's, or one per physical core.
             - `seed`: Seed of the order of the processes; default: random.
             - `steps`: Steps of the proof; default: 100.
-            - `most`: Maximum number of processes per candidate in a rigorous comparison: 8, 16, 24 or 30.
+            - `most`: Maximum number of processes per candidate in a rigorous comparison: 10, 16, 24 or 30.
             - `time_limit_s`: Time limit of one process, in seconds; default: 600.
             - `memory_limit_bytes`: Memory limit of one process; default: nine tenths of the free memory.
 
@@ -255,7 +254,7 @@ class _Comparison:
             # An interrupted round runs again: pairing does not cancel differences between two times of day.
             whole = self.folder.is_whole(number, [candidate.label for candidate in active])
             due = [] if whole or self._too_few(active) else active
-            for turn, place in enumerate(order_of_round(plan.seed, number, len(due)), 1):
+            for turn, place in enumerate(self._order(number, len(due)), 1):
                 candidate = due[place]
                 self.tell(f"timing: round {number + 1}, {candidate.label}")
                 outcome = self._run(candidate, "time", scratch / f"time-{number}-{place}", round=number)
@@ -270,7 +269,7 @@ class _Comparison:
             if not due:
                 self.folder.judge(self._floors(), number + 1)
             active = [c for c in active if self.folder.status(c.label) == "timed"] if due else active
-            if number + 1 in LOOKS:
+            if number + 1 in plan.scheme.looks:
                 undecided = self.folder.undecided()
                 active = [c for c in active if c.label == plan.baseline or c.label in undecided]
             if self._too_few(active):
@@ -279,9 +278,13 @@ class _Comparison:
     def _too_few(self, active: Sequence[Candidate]) -> bool:
         return len(active) < 2 or all(candidate.label != self.plan.baseline for candidate in active)
 
+    def _order(self, number: int, count: int) -> list[int]:
+        plan = self.plan
+        return order_of_round(plan.seed, number, count, reverses=plan.scheme.reverses(plan.mode))
+
     def _floors(self) -> dict[int, float]:
-        """Noise floors by number of rounds; a single round is used only in the quick mode."""
-        counts = (1,) if self.plan.mode == "quick" else tuple(look for look in LOOKS if look <= self.plan.most)
+        """Noise floors by number of rounds."""
+        counts = self.plan.scheme.counts(self.plan.mode, self.plan.most)
         if not self.floors:
             self.floors = {rounds: self.calibration.floor(rounds) for rounds in counts}
         return self.floors

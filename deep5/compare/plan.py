@@ -12,6 +12,7 @@ from deep5.compare.processes import check_limits
 from deep5.core.errors import UsageError
 from deep5.core.plugins import load, mode_fault
 from deep5.measuring.pinning import processors
+from deep5.measuring.scheme import CURRENT, Scheme
 from deep5.recipe.experiment import Experiment
 from deep5.recipe.keys import base
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
@@ -101,6 +102,7 @@ def make_plan(
     most: int | None = None,
     time_limit_s: float = 600.0,
     memory_limit_bytes: int | None = None,
+    scheme: Scheme = CURRENT,
 ) -> tuple[Plan, dict[str, Recipe]]:
     """Check everything that can be checked before a process is started.
 
@@ -112,14 +114,15 @@ def make_plan(
         candidates: Candidates of a resumed comparison, in place of the three above.
         size: Size of the recipe.
         kind: One of `KINDS`; None: depends on the recipe.
-        rigorous: Eight to thirty processes per candidate instead of one.
+        rigorous: Ten to thirty processes per candidate instead of two.
         baseline: Label of a candidate; None: the first.
         threads: Threads within an operator; None: the recipe's, or one per physical core.
         seed: Seed of the order of the processes; None: random.
         steps: Steps of the proof.
-        most: Maximum number of processes per candidate; None: 30, or 1 in the quick mode.
+        most: Maximum number of processes per candidate; None: 30, or 2 in the quick mode.
         time_limit_s: Time limit of one process.
         memory_limit_bytes: Memory limit of one process; None: nine tenths of the memory that is free now.
+        scheme: Rules of a resumed comparison.
 
     Returns:
         The plan, and the recipe as each candidate runs it, by label.
@@ -128,8 +131,6 @@ def make_plan(
         UsageError: Candidates that cannot be compared, with the reason.
     """
     from deep5.measuring.environment import default_threads
-    from deep5.measuring.statistics import LOOKS
-
     loaded = load_recipe(recipe).at_size(size)
     workload = workload_of(Experiment.of(loaded))
     kind = kind_of(workload, kind)
@@ -174,11 +175,12 @@ def make_plan(
     here = len(processors(requested))
     if requested > here:
         raise UsageError(f"{requested} threads; allowed: at most {here}, the processors of this process")
-    if rigorous and most is not None and most not in LOOKS:
-        allowed = ", ".join(map(str, LOOKS))
+    if rigorous and most is not None and most not in scheme.looks:
+        allowed = ", ".join(map(str, scheme.looks))
         raise UsageError(f"--processes {most} with --rigorous; allowed: {allowed}, after which verdicts are computed")
-    if not rigorous and most not in (None, 1):
-        raise UsageError(f"--processes {most} without --rigorous; allowed: one; remedy: --rigorous")
+    quick = scheme.quick_rounds
+    if not rigorous and most not in (None, quick):
+        raise UsageError(f"--processes {most} without --rigorous; allowed: {quick}; remedy: --rigorous")
     memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
     return Plan(
         recipe=recipe if loaded.path is None or recipe == loaded.name else str(loaded.path.resolve()),
@@ -190,9 +192,10 @@ def make_plan(
         threads=requested,
         seed=secrets.randbits(31) if seed is None else seed,
         steps=steps,
-        most=most or (LOOKS[-1] if rigorous else 1),
+        most=most or (scheme.looks[-1] if rigorous else quick),
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
+        scheme=scheme,
         contents=contents,
     ), recipes
 

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.compare.candidate import Plan
+from deep5.compare.candidate import MODES, Plan
 from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
 from deep5.compare.resumption import refuse_another
 from deep5.compare.settings_check import fault_of
 from deep5.core.errors import OutputError
 from deep5.measuring.pinning import processors
-from deep5.measuring.statistics import LOOKS, STATED
+from deep5.measuring.statistics import STATED
 from deep5.recipe.recipe import Recipe
 from deep5.results.comparison import (
     COMPARISON_VERSION,
@@ -36,6 +36,11 @@ from deep5.results.validation import check_document, encode
 __all__ = ["ComparisonRecord"]
 
 _CLOCK = "time.perf_counter_ns"
+_ORDERS = {
+    1: "round by round: each candidate once per round in a fresh process, in a new random order",
+    2: "round by round: each candidate once per round in a fresh process, in an order drawn for each round",
+}
+_QUICK_ORDER = "two rounds: each candidate once per round in a fresh process, the second round in reversed order"
 
 
 class ComparisonRecord:
@@ -83,7 +88,7 @@ class ComparisonRecord:
             "measurement": {
                 "clock": _CLOCK,
                 "scope": scope,
-                "order": "round by round: each candidate once per round in a fresh process, in a new random order",
+                "order": _ORDERS[plan.scheme.version] if plan.mode == MODES[True] or plan.scheme.pairs else _QUICK_ORDER,
                 "most_processes": plan.most,
                 "processors": processors(plan.threads),
                 "time_limit_s": plan.time_limit_s,
@@ -112,7 +117,11 @@ class ComparisonRecord:
             "equivalence": [],
             "processes": [],
             "calibration": None,
-            "statistics": {"looks": list(LOOKS), "confidence": STATED},
+            "statistics": {
+                "scheme": plan.scheme.version,
+                "looks": list(plan.scheme.looks),
+                "confidence": STATED,
+            },
             "workloads": [],
             "results": [],
             "verdicts": [],

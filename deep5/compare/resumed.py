@@ -7,6 +7,7 @@ from typing import Any
 
 from deep5.compare.candidate import MODES, Candidate
 from deep5.core.errors import UsageError
+from deep5.measuring.scheme import scheme_of
 from deep5.results.comparison import ComparisonResult
 
 __all__ = ["options_left"]
@@ -47,6 +48,7 @@ def options_left(left: ComparisonResult, given: Mapping[str, Any], recipe: str) 
         "most": reported["most_processes"],
         "time_limit_s": reported["time_limit_s"],
         "memory_limit_bytes": reported["memory_limit_bytes"],
+        "scheme": scheme_of(document["statistics"]),
     }
     if not any(given.get(name) for name in _WHO):
         options["candidates"] = [_candidate(left, row) for row in left.candidates]

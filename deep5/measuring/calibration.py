@@ -14,6 +14,7 @@ from deep5.core.errors import RunFailed
 from deep5.core.python_child import ask
 from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
 from deep5.measuring.pinning import environment, processors
+from deep5.measuring.scheme import CURRENT
 
 __all__ = [
     "Calibration",
@@ -144,7 +145,7 @@ def kept_calibration(threads: int) -> Calibration | None:
         made = Calibration(
             machine=machine, threads=threads, processes=times, when=str(found["when"]), others_share=share
         )
-        made.floor(1)
+        made.floor(CURRENT.quick_rounds)
     except Exception:  # damaged, or written by an earlier deep5: it is measured again
         return None
     return made
@@ -163,8 +164,8 @@ def said_of(made: Calibration, before: Calibration | None) -> list[str]:
         if made.others_share >= CROWDED:
             said.append("warning: under such a load the noise floor is too wide; remedy: repeat on a quiet machine")
     if before is not None:
-        floors = " -> ".join(f"{own.floor(1) - 1:.1%}" for own in (before, made))
-        said.append(f"replaces the calibration of {before.when}: noise of one process each {floors}")
+        floors = " -> ".join(f"{own.floor(CURRENT.quick_rounds) - 1:.1%}" for own in (before, made))
+        said.append(f"replaces the calibration of {before.when}: largest difference of two processes {floors}")
     return said
 
 

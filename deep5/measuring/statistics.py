@@ -9,44 +9,42 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from deep5.core.errors import TooFewSamples, UsageError
 from deep5.measuring.bootstrap import median_distribution, place_of_share
 from deep5.measuring.samples import Interval, paired_ratios
+from deep5.measuring.scheme import CURRENT, Scheme
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 __all__ = [
-    "LOOKS",
     "STATED",
     "Steady",
     "Verdict",
     "drift",
     "far_out",
     "floor_of",
+    "holm",
     "judge",
-    "largest_p",
     "median_ratio",
+    "order_p",
     "ratio_of_medians",
     "signed_rank_p",
     "smallest_shown",
     "steady_part",
 ]
 
-LOOKS = (8, 16, 24, 30)
-"""Numbers of rounds at which a running comparison is evaluated; it ends at the first that gives an answer."""
-# Probability of a false claim at each look. Eight rounds can claim only at 2 / 2**8 or not at all; the sum is 0.99 %.
-# The last look gets most of the remainder after the first, because it finds the small differences.
-_SHARES = (2 / 2**8, 3e-4, 3e-4, 1.5e-3)
-
 STATED = 0.95
 """Stated confidence of a ratio's interval."""
 # The percentiles are wider: a bootstrap of eight values, combined with early stopping, covers less often than its
 # percentiles state. Simulated: at least 95 % from eight rounds on, early stopping included.
 _PERCENTILES = 0.985
+# Fewest runs that have an interval.
+_FEWEST = 8
 # Quantile of normal noise with a probability of 98 %, so that three conditions hold together in 95 %; and the ratio of
 # a median's standard error to that of a mean.
 _POWER, _MEDIAN = 2.0, math.sqrt(math.pi / 2)
@@ -82,19 +80,26 @@ class Verdict:
     rounds: int
 
 
-def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -> Verdict:
+def judge(
+    candidate: Sequence[float],
+    baseline: Sequence[float],
+    floor: float,
+    first: Sequence[bool],
+    scheme: Scheme = CURRENT,
+) -> Verdict:
     """Determine whether a candidate is faster or slower than a baseline.
 
-    From eight rounds on, a difference is claimed if three conditions hold. First, the exact signed-rank test over the
-    rounds is significant: between identical candidates, a round's log-ratio is symmetric about 0 for any noise, and a
-    comparison evaluated at all of `LOOKS` makes a false claim in at most 0.99 % of cases. Second, the bootstrap
-    interval of the ratio excludes 1. Third, the ratio exceeds the machine's noise floor. A single round claims a
-    difference by the third condition only; two to seven rounds claim none.
+    From the scheme's first look on, a difference is claimed if three conditions hold. First, the exact test over the
+    rounds is significant: see `order_p`. Second, the bootstrap interval of the ratio excludes 1. Third, the ratio
+    exceeds the machine's noise floor. The rounds of a quick comparison claim a difference if each of them is beyond the
+    floor in the same direction; other numbers of rounds claim none.
 
     Args:
         candidate: Seconds, shape (rounds,), one fresh process per round.
         baseline: Seconds of the same rounds.
         floor: Result of `floor_of` for this number of rounds.
+        first: Whether the candidate's process ran before the baseline's, by round.
+        scheme: Rules of the comparison.
 
     Raises:
         UsageError: The lengths differ, there is no round, or a time is not positive and finite.
@@ -108,38 +113,53 @@ def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -
     ratios = np.log(paired_ratios(candidate, baseline))
     if not ratios.size:
         raise UsageError("a verdict without rounds; allowed: at least one")
+    if len(first) != ratios.size:
+        raise UsageError(f"the order of {len(first)} rounds; allowed: that of {ratios.size}")
     if not floor >= 1:
         raise UsageError(f"noise floor {floor!r}; allowed: a ratio of at least 1")
-    middle = float(np.median(ratios))
-    beyond = abs(middle) > math.log(floor)
-    if ratios.size < LOOKS[0]:
-        # No test reaches 1 % with so few rounds. A single round can only claim a difference beyond all observed noise.
-        claimed, interval, p, smallest = beyond and ratios.size == 1, None, None, None
+    middle, rounds = float(np.median(ratios)), int(ratios.size)
+    if rounds < scheme.looks[0]:
+        interval, p, smallest = None, None, None
+        # No test reaches 1 % with so few rounds: what is claimed is beyond all observed noise.
+        beyond = math.log(floor) < (ratios.min() if middle > 0 else -ratios.max())
+        claimed = rounds == scheme.quick_rounds and bool(beyond)
     else:
         interval = median_ratio(candidate, baseline)
-        p = signed_rank_p(ratios.tolist())
-        claimed = beyond and p <= largest_p(ratios.size) and not interval.low <= 1 <= interval.high
-        smallest = smallest_shown(ratios.tolist(), floor)
+        p = order_p(ratios.tolist(), first, scheme)
+        significant = p <= scheme.largest_p(rounds)
+        claimed = significant and abs(middle) > math.log(floor) and not interval.low <= 1 <= interval.high
+        smallest = smallest_shown(ratios.tolist(), floor, scheme)
     word: Word = "no difference shown"
     if claimed:
         word = "slower" if middle > 0 else "faster"
     return Verdict(
-        word=word,
-        ratio=math.exp(middle),
-        interval=interval,
-        p=p,
-        floor=floor,
-        smallest=smallest,
-        rounds=int(ratios.size),
+        word=word, ratio=math.exp(middle), interval=interval, p=p, floor=floor, smallest=smallest, rounds=rounds
     )
 
 
-def largest_p(rounds: int) -> float:
-    """Largest p-value at which a look after `rounds` rounds claims a difference: the look's share of false claims.
+def order_p(ratios: Sequence[float], first: Sequence[bool], scheme: Scheme = CURRENT) -> float:
+    """Exact two-sided p-value of a difference between two candidates, from the order that was drawn in each round.
 
-    The last look of a comparison may come after any number of rounds.
+    If the candidates are identical, the times of a round's first and second process do not depend on which of them came
+    first, and that was a coin toss. The signed-rank test is applied to the sign of the toss times (log first - log
+    second - the mean of these differences over the rounds). Its distribution over the tosses is that of the signed-rank
+    statistic, for any noise, and the mean cancels what the position or a trend does to every round. In the direction of
+    the tosses this is the ratio, shifted by the mean where the candidate came second.
+
+    Args:
+        ratios: Logarithms of candidate time / baseline time, by round.
+        first: Whether the candidate's process ran first, by round.
+        scheme: Rules of the comparison; without `centered`, no mean is taken.
+
+    References:
+        Fisher, The Design of Experiments, 1935, section 21 (a test by the randomization that was carried out).
     """
-    return dict(zip(LOOKS, _SHARES, strict=True)).get(rounds, _SHARES[1])
+    if not scheme.centered:
+        return signed_rank_p(ratios)
+    signs = [1.0 if value else -1.0 for value in first]
+    differences = [sign * ratio for sign, ratio in zip(signs, ratios, strict=True)]
+    mean = math.fsum(differences) / len(differences)
+    return signed_rank_p([sign * (value - mean) for sign, value in zip(signs, differences, strict=True)])
 
 
 def median_ratio(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
@@ -188,8 +208,8 @@ def ratio_of_medians(candidate: Sequence[float], baseline: Sequence[float]) -> t
 
 
 def _check_count(count: int) -> None:
-    if count < LOOKS[0]:
-        raise TooFewSamples(f"{count} rounds; an interval of a ratio needs at least {LOOKS[0]}; remedy: measure more")
+    if count < _FEWEST:
+        raise TooFewSamples(f"{count} rounds; an interval of a ratio needs at least {_FEWEST}; remedy: measure more")
 
 
 def _percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> Interval:
@@ -223,17 +243,48 @@ def signed_rank_p(differences: Sequence[float]) -> float:
     # Doubled, shared ranks are integers too.
     ranks = np.rint(2 * rankdata(np.abs(values))).astype(int)
     ranks, signs = ranks[values != 0], np.sign(values[values != 0])
-    total = int(ranks.sum())
-    ways = np.zeros(total + 1)
+    positive = int(ranks[signs > 0].sum())
+    shares = _shares_of_sums(tuple(sorted(ranks.tolist())))
+    return min(1.0, 2 * float(shares[min(positive, shares.size - 1 - positive)]))
+
+
+@lru_cache(maxsize=64)
+def _shares_of_sums(ranks: tuple[int, ...]) -> NDArray[np.float64]:
+    """By sum, the share of all subsets of the ranks with at most that sum."""
+    import numpy as np
+
+    ways = np.zeros(sum(ranks) + 1)
     ways[0] = 1.0
     for rank in ranks:
         ways[rank:] += ways[:-rank].copy()
-    positive = int(ranks[signs > 0].sum())
-    extreme = min(positive, total - positive)
-    return min(1.0, float(2 * ways[: extreme + 1].sum() / ways.sum()))
+    return np.cumsum(ways) / ways.sum()
 
 
-def smallest_shown(ratios: Sequence[float], floor: float) -> float:
+_WHOLE_TABLE = 0.05
+
+
+def holm(values: Sequence[float | None]) -> list[bool]:
+    """Which p-values of a table hold together: no more than 5 % of tables have a wrong one among them.
+
+    Args:
+        values: One per comparison, each valid by itself; None: without a test.
+
+    References:
+        Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
+
+    >>> holm([0.001, 0.06, None, 0.02])
+    [True, False, False, True]
+    """
+    holds = [False] * len(values)
+    tested = sorted((value, place) for place, value in enumerate(values) if value is not None)
+    for number, (value, place) in enumerate(tested):
+        if value > _WHOLE_TABLE / (len(tested) - number):
+            break
+        holds[place] = True
+    return holds
+
+
+def smallest_shown(ratios: Sequence[float], floor: float, scheme: Scheme = CURRENT) -> float:
     """The ratio above 1 that rounds as noisy as these would have detected in 95 % of cases.
 
     Assumes normal noise with the observed spread about the median.
@@ -241,18 +292,20 @@ def smallest_shown(ratios: Sequence[float], floor: float) -> float:
     Args:
         ratios: Logarithms of the rounds' ratios.
         floor: As for `judge`.
+        scheme: As for `judge`.
     """
     import numpy as np
     from scipy.special import ndtri
 
     values = np.asarray(ratios, np.float64)
-    if 2 / 2**values.size > largest_p(values.size):
+    largest_p = scheme.largest_p(values.size)
+    if 2 / 2**values.size > largest_p:
         return math.inf  # even rounds that all agree would not suffice
     # For the test, in terms of a mean: the signed-rank test has an efficiency of 0.955.
     spread = float(np.std(values, ddof=1)) / math.sqrt(values.size)
-    by_test = (ndtri(1 - largest_p(values.size) / 2) + _POWER) * spread / math.sqrt(0.955)
+    by_test = (ndtri(1 - largest_p / 2) + _POWER) * spread / math.sqrt(0.955)
     # With few rounds, all must be on one side: in 95 % of cases this holds for each round only if the shift is large.
-    one_side = 4 / 2**values.size > largest_p(values.size)
+    one_side = 4 / 2**values.size > largest_p
     by_signs = ndtri(0.95 ** (1 / values.size)) * float(np.std(values, ddof=1)) if one_side else 0.0
     by_interval = (ndtri((1 + _PERCENTILES) / 2) + _POWER) * _MEDIAN * spread
     by_floor = math.log(floor) + _POWER * _MEDIAN * spread
@@ -262,8 +315,9 @@ def smallest_shown(ratios: Sequence[float], floor: float) -> float:
 def floor_of(processes: Sequence[float], rounds: int) -> float:
     """The ratio above 1 that identical candidates show on a machine, from fresh processes that ran the same code.
 
-    For one round, it is the largest ratio of any two processes, to the power 1.5. For several rounds, it is the
-    bootstrap bound that the median of so many ratios of two processes stays below in 95 % of cases.
+    For two rounds, each of which has to exceed it, it is the largest ratio of any two processes. For a single round, it
+    is that to the power 1.5. For several rounds, it is the bootstrap bound that the median of so many ratios of two
+    processes stays below in 95 % of cases.
 
     Args:
         processes: Seconds of each process, in execution order, shape (n,), n at least 16.
@@ -278,10 +332,10 @@ def floor_of(processes: Sequence[float], rounds: int) -> float:
     times = np.asarray(processes, np.float64)
     if times.ndim != 1 or not (np.isfinite(times) & (times > 0)).all():
         raise UsageError(f"times of processes {times!r:.80}; allowed: a vector of positive, finite seconds")
-    if times.size < 2 * LOOKS[0]:
-        raise TooFewSamples(f"{times.size} processes; a noise floor needs at least {2 * LOOKS[0]}")
-    if rounds == 1:
-        return math.pow(float(times.max() / times.min()), _TAIL)
+    if times.size < 2 * _FEWEST:
+        raise TooFewSamples(f"{times.size} processes; a noise floor needs at least {2 * _FEWEST}")
+    if rounds <= 2:
+        return math.pow(float(times.max() / times.min()), _TAIL if rounds == 1 else 1.0)
     logs = np.log(times)
     pairs = logs[0 : times.size // 2 * 2 : 2] - logs[1::2][: times.size // 2]
     values, weights = median_distribution(np.concatenate([pairs, -pairs]), rounds)
@@ -351,7 +405,7 @@ def drift(times: Sequence[float]) -> float:
     from scipy.stats import kendalltau, theilslopes
 
     values = np.asarray(times, np.float64)
-    if values.size < 2 * LOOKS[0] or np.ptp(values) == 0:
+    if values.size < 2 * _FEWEST or np.ptp(values) == 0:
         return 0.0
     places = np.arange(values.size)
     if kendalltau(places, values).pvalue > 0.01:
@@ -373,7 +427,7 @@ def far_out(times: Sequence[float]) -> int:
     import numpy as np
 
     values = np.asarray(times, np.float64)
-    if values.size < LOOKS[0]:
+    if values.size < _FEWEST:
         return 0
     low, high = np.percentile(values, (25, 75))
     # Differences below the clock's resolution are not outliers.

@@ -11,7 +11,8 @@ from typing import Any
 from deep5.core.errors import TooFewSamples
 from deep5.measuring.machine_load import CROWDED
 from deep5.measuring.samples import median_interval
-from deep5.measuring.statistics import LOOKS, drift, far_out, floor_of, judge
+from deep5.measuring.scheme import CURRENT, Scheme, scheme_of
+from deep5.measuring.statistics import drift, far_out, floor_of, holm, judge
 from deep5.results.round_samples import RoundSample
 
 __all__ = [
@@ -184,11 +185,12 @@ def verdicts_of(
     floors: Mapping[int, float],
     batch_sizes: Mapping[tuple[str, str], int | None] | None = None,
     crowded: Set[str] = frozenset(),
+    scheme: Scheme = CURRENT,
 ) -> list[dict[str, Any]]:
     """The verdict on each candidate against the baseline, by workload.
 
-    A workload is evaluated after each of `LOOKS`, and the first one that claims a difference is final; rounds that run
-    later for other workloads do not change it. If batch sizes differ, the time per sample is compared. A candidate gets
+    A workload is evaluated at each of the scheme's looks, and the first one that claims a difference is final; rounds
+    that run later for other workloads do not change it. If batch sizes differ, the time per sample is compared. A candidate gets
     no verdict on a workload that it did not finish in each of its rounds: only its fast rounds would be left.
 
     Args:
@@ -197,8 +199,10 @@ def verdicts_of(
         floors: The machine's noise floor by number of rounds; missing: nothing is claimed.
         batch_sizes: Samples per call, by workload and candidate; None: a call is not a batch.
         crowded: Candidates for which no noise floor holds.
+        scheme: Rules of the comparison.
     """
-    medians, sizes = process_medians(samples), batch_sizes or {}
+    samples = list(samples)
+    medians, sizes, started = process_medians(samples), batch_sizes or {}, _processes(samples)
     ran: dict[str, set[int]] = {}
     for (_, candidate), rounds in medians.items():
         ran.setdefault(candidate, set()).update(rounds)
@@ -215,10 +219,14 @@ def verdicts_of(
         if own is not None and base is not None and own != base:
             a_sample = True
             mine, others = [value / own for value in mine], [value / base for value in others]
-        for count in (*(look for look in LOOKS if look < len(mine)), len(mine)):
+        first = [started[candidate, number] < started[baseline, number] for number in rounds]
+        smallest_p = 1.0
+        for count in (*(look for look in scheme.looks if look < len(mine)), len(mine)):
             # Without a floor, noise and difference cannot be distinguished: the ratio is reported and nothing is
             # claimed.
-            found = judge(mine[:count], others[:count], known.get(count, float("inf")))
+            found = judge(mine[:count], others[:count], known.get(count, float("inf")), first[:count], scheme)
+            if found.p is not None:
+                smallest_p = min(smallest_p, scheme.sequential_p(found.p, count))
             if found.word != "no difference shown":
                 break
         rows.append(
@@ -238,11 +246,22 @@ def verdicts_of(
                 "per": "sample" if a_sample else "call",
             }
         )
+        if scheme.whole_table:
+            rows[-1]["sequential_p"] = None if found.p is None else smallest_p
+    if scheme.whole_table:
+        held = holm([row["sequential_p"] for row in rows])
+        for row, holds in zip(rows, held, strict=True):
+            row["whole_table"] = holds and row["word"] != "no difference shown"
     return rows
 
 
+def _processes(samples: Iterable[RoundSample]) -> dict[tuple[str, int], int]:
+    """By candidate and round, the number of the process: of two, the lower ran first."""
+    return {(sample.candidate, sample.round): sample.process for sample in samples}
+
+
 def crowded_in(document: Mapping[str, Any]) -> dict[str, float]:
-    """Single-process candidates during which other programs used more of the processors than during calibration.
+    """Candidates of a quick comparison during which other programs used more of the processors than during calibration.
 
     A difference above the noise of a calibration proves nothing under another load. Several processes are also
     evaluated by their order, which a varying load does not favor.
@@ -286,7 +305,8 @@ def verdicts_in(
         failed: Labels of the candidates that had failed; None: those at the end.
     """
     kept = judged(document, samples, failed)
-    return verdicts_of(kept, document["baseline"], floors, batch_sizes, crowded_in(document).keys())
+    scheme = scheme_of(document["statistics"])
+    return verdicts_of(kept, document["baseline"], floors, batch_sizes, crowded_in(document).keys(), scheme)
 
 
 def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
@@ -357,12 +377,12 @@ def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
     """
     said = []
     quick = document["mode"] == "quick"
-    rounds = 1 if quick else document["measurement"]["most_processes"]
+    rounds = document["measurement"]["most_processes"]
     if document["calibration"] is not None:
         floor = max(floor_of(times, rounds) for times in document["calibration"]["processes"].values())
         if floor > _NOISY[document["mode"]]:
             far = f"by up to {floor - 1:.0%}" if floor < 2 else f"by up to {floor:.3g} times"
-            each = "one process" if quick else f"{rounds} processes"
+            each = "one process" if rounds == 1 else f"{rounds} processes"
             remedy = "--rigorous, a quiet machine" if quick else "a quiet machine"
             if document["threads"] > 1:
                 remedy += ", or --threads 1"

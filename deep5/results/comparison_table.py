@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.terminal import counted, plain
-from deep5.measuring.statistics import LOOKS, largest_p
+from deep5.measuring.scheme import Scheme, scheme_of
 from deep5.results.comparison import ComparisonResult
 from deep5.results.kind import COMPARISON
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["comparison_tables", "duration", "sentence"]
+__all__ = ["comparison_tables", "duration", "quick_note", "sentence", "whole_table"]
 
 _SHOWN = 2
 _LEAST_SHOWN_S = 0.5
@@ -39,11 +39,16 @@ def duration(seconds: float | None) -> str:
     return f"{value:.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
 
 
-def sentence(row: dict[str, Any]) -> str:
-    """A verdict in words: the claim, or why there is none and what it would have been."""
+def sentence(row: dict[str, Any], scheme: Scheme) -> str:
+    """A verdict in words: the claim, or why there is none and what it would have been.
+
+    Args:
+        row: A row of `verdicts` in comparison.json.
+        scheme: Rules of the comparison.
+    """
     if row["word"] != "no difference shown":
         return str(row["word"])
-    words = "; ".join(_missing(row))
+    words = "; ".join(_missing(row, scheme))
     why = f": {words}" if words else ""
     if row["smallest"] is not None:
         return f"no difference shown{why} (the smallest provable: {_excess(row['smallest'])})"
@@ -52,15 +57,39 @@ def sentence(row: dict[str, Any]) -> str:
     return f"no difference shown{why}"
 
 
-def _missing(row: dict[str, Any]) -> list[str]:
+def whole_table(rows: Iterable[dict[str, Any]]) -> str:
+    """Which claims hold together, such as "3 of 4 claims hold for the whole table (at most 5 % of tables have a wrong
+    one)"; empty for comparisons without such a test."""
+    claims = [row for row in rows if row["word"] != "no difference shown" and row.get("sequential_p") is not None]
+    if not claims:
+        return ""
+    holding = sum(row["whole_table"] for row in claims)
+    if len(claims) == 1:
+        said = "the one claim holds" if holding else "the one claim does not hold"
+    else:
+        said = f"{'all' if holding == len(claims) else f'{holding} of'} {len(claims)} claims hold"
+    return f"{said} for the whole table (at most 5 % of tables would have a wrong one)"
+
+
+def quick_note(document: dict[str, Any]) -> str:
+    """What a quick comparison assumes, and the remedy."""
+    scheme = scheme_of(document["statistics"])
+    each = "one process" if scheme.quick_rounds == 1 else f"{scheme.quick_rounds} processes"
+    return (
+        f"quick: {each} per candidate, and a verdict assumes the noise of the calibration; remedy: --rigorous, which "
+        f"measures {scheme.looks[0]} to {scheme.looks[-1]}"
+    )
+
+
+def _missing(row: dict[str, Any], scheme: Scheme) -> list[str]:
     """The conditions, of the three for a claim from several rounds, that do not hold."""
     rounds, said = row["rounds"], []
     if row["p"] is None:
-        if rounds > 1:
-            return [f"{rounds} rounds, and a verdict needs {LOOKS[0]}"]
+        if rounds != scheme.quick_rounds:
+            return [f"{rounds} rounds, and a verdict needs {scheme.looks[0]}"]
         return ["it has no valid noise floor; see the warnings"] if row["floor"] is None else []
-    if row["p"] > largest_p(rounds):
-        said.append(f"p is {row['p']:.2g}, not {largest_p(rounds):.2g}")
+    if row["p"] > (allowed := scheme.largest_p(rounds)):
+        said.append(f"p is {row['p']:.2g}, not {allowed:.2g}")
     if None not in (row["low"], row["high"]) and row["low"] <= 1 <= row["high"]:
         said.append("the interval holds 1")
     if row["floor"] is None:
@@ -96,9 +125,11 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
             console.print(_text(f"{row['label']}: left out: {count} more, listed in {COMPARISON}"), overflow="fold")
     if (count := len(document["verdicts"])) > 1:
         words = f"{count} separate verdicts: at most 1 % of identical candidates would be called different"
+        if together := whole_table(document["verdicts"]):
+            words += f"; {together}"
         console.print(_text(words))
     if document["mode"] == "quick":
-        console.print(_text("quick: one process per candidate; --rigorous measures eight to thirty"))
+        console.print(_text(quick_note(document)))
     for warning in document["warnings"]:
         console.print(_text(f"warning: {warning}"), overflow="fold")
     resources = document["resources"]
@@ -147,7 +178,7 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
     verdicts = {(row["workload"], row["candidate"]): row for row in result.verdicts}
     set_up = {label: median(times) for label, times in _set_up(result.document).items()}
     several = len({row["workload"] for row in result.results}) > 1
-    judged, phases = [], []
+    judged, phases, scheme = [], [], scheme_of(result.document["statistics"])
     for row in sorted(result.results, key=lambda row: (row["workload"], row["median_s"])):
         verdict = verdicts.get((row["workload"], row["candidate"]))
         name = f"{row['workload']}: {row['candidate']}" if several else row["candidate"]
@@ -158,7 +189,7 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
             ratio += " a sample" if verdict["per"] == "sample" else ""
             if verdict["low"] is not None:
                 ratio += f" ({verdict['low']:.3g} to {verdict['high']:.3g})"
-        said = sentence(verdict) if verdict is not None else "baseline" if baseline else "-"
+        said = sentence(verdict, scheme) if verdict is not None else "baseline" if baseline else "-"
         if settings[row["candidate"]] != settings[result.document["baseline"]]:
             said += "; it has other settings and a separate proof"
         judged.append([name, duration(row["median_s"]), ratio, said])
@@ -177,8 +208,8 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
             f"Candidates with another {' or '.join(keys)} have other settings and a separate reference in the proof:"
         )
         console.print(_text(f"{words} whether they compute the same is not known; a ratio is only of time"))
-    quick = result.document["mode"] == "quick"
-    within = "95 % interval in its process" if quick else "95 % interval"
+    single = all(row["interval_of"] == "samples of one process" for row in result.results)
+    within = "95 % interval in its process" if single else "95 % interval"
     _table(console, ["candidate", within, "set-up", "first call", "warm-up", "processes"], phases)
 
 

@@ -51,18 +51,21 @@ class RoundSample(NamedTuple):
     time_s: float
 
 
-def order_of_round(seed: int, number: int, count: int) -> list[int]:
-    """The order of candidates in a round: drawn for every two rounds, and reversed in the second.
+def order_of_round(seed: int, number: int, count: int, *, reverses: bool) -> list[int]:
+    """The order of candidates in a round: drawn for each round, or for every two and reversed in the second.
 
-    So the first in one round is the last in the next, and the effect of the position on times cancels.
+    If it reverses, the first in one round is the last in the next, and the effect of the position on times cancels. A
+    test of single rounds needs an order that is drawn for each.
 
     Args:
         seed: Seed of the comparison.
         number: Number of the round, from 0.
         count: Number of candidates.
+        reverses: Whether every second round has the reversed order of the one before it.
     """
-    drawn: list[int] = generator(seed, "comparison order", number // 2, count).permutation(count).tolist()
-    return drawn if number % 2 == 0 else drawn[::-1]
+    draw = number // 2 if reverses else number
+    drawn: list[int] = generator(seed, "comparison order", draw, count).permutation(count).tolist()
+    return drawn[::-1] if reverses and number % 2 else drawn
 
 
 def round_samples_text(rows: Iterable[RoundSample]) -> str:

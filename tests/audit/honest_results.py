@@ -1,7 +1,7 @@
 """The honest folders that the tests of `deep5 audit` start from: one per kind of result, made by deep5.
 
 They are committed in `tests/audit/honest`, without large pictures and the digits recipe, which tests add;
-`python tests/audit/honest_results.py` makes them again.
+`python tests/audit/honest_results.py` makes them again, except for the old ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import deep5.measuring.calibration
 from deep5.compare.driver import run_comparison
 from deep5.measuring.calibration import Calibration
 from deep5.measuring.environment import default_threads
+from deep5.measuring.scheme import CURRENT
 from deep5.recipe.recipe import load_recipe
 from deep5.results.comparison_summary import results_of, verdicts_of, warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
@@ -50,7 +51,12 @@ MUTABLE = {"frameworks": "reference", "threads": 1, "rounds": 8, "pictures": Fal
 METRICS = [(d5.OperatorTime(), None), (d5.OperatorCoverage(), None)]
 """
 RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0 = "run", "set", "study", "quick", "rigorous", "level0"
+# Comparisons under the first scheme, made by an earlier deep5.
+OLD_QUICK, OLD_RIGOROUS = "old_quick", "old_rigorous"
 HONEST = Path(__file__).with_name("honest")
+
+
+_ROUNDS = CURRENT.looks[0]
 
 
 def make(out: Path) -> None:
@@ -100,11 +106,11 @@ def many_rounds(one: Path, path: Path) -> None:
     document = json.loads((one / "comparison.json").read_text())
     samples = read_round_samples(one / "samples.csv")
     processes = [row for row in document["processes"] if row["job"] != "time"]
-    timed = {row["candidate"]: row for row in document["processes"] if row["job"] == "time"}
+    timed = {row["candidate"]: row for row in document["processes"] if row["round"] == 0}
     labels, made = [row["label"] for row in document["candidates"]], list[RoundSample]()
     begin = max(row["begin_s"] + row["wall_s"] for row in document["processes"]) + 1
-    for number in range(8):
-        for place in order_of_round(document["seed"], number, len(labels)):
+    for number in range(_ROUNDS):
+        for place in order_of_round(document["seed"], number, len(labels), reverses=False):
             own = timed[labels[place]]
             factor = 1 + 1e-6 * len(processes)
             processes.append({**own, "round": number, "begin_s": begin, "wall_s": own["wall_s"] * factor + 0.1})
@@ -117,10 +123,10 @@ def many_rounds(one: Path, path: Path) -> None:
                     time_s=sample.time_s * factor,
                 )
                 for sample in samples
-                if sample.candidate == labels[place]
+                if sample.candidate == labels[place] and sample.round == 0
             ]
     document |= {"mode": "rigorous", "processes": processes}
-    document["measurement"]["most_processes"] = 8
+    document["measurement"]["most_processes"] = _ROUNDS
     lived = sum(row["wall_s"] for row in processes)
     own = begin - lived
     document["resources"] |= {"wall_s": begin, "processes_s": lived, "harness_s": own, "harness_share": own / begin}
@@ -130,7 +136,7 @@ def many_rounds(one: Path, path: Path) -> None:
     )
     sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
     document["results"] = results_of(made, sizes)
-    document["verdicts"] = verdicts_of(made, document["baseline"], {8: calibration.floor(8)})
+    document["verdicts"] = verdicts_of(made, document["baseline"], {_ROUNDS: calibration.floor(_ROUNDS)})
     document["warnings"] = warnings_in(document, made)
     shutil.copy(one / "recipe.py", path / "recipe.py")
     (path / "comparison.json").write_text(json.dumps(document))
@@ -138,8 +144,8 @@ def many_rounds(one: Path, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    shutil.rmtree(HONEST, ignore_errors=True)
-    HONEST.mkdir()
+    for made in (RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0):
+        shutil.rmtree(HONEST / made, ignore_errors=True)
     make(HONEST)
     for file in (*HONEST.glob("study/*.html"), *HONEST.glob("study/*.png"), HONEST / QUICK / "recipe.py"):
         file.unlink()

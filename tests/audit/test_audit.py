@@ -17,7 +17,7 @@ from typing import Any
 
 import honest_results
 import pytest
-from honest_results import HONEST, LEVEL0, QUICK, RECIPE, RIGOROUS, RUN, SET, STUDY
+from honest_results import HONEST, LEVEL0, OLD_QUICK, OLD_RIGOROUS, QUICK, RECIPE, RIGOROUS, RUN, SET, STUDY
 
 import deep5 as d5
 from deep5.audit import audit
@@ -365,12 +365,16 @@ def link_out(name: str) -> Doctor:
     return doctor
 
 
+def _drawn(seed: int, number: int, count: int = 2) -> list[int]:
+    return order_of_round(seed, number, count, reverses=False)
+
+
 def other_order(folder: Path) -> None:
     """Store a seed that draws another order than the one in which the candidates ran."""
     with edited(folder / "comparison.json") as document:
-        own = [order_of_round(document["seed"], number, 2) for number in range(8)]
+        own = [_drawn(document["seed"], number) for number in range(8)]
         document["seed"] = next(
-            seed for seed in range(100) if [order_of_round(seed, number, 2) for number in range(8)] != own
+            seed for seed in range(100) if [_drawn(seed, number) for number in range(8)] != own
         )
 
 
@@ -468,7 +472,7 @@ def broken_off(ran: int, again: int, left: int | None = None) -> Doctor:
             counts = [s for s in made if s.process in stands and (left is None or s.round < 5)]
             sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
             document["results"] = results_of(counts, sizes)
-            floors = {8: Calibration.of_document(document["calibration"]).floor(8)}
+            floors = {10: Calibration.of_document(document["calibration"]).floor(10)}
             document["verdicts"] = verdicts_of(counts, document["baseline"], floors)
             document["warnings"] = warnings_in(document, made)
         there = len(document["processes"])
@@ -723,10 +727,15 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     # Rule 7.
     ("quick with many processes", QUICK, setting("measurement", "most_processes", to=30), 7,
      "the mode is quick with up to 30 processes"),
-    ("rigorous with one process", QUICK, setting("mode", to="rigorous"), 7, "with at most 1 processes per candidate"),
+    ("rigorous with one process", QUICK, setting("mode", to="rigorous"), 7, "with at most 2 processes per candidate"),
     ("a run rigorous with one process", LEVEL0, setting("measurement", "mode", to="rigorous"), 7,
      "the mode is rigorous with 1 processes"),
     ("two at a time", QUICK, at_once, 7, "ran at the same time"),
+    ("other rules than those of its time", OLD_RIGOROUS, setting("statistics", "scheme", to=2), 7,
+     "the rounds after which verdicts are computed"),
+    ("older rules", RIGOROUS, comparison(lambda d: d["statistics"].pop("scheme")), 7,
+     "the rounds after which verdicts are computed"),
+    ("another order under old rules", OLD_RIGOROUS, other_order, 7, "the order is not that of the seed"),
     ("another order", RIGOROUS, other_order, 7, "the order is not that of the seed"),
     ("a whole round ran again", RIGOROUS, broken_off(2, 2), 7, "round 5 was complete, and ran again"),
     ("half a round of another day", RIGOROUS, broken_off(1, 1), 7, "did not run again: its results were not measured"),
@@ -771,6 +780,12 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a narrow interval", QUICK, comparison(lambda d: d["results"][0].update(low_s=d["results"][0]["median_s"])), 9,
      ": low_s; stored"),
     ("another p", RIGOROUS, setting("verdicts", 0, "p", to=1e-6), 9, ": p; stored 1e-06"),
+    ("another p under old rules", OLD_RIGOROUS, setting("verdicts", 0, "p", to=1e-6), 9, ": p; stored 1e-06"),
+    ("a smaller p of the whole comparison", RIGOROUS, setting("verdicts", 0, "sequential_p", to=1e-6), 9,
+     ": sequential_p; stored 1e-06"),
+    ("a claim for the whole table", RIGOROUS,
+     comparison(lambda d: d["verdicts"][0].update(whole_table=not d["verdicts"][0]["whole_table"])), 9,
+     ": whole_table; stored"),
     ("a result twice as good", QUICK, comparison(lambda d: d["results"][0].update(samples_per_s=1e9)), 9,
      "samples_per_s; stored 1000000000.0"),
     ("a result dropped", QUICK, comparison(lambda d: d["results"].pop()), 9,
@@ -791,7 +806,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("no calibration", QUICK, setting("calibration", to=None), 10, "no calibration of the machine"),
     ("a verdict under another load", QUICK, loaded, 10, "the floor under the load of other programs; stored 1.0"),
     ("another floor", QUICK, setting("verdicts", 0, "floor", to=1.00001), 10,
-     "the noise floor of 1 rounds; stored 1.00001"),
+     "the noise floor of 2 rounds; stored 1.00001"),
     ("calibrated with other threads", QUICK, setting("calibration", "threads", to=77), 10,
      "the calibration's threads; stored 77"),
     # Rule 11.
@@ -956,7 +971,7 @@ def given(tmp_path: Path) -> Callable[[str], Path]:
 
     def copy(kind: str) -> Path:
         folder = Path(shutil.copytree(HONEST / kind, tmp_path / kind))
-        if kind in (QUICK, RIGOROUS):
+        if kind in (QUICK, RIGOROUS, OLD_QUICK, OLD_RIGOROUS):
             shutil.copy(digits_lenet.__file__, folder / "recipe.py")
         return folder
 
@@ -974,6 +989,13 @@ def test_honest_results_pass(
     assert report.checks > 20
     folders = {SET: 2, STUDY: 5}.get(kind, 1)
     assert report.folders == folders
+
+
+@pytest.mark.parametrize("kind", [OLD_QUICK, OLD_RIGOROUS])
+def test_comparisons_of_the_first_scheme_pass_under_its_rules(kind: str, given: Callable[[str], Path]) -> None:
+    report = audit([given(kind)])
+    assert [str(finding) for finding in report.findings] == []
+    assert report.checks > 20
 
 
 @pytest.mark.parametrize(
@@ -1121,12 +1143,12 @@ def test_a_round_that_was_broken_off_and_ran_again_has_no_fault(left: int | None
 def test_a_round_that_was_interrupted_goes_on_in_an_order_of_its_own() -> None:
     """A candidate that had failed in the round before stays failed; all others run again."""
     labels = list("abcdef")
-    drawn = [labels[place] for place in order_of_round(7, 2, 6)]
+    drawn = [labels[place] for place in _drawn(7, 2, 6)]
     gone = drawn[1]
     rows = [{"label": label, "settings": {}, "failed_rounds": [2] if label == gone else []} for label in labels]
-    document = {"seed": 7, "candidates": rows, "resumed": ["then"]}
+    document = {"seed": 7, "mode": "rigorous", "candidates": rows, "resumed": ["then"], "statistics": {"scheme": 2}}
     rest = [label for label in labels if label != gone]
-    again = [gone] + [rest[place] for place in order_of_round(7, 2, 5)]
+    again = [gone] + [rest[place] for place in _drawn(7, 2, 5)]
     due, ran = ([(2, label) for label in order] for order in (drawn, again))
     assert ran != due
     assert _is_in_turn(document, due, due)
@@ -1243,7 +1265,7 @@ def test_a_comparison_ends_where_it_is_decided(given: Callable[[str], Path]) -> 
     setting("measurement", "most_processes", to=16)(folder)
     decided = json.loads((folder / "comparison.json").read_text())["verdicts"][0]["word"] != "no difference shown"
     report = audit([folder])
-    # Undecided after eight rounds, it had to continue.
+    # Undecided after ten rounds, it had to continue.
     assert decided == bool(report)
     assert decided or {finding.rule for finding in report.findings} == {11}
 

@@ -13,11 +13,12 @@ from deep5.audit.drawn_order import order_in_round, seed_for
 from deep5.audit.hashes import hash_of_environment, hash_of_values
 from deep5.audit.median_bootstrap import floor_of_rounds, ratio_ends
 from deep5.audit.order_statistics import excess_over_noise, median_ends
-from deep5.audit.rank_test import LOOKS, allowed_p, signed_rank
+from deep5.audit.rank_test import allowed_p, order_test, rules_of, signed_rank
 from deep5.audit.steady_state import drift_of, far_out_of, steady_from
 from deep5.core.canonical import canonical_hash
 from deep5.core.seeds import derive_seed
 from deep5.measuring import samples, statistics
+from deep5.measuring.scheme import SCHEMES
 from deep5.measuring.environment import describe_software, describe_system, environment_hash
 from deep5.results.round_samples import order_of_round
 
@@ -51,9 +52,14 @@ def test_the_signed_rank_test_counts_ties_and_zeros_by_all_signs() -> None:
     assert signed_rank(values) == expected == statistics.signed_rank_p(values)
 
 
-def test_looks_and_what_they_may_claim_are_those_of_comparisons() -> None:
-    assert LOOKS == statistics.LOOKS
-    assert [allowed_p(rounds) for rounds in range(1, 40)] == [statistics.largest_p(rounds) for rounds in range(1, 40)]
+@pytest.mark.parametrize("version", SCHEMES)
+def test_the_rules_are_those_of_comparisons(version: int) -> None:
+    scheme, rules = SCHEMES[version], rules_of({"statistics": {} if version == 1 else {"scheme": version}})
+    assert (rules.looks, rules.quick_rounds) == (scheme.looks, scheme.quick_rounds)
+    assert [allowed_p(rules, rounds) for rounds in range(1, 40)] == [scheme.largest_p(rounds) for rounds in range(1, 40)]
+    for count in (1, 8, 10, 13, 30):
+        logs, first = RNG.standard_normal(count).tolist(), (RNG.random(count) < 0.5).tolist()
+        assert order_test(logs, first, rules) == pytest.approx(statistics.order_p(logs, first, scheme), rel=CLOSE)
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 7, 20, 101, 1000])
@@ -93,7 +99,7 @@ def test_the_bootstrap_is_that_of_draws() -> None:
     assert np.mean(drawn > math.log(high) + 1e-12) <= 0.0075 + 0.001
 
 
-@pytest.mark.parametrize("rounds", [1, 8, 16, 24, 30])
+@pytest.mark.parametrize("rounds", [1, 2, 8, 10, 16, 24, 30])
 @pytest.mark.parametrize("processes", [16, 17, 24])
 def test_noise_floors(rounds: int, processes: int) -> None:
     seconds = times(processes)
@@ -112,8 +118,8 @@ def test_steady_states_drifts_and_outliers(count: int, trend: float) -> None:
 
 
 def test_orders_and_seeds() -> None:
-    for seed, number, count in itertools.product((0, 7), range(4), (2, 3, 5)):
-        assert order_in_round(seed, number, count) == order_of_round(seed, number, count)
+    for seed, number, count, both in itertools.product((0, 7), range(4), (2, 3, 5), (False, True)):
+        assert order_in_round(seed, number, count, mirrored=both) == order_of_round(seed, number, count, reverses=both)
     assert seed_for(3, "weights", 2) == derive_seed(3, "weights", 2)
 
 

@@ -15,7 +15,7 @@ from sides import ROOT, base_commit, base_side, head_side
 from verdicts import Outcome, line, outcome, write
 
 HOME = Path(".venv", "benchmarks")
-QUICK, FULL = 8, 24
+QUICK, FULL = 10, 24
 """Rounds; both are numbers of rounds at which deep5's statistics decide."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from types import TracebackType
 
 from registry import MODULES, Benchmark
 from sides import Side
+
+from deep5.results.round_samples import order_of_round
 
 TURNS = 5
 """Samples of each side per round; a benchmark that is measured once has one."""
@@ -30,11 +33,13 @@ class Samples:
     Attributes:
         base: Seconds per unit, or bytes: a list per round, of its samples in order.
         head: The same of the other side.
+        first: Whether the head began, by round: the toss that the verdict's test is about.
         error: Why a side has none.
     """
 
     base: list[list[float]] = field(default_factory=list)
     head: list[list[float]] = field(default_factory=list)
+    first: list[bool] = field(default_factory=list)
     error: str = ""
 
 
@@ -108,19 +113,22 @@ def measure(
     """Samples of each benchmark, by its name.
 
     Every round starts new processes of both sides, so that rounds are independent; within a round the sides take turns
-    sample by sample, in alternating order, so that other load on the machine affects both.
+    sample by sample, in alternating order, so that other load on the machine affects both. Which side begins is drawn for
+    each round.
     """
+    seed = secrets.randbits(31)
     found = {each.name: Samples() for each in chosen}
     ordered = sorted(chosen, key=lambda each: each.group)
     for number in range(rounds):
         for group, members in groupby(ordered, key=lambda each: each.group):
             report(f"round {number + 1} of {rounds}: {group}")
-            workers = [Worker(side, modules) for side in sides]
-            _round(workers, list(members), found, number, turns)
+            order = order_of_round(seed, number, len(sides), reverses=False)
+            workers = [Worker(sides[place], modules) for place in order]
+            _round(workers, list(members), found, turns)
     return found
 
 
-def _round(workers: list[Worker], members: list[Benchmark], found: dict[str, Samples], number: int, turns: int) -> None:
+def _round(workers: list[Worker], members: list[Benchmark], found: dict[str, Samples], turns: int) -> None:
     try:
         for benchmark in members:
             samples = found[benchmark.name]
@@ -128,7 +136,7 @@ def _round(workers: list[Worker], members: list[Benchmark], found: dict[str, Sam
                 continue
             taken: dict[str, list[float]] = {worker.label: [] for worker in workers}
             for turn in range(1 if benchmark.once else min(turns, PEAKS) if benchmark.peak else turns):
-                order = workers if (number + turn) % 2 == 0 else workers[::-1]
+                order = workers if turn % 2 == 0 else workers[::-1]
                 for worker in order:
                     answer = worker.sample(benchmark.name)
                     if isinstance(answer, str):
@@ -140,6 +148,7 @@ def _round(workers: list[Worker], members: list[Benchmark], found: dict[str, Sam
             if not samples.error:
                 samples.base.append(taken.get("base", []))
                 samples.head.append(taken["head"])
+                samples.first.append(workers[0].label == "head")
     finally:
         for worker in workers:
             worker.__exit__(None, None, None)

@@ -2,7 +2,7 @@
 
 Every operator that is written once, and every other one whose code differs, runs on PyTorch, TensorFlow and JAX,
 forward and with its gradient, at two sizes. A first round times all of them; what is not within 1.1 of the base is
-measured again in eight rounds of new processes, whose median ratio counts. `python tests/benchmarks/operator_bench.py
+measured again in ten rounds of new processes, whose median ratio counts. `python tests/benchmarks/operator_bench.py
 --help` lists the options.
 """
 

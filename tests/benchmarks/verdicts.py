@@ -11,7 +11,8 @@ from statistics import median
 from measure import Samples
 from registry import Benchmark
 
-from deep5.measuring.statistics import LOOKS, Verdict, floor_of, judge
+from deep5.measuring.scheme import CURRENT
+from deep5.measuring.statistics import Verdict, floor_of, judge
 
 _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -48,13 +49,13 @@ def outcome(benchmark: Benchmark, samples: Samples) -> Outcome:
     base, head = ([median(each) for each in rounds] for rounds in (samples.base, samples.head))
     middle = median(head) / median(base)
     alike = [time for pair in zip(base, (value / middle for value in head), strict=True) for time in pair]
-    floor = floor_of(alike, len(base)) if len(base) >= LOOKS[0] else 1.0
+    floor = floor_of(alike, len(base)) if len(base) >= CURRENT.looks[0] else 1.0
     return Outcome(
         name=benchmark.name,
         unit=benchmark.unit,
         base_s=median(base),
         head_s=median(head),
-        verdict=judge(head, base, floor) if len(base) > 1 else None,
+        verdict=judge(head, base, floor, samples.first) if len(base) > 1 else None,
     )
 
 

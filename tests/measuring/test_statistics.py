@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,14 +11,16 @@ from scipy import stats
 
 from deep5.core.errors import TooFewSamples, UsageError
 from deep5.measuring.bootstrap import median_distribution
+from deep5.measuring.scheme import CURRENT, SCHEMES, Scheme, scheme_of
 from deep5.measuring.statistics import (
-    LOOKS,
     STATED,
     drift,
     far_out,
     floor_of,
+    holm,
     judge,
     median_ratio,
+    order_p,
     ratio_of_medians,
     signed_rank_p,
     smallest_shown,
@@ -59,31 +62,119 @@ def test_ties_and_zeros_of_the_signed_rank_test() -> None:
     assert signed_rank_p([1.0, -1.0]) == 1.0
 
 
-def test_a_verdict_of_eight_rounds_by_hand() -> None:
-    baseline = [1.0, 1.1, 0.9, 1.0, 1.2, 1.0, 0.8, 1.0]
-    found = judge([1.5 * seconds for seconds in baseline], baseline, 1.2)
-    assert (found.word, found.rounds, found.floor) == ("slower", 8, 1.2)
+# The candidate ran first in five of ten rounds.
+TURNS = [True, False] * 5
+
+
+def test_a_verdict_of_ten_rounds_by_hand() -> None:
+    baseline = [1.0, 1.1, 0.9, 1.0, 1.2, 1.0, 0.8, 1.0, 1.1, 0.95]
+    candidate = [1.5 * seconds for seconds in baseline]
+    found = judge(candidate, baseline, 1.2, TURNS)
+    assert (found.word, found.rounds, found.floor) == ("slower", 10, 1.2)
     assert found.ratio == pytest.approx(1.5)
-    assert found.p == 2 / 2**8
+    assert found.p == 2 / 2**10
     assert found.interval is not None
     assert found.interval.low == pytest.approx(1.5)
     assert found.interval.confidence == STATED
-    assert judge(baseline, [1.5 * seconds for seconds in baseline], 1.2).word == "faster"
+    assert judge(baseline, candidate, 1.2, TURNS).word == "faster"
     # Within the machine's floor, and with one round in the other direction, there is no claim.
-    assert judge([1.5 * seconds for seconds in baseline], baseline, 1.6).word == "no difference shown"
-    mixed = [1.5 * seconds for seconds in baseline[:7]] + [0.1]
-    assert judge(mixed, baseline, 1.01).word == "no difference shown"
+    assert judge(candidate, baseline, 1.6, TURNS).word == "no difference shown"
+    assert judge([*candidate[:9], 0.1], baseline, 1.01, TURNS).word == "no difference shown"
 
 
-@pytest.mark.parametrize(("rounds", "word"), [(1, "slower"), (2, "no difference shown"), (7, "no difference shown")])
+def test_the_test_is_that_of_all_tosses() -> None:
+    """The p-value is the share of the 2^n orders for which the same differences are at least as one-sided."""
+    for count in (4, 7, 10):
+        differences = RNG.standard_normal(count) + 0.5
+        centered = differences - math.fsum(differences) / count
+        tosses = np.array(list(itertools.product((1, -1), repeat=count)))
+        ranks = stats.rankdata(np.abs(centered))
+        sums = np.where(tosses * centered > 0, ranks, 0).sum(axis=1)
+        extremes = np.minimum(sums, ranks.sum() - sums)
+        for place in RNG.integers(0, len(tosses), 10):
+            expected = (extremes <= extremes[place]).mean()
+            ratios = (tosses[place] * differences).tolist()
+            first = (tosses[place] > 0).tolist()
+            assert order_p(ratios, first) == pytest.approx(min(1.0, expected), rel=1e-9)
+
+
+def test_what_the_place_in_a_round_does_is_no_difference() -> None:
+    """The second process of each round takes 20 % longer, and the candidate was second in seven of ten rounds."""
+    first = [True] * 3 + [False] * 7
+    noise = np.exp(1e-4 * RNG.standard_normal((2, 10)))
+    candidate = noise[0] * [1.0 if value else 1.2 for value in first]
+    baseline = noise[1] * [1.2 if value else 1.0 for value in first]
+    found = judge(candidate.tolist(), baseline.tolist(), 1.01, first)
+    assert found.p is not None
+    assert found.p > 0.1
+    assert found.word == "no difference shown"
+
+
+def test_an_order_that_was_not_mixed_shows_nothing() -> None:
+    found = judge([3.0] * 10, [1.0] * 10, 1.1, [True] * 10)
+    assert (found.p, found.word) == (1.0, "no difference shown")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "word"), [(1, "no difference shown"), (2, "slower"), (3, "no difference shown"), (9, "no difference shown")]
+)
 def test_of_few_rounds_hardly_anything_can_be_said(rounds: int, word: str) -> None:
-    found = judge([3.0] * rounds, [1.0] * rounds, 1.5)
+    found = judge([3.0] * rounds, [1.0] * rounds, 1.5, TURNS[:rounds])
     assert (found.word, found.interval, found.p, found.smallest) == (word, None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("candidate", "word"),
+    [
+        ([3.0, 1.6], "slower"),
+        ([3.0, 1.4], "no difference shown"),
+        ([0.3, 0.6], "faster"),
+        ([0.3, 0.9], "no difference shown"),
+        ([3.0, 0.3], "no difference shown"),
+    ],
+)
+def test_both_rounds_of_a_quick_comparison_have_to_agree(candidate: list[float], word: str) -> None:
+    assert judge(candidate, [1.0, 1.0], 1.5, [True, False]).word == word
+
+
 def test_where_the_floor_is_not_known_nothing_is_claimed() -> None:
-    found = judge([3.0] * 8, [1.0] * 8, math.inf)
+    found = judge([3.0] * 10, [1.0] * 10, math.inf, TURNS)
     assert (found.word, found.floor) == ("no difference shown", math.inf)
+
+
+def test_old_results_keep_their_rules() -> None:
+    old = scheme_of({"looks": [8, 16, 24, 30], "confidence": 0.95})
+    assert old is SCHEMES[1]
+    assert judge([3.0], [1.0], 1.5, [True], old).word == "slower"
+    assert judge([3.0] * 2, [1.0] * 2, 1.5, [True, False], old).word == "no difference shown"
+    eight = judge([3.0] * 8, [1.0] * 8, 1.5, [True] * 8, old)
+    assert (eight.word, eight.p) == ("slower", 2 / 2**8)
+    with pytest.raises(UsageError, match="allowed: 1, 2"):
+        scheme_of({"scheme": 3})
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=lambda scheme: f"scheme {scheme.version}")
+def test_the_looks_share_one_error(scheme: Scheme) -> None:
+    assert sum(scheme.shares) < 0.01
+    assert len(scheme.looks) == len(scheme.shares)
+    # The first look claims only where every round agrees.
+    assert scheme.shares[0] == 2 / 2 ** scheme.looks[0]
+    for look, share in zip(scheme.looks, scheme.shares, strict=True):
+        assert scheme.largest_p(look) == share
+        assert scheme.sequential_p(share, look) == pytest.approx(sum(scheme.shares), rel=1e-12)
+    assert scheme.largest_p(scheme.looks[0] + 1) == min(scheme.shares)
+
+
+def test_what_holds_for_a_whole_table() -> None:
+    assert holm([]) == []
+    assert holm([None, 0.05]) == [False, True]
+    # A value that fails ends the procedure, also for later ones that are below their own limits.
+    assert holm([0.026, 0.027]) == [False, False]
+    assert holm([0.024, 0.049]) == [True, True]
+    values = RNG.uniform(0, 0.06, 12).tolist()
+    order = np.argsort(values)
+    steps = np.maximum.accumulate(np.array(values)[order] * np.arange(12, 0, -1))
+    assert holm(values) == [bool(steps[order.tolist().index(place)] <= 0.05) for place in range(12)]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +183,12 @@ def test_where_the_floor_is_not_known_nothing_is_claimed() -> None:
 )
 def test_what_is_no_comparison(candidate: list[float], baseline: list[float], floor: float) -> None:
     with pytest.raises(UsageError, match=r"allowed|paired"):
-        judge(candidate, baseline, floor)
+        judge(candidate, baseline, floor, [True] * len(baseline))
+
+
+def test_an_order_of_other_rounds_is_refused() -> None:
+    with pytest.raises(UsageError, match="the order of 2 rounds; allowed: that of 3"):
+        judge([1.0] * 3, [1.0] * 3, 1.1, [True] * 2)
 
 
 def test_ratios_of_runs_that_were_not_measured_in_turn() -> None:
@@ -114,11 +210,14 @@ def test_drift_of_very_many_samples_needs_little_memory() -> None:
 
 def test_a_workload_that_is_left_out_of_the_last_rounds_has_no_verdict() -> None:
     samples = [
-        RoundSample(candidate, workload, number, 0, "steady", place, 1.0 + (candidate == "b") + number / 100, 1, 0.0)
+        RoundSample(
+            candidate, workload, number, 2 * number + (candidate == "ab"[number % 2]), "steady", place,
+            1.0 + (candidate == "b") + number / 100, 1, 0.0,
+        )
         for number in range(16) for candidate in "ab" for workload in ("v", "w") for place in range(5)
         if (candidate, workload, number) != ("b", "w", 15)
     ]  # fmt: skip
-    assert [(row["workload"], row["word"]) for row in verdicts_of(samples, "a", {8: 1.01, 16: 1.01})] == [
+    assert [(row["workload"], row["word"]) for row in verdicts_of(samples, "a", {10: 1.01, 16: 1.01})] == [
         ("v", "slower")
     ]
     assert any(told.startswith("b, w: not measured in 1 of 16 rounds") for told in warnings_of(samples, {}))
@@ -127,10 +226,11 @@ def test_a_workload_that_is_left_out_of_the_last_rounds_has_no_verdict() -> None
 def test_the_noise_floor_of_a_machine() -> None:
     times = [1.0] * 30 + [1.1, 0.9]
     assert floor_of(times, 1) == pytest.approx((1.1 / 0.9) ** 1.5)
+    assert floor_of(times, 2) == pytest.approx(1.1 / 0.9)
     # A median of many rounds hides two outliers among thirty-two processes.
     assert floor_of(times, 30) == pytest.approx(1.0)
     noisy = np.exp(0.02 * RNG.standard_normal(32)).tolist()
-    floors = [floor_of(noisy, rounds) for rounds in (1, *LOOKS)]
+    floors = [floor_of(noisy, rounds) for rounds in (1, 2, *CURRENT.looks)]
     assert floors == sorted(floors, reverse=True)
     with pytest.raises(TooFewSamples, match="at least 16"):
         floor_of(times[:15], 1)

@@ -28,10 +28,10 @@ def benchmark(name: str = "core.one") -> Benchmark:
 
 
 def samples(factor: float) -> Samples:
-    """Eight rounds of five samples whose noise is one in a hundred."""
-    base = [[1e-3 * (1 + 0.01 * ((round_ + turn) % 3)) for turn in range(5)] for round_ in range(8)]
+    """Ten rounds of five samples whose noise is one in a hundred."""
+    base = [[1e-3 * (1 + 0.01 * ((round_ + turn) % 3)) for turn in range(5)] for round_ in range(10)]
     head = [[seconds * factor * (1 + 0.001 * (number % 2)) for seconds in rounds] for number, rounds in enumerate(base)]
-    return Samples(base=base, head=head)
+    return Samples(base=base, head=head, first=[True, False] * 5)
 
 
 @pytest.mark.parametrize(("factor", "word"), [(1.5, "slower"), (0.6, "faster"), (0.9995, "no difference shown")])

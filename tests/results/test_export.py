@@ -561,7 +561,7 @@ def test_who_computed_it_is_not_part_of_what_was_computed(operators: Path, tmp_p
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_samples_of_who_is_refused_say_so(form: str, tmp_path: Path) -> None:
     """A candidate that failed in its first round, in a comparison that succeeded."""
-    folder = cases.comparison(tmp_path, labels=("one", "two", "three"), rounds=1)
+    folder = cases.comparison(tmp_path, labels=("one", "two", "three"), rounds=2)
     document = json.loads((folder / "comparison.json").read_text())
     document["candidates"][1] |= {"status": "failed", "reason": "it has 3 threads", "failed_rounds": [0]}
     document["candidates"][2] |= {"status": "different", "reason": "off"}
@@ -584,7 +584,7 @@ def test_samples_of_who_is_refused_say_so(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "pytest-benchmark"])
 def test_a_candidate_that_failed_before_its_first_sample_is_told(form: str, tmp_path: Path, deep5: Command) -> None:
-    folder = cases.comparison(tmp_path, labels=("one", "two", "three"), rounds=1)
+    folder = cases.comparison(tmp_path, labels=("one", "two", "three"), rounds=2)
     document = json.loads((folder / "comparison.json").read_text())
     for place, status in enumerate(("timed", "failed", "different")):
         document["candidates"][place] |= {"status": status, "reason": None if place == 0 else "no\x1bmemory"}

@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two comparisons, a run and a study."""
     out = tmp_path_factory.mktemp("results")
     cases.comparison(out, seen={"jax": {"threads": 1, "spinning": True}})
-    cases.comparison(out, "quick-compare", workloads=("gemm-1", "gemm-2"), rounds=1)
+    cases.comparison(out, "quick-compare", workloads=("gemm-1", "gemm-2"), rounds=2)
     cases.run(out)
     cases.study(out)
     return out
@@ -109,8 +109,8 @@ def test_the_page_says_that_it_is_no_audit(page: str) -> None:
 
 
 def test_the_machine_of_one_result_is_told(tmp_path: Path) -> None:
-    cases.comparison(tmp_path, "one", rounds=1)
-    cases.comparison(tmp_path, "two", rounds=1)
+    cases.comparison(tmp_path, "one", rounds=2)
+    cases.comparison(tmp_path, "two", rounds=2)
     for folders, said in (([tmp_path / "one"], "nothing to compare"), ([tmp_path], "All 2 results are of one machine")):
         page = report_page(collect(folders))
         assert said in page
@@ -120,7 +120,7 @@ def test_the_machine_of_one_result_is_told(tmp_path: Path) -> None:
 
 
 def test_a_difference_of_many_times_is_told_as_such(tmp_path: Path) -> None:
-    folder = cases.comparison(tmp_path, rounds=1)
+    folder = cases.comparison(tmp_path, rounds=2)
     spoiled(folder, lambda document: document["verdicts"][0].update(word="no difference shown", floor=206.2))
     page = report_page(collect([folder]))
     assert "no difference shown (below 206 times it may be noise)" in page
@@ -177,7 +177,7 @@ def test_what_is_too_much_is_left_out_and_said_so(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(tables, "_ROWS", 3)
     monkeypatch.setattr(charts, "_SAMPLES_BYTES", 300)
-    cases.comparison(tmp_path, rounds=1)
+    cases.comparison(tmp_path, rounds=2)
     cases.run(tmp_path)
     page = report_page(collect([tmp_path]))
     assert "all 6 values within what is allowed (the first 3 of 6 rows)" in page
@@ -195,9 +195,9 @@ def test_how_it_was_measured_is_told(tmp_path: Path) -> None:
     page = report_page(collect([folder]))
     told = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))
     assert (told["seed"], told["order"]) == ("17", "round after round")
-    assert told["verdicts after"] == "8, 16, 24, 30 rounds; intervals at 95 %"
-    quick = report_page(collect([cases.comparison(tmp_path / "quick", rounds=1)]))
-    assert "<dt>verdicts after</dt><dd>one round; intervals at 95 %</dd>" in quick
+    assert told["verdicts after"] == "10, 16, 24, 30 rounds; intervals at 95 %"
+    quick = report_page(collect([cases.comparison(tmp_path / "quick", rounds=2)]))
+    assert "<dt>verdicts after</dt><dd>2 rounds; intervals at 95 %</dd>" in quick
     assert told["proof"] == "over 100 steps of training; every network is smooth"
     rows = {row["candidate"]: row for row in load_comparison(folder).verdicts}
     assert (rows["jax"]["per"], rows["reference"]["per"]) == ("sample", "call")
@@ -221,10 +221,10 @@ def test_settings_that_differ_are_marked_and_stand_first(page: str) -> None:
 
 
 def test_environments_that_differ_are_told_apart(tmp_path: Path) -> None:
-    cases.comparison(tmp_path, "one", rounds=1)
+    cases.comparison(tmp_path, "one", rounds=2)
     newer = {**cases.SOFTWARE, "packages": {"numpy": "9.9.9"}}
     larger = {**cases.SYSTEM, "memory_bytes": {"total": 32 * 10**9, "available": 10**9}}
-    cases.comparison(tmp_path, "two", rounds=1, software=newer, system={"before": larger, "after": larger})
+    cases.comparison(tmp_path, "two", rounds=2, software=newer, system={"before": larger, "after": larger})
     page = report_page(collect([tmp_path]))
     assert "of 2 environments" in page
     assert "packages: numpy" in page
@@ -370,7 +370,7 @@ def spoiled(folder: Path, change: Any) -> None:
     ],
 )
 def test_a_damaged_folder_is_told_and_the_others_are_shown(tmp_path: Path, name: str, what: str) -> None:
-    good, bad = cases.comparison(tmp_path, "good", rounds=1), cases.comparison(tmp_path, "bad", rounds=1)
+    good, bad = cases.comparison(tmp_path, "good", rounds=2), cases.comparison(tmp_path, "bad", rounds=1)
     file = bad / COMPARISON
     text = file.read_text("utf-8")
     (tmp_path / "secret").write_text("secret words")
@@ -404,7 +404,7 @@ def test_a_damaged_folder_is_told_and_the_others_are_shown(tmp_path: Path, name:
 
 
 def test_numbers_that_deep5_never_wrote_cost_a_part_and_not_the_page(tmp_path: Path) -> None:
-    folder = cases.comparison(tmp_path, rounds=1)
+    folder = cases.comparison(tmp_path, rounds=2)
     spoiled(folder, lambda document: document["system"]["before"].update(cpu=[], load_average="busy"))
     lines = (folder / "samples.csv").read_text("utf-8").splitlines()
     (folder / "samples.csv").write_text("\n".join([*lines, "a,b,c"]), "utf-8")
@@ -414,7 +414,7 @@ def test_numbers_that_deep5_never_wrote_cost_a_part_and_not_the_page(tmp_path: P
 
 
 def test_numbers_beyond_any_float_do_not_stop_the_page(tmp_path: Path) -> None:
-    folder = cases.comparison(tmp_path, rounds=8)
+    folder = cases.comparison(tmp_path, rounds=10)
 
     def grow(document: Any) -> None:
         huge = 10**400
@@ -569,7 +569,7 @@ def test_the_ratio_chart_holds_interval_floor_and_verdict(folder: Path) -> None:
 
 
 def test_many_workloads_are_cut_and_said_so(tmp_path: Path) -> None:
-    folder = cases.comparison(tmp_path, workloads=tuple(f"w{n}" for n in range(40)), labels=("a", "b"), rounds=1)
+    folder = cases.comparison(tmp_path, workloads=tuple(f"w{n}" for n in range(40)), labels=("a", "b"), rounds=2)
     drawing = samples_chart(load_comparison(folder))
     assert drawing is not None
     assert "56 of 80 rows are not drawn" in drawing.about
@@ -577,7 +577,7 @@ def test_many_workloads_are_cut_and_said_so(tmp_path: Path) -> None:
 
 def test_one_is_told_as_one(tmp_path: Path) -> None:
     labels, workloads = tuple("abcde"), tuple(f"w{n}" for n in range(5))
-    folder = cases.comparison(tmp_path, workloads=workloads, labels=labels, rounds=1)
+    folder = cases.comparison(tmp_path, workloads=workloads, labels=labels, rounds=2)
     drawing = samples_chart(load_comparison(folder))
     assert drawing is not None
     assert "1 of 25 rows is not drawn" in drawing.about
@@ -635,7 +635,7 @@ def test_ratios_are_explained_where_they_are_first_told(page: str, tmp_path: Pat
 
 
 def test_times_of_what_computes_something_else_are_not_drawn(tmp_path: Path) -> None:
-    folder = cases.comparison(tmp_path, rounds=1)
+    folder = cases.comparison(tmp_path, rounds=2)
     spoiled(folder, lambda document: document.update(results=document["results"][:1], verdicts=[]))
     result = load_comparison(folder)
     drawing = samples_chart(result)
@@ -647,7 +647,7 @@ def test_times_of_what_computes_something_else_are_not_drawn(tmp_path: Path) -> 
 
 
 def test_many_verdicts_are_counted_at_the_top(tmp_path: Path) -> None:
-    cases.comparison(tmp_path, workloads=tuple(f"w{n}" for n in range(12)), labels=("a", "b"), rounds=1)
+    cases.comparison(tmp_path, workloads=tuple(f"w{n}" for n in range(12)), labels=("a", "b"), rounds=2)
     page = report_page(collect([tmp_path]))
     assert "12 workloads" in page
     assert "slower on 12" in page

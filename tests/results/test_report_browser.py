@@ -53,7 +53,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("report")
     results = out / "results"
     cases.comparison(results, seen={"jax": {"threads": 1}})
-    cases.comparison(results, "gemm-compare", workloads=("gemm-1", "gemm-2", "gemm-10"), rounds=1)
+    cases.comparison(results, "gemm-compare", workloads=("gemm-1", "gemm-2", "gemm-10"), rounds=2)
     cases.hostile(results)
     cases.run(results)
     cases.study(results)

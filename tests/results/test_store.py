@@ -653,8 +653,8 @@ def test_the_name_is_there_and_costs_nothing() -> None:
 
 def test_ratios_and_verdicts_of_comparisons_are_columns(tmp_path: Path, deep5: Command) -> None:
     cases.comparison(tmp_path / "results", "rigorous", labels=("reference", "jax", "pytorch, lr=0.1"))
-    cases.comparison(tmp_path / "results", "quick", labels=("reference", "jax"), rounds=1)
-    cases.comparison(tmp_path / "results", "ops", labels=("reference", "jax"), workloads=("gemm-1", "a[b]"), rounds=1)
+    cases.comparison(tmp_path / "results", "quick", labels=("reference", "jax"), rounds=2)
+    cases.comparison(tmp_path / "results", "ops", labels=("reference", "jax"), workloads=("gemm-1", "a[b]"), rounds=2)
     settle()
     for read in (3, 0):  # read from the folders, and from the index
         assert list_results(tmp_path / "results").read == read
@@ -704,7 +704,7 @@ def test_what_was_compared_and_how_are_columns(tmp_path: Path, deep5: Command) -
 def test_hostile_comparisons_are_rows_of_bounded_columns(tmp_path: Path, deep5: Command) -> None:
     cases.hostile(tmp_path / "results")
     workloads = tuple(f"w{number}" for number in range(400))
-    cases.comparison(tmp_path / "results", "wide", labels=("a", "b"), workloads=workloads, rounds=1)
+    cases.comparison(tmp_path / "results", "wide", labels=("a", "b"), workloads=workloads, rounds=2)
     frame = d5.results.load()
     assert list(frame["status"]) == ["success"] * 2
     own = [name for name in frame.columns if name.startswith(("ratio", "verdict."))]
@@ -720,7 +720,7 @@ def test_hostile_comparisons_are_rows_of_bounded_columns(tmp_path: Path, deep5: 
 
 def test_a_value_that_no_result_has_is_told_with_those_there_are(root: Path, deep5: Command) -> None:
     put(root / "e", document("e", framework={"name": "pytorch", "version": "1", "device": "cpu"}), settled=False)
-    cases.comparison(root, "compared", labels=("jax", "reference"), rounds=1)
+    cases.comparison(root, "compared", labels=("jax", "reference"), rounds=2)
     said = "no result has framework 'pytoch'; available: jax, pytorch, reference; did you mean 'pytorch'?"
     for arguments in ((), ("--json",), ("--csv",)):
         answer = deep5("results", str(root), "--framework", "pytoch", *arguments)

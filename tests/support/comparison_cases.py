@@ -8,6 +8,7 @@ from deep5.compare.candidate import Candidate, Plan
 from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
 from deep5.compare.record import ComparisonRecord
+from deep5.measuring.scheme import CURRENT
 from deep5.recipe.recipe import load_recipe
 
 
@@ -28,6 +29,7 @@ def written_comparison(folder: Path) -> Path:
         most=3,
         time_limit_s=60.0,
         memory_limit_bytes=1 << 30,
+        scheme=CURRENT,
         contents=dict.fromkeys(labels, ""),
     )
     record = ComparisonRecord(folder, plan, dict.fromkeys(labels, recipe), "whole calls")

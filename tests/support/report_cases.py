@@ -13,7 +13,8 @@ import numpy as np
 
 import deep5 as d5
 from deep5.core.metric import Sample
-from deep5.measuring.statistics import LOOKS, STATED
+from deep5.measuring.scheme import CURRENT
+from deep5.measuring.statistics import STATED
 from deep5.results.comparison import COMPARISON_VERSION, comparison_schema
 from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of
 from deep5.results.folder import ResultFolder
@@ -50,10 +51,10 @@ RECIPE: dict[str, Any] = {
 
 
 def samples_of(labels: list[str], workloads: list[str], rounds: int, each: int = 12) -> list[RoundSample]:
-    """Samples in which every candidate takes 1.5 times as long as the previous one."""
+    """Samples in which every candidate takes 1.5 times as long as the previous one; every second round is reversed."""
     draw, found, process = np.random.default_rng(0), [], 0
     for number in range(rounds):
-        for place, label in enumerate(labels):
+        for place, label in list(enumerate(labels))[:: -1 if number % 2 else 1]:
             for width, workload in enumerate(workloads):
                 base = 1e-3 * 1.5**place * (width + 1)
                 key = label, workload, number, process
@@ -114,7 +115,7 @@ def comparison(
     name: str = "demo-compare",
     labels: tuple[str, ...] = ("pytorch", "jax", "reference"),
     workloads: tuple[str, ...] = ("training step",),
-    rounds: int = 8,
+    rounds: int = 10,
     seen: dict[str, dict[str, Any]] | None = None,
     batches: Mapping[str, int | None] = MappingProxyType({}),
     **changes: Any,
@@ -141,7 +142,7 @@ def comparison(
     document = {
         "schema_version": COMPARISON_VERSION, "run_id": name, "status": "success", "reasons": [],
         "warnings": warnings_of(samples, {}), "recipe": RECIPE, "kind": "training",
-        "mode": "quick" if rounds == 1 else "rigorous", "baseline": labels[0], "threads": 2, "seed": 0,
+        "mode": "quick" if rounds <= CURRENT.quick_rounds else "rigorous", "baseline": labels[0], "threads": 2, "seed": 0,
         "measurement": {
             "clock": "time.perf_counter_ns", "scope": "whole steps", "order": "round after round", "most_processes": 8,
             "processors": [0, 1], "time_limit_s": 600.0, "memory_limit_bytes": 2**32, "proof_steps": 100,
@@ -155,7 +156,8 @@ def comparison(
             for label in labels
         ],
         "equivalence": equivalence, "processes": processes_of(samples), "calibration": None,
-        "proof": {"steps": 100, "smooth": True}, "statistics": {"looks": list(LOOKS), "confidence": STATED},
+        "proof": {"steps": 100, "smooth": True}, 
+        "statistics": {"scheme": CURRENT.version, "looks": list(CURRENT.looks), "confidence": STATED},
         "workloads": [{"workload": workload, "flops": None, "bytes": None} for workload in workloads], "resumed": [],
         "results": results_of(samples, sizes),
         "verdicts": verdicts_of(samples, labels[0], dict.fromkeys(range(1, rounds + 1), 1.05), sizes),

@@ -209,7 +209,7 @@ class _Size:
         names = list(self.functions)
         calls = plan.warm_up + plan.rounds
         for number in range(calls):
-            for place in order_of_round(plan.seed, number, len(names)):
+            for place in order_of_round(plan.seed, number, len(names), reverses=True):
                 passed_s = self._call(place, self.functions[names[place]])
                 if number >= plan.warm_up:
                     self.seconds[place, number - plan.warm_up] = passed_s

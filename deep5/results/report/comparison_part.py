@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from deep5.measuring.scheme import scheme_of
 from deep5.results.comparison import ComparisonResult
+from deep5.results.comparison_table import quick_note, whole_table
 from deep5.results.markup import Markup, element, named
 from deep5.results.report.charts import phases_chart, ratio_chart, samples_chart
 from deep5.results.report.drawing import Pen
@@ -39,12 +41,15 @@ def comparison_title(result: ComparisonResult) -> str:
 def verdict_list(result: ComparisonResult) -> Markup:
     """A sentence per verdict, claims first; then the candidates that were not timed, and why."""
     rows = sorted(result.verdicts, key=lambda row: row["word"] == "no difference shown")
+    scheme = scheme_of(result.document["statistics"])
     said: list[Markup] = _counted(rows) if len(rows) > _FEW else []
     for row in rows if len(rows) <= _FEW else []:
-        word = element("b", verdict(row), class_=_MARKS.get(row["word"]))
+        word = element("b", verdict(row, scheme), class_=_MARKS.get(row["word"]))
         where = f" on {row['workload']}" if len({own["workload"] for own in rows}) > 1 else ""
         names = named(row["candidate"]), " against ", named(row["baseline"]), where, ": "
         said.append(element("li", *names, word, f", ratio {number(row['ratio'], 3)}{_interval(row)}{_per(row)}"))
+    if len(rows) > 1 and (together := whole_table(rows)):
+        said.append(element("li", together))
     for row in result.candidates:
         if row["reason"]:
             word = element("b", row["status"], class_="bad")
@@ -193,7 +198,8 @@ def _share_of(statistics: dict[str, Any]) -> str:
 
 def _looks(document: dict[str, Any]) -> str:
     if document["mode"] == "quick":
-        return "one round"
+        rounds = scheme_of(document["statistics"]).quick_rounds
+        return "one round" if rounds == 1 else f"{rounds} rounds"
     return f"{', '.join(map(number, document['statistics']['looks']))} rounds"
 
 
@@ -237,8 +243,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
         ("took", took),
         ("folder", result.folder.name),
     ]
-    quick = "quick: one process per candidate; remedy: --rigorous, which measures eight to thirty"
-    warnings = [*([quick] if document["mode"] == "quick" else []), *document["warnings"]]
+    warnings = [*([quick_note(document)] if document["mode"] == "quick" else []), *document["warnings"]]
     left_out: dict[str, list[str]] = {}
     for row in document["candidates"]:
         for reason in row["left_out"]:

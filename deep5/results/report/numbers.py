@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from deep5.measuring.scheme import Scheme
 from deep5.results.comparison_table import duration, sentence
 
 __all__ = ["as_float", "number", "percent", "scaled", "seconds", "verdict"]
@@ -101,7 +102,7 @@ def scaled(value: Any, unit: str) -> str:
     return f"{number(parsed, 3)} {unit}"
 
 
-def verdict(row: dict[str, Any]) -> str:
-    """A verdict of a comparison in words; implausible bounds are omitted."""
+def verdict(row: dict[str, Any], scheme: Scheme) -> str:
+    """A verdict of a comparison in words, under its scheme; implausible bounds are omitted."""
     sensible = all(row[key] is None or row[key] < _HUGE for key in ("smallest", "floor", "p", "rounds"))
-    return sentence(row) if sensible else str(row["word"])
+    return sentence(row, scheme) if sensible else str(row["word"])
