@@ -47,17 +47,19 @@ def _reference(
     report("the assembly")
     recipe = of_reference(recipe)
     parts = assembled(recipe)
-    double = with_precision(parts.executor.network, "float64")
+    network = parts.executor.network
+    double = with_precision(network, "float64")
     batches = first_batches(parts, request["steps"])
     report("the reference's trajectory in float64")
-    executor = executors_of(recipe, parts)(double)
     make = _maker(recipe, parts.framework)
-    feeds = in_types_of(double, batches)
-    waypoints = Waypoints.along(executor, make, feeds, _restarts(double), _schedules(recipe, parts))
+    feeds = {"float64": (double, in_types_of(double, batches)), "float32": (network, batches)}
+    waypoints = Waypoints.along(
+        executors_of(recipe, parts), make, feeds, _restarts(double), _schedules(recipe, parts)
+    )
     answer = {
         "provenance": provenance_of(parts, first_batches=hash_of(batches)),
         "steps": len(batches),
-        "smooth": is_smooth(parts.executor.network),
+        "smooth": is_smooth(network),
     }
     return answer, waypoints.arrays()
 

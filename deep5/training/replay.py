@@ -6,20 +6,22 @@ its results are arrays, so that it may run in a separate process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, StepOptimizer
 from deep5.core.tensors import to_numpy
+from deep5.networks.network import Network
 from deep5.training.eager import EagerRule
 from deep5.training.optimizer import RuleOptimizer, as_step_optimizer
 from deep5.training.rule import UpdateRule
 
-__all__ = ["Batch", "Make", "Replayed", "Schedules", "Waypoints", "free_running", "unscheduled"]
+__all__ = ["Batch", "Make", "Replayed", "Rounding", "Schedules", "Waypoints", "free_running", "unscheduled"]
 
 Batch = tuple[StepInfo, Mapping[str, np.ndarray]]
 Make = Callable[[], UpdateRule | StepOptimizer]
@@ -77,6 +79,22 @@ class Replayed:
         return cls(losses=arrays["losses"], later=arrays["later"], gradients=gradients, updates=updates)
 
 
+class Rounding(NamedTuple):
+    """How far the trajectory's own back-end is from it in float32: errors of arithmetic, absolute.
+
+    Attributes:
+        losses: Of the loss at each waypoint, shape (waypoints,).
+        later: Of the loss a step later, likewise; empty for an optimizer whose state cannot be set.
+        gradients: Norms of the errors of each parameter's gradient, shape (waypoints, parameters).
+        curve: Of the losses of an independent training, shape (steps,).
+    """
+
+    losses: np.ndarray
+    later: np.ndarray
+    gradients: np.ndarray
+    curve: np.ndarray
+
+
 @dataclass(frozen=True, kw_only=True)
 class Waypoints:
     """States along a float64 trajectory, each with the two subsequent losses and its gradients.
@@ -87,6 +105,8 @@ class Waypoints:
         optimizers: The step's state at each; empty for an optimizer whose state cannot be set.
         replayed: Losses and gradients of the trajectory itself.
         losses: The losses of the whole trajectory, shape (steps,).
+        sizes: The number of elements of each parameter, in the order of the gradients, shape (parameters,).
+        rounding: The errors of the same back-end in float32.
     """
 
     places: Sequence[int]
@@ -94,25 +114,39 @@ class Waypoints:
     optimizers: Sequence[Mapping[str, np.ndarray]]
     replayed: Replayed
     losses: np.ndarray
+    sizes: np.ndarray
+    rounding: Rounding
 
     @classmethod
     def along(
         cls,
-        executor: GraphExecutor,
+        executor: Callable[[Network], GraphExecutor],
         make: Make,
-        batches: Sequence[Batch],
+        feeds: Mapping[str, tuple[Network, Sequence[Batch]]],
         count: int,
         schedules: Schedules = unscheduled,
     ) -> Waypoints:
-        """Train and record the states.
+        """Train in float64 and record the states; then train in float32, from each of them and freely.
 
         Args:
-            executor: In float64.
+            executor: Creates the back-end's executor of a network.
             make: Creates the optimizer.
-            batches: The batches of the whole trajectory, at least two.
+            feeds: By dtype, `"float64"` and `"float32"`, the network and the batches of the whole trajectory, at least
+                two.
             count: The number of states, evenly spaced.
             schedules: The optimizer's hyperparameter schedules.
         """
+        network, batches = feeds["float64"]
+        found = cls._recorded(executor(network), make, batches, count, schedules)
+        network, batches = feeds["float32"]
+        curve = free_running(executor(network), make, batches, schedules)
+        single = found.replay(executor(network), make, batches, schedules)
+        return replace(found, rounding=found._errors(single, curve))
+
+    @classmethod
+    def _recorded(
+        cls, executor: GraphExecutor, make: Make, batches: Sequence[Batch], count: int, schedules: Schedules
+    ) -> Waypoints:
         optimizer = _bound(executor, make)
         schedule = schedules(optimizer)
         # An update rule's state is the same on every back-end; other optimizers' states are back-end-specific.
@@ -131,17 +165,36 @@ class Waypoints:
             schedule(info)
             curve.append(_loss(optimizer.step(inputs, info)))
         there, later = (np.array([curve[place + offset] for place in places]) for offset in (0, 1))
+        specs = executor.network.trained_specs.values()
+        none = np.zeros(0)
         return cls(
             places=places,
             executors=executors,
             optimizers=optimizers,
             replayed=Replayed(losses=there, later=later if step is not None else later[:0], gradients=gradients),
             losses=np.array(curve),
+            sizes=np.array([math.prod(int(extent) for extent in spec.shape) for spec in specs], np.int64),
+            rounding=Rounding(none, none, none, none),
+        )
+
+    def norms(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
+        """Norms of each parameter's part of vectors like the gradients, shape (vectors, parameters)."""
+        ends = np.cumsum(self.sizes)[:-1]
+        return np.array([[np.linalg.norm(part) for part in np.split(vector, ends)] for vector in vectors])
+
+    def _errors(self, single: Replayed, curve: np.ndarray) -> Rounding:
+        pairs = zip(single.gradients, self.replayed.gradients, strict=True)
+        return Rounding(
+            losses=np.abs(single.losses - self.replayed.losses),
+            later=np.abs(single.later - self.replayed.later),
+            gradients=self.norms([one - other for one, other in pairs]),
+            curve=np.abs(curve - self.losses),
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All fields by name, for storage in a file."""
-        found = {"places": np.array(self.places), "curve": self.losses}
+        found = {"places": np.array(self.places), "curve": self.losses, "sizes": self.sizes}
+        found |= {f"rounding/{name}": value for name, value in self.rounding._asdict().items()}
         found |= {f"replayed/{name}": value for name, value in self.replayed.arrays().items()}
         for what, states in (("executor", self.executors), ("optimizer", self.optimizers)):
             for place, state in enumerate(states):
@@ -164,7 +217,18 @@ class Waypoints:
             optimizers=[under(f"optimizer/{place}/") for place in range(len(places) if replayed.later.size else 0)],
             replayed=replayed,
             losses=arrays["curve"],
+            sizes=arrays["sizes"],
+            rounding=Rounding(**under("rounding/")),
         )
+
+    def gradients(self, executor: GraphExecutor, batches: Sequence[Batch]) -> list[np.ndarray]:
+        """All gradients of another executor at each waypoint, concatenated; its network is in float64."""
+        found = []
+        for place, state in zip(self.places, self.executors, strict=True):
+            executor.load_state_dict(state)
+            info, inputs = batches[place]
+            found.append(_gradient(executor, inputs, info)[0])
+        return found
 
     def replay(
         self, executor: GraphExecutor, make: Make, batches: Sequence[Batch], schedules: Schedules = unscheduled

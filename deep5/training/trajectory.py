@@ -27,6 +27,14 @@ __all__ = ["Comparison", "Played", "Proof", "play", "prove_same_trajectory", "sa
 # rounding of the element type times the depth, far below the effect of one wrong hyperparameter or gradient.
 _FREE_DOUBLE, _RESTARTED, _FREE_SINGLE = 1e-9, 1e-5, 1e-4
 _GRADIENT = {True: 1e-5, False: 2e-2}
+# In float64 at one state, kinks rarely matter; a wrong factor of one parameter's gradient does.
+_GRADIENT_DOUBLE = 1e-7
+# Parameters whose gradient is smaller than this part of the whole are compared with that part: what cancels, such as
+# the gradient of a bias before a normalization, has no correct digit.
+_PART = 1e-6
+# Two correct float32 implementations add in other orders: their errors differ by a factor. The reference's own one is
+# measured, so that a loss of 1e-8, the difference of numbers near 10, need not have correct digits.
+_MARGIN = 8.0
 # An update is a dozen operations per element, each rounded to 6e-8, and has no kink.
 _UPDATE = 1e-5
 # Two compiled programs of one framework may round a gradient differently and end up on different sides of a kink;
@@ -114,7 +122,8 @@ def prove_same_trajectory(
         The proof: (a) float64, free-running: losses; (b) float32, from a float64 state: the loss there, the loss a
         step later, and the update, in two halves and as a whole step, compared with the rule in float64 on the
         back-end's own gradient, which is insensitive to kinks; (c) gradients there, norm of the difference divided by
-        the norm, over all parameters; (d) float32, free-running: losses.
+        the norm, over all parameters, and of each parameter in float64; (d) float32, free-running: losses. What is
+        nearly zero is compared with the error that the reference itself has in float32 there.
 
     Raises:
         UsageError: Fewer than two back-ends, or no batches.
@@ -126,8 +135,8 @@ def prove_same_trajectory(
     wide, narrow = list(batches(double)), list(batches(single))
     if len(wide) < 2 or len(wide) != len(narrow):
         raise UsageError(f"got {len(wide)} and {len(narrow)} batches; allowed: at least two, as many for every dtype")
-    waypoints = Waypoints.along(plugins.framework("reference").executor(double), rule, wide, restarts)
     feeds = {"float64": (double, wide), "float32": (single, narrow)}
+    waypoints = Waypoints.along(plugins.framework("reference").executor, rule, feeds, restarts)
     played = {name: play(found.executor, rule, feeds, waypoints) for name, found in made.items()}
     return same_trajectory(waypoints, played, smooth=smooth)
 
@@ -139,11 +148,13 @@ class Played:
     Attributes:
         losses: Losses of its free-running trajectories by dtype, shape (steps,).
         replayed: Its results at the waypoints in float32, or None.
+        gradients: All its gradients at each waypoint in float64, concatenated, or None.
         left_out: The parts from which it is excluded, `"in DTYPE: REASON"`.
     """
 
     losses: Mapping[str, np.ndarray]
     replayed: Replayed | None
+    gradients: Sequence[np.ndarray] | None = None
     left_out: Sequence[str] = ()
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -151,6 +162,7 @@ class Played:
         found = {f"free/{dtype}": losses for dtype, losses in self.losses.items()}
         if self.replayed is not None:
             found |= {f"replayed/{name}": value for name, value in self.replayed.arrays().items()}
+        found |= {f"double/{place}": value for place, value in enumerate(self.gradients or ())}
         return found
 
     @classmethod
@@ -158,7 +170,13 @@ class Played:
         """The inverse of `arrays`."""
         losses = {name.removeprefix("free/"): value for name, value in arrays.items() if name.startswith("free/")}
         own = {name.removeprefix("replayed/"): value for name, value in arrays.items() if name.startswith("replayed/")}
-        return cls(losses=losses, replayed=Replayed.of_arrays(own) if own else None, left_out=left_out)
+        double = [arrays[f"double/{place}"] for place in range(sum(name.startswith("double/") for name in arrays))]
+        return cls(
+            losses=losses,
+            replayed=Replayed.of_arrays(own) if own else None,
+            gradients=double or None,
+            left_out=left_out,
+        )
 
 
 def play(
@@ -177,15 +195,17 @@ def play(
         waypoints: The reference's waypoints.
         schedules: The optimizer's hyperparameter schedules, if any.
     """
-    losses, replayed, left_out = {}, None, []
+    losses, replayed, gradients, left_out = dict[str, np.ndarray](), None, None, list[str]()
     for dtype, (network, batches) in feeds.items():
         try:
             losses[dtype] = free_running(executor(network), make, batches, schedules)
             if dtype == "float32":
                 replayed = waypoints.replay(executor(network), make, batches, schedules)
+            else:
+                gradients = waypoints.gradients(executor(network), batches)
         except Unsupported as error:
             left_out.append(f"in {dtype}: {error}")
-    return Played(losses=losses, replayed=replayed, left_out=left_out)
+    return Played(losses=losses, replayed=replayed, gradients=gradients, left_out=left_out)
 
 
 def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smooth: bool) -> Proof:
@@ -199,33 +219,45 @@ def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smoot
     losses = {(name, dtype): curve for name, own in played.items() for dtype, curve in own.losses.items()}
     found = {"float64": waypoints.replayed}
     found |= {name: own.replayed for name, own in played.items() if own.replayed is not None}
-    comparisons = _curves("a", "losses in float64, free-running", losses, "float64", _FREE_DOUBLE)
+    errors = waypoints.rounding
+    comparisons = _curves("a", "losses in float64, free-running", losses, "float64", _FREE_DOUBLE, 0.0 * errors.curve)
     # Adam's first steps have the same length for a gradient of mere rounding error as for any other: after a kink the
     # loss after the step is no closer than the gradient.
     later = _RESTARTED if smooth else _GRADIENT[False]
     for one, other in itertools.combinations(found, 2):
         first, second = found[one], found[other]
-        for what, pair, tolerance in (
-            ("loss at a float64 state", (first.losses, second.losses), _RESTARTED),
-            ("loss a step later", (first.later, second.later), later),
+        for what, pair, tolerance, rounding in (
+            ("loss at a float64 state", (first.losses, second.losses), _RESTARTED, errors.losses),
+            ("loss a step later", (first.later, second.later), later, errors.later),
         ):
             if all(curve.size for curve in pair):
                 ulps = float(_ulps(*pair, np.float32).max())
-                comparisons.append(Comparison("b", what, one, other, _relative(*pair), tolerance, ulps))
+                apart = _relative(*pair, tolerance, rounding)
+                comparisons.append(Comparison("b", what, one, other, apart, tolerance, ulps))
     for name, own in found.items():
         if own.updates is not None:
             halves, whole, ulps = own.updates
             comparisons.append(Comparison("b", "update on its own gradient", name, "float64", halves, _UPDATE, ulps))
             comparisons.append(Comparison("b", "update of a whole step", name, "float64", whole, _WHOLE, ulps))
+    noise = np.linalg.norm(errors.gradients, axis=1)
     for one, other in itertools.combinations(found, 2):
         pairs = list(zip(found[one].gradients, found[other].gradients, strict=True))
-        difference = max(_distance(a, b) for a, b in pairs)
+        difference = _distance(pairs, _GRADIENT[smooth], noise)
         ulps = max(float(np.median(_ulps(a, b, np.float32))) for a, b in pairs)
         comparisons.append(
             Comparison("c", "gradients at a float64 state", one, other, difference, _GRADIENT[smooth], ulps)
         )
+    doubles = {"float64": waypoints.replayed.gradients}
+    doubles |= {name: own.gradients for name, own in played.items() if own.gradients is not None}
+    for one, other in itertools.combinations(doubles, 2):
+        pairs = list(zip(doubles[one], doubles[other], strict=True))
+        ulps = max(float(np.median(_ulps(a, b, np.float64))) for a, b in pairs)
+        difference = _by_parameter(pairs, waypoints, smooth=smooth)
+        comparisons.append(
+            Comparison("c", "gradients in float64 at a float64 state", one, other, difference, _GRADIENT_DOUBLE, ulps)
+        )
     if smooth:
-        comparisons += _curves("d", "losses in float32, free-running", losses, "float32", _FREE_SINGLE)
+        comparisons += _curves("d", "losses in float32, free-running", losses, "float32", _FREE_SINGLE, errors.curve)
     left_out = tuple(f"{name} {reason}" for name, own in played.items() for reason in own.left_out)
     return Proof(comparisons=tuple(comparisons), left_out=left_out, losses=losses)
 
@@ -235,13 +267,18 @@ def _framework(given: str | Framework) -> Framework:
 
 
 def _curves(
-    part: str, what: str, losses: Mapping[tuple[str, str], np.ndarray], dtype: str, tolerance: float
+    part: str,
+    what: str,
+    losses: Mapping[tuple[str, str], np.ndarray],
+    dtype: str,
+    tolerance: float,
+    rounding: np.ndarray,
 ) -> list[Comparison]:
     found = []
     for one, other in itertools.combinations((name for name, kind in losses if kind == dtype), 2):
         pair = losses[one, dtype], losses[other, dtype]
         ulps = float(_ulps(*pair, np.dtype(dtype).type).max())
-        found.append(Comparison(part, what, one, other, _relative(*pair), tolerance, ulps))
+        found.append(Comparison(part, what, one, other, _relative(*pair, tolerance, rounding), tolerance, ulps))
     return found
 
 
@@ -251,11 +288,40 @@ def _ulps(one: np.ndarray, other: np.ndarray, kind: type[np.floating]) -> np.nda
     return np.asarray(np.abs(one - other) / np.spacing(larger).astype(np.float64))
 
 
-def _relative(one: np.ndarray, other: np.ndarray) -> float:
+def _floor(sizes: np.ndarray, tolerance: float, rounding: np.ndarray) -> float:
+    """The least number that differences are relative to, so that the reference's own errors of arithmetic are allowed;
+    at most the largest of the numbers themselves: errors are never larger than what is allowed where they are largest.
+    """
+    largest = rounding[np.isfinite(rounding)].max(initial=0.0)
+    return float(min(_MARGIN * largest / tolerance, sizes.max(initial=0.0)))
+
+
+def _relative(one: np.ndarray, other: np.ndarray, tolerance: float, rounding: np.ndarray) -> float:
+    sizes = np.abs(one)
     # A loss near zero has few correct digits: differences are relative to at least 1e-3 of the largest loss.
-    scale = np.maximum(np.maximum(np.abs(one), np.abs(other)), 1e-3 * np.max(np.abs(one)))
-    return float(np.max(np.abs(one - other) / scale))
+    floor = max(_floor(sizes, tolerance, rounding), 1e-3 * sizes.max())
+    return float(np.max(np.abs(one - other) / np.maximum(np.maximum(sizes, np.abs(other)), floor)))
 
 
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
+def _distance(pairs: Sequence[tuple[np.ndarray, np.ndarray]], tolerance: float, rounding: np.ndarray) -> float:
+    """The largest norm of a difference of gradients, relative to the norm."""
+    sizes = np.array([np.linalg.norm(other) for _, other in pairs])
+    apart = np.array([np.linalg.norm(one - other) for one, other in pairs])
+    return float(_divided(apart, np.maximum(sizes, _floor(sizes, tolerance, rounding))).max())
+
+
+def _by_parameter(pairs: Sequence[tuple[np.ndarray, np.ndarray]], waypoints: Waypoints, *, smooth: bool) -> float:
+    """The largest norm of a difference of one parameter's gradient, relative to the norm.
+
+    Behind kinks, two correct implementations may rarely differ at a state, where an element lies on a kink: of all
+    states, the lower median counts. A wrong factor is there at each.
+    """
+    sizes, apart = (waypoints.norms(each) for each in ([b for _, b in pairs], [a - b for a, b in pairs]))
+    relative = _divided(apart, np.maximum(sizes, _PART * np.linalg.norm(sizes, axis=1, keepdims=True)))
+    over = relative.max(axis=0) if smooth else np.sort(relative, axis=0)[(len(relative) - 1) // 2]
+    return float(over.max(initial=0.0))
+
+
+def _divided(apart: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Differences relative to sizes; equal zeros do not differ."""
+    return np.divide(apart, sizes, out=np.where(apart == 0, 0.0, np.inf), where=sizes > 0)

@@ -1342,7 +1342,10 @@ def test_tolerances_are_those_of_the_proof() -> None:
     assert {"a": proof._OUTPUTS["float64"], "b": proof._OUTPUTS["float32"]} == proof_rows._OUTPUTS
     assert table["training", "a"] == {"losses in float64, free-running": (trajectory._FREE_DOUBLE,)}
     assert table["training", "d"] == {"losses in float32, free-running": (trajectory._FREE_SINGLE,)}
-    assert table["training", "c"] == {"gradients at a float64 state": tuple(trajectory._GRADIENT.values())}
+    assert table["training", "c"] == {
+        "gradients at a float64 state": tuple(trajectory._GRADIENT.values()),
+        "gradients in float64 at a float64 state": (trajectory._GRADIENT_DOUBLE,),
+    }
     assert table["training", "b"]["loss at a float64 state"] == (trajectory._RESTARTED,)
     assert table["training", "b"]["update on its own gradient"] == (trajectory._UPDATE,)
     assert table["training", "b"]["update of a whole step"] == (trajectory._WHOLE,)
