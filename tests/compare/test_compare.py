@@ -354,7 +354,7 @@ def test_what_is_said_follows_from_the_samples(quick: Any) -> None:
     samples, document = quick.samples(), quick.document
     sizes = {("training step", name): 64 for name in ("reference", "onnxruntime")}
     assert results_of(samples, sizes) == document["results"]
-    assert verdicts_of(samples, "reference", {1: document["verdicts"][0]["floor"]}) == document["verdicts"]
+    assert verdicts_of(samples, "reference", {CURRENT.quick_rounds: document["verdicts"][0]["floor"]}) == document["verdicts"]
 
 
 def test_the_folder_reads_back(quick: Any) -> None:
@@ -1000,8 +1000,8 @@ def test_identical_candidates_are_not_told_apart(bad: Path, tmp_path: Path) -> N
 def test_each_option_is_told_in_the_docstring() -> None:
     told = str(run_comparison.__doc__)
     for name in inspect.signature(make_plan).parameters:
-        # The candidates are read from a folder and cannot be passed.
-        assert (f"`{name}`" in told) == (name not in ("recipe", "candidates")), name
+        # A resumed comparison reads its candidates and scheme from its folder; they cannot be passed.
+        assert (f"`{name}`" in told) == (name not in ("recipe", "candidates", "scheme")), name
     with pytest.raises(UsageError, match="unknown option of a comparison 'candidates'"):
         run_comparison("digits_lenet", candidates=[])
 
