@@ -11,6 +11,7 @@ from typing import Any
 
 from deep5.audit.comparison_rows import failed_turns_of
 from deep5.audit.finding import Ledger
+from deep5.audit.sample_clock import Key, check_on_clock
 from deep5.audit.steady_state import steady_from
 from deep5.audit.timed_samples import TimedSample
 
@@ -18,20 +19,10 @@ __all__ = ["check_samples"]
 
 # Shorter samples are below the resolution of a clock; the median sample must be far above.
 _LEAST_S, _MIDDLE_S = 1e-6, 2e-4
-# Maximum time per sample spent on other work than timing, and the minimum share that is timed.
-_BESIDE_S, _SHARE = 5e-3, 0.75
-# For training, the maximum share of single samples that are much shorter than their interval: the system may preempt
-# the process exactly between two readings, but rarely does; in some hundred comparisons next to other programs it never
-# did. Inference checks its samples between readings, which may take as long as a sample.
-_FAR_S, _FAR, _RARE = 1e-2, 0.5, 0.01
-# Minimum share of the time between two readings if no other candidate shows how full the batches were: one half.
-_ALONE = 0.5
 # Shorter series may agree by chance if the clock is coarse.
 _SERIES = 5
 # Maximum rounds, and samples of one process: an evaluation of more takes hours, or all memory.
 _MOST_ROUNDS, _MOST_SAMPLES = 1000, 50_000
-
-Key = tuple[str, str, int]
 
 
 def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> bool:
@@ -85,7 +76,7 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
             _check_lived(ledger, name, lived, last_s, reported["wall_s"], document["kind"])
     _check_all_there(ledger, document, series)
     _check_shared(ledger, series)
-    _check_on_clock(ledger, document, series)
+    check_on_clock(ledger, document, series)
     return True
 
 
@@ -172,49 +163,3 @@ def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[TimedSample]]) -
             )
         seen.setdefault(largest, []).append((key, times))
     ledger.checks += len(series)
-
-
-def _check_on_clock(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[TimedSample]]) -> None:
-    """Check that the time between two readings is mostly the sample: scaled seconds leave a gap, or do not fit."""
-    if document["kind"] == "operators":
-        ledger.skip("samples against the time between them, for operators: workloads take turns")
-        return
-    shares: dict[Key, float] = {}
-    judged: set[Key] = set()
-    for key, own in series.items():
-        rest = [sample for sample in own if sample.phase == "steady"]
-        gaps = [(b.time_s - a.time_s, b.seconds * b.calls) for a, b in pairwise(rest)]
-        if gaps:
-            shares[key] = median(gap / busy for gap, busy in gaps)
-        name = f"{key[0]}, {key[1]}, process {key[2]}"
-        far = [gap for gap, busy in gaps if gap - busy > max(_FAR_S, _FAR * gap)]
-        ledger.hold(
-            8,
-            document["kind"] == "inference" or len(far) <= _RARE * len(gaps),
-            f"{name}: {len(far)} of {len(gaps)} samples took less than half of the time between their readings; "
-            f"allowed: {_RARE:.0%}",
-        )
-        if len(gaps) < _SERIES:
-            continue
-        judged.add(key)
-        off = median(gap - busy for gap, busy in gaps)
-        length = median(gap for gap, _ in gaps)
-        ledger.hold(
-            8,
-            off <= max(_BESIDE_S, (1 - _SHARE) * length),
-            f"{name}: of {length:.3g} s between two readings {off:.3g} s are not timed; allowed: "
-            f"{max(_BESIDE_S, (1 - _SHARE) * length):.3g} s",
-        )
-    # Samples shorter than the time between two readings are covered by the check above.
-    most = min(1.0, max(shares.values(), default=1.0))
-    alone = len({candidate for candidate, _, _ in shares}) == 1
-    for key, share in ((key, share) for key, share in shares.items() if key in judged):
-        # A time is read when its sample is over, except in inference's warm-up. A partial batch counts more than it
-        # took, in all candidates alike.
-        least = 0.98 if document["kind"] == "inference" else _ALONE if alone else 0.9 * most
-        ledger.hold(
-            8,
-            share >= least,
-            f"{key[0]}, {key[1]}, process {key[2]}: its samples took longer than the time between their readings "
-            f"(by {1 / share:.3g})",
-        )

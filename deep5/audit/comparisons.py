@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
+from deep5.audit.plausible import check_dates, check_hashes, check_versions
 from deep5.audit.proof_rows import check_proof
 from deep5.audit.rank_test import rules_of
 from deep5.audit.settings import check_candidate_recipes
@@ -30,6 +32,8 @@ from deep5.results.kind import COMPARISON
 __all__ = ["audit_comparison"]
 
 _CLOCK = "time.perf_counter_ns"
+# A setting in a label, up to the next comma.
+_SETTING = re.compile(r"(?:^|, )([A-Za-z_][\w.]*)=([^,]*)")
 _SAMPLES = "samples.csv"
 
 
@@ -48,6 +52,9 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
     document = result.document
     check_recipe(ledger, root, document)
     check_environment(ledger, root, document)
+    check_hashes(ledger, document)
+    with ledger.part(8, "the dates"):
+        check_dates(ledger, root, document)
     for rule, what, check in (
         (1, "the proof", check_proof),
         (1, "the provenance of the candidates", _check_provenance),
@@ -55,6 +62,7 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
         (4, "the measurement", _check_measurement),
         (10, "the calibration", _check_calibration),
         (11, "the status of the candidates", _check_candidates),
+        (11, "the labels of the candidates", _check_labels),
         (14, "the recipes of the candidates", check_candidate_recipes),
     ):
         with ledger.part(rule, what):
@@ -152,6 +160,7 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any]) -> None:
             own.partition(":")[0] == candidate["framework"].partition(":")[0],
             f"{label} should run on {candidate['framework']}, and ran on {own}",
         )
+        check_versions(ledger, document, label, own, found.get("version"))
         check_threads(ledger, label, document["threads"], found.get("threads"), ())
         if "affinity" in found and found["affinity"] is not None:
             ledger.same(3, f"{label}: the processors that it ran on", sorted(found["affinity"]), pinned)
@@ -263,3 +272,26 @@ def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
     if not ended:
         ledger.hold(11, bool(document["reasons"]), f"the comparison is {document['status']}, without a reason")
         ledger.skip(f"an unfinished comparison (status {document['status']}): the existing parts were checked")
+
+
+def _check_labels(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """Rule 11: a candidate's label names its own framework and settings."""
+    rows = document["candidates"]
+    frameworks = {row["framework"] for row in rows}
+    for row in rows:
+        # A value may contain a comma, so the label is not split.
+        label, settings = str(row["label"]), row["settings"]
+        others = frameworks - {row["framework"]}
+        named = label.partition(", ")[0]
+        ledger.hold(
+            11,
+            named not in others,
+            f"the candidate {label!r:.60} has the framework {row['framework']!r:.40}; allowed: the label's",
+        )
+        for found in _SETTING.finditer(label):
+            key, value = found.groups()
+            ledger.hold(
+                11,
+                key in settings and str(settings[key]).startswith(value),
+                f"the candidate {label!r:.60} has {key}={settings.get(key)!r:.40} as a setting; allowed: the label's",
+            )

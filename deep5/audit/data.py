@@ -19,12 +19,17 @@ from deep5.audit.identity import own_recipe
 from deep5.audit.run_times import logged
 from deep5.core.errors import Deep5Error
 
-__all__ = ["check_data", "check_description", "check_weights"]
+__all__ = ["check_data", "check_description", "check_weights", "without_kinks"]
 
 _FILE = "dataset.json"
 # Arguments of the digits that read no file; the maximum image size.
 _ARGUMENTS = {"size": int, "test_share": float, "split_seed": int, "limit": int}
 _LARGEST_IMAGE = 64
+# Operators with continuous derivatives: those of LeNet with tanh, the smooth one of deep5's recipes.
+_SMOOTH = {
+    "Conv", "AveragePool", "Gemm", "MatMul", "Add", "Mul", "Tanh", "Sigmoid", "Softmax", "Flatten", "Reshape",
+    "SoftmaxCrossEntropyLoss",
+}  # fmt: skip
 
 
 def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
@@ -98,6 +103,23 @@ def check_weights(
     ledger.same(1, f"the hash of the initial weights of {who}", provenance.get("initial_weights"), follows)
 
 
+def without_kinks(document: Mapping[str, Any]) -> bool:
+    """Whether the network of one of deep5's own recipes has only operators with continuous derivatives; False where
+    the recipe is another.
+
+    Args:
+        document: comparison.json.
+    """
+    recipe = document["recipe"]
+    if "model" not in recipe["fixed"]:
+        return False
+    try:
+        network = _network(str(recipe["name"]), str(recipe["size"]), str(recipe["hash"]), 0)
+    except Deep5Error:
+        return False
+    return {node.op_type for node in network.nodes} <= _SMOOTH
+
+
 def _digits(parts: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[str, Any], ...]]:
     """The digits and their arguments; None if the data are different or otherwise modified."""
     arguments = parts.get("dataset_kwargs") or {}
@@ -128,6 +150,11 @@ def _drawn(name: str, size: str, fixed_hash: str, seed: int) -> str:
     Raises:
         UsageError: The recipe is not deep5's own, or differs from the installed one; or its network is not a graph.
     """
+    return str(_network(name, size, fixed_hash, seed).weights_hash())
+
+
+@lru_cache(maxsize=4)
+def _network(name: str, size: str, fixed_hash: str, seed: int) -> Any:
     from deep5.core.errors import UsageError
     from deep5.networks.network import Network
     from deep5.recipe.experiment import recipe_parts
@@ -135,4 +162,4 @@ def _drawn(name: str, size: str, fixed_hash: str, seed: int) -> str:
     network = recipe_parts(own_recipe(name, size, fixed_hash))["model"].made(seed=seed_for(seed, "weights"))
     if not isinstance(network, Network):
         raise UsageError("the network is native code")
-    return network.weights_hash()
+    return network

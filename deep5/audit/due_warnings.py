@@ -7,11 +7,12 @@ other versions word it differently.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from deep5.audit.comparison_rows import Key, last_processes, round_medians
+from deep5.audit.rank_test import rules_of
 from deep5.audit.steady_state import drift_of, far_out_of
 from deep5.audit.timed_samples import TimedSample
 from deep5.audit.verdict_rows import BUSY, calibrated_floor, disturbed, others_shares
@@ -49,7 +50,7 @@ def due_warnings(document: Mapping[str, Any], samples: Sequence[TimedSample]) ->
     for key, rounds in steady.items():
         ran = {number for other, own in steady.items() if other[1] == key[1] for number in own}
         due += [(f"{key[1]}, {key[0]}: ", *parts) for parts in _of_series(rounds, ran, medians[key], unsettled[key])]
-    return [*due, *_of_machine(document)]
+    return [*due, *_of_machine(document), *_of_noise(document, medians.values())]
 
 
 def _of_series(
@@ -70,6 +71,18 @@ def _of_series(
     if len(medians) > 1 and slowest > _SPREAD * fastest:
         due.append(("processes differ", f"{slowest / fastest - 1:.0%}"))
     return due
+
+
+def _of_noise(document: Mapping[str, Any], medians: Iterable[Mapping[int, float]]) -> list[Parts]:
+    """Processes that all differ more than the calibration's, squared; results of the first scheme do not warn of it."""
+    if document["calibration"] is None or not rules_of(document).tossed:
+        return []
+    series = document["calibration"]["processes"].values()
+    calibrated = max(max(times) / min(times) for times in series)
+    spreads = [max(own.values()) / min(own.values()) for own in medians if len(own) > 1]
+    if not spreads or min(spreads) <= calibrated**2:
+        return []
+    return [(f"{min(spreads) - 1:.0%} or more", "noise floor is too narrow")]
 
 
 def _of_machine(document: Mapping[str, Any]) -> list[Parts]:

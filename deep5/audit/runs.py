@@ -11,6 +11,7 @@ from typing import Any
 from deep5.audit.batches import Batches
 from deep5.audit.collective_rows import check_collective_rows
 from deep5.audit.data import check_data, check_description, check_weights
+from deep5.audit.declared import check_declared
 from deep5.audit.drawn_order import seed_for
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
@@ -19,6 +20,7 @@ from deep5.audit.measured import CODE, COLLECTIVES, OPERATORS, TRAINING, check_l
 from deep5.audit.network_file import check_network
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.operator_rows import check_operator_rows
+from deep5.audit.plausible import check_accuracies, check_dates, check_hashes, check_not_numbers, check_versions
 from deep5.audit.rank_values import OfAll
 from deep5.audit.ranks import check_ranks
 from deep5.audit.rounds import slowest
@@ -59,6 +61,12 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
     document = result.document
     check_recipe(ledger, root, document)
     check_environment(ledger, root, document)
+    check_hashes(ledger, document)
+    with ledger.part(8, "the dates"):
+        check_dates(ledger, root, document)
+    with ledger.part(14, "the framework's version"):
+        if (framework := document["framework"]) is not None:
+            check_versions(ledger, document, "the run", framework["name"], framework["version"])
     ended = result.status == "success"
     samples: Mapping[str, Sequence[SampleRow]] = {}
     with ledger.part(8, SAMPLES):
@@ -69,6 +77,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
             samples = {} if path is None else read_samples(path)
     with ledger.part(11, "status and verdict"):
         _check_verdict(ledger, document)
+        check_declared(ledger, root, document)
     with ledger.part(14, "the resumptions"):
         _check_resumed(ledger, document)
     kind = None
@@ -86,6 +95,8 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
             of_all = check_ranks(ledger, root, document, samples, batches)
         together = slowest(ledger, root, document, samples) if kind in (CODE, COLLECTIVES) else samples
         check_values(ledger, document, together, batches, of_all)
+        check_not_numbers(ledger, document, samples)
+        check_accuracies(ledger, document, samples, next(iter(logged(root, "eval_samples")), None))
     if kind is not None and ended:
         _check_ended(ledger, root, document, samples if together is None else together, kind)
     else:

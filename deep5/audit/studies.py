@@ -33,6 +33,8 @@ _STATED = {
     "schema_version", "recipe", "hash", "size", "provenance", "finished", "resumed", "seeds", "target", "candidates",
     "notes",
 }  # fmt: skip
+_KNOWN = {*_STATED, "time_limit_s", "memory_limit_bytes", "process_per_run", "scaling"}
+_OF_CANDIDATE = {"settings", "runs", "seeds", "failures", "metrics", "time_to_target"}
 
 
 def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
@@ -50,6 +52,7 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
             11, not missing, f"{STUDY} does not state its {', '.join(missing)}; allowed: what deep5 writes there"
         )
         candidates = document["candidates"]
+        _check_known(ledger, document)
         listed = [(name, str(path)) for name, own in candidates.items() for path in own["runs"]]
         paths = [path for _, path in listed]
         ledger.hold(11, len(set(paths)) == len(paths), "a run is listed twice")
@@ -69,6 +72,13 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
         with ledger.part(9, "the statements about scaling"):
             _check_scaling(ledger, document, runs)
         _check_alike(ledger, runs)
+
+
+def _check_known(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    own = {f"candidates.{name}": (row, _OF_CANDIDATE) for name, row in document["candidates"].items()}
+    for place, (row, known) in {STUDY: (document, _KNOWN), **own}.items():
+        odd = sorted(row.keys() - known)
+        ledger.hold(11, not odd, f"{place} states {', '.join(odd)!s:.100}; allowed: what deep5 writes there")
 
 
 def _run(root: Path, path: str, ledger: Ledger, ledgers: list[Ledger]) -> Result | None:

@@ -243,7 +243,8 @@ class _Comparison:
             return operator_rows(candidate.label, right, found, own["allowed"]), left_out
         if self.plan.kind == "inference":
             return inference_rows(candidate.label, right, found), left_out
-        return training_rows(candidate.label, right, found, smooth=answer["smooth"]), left_out
+        rows, undecided = training_rows(candidate.label, right, found, smooth=answer["smooth"])
+        return rows, [*left_out, *undecided]
 
     # 3. Timing -------------------------------------------------------------------------------------------------------
 

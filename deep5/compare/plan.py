@@ -131,6 +131,7 @@ def make_plan(
         UsageError: Candidates that cannot be compared, with the reason.
     """
     from deep5.measuring.environment import default_threads
+
     loaded = load_recipe(recipe).at_size(size)
     workload = workload_of(Experiment.of(loaded))
     kind = kind_of(workload, kind)

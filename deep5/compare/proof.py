@@ -50,8 +50,9 @@ class ProofRow:
 
 def training_rows(
     candidate: str, reference: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], *, smooth: bool
-) -> list[ProofRow]:
-    """The four parts of `deep5.training.trajectory`: a candidate compared with the reference's float64 trajectory.
+) -> tuple[list[ProofRow], list[str]]:
+    """The four parts of `deep5.training.trajectory`: a candidate compared with the reference's float64 trajectory; and
+    what cannot be decided.
 
     Args:
         candidate: Its label.
@@ -65,7 +66,7 @@ def training_rows(
     waypoints = Waypoints.of_arrays(reference)
     right = Played(losses={"float64": waypoints.losses, "float32": waypoints.losses}, replayed=None)
     proof = same_trajectory(waypoints, {"float64": right, candidate: Played.of_arrays(own)}, smooth=smooth)
-    return [
+    rows = [
         ProofRow(
             candidate=candidate,
             workload=None,
@@ -77,6 +78,7 @@ def training_rows(
         )
         for found in proof.comparisons
     ]
+    return rows, list(proof.undecided)
 
 
 def is_of_an_update(row: ProofRow) -> bool:

@@ -88,7 +88,9 @@ class ComparisonRecord:
             "measurement": {
                 "clock": _CLOCK,
                 "scope": scope,
-                "order": _ORDERS[plan.scheme.version] if plan.mode == MODES[True] or plan.scheme.pairs else _QUICK_ORDER,
+                "order": _ORDERS[plan.scheme.version]
+                if plan.mode == MODES[True] or plan.scheme.pairs
+                else _QUICK_ORDER,
                 "most_processes": plan.most,
                 "processors": processors(plan.threads),
                 "time_limit_s": plan.time_limit_s,

@@ -53,9 +53,7 @@ def _reference(
     report("the reference's trajectory in float64")
     make = _maker(recipe, parts.framework)
     feeds = {"float64": (double, in_types_of(double, batches)), "float32": (network, batches)}
-    waypoints = Waypoints.along(
-        executors_of(recipe, parts), make, feeds, _restarts(double), _schedules(recipe, parts)
-    )
+    waypoints = Waypoints.along(executors_of(recipe, parts), make, feeds, _restarts(double), _schedules(recipe, parts))
     answer = {
         "provenance": provenance_of(parts, first_batches=hash_of(batches)),
         "steps": len(batches),
@@ -136,7 +134,7 @@ def _time(
         ],
         **({} if fault is None else {"reason": f"{fault}; its work is not on the clock"}),
         **({} if np.isfinite(loss) else {"reason": f"its loss is {loss} after {trainer.step} steps"}),
-        "settings": observed(parts.executor.settings()),
+        "settings": observed(parts.executor.settings()) | {"train_samples": len(parts.train_sampler.dataset)},
         "warnings": list(parts.warnings),
         "provenance": provenance_of(parts),
         "peaks": peaks_of(framework_of(recipe), recipe.value("device")),

@@ -257,7 +257,8 @@ def _shares_of_sums(ranks: tuple[int, ...]) -> NDArray[np.float64]:
     ways[0] = 1.0
     for rank in ranks:
         ways[rank:] += ways[:-rank].copy()
-    return np.cumsum(ways) / ways.sum()
+    shares: NDArray[np.float64] = np.cumsum(ways) / ways.sum()
+    return shares
 
 
 _WHOLE_TABLE = 0.05

@@ -190,8 +190,9 @@ def verdicts_of(
     """The verdict on each candidate against the baseline, by workload.
 
     A workload is evaluated at each of the scheme's looks, and the first one that claims a difference is final; rounds
-    that run later for other workloads do not change it. If batch sizes differ, the time per sample is compared. A candidate gets
-    no verdict on a workload that it did not finish in each of its rounds: only its fast rounds would be left.
+    that run later for other workloads do not change it. If batch sizes differ, the time per sample is compared. A
+    candidate gets no verdict on a workload that it did not finish in each of its rounds: only its fast rounds would be
+    left.
 
     Args:
         samples: All samples.
@@ -206,7 +207,7 @@ def verdicts_of(
     ran: dict[str, set[int]] = {}
     for (_, candidate), rounds in medians.items():
         ran.setdefault(candidate, set()).update(rounds)
-    rows = []
+    rows, sequential = [], list[float | None]()
     for (workload, candidate), rounds in medians.items():
         against = medians.get((workload, baseline), {})
         whole = sorted(rounds) == list(range(len(ran[candidate]))) and rounds.keys() <= against.keys()
@@ -247,9 +248,10 @@ def verdicts_of(
             }
         )
         if scheme.whole_table:
-            rows[-1]["sequential_p"] = None if found.p is None else smallest_p
+            sequential.append(None if found.p is None else smallest_p)
+            rows[-1]["sequential_p"] = sequential[-1]
     if scheme.whole_table:
-        held = holm([row["sequential_p"] for row in rows])
+        held = holm(sequential)
         for row, holds in zip(rows, held, strict=True):
             row["whole_table"] = holds and row["word"] != "no difference shown"
     return rows
@@ -320,7 +322,22 @@ def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
     rows = (document["processes"][number] for number in sorted(stands))
     unsettled = Counter((name, row["candidate"]) for row in rows for name in row["unsettled"])
     kept = [sample for sample in samples if sample.process in stands]
-    return [*warnings_of(kept, unsettled), *warnings_of_machine(document)]
+    return [*warnings_of(kept, unsettled), *warnings_of_machine(document), *_noisier(document, kept)]
+
+
+def _noisier(document: Mapping[str, Any], samples: Samples) -> list[str]:
+    """A warning if all candidates' processes differ more than those of the calibration, squared."""
+    if document["calibration"] is None:
+        return []
+    calibrated = max(max(times) / min(times) for times in document["calibration"]["processes"].values())
+    middles = (list(rounds.values()) for rounds in process_medians(samples).values())
+    least = min((max(times) / min(times) for times in middles if len(times) > 1), default=1.0)
+    if least <= calibrated**2:
+        return []
+    return [
+        f"the processes of each candidate differ by {least - 1:.0%} or more, and those of the calibration by "
+        f"{calibrated - 1:.1%} at most: the noise floor is too narrow; remedy: deep5 calibrate, and again"
+    ]
 
 
 def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> list[str]:

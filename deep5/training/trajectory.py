@@ -77,11 +77,13 @@ class Proof:
     Attributes:
         comparisons: One per part and pair.
         left_out: Back-ends excluded from a part, `"NAME: REASON"`.
+        undecided: Comparisons that cannot be decided in float32, with the reason.
         losses: Losses of every free-running trajectory, by (back-end, dtype), shape (steps,).
     """
 
     comparisons: Sequence[Comparison]
     left_out: Sequence[str] = ()
+    undecided: Sequence[str] = ()
     losses: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)
 
     @property
@@ -219,34 +221,42 @@ def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smoot
     losses = {(name, dtype): curve for name, own in played.items() for dtype, curve in own.losses.items()}
     found = {"float64": waypoints.replayed}
     found |= {name: own.replayed for name, own in played.items() if own.replayed is not None}
-    errors = waypoints.rounding
+    errors, right = waypoints.rounding, waypoints.replayed
     comparisons = _curves("a", "losses in float64, free-running", losses, "float64", _FREE_DOUBLE, 0.0 * errors.curve)
+    undecided, largest = list[str](), float(np.abs(waypoints.losses).max())
     # Adam's first steps have the same length for a gradient of mere rounding error as for any other: after a kink the
     # loss after the step is no closer than the gradient.
     later = _RESTARTED if smooth else _GRADIENT[False]
-    for one, other in itertools.combinations(found, 2):
-        first, second = found[one], found[other]
-        for what, pair, tolerance, rounding in (
-            ("loss at a float64 state", (first.losses, second.losses), _RESTARTED, errors.losses),
-            ("loss a step later", (first.later, second.later), later, errors.later),
-        ):
-            if all(curve.size for curve in pair):
-                ulps = float(_ulps(*pair, np.float32).max())
-                apart = _relative(*pair, tolerance, rounding)
+    for what, name, tolerance in (
+        ("loss at a float64 state", "losses", _RESTARTED),
+        ("loss a step later", "later", later),
+    ):
+        rounding = getattr(errors, name)
+        clear = _decidable(what, largest, tolerance, rounding, undecided)
+        for one, other in itertools.combinations(found, 2):
+            pair = tuple(getattr(found[each], name) for each in (one, other))
+            if clear.any() and all(curve.size for curve in pair):
+                first, second = (curve[clear] for curve in pair)
+                ulps = float(_ulps(first, second, np.float32).max())
+                apart = _relative(first, second, tolerance, rounding[clear], largest)
                 comparisons.append(Comparison("b", what, one, other, apart, tolerance, ulps))
     for name, own in found.items():
         if own.updates is not None:
             halves, whole, ulps = own.updates
             comparisons.append(Comparison("b", "update on its own gradient", name, "float64", halves, _UPDATE, ulps))
             comparisons.append(Comparison("b", "update of a whole step", name, "float64", whole, _WHOLE, ulps))
-    noise = np.linalg.norm(errors.gradients, axis=1)
-    for one, other in itertools.combinations(found, 2):
-        pairs = list(zip(found[one].gradients, found[other].gradients, strict=True))
-        difference = _distance(pairs, _GRADIENT[smooth], noise)
+    what, tolerance, noise = "gradients at a float64 state", _GRADIENT[smooth], np.linalg.norm(errors.gradients, axis=1)
+    longest = max(float(np.linalg.norm(gradient)) for gradient in right.gradients)
+    clear = _decidable(what, longest, tolerance, noise, undecided)
+    for one, other in itertools.combinations(found, 2) if clear.any() else ():
+        pairs = [
+            pair
+            for pair, known in zip(zip(found[one].gradients, found[other].gradients, strict=True), clear, strict=True)
+            if known
+        ]
+        difference = _distance(pairs, tolerance, noise[clear], longest)
         ulps = max(float(np.median(_ulps(a, b, np.float32))) for a, b in pairs)
-        comparisons.append(
-            Comparison("c", "gradients at a float64 state", one, other, difference, _GRADIENT[smooth], ulps)
-        )
+        comparisons.append(Comparison("c", what, one, other, difference, tolerance, ulps))
     doubles = {"float64": waypoints.replayed.gradients}
     doubles |= {name: own.gradients for name, own in played.items() if own.gradients is not None}
     for one, other in itertools.combinations(doubles, 2):
@@ -257,9 +267,28 @@ def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smoot
             Comparison("c", "gradients in float64 at a float64 state", one, other, difference, _GRADIENT_DOUBLE, ulps)
         )
     if smooth:
-        comparisons += _curves("d", "losses in float32, free-running", losses, "float32", _FREE_SINGLE, errors.curve)
+        what = "losses in float32, free-running"
+        # What two trainings differ by grows: all that follows a step that decides nothing decides nothing either.
+        clear = _decidable(what, largest, _FREE_SINGLE, np.maximum.accumulate(errors.curve), undecided)
+        single = {key: curve[clear] for key, curve in losses.items() if key[1] == "float32" and clear.any()}
+        comparisons += _curves("d", what, single, "float32", _FREE_SINGLE, errors.curve[clear])
     left_out = tuple(f"{name} {reason}" for name, own in played.items() for reason in own.left_out)
-    return Proof(comparisons=tuple(comparisons), left_out=left_out, losses=losses)
+    return Proof(comparisons=tuple(comparisons), left_out=left_out, undecided=tuple(undecided), losses=losses)
+
+
+def _decidable(what: str, largest: float, tolerance: float, rounding: np.ndarray, undecided: list[str]) -> np.ndarray:
+    """Where the reference's own errors in float32 leave room for a decision; nowhere: the reason is added.
+
+    AdaGrad's first step has one length for any gradient, also for one of mere rounding errors: then two correct
+    implementations differ by whole steps.
+    """
+    clear = np.asarray(_MARGIN * rounding <= tolerance * largest)  # false for NaN
+    if rounding.size and not clear.any():
+        undecided.append(
+            f"{what}: cannot be decided, because the reference itself is off by {rounding.min():.2g} or more in "
+            f"float32, and the largest value is {largest:.2g}"
+        )
+    return clear
 
 
 def _framework(given: str | Framework) -> Framework:
@@ -278,7 +307,8 @@ def _curves(
     for one, other in itertools.combinations((name for name, kind in losses if kind == dtype), 2):
         pair = losses[one, dtype], losses[other, dtype]
         ulps = float(_ulps(*pair, np.dtype(dtype).type).max())
-        found.append(Comparison(part, what, one, other, _relative(*pair, tolerance, rounding), tolerance, ulps))
+        apart = _relative(*pair, tolerance, rounding, float(np.abs(pair[0]).max()))
+        found.append(Comparison(part, what, one, other, apart, tolerance, ulps))
     return found
 
 
@@ -288,26 +318,27 @@ def _ulps(one: np.ndarray, other: np.ndarray, kind: type[np.floating]) -> np.nda
     return np.asarray(np.abs(one - other) / np.spacing(larger).astype(np.float64))
 
 
-def _floor(sizes: np.ndarray, tolerance: float, rounding: np.ndarray) -> float:
+def _floor(tolerance: float, rounding: np.ndarray, largest: float) -> float:
     """The least number that differences are relative to, so that the reference's own errors of arithmetic are allowed;
-    at most the largest of the numbers themselves: errors are never larger than what is allowed where they are largest.
+    at most the largest of the numbers: errors are never larger than what is allowed there.
     """
-    largest = rounding[np.isfinite(rounding)].max(initial=0.0)
-    return float(min(_MARGIN * largest / tolerance, sizes.max(initial=0.0)))
+    return min(_MARGIN * float(rounding.max(initial=0.0)) / tolerance, largest)
 
 
-def _relative(one: np.ndarray, other: np.ndarray, tolerance: float, rounding: np.ndarray) -> float:
-    sizes = np.abs(one)
+def _relative(one: np.ndarray, other: np.ndarray, tolerance: float, rounding: np.ndarray, largest: float) -> float:
+    sizes = np.maximum(np.abs(one), np.abs(other))
     # A loss near zero has few correct digits: differences are relative to at least 1e-3 of the largest loss.
-    floor = max(_floor(sizes, tolerance, rounding), 1e-3 * sizes.max())
-    return float(np.max(np.abs(one - other) / np.maximum(np.maximum(sizes, np.abs(other)), floor)))
+    floor = max(_floor(tolerance, rounding, largest), 1e-3 * largest)
+    return float(np.max(_divided(np.abs(one - other), np.maximum(sizes, floor))))
 
 
-def _distance(pairs: Sequence[tuple[np.ndarray, np.ndarray]], tolerance: float, rounding: np.ndarray) -> float:
+def _distance(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]], tolerance: float, rounding: np.ndarray, longest: float
+) -> float:
     """The largest norm of a difference of gradients, relative to the norm."""
     sizes = np.array([np.linalg.norm(other) for _, other in pairs])
     apart = np.array([np.linalg.norm(one - other) for one, other in pairs])
-    return float(_divided(apart, np.maximum(sizes, _floor(sizes, tolerance, rounding))).max())
+    return float(_divided(apart, np.maximum(sizes, _floor(tolerance, rounding, longest))).max())
 
 
 def _by_parameter(pairs: Sequence[tuple[np.ndarray, np.ndarray]], waypoints: Waypoints, *, smooth: bool) -> float:
@@ -324,4 +355,4 @@ def _by_parameter(pairs: Sequence[tuple[np.ndarray, np.ndarray]], waypoints: Way
 
 def _divided(apart: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Differences relative to sizes; equal zeros do not differ."""
-    return np.divide(apart, sizes, out=np.where(apart == 0, 0.0, np.inf), where=sizes > 0)
+    return np.asarray(np.divide(apart, sizes, out=np.where(apart == 0, 0.0, np.inf), where=sizes > 0))

@@ -373,9 +373,7 @@ def other_order(folder: Path) -> None:
     """Store a seed that draws another order than the one in which the candidates ran."""
     with edited(folder / "comparison.json") as document:
         own = [_drawn(document["seed"], number) for number in range(8)]
-        document["seed"] = next(
-            seed for seed in range(100) if [_drawn(seed, number) for number in range(8)] != own
-        )
+        document["seed"] = next(seed for seed in range(100) if [_drawn(seed, number) for number in range(8)] != own)
 
 
 def cells_of(name: str, factor: float) -> Doctor:

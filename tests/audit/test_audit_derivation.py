@@ -56,7 +56,9 @@ def test_the_signed_rank_test_counts_ties_and_zeros_by_all_signs() -> None:
 def test_the_rules_are_those_of_comparisons(version: int) -> None:
     scheme, rules = SCHEMES[version], rules_of({"statistics": {} if version == 1 else {"scheme": version}})
     assert (rules.looks, rules.quick_rounds) == (scheme.looks, scheme.quick_rounds)
-    assert [allowed_p(rules, rounds) for rounds in range(1, 40)] == [scheme.largest_p(rounds) for rounds in range(1, 40)]
+    assert [allowed_p(rules, rounds) for rounds in range(1, 40)] == [
+        scheme.largest_p(rounds) for rounds in range(1, 40)
+    ]
     for count in (1, 8, 10, 13, 30):
         logs, first = RNG.standard_normal(count).tolist(), (RNG.random(count) < 0.5).tolist()
         assert order_test(logs, first, rules) == pytest.approx(statistics.order_p(logs, first, scheme), rel=CLOSE)

@@ -354,7 +354,10 @@ def test_what_is_said_follows_from_the_samples(quick: Any) -> None:
     samples, document = quick.samples(), quick.document
     sizes = {("training step", name): 64 for name in ("reference", "onnxruntime")}
     assert results_of(samples, sizes) == document["results"]
-    assert verdicts_of(samples, "reference", {CURRENT.quick_rounds: document["verdicts"][0]["floor"]}) == document["verdicts"]
+    assert (
+        verdicts_of(samples, "reference", {CURRENT.quick_rounds: document["verdicts"][0]["floor"]})
+        == document["verdicts"]
+    )
 
 
 def test_the_folder_reads_back(quick: Any) -> None:
@@ -424,7 +427,9 @@ def test_claims_that_hold_together_are_counted() -> None:
     assert whole_table([*claims[:2], other]).startswith("all 2 claims hold for")
     assert whole_table([claims[0], other]).startswith("the one claim holds for")
     assert whole_table([claims[2], other]).startswith("the one claim does not hold for")
-    assert whole_table([other, {"word": "faster", "sequential_p": None, "whole_table": False}, {"word": "faster"}]) == ""
+    assert (
+        whole_table([other, {"word": "faster", "sequential_p": None, "whole_table": False}, {"word": "faster"}]) == ""
+    )
 
 
 def test_an_old_comparison_is_told_by_its_rules() -> None:

@@ -116,7 +116,8 @@ def test_an_order_that_was_not_mixed_shows_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "word"), [(1, "no difference shown"), (2, "slower"), (3, "no difference shown"), (9, "no difference shown")]
+    ("rounds", "word"),
+    [(1, "no difference shown"), (2, "slower"), (3, "no difference shown"), (9, "no difference shown")],
 )
 def test_of_few_rounds_hardly_anything_can_be_said(rounds: int, word: str) -> None:
     found = judge([3.0] * rounds, [1.0] * rounds, 1.5, TURNS[:rounds])

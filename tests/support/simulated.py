@@ -259,7 +259,9 @@ def main(path: Path) -> None:
         rows = list(pool.map(_row, [*NOISES, *SINES]))
     shown = rows[: len(NOISES)]
     of_sines = rows[len(NOISES) :]
-    shown.append(("sines of every period from 2 to 64 processes", *(max(row[at] for row in of_sines) for at in (1, 2, 3))))
+    shown.append(
+        ("sines of every period from 2 to 64 processes", *(max(row[at] for row in of_sines) for at in (1, 2, 3)))
+    )
     tries = 2000
     page = _PAGE.format(
         tries=_TRIES,
