@@ -53,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell starts background jobs this way, and the processes that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_CACHE] = os.environ["DEEP5_CACHE"] = tempfile.mkdtemp(prefix="deep5-cache-")
+    # The secret that authenticates kernels: of the tests, not of the user who runs them.
+    os.environ["XDG_STATE_HOME"] = os.path.join(config.stash[_CACHE], "state")  # noqa: PTH118 - a variable
     if kept.keeps():
         _share_kernels(Path(config.stash[_CACHE]))
     for name in (word.strip() for word in os.environ.get("DEEP5_REQUIRE", "").split(",")):
@@ -64,8 +66,9 @@ def _share_kernels(cache: Path) -> None:
     for name in ("kernels", "torchinductor"):
         shared = kept.FOLDER / name
         try:
-            shared.mkdir(parents=True, exist_ok=True)
+            shared.mkdir(mode=0o700, parents=True, exist_ok=True)
             (cache / name).symlink_to(shared)
+            os.environ["XDG_STATE_HOME"] = str(kept.FOLDER / "state")
         except OSError:  # a read-only environment: they are compiled again
             return
 

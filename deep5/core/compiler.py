@@ -9,16 +9,37 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deep5.core.child_process import supervise
-from deep5.core.errors import Deep5Error
-from deep5.core.files import write_atomically
+from deep5.core.errors import Deep5Error, UsageError
+from deep5.core.kernel_cache import MOST_BYTES, KernelCache
+from deep5.core.library_copy import load_copy
+from deep5.core.private_files import read_bounded
+from deep5.core.process_end import Ended, how_ended
 
-__all__ = ["CPP", "CUDA", "C", "CompilerRefusal", "Language", "cache_folder", "clear_cache", "compiler", "load_library"]
+__all__ = [
+    "CPP",
+    "CUDA",
+    "C",
+    "CompilerRefusal",
+    "CompilerWarning",
+    "Language",
+    "cache_folder",
+    "clear_cache",
+    "compiler",
+    "compiles",
+    "load_library",
+    "optional_library",
+    "why_numpy",
+]
 
 # No -ffast-math: an optimizer must follow its formula, NaN included. Without errno and traps, loops vectorize; without
 # contraction to fused multiply-add, each operation is rounded as in NumPy.
@@ -34,9 +55,15 @@ FLAGS = (
     "-shared",
 )
 _COMPILE_TIMEOUT_S = 120
-# omp_pause_soft of OpenMP 5.0, and the OpenMP runtimes, by address, that pause before a fork.
-_PAUSE_SOFT = 1
-_PAUSED: set[int | None] = set()
+# A library is loaded in milliseconds.
+_LOAD_TIMEOUT_S = 30
+# What compilers print, or the system for them, where files cannot grow.
+_FULL = ("No space left on device", "Disk quota exceeded", "File too large", "File size limit exceeded")
+_TRIAL = "int deep5_trial(void) { return 5; }\n"
+# Compilers that did not finish, with the message; the libraries of this process; and why NumPy replaces others.
+_GIVEN_UP: dict[str, str] = {}
+_LOADED: dict[str, ctypes.CDLL] = {}
+_FAILURES: list[str] = []
 
 
 class CompilerRefusal(Deep5Error):
@@ -49,6 +76,10 @@ class CompilerRefusal(Deep5Error):
     def __init__(self, message: str, output: str) -> None:
         super().__init__(message)
         self.output = output
+
+
+class CompilerWarning(UserWarning):
+    """Compiled code is replaced by NumPy, although there is a compiler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +125,18 @@ CUDA = Language(
 
 
 def cache_folder() -> Path:
-    """The folder for files that deep5 can recreate: `$DEEP5_CACHE`, else `deep5` in the user's cache folder."""
+    """The folder for files that deep5 can recreate: `$DEEP5_CACHE`, else `deep5` in the user's cache folder.
+
+    Raises:
+        UsageError: The variable is not set, and this user has no home folder.
+    """
     chosen = os.environ.get("DEEP5_CACHE")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deep5"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deep5"
+    except RuntimeError as error:
+        raise UsageError(f"the cache has no place ({error}); remedy: set DEEP5_CACHE to a folder") from error
 
 
 def compiler(language: Language = C) -> str | None:
@@ -120,9 +158,18 @@ def _machine() -> str:
 
 
 def load_library(
-    source: str, language: Language = C, *, what: str = "the generated kernel", include: Sequence[Path] = ()
+    source: str,
+    language: Language = C,
+    *,
+    what: str = "the generated kernel",
+    include: Sequence[Path] = (),
+    functions: Sequence[str] = (),
+    as_file: bool = False,
 ) -> ctypes.CDLL:
     """Compile a source, or find its library in the cache, and load it.
+
+    What is loaded is a copy of the bytes that were authenticated, which no other process of another user can reach. A
+    process loads each library once.
 
     Args:
         source: Text of a complete file. It is part of the cache key, with the files it includes (system headers
@@ -130,11 +177,13 @@ def load_library(
         language: Language of the source.
         what: Name of the source in messages.
         include: Folders searched for included files.
+        functions: Functions that the library must have.
+        as_file: Whether the library's name must be the path of a file until this process ends.
 
     Raises:
         CompilerRefusal: The compiler rejected the source; the message holds the compiler's output.
-        Deep5Error: There is no compiler, the cache cannot be written, or a cached file was changed after it was
-            compiled.
+        Deep5Error: There is no compiler, or it does not work; or the cache cannot be written, or another user can
+            change it.
     """
     command = compiler(language)
     if command is None:
@@ -145,28 +194,79 @@ def load_library(
     call = [command, *(FLAGS if language.flags is None else language.flags), *(f"-I{folder}" for folder in include)]
     # The prefer-vector-width flag exists only on x86.
     call = [flag for flag in call if "vector-width" not in flag or platform.machine() == "x86_64"]
-    stamp = Path(command).resolve().stat()
+    try:
+        stamp = Path(command).resolve(strict=True).stat()
+    except (OSError, RuntimeError) as error:
+        raise Deep5Error(f"the compiler {command} cannot be read ({error}); {_another(language)}") from error
     identity = f"{Path(command).resolve()} {stamp.st_size} {stamp.st_mtime_ns}"
     key = hashlib.sha256("\0".join([source, *call, identity, _machine()]).encode()).hexdigest()
-    folder = cache_folder() / "kernels"
-    library = _cached(folder, key, what) or _compile(call, source, language, what, folder, key)
+    cache = KernelCache(cache_folder() / "kernels")
+    name = cache.name(key)
+    if name is not None:
+        if (loaded := _LOADED.get(name)) is not None:
+            return loaded
+        if (data := cache.read(name)) is not None:
+            # A library that it needs may be gone: then it is compiled again.
+            with suppress(OSError):
+                return _keep(name, load_copy(data, key[:12], cache.folder, as_file=as_file))
+    data, includes = _compile(call, source, what, language, cache)
     try:
-        loaded = ctypes.CDLL(str(library))
+        loaded = load_copy(data, key[:12], cache.folder, as_file=as_file)
     except OSError as error:
         raise Deep5Error(
-            f"{what} in {library} cannot be loaded ({error}); remedy: set DEEP5_CACHE to a folder from which programs "
-            "may run"
+            f"{command} compiled {what} to what cannot be loaded ({error}); {_another(language)}"
         ) from error
-    _let_fork(loaded)
-    return loaded
+    if missing := [each for each in functions if not hasattr(loaded, each)]:
+        raise Deep5Error(f"{command} compiled {what} without its function {missing[0]}; {_another(language)}")
+    return _keep(cache.write(key, data, includes), loaded)
+
+
+def optional_library(source: str, *, what: str = "the generated kernel", functions: Sequence[str]) -> Any:
+    """`load_library` of a C source that NumPy can replace; None if NumPy has to.
+
+    Args:
+        source: As for `load_library`, as are the others.
+        what: Name of the source in messages.
+        functions: Functions that the library must have.
+
+    Warns:
+        CompilerWarning: There is a compiler, but the library cannot be compiled or loaded.
+    """
+    if compiler() is None:
+        return None
+    try:
+        return load_library(source, what=what, functions=functions)
+    except Deep5Error as error:
+        reason = str(error)
+    if reason not in _FAILURES:
+        _FAILURES.append(reason)
+        warnings.warn(f"NumPy replaces compiled code, more slowly: {reason}", CompilerWarning, stacklevel=3)
+    return None
+
+
+def why_numpy() -> str:
+    """Why NumPy replaces compiled code in this process, with the remedy; empty if nothing is known to prevent it."""
+    if compiler() is None:
+        return "there is no C compiler; remedy: install gcc or clang"
+    return _FAILURES[0] if _FAILURES else ""
+
+
+def compiles() -> bool:
+    """Whether C can be compiled and loaded; warns as `optional_library` does."""
+    return optional_library(_TRIAL, what="a trial", functions=("deep5_trial",)) is not None
+
+
+def _keep(name: str, library: ctypes.CDLL) -> ctypes.CDLL:
+    # Of threads that load one library concurrently, all use the first.
+    return _LOADED.setdefault(name, library)
 
 
 def clear_cache() -> int:
     """Delete everything compiled by deep5, or by torch.compile for deep5; returns the number of bytes freed."""
     freed = 0
     folder = cache_folder() / "kernels"
-    for path in [path for suffix in ("so", "sha256", "includes") for path in folder.glob(f"*.{suffix}")]:
-        freed += path.stat().st_size
+    for path in [path for suffix in ("so", "includes") for path in folder.glob(f"*.{suffix}")]:
+        freed += path.lstat().st_size
         path.unlink(missing_ok=True)
     compiled = cache_folder() / "torchinductor"
     freed += sum(path.stat().st_size for path in compiled.rglob("*") if path.is_file() and not path.is_symlink())
@@ -174,103 +274,91 @@ def clear_cache() -> int:
     return freed
 
 
-def _let_fork(library: ctypes.CDLL) -> None:
-    """Ensure that a forked child of this process can call the library.
-
-    OpenMP keeps the threads of the first parallel region for later ones; a child has none of them and would wait
-    forever. They are therefore released before a fork, and restarted when there is work.
-    """
-    try:
-        pause = library.omp_pause_resource_all
-    except AttributeError:  # no OpenMP, or older than 5.0
-        return
-    address = ctypes.cast(pause, ctypes.c_void_p).value
-    if address not in _PAUSED:
-        _PAUSED.add(address)
-        os.register_at_fork(before=functools.partial(pause, _PAUSE_SOFT))
-
-
-def _cached(folder: Path, key: str, what: str) -> Path | None:
-    """The library of a key if its included files are unchanged; None if it has to be compiled."""
-    try:
-        stem = _stem(key, (folder / f"{key}.includes").read_text(encoding="utf-8").splitlines())
-    except OSError:
-        return None
-    for checksum in sorted(folder.glob(f"{stem}-*.sha256")):
-        library = checksum.with_suffix(".so")
+def _compile(
+    call: list[str], source: str, what: str, language: Language, cache: KernelCache
+) -> tuple[bytes, list[str]]:
+    """Compile a source: the bytes of the library, and the files that the source includes."""
+    command = call[0]
+    with cache.build() as folder:
+        code, built = folder / f"kernel{language.suffix}", folder / "kernel.so"
         try:
-            recorded = checksum.read_text()
-            found = hashlib.sha256(library.read_bytes()).hexdigest()
-        except OSError:
-            continue
-        if recorded != found:
-            raise Deep5Error(
-                f"{what} in {library} has changed since it was compiled: got a file of SHA-256 {found:.12}…, expected "
-                f"{recorded:.12}…; it is not loaded; remedy: deep5 clean"
-            )
-        return library
-    return None
-
-
-def _stem(key: str, includes: Sequence[str]) -> str:
-    """The common start of the names of libraries compiled from files with this content.
-
-    Raises:
-        OSError: A file is missing.
-    """
-    contents = hashlib.sha256()
-    for name in includes:
-        contents.update(name.encode() + b"\0" + hashlib.sha256(Path(name).read_bytes()).digest())
-    # Different content gets a different name, so a library that is already loaded is never overwritten.
-    return f"{key[:40]}-{contents.hexdigest()[:24]}"
-
-
-def _compile(call: list[str], source: str, language: Language, what: str, cache: Path, key: str) -> Path:
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            code, built = Path(folder) / f"kernel{language.suffix}", Path(folder) / "kernel.so"
             code.write_text(source, encoding="utf-8")
             _call_compiler(call, code, built, what, language)
-            data, includes = built.read_bytes(), _included(built.with_suffix(".d"), code)
-            digest = hashlib.sha256(data).hexdigest()
-            # Compilers are not always deterministic (__TIME__). With the digest in the name, processes that compile one
-            # source concurrently write only identical content to the same name.
-            library = cache / f"{_stem(key, includes)}-{digest[:16]}.so"
-        # Write the library first: if the other two files are missing, it is compiled again.
-        write_atomically(library, data)
-        write_atomically(library.with_suffix(".sha256"), digest)
-        write_atomically(cache / f"{key}.includes", "".join(f"{name}\n" for name in includes))
-    except OSError as error:
-        raise Deep5Error(
-            f"the kernel cache {cache} cannot be written ({error.strerror}); remedy: set DEEP5_CACHE to a "
-            "writable folder"
-        ) from error
-    return library
+        except OSError as error:
+            raise cache.unwritable(error) from error
+        try:
+            data = read_bounded(built, MOST_BYTES, follow=False)
+        except OSError as error:
+            raise Deep5Error(
+                f"{command} compiled {what} without an error, and without a library ({error.strerror}); "
+                f"{_another(language)}"
+            ) from error
+        _try_loading(command, built, what, language)
+        return data, _included(built.with_suffix(".d"), code)
 
 
 def _call_compiler(call: list[str], code: Path, built: Path, what: str, language: Language) -> None:
     command = call[0]
+    if (reason := _GIVEN_UP.get(command)) is not None:
+        raise Deep5Error(reason)
     call = [*call, "-MMD", "-MF", str(built.with_suffix(".d")), "-o", str(built), str(code), "-lm"]
+    done = _run(call, built.parent, language)
+    if done.late:
+        _GIVEN_UP[command] = (
+            f"{command} did not finish within {_COMPILE_TIMEOUT_S} s, and this process does not start it again; "
+            f"{_another(language)}"
+        )
+        raise Deep5Error(_GIVEN_UP[command])
+    if done.fault() is None:
+        return
+    output = (done.errors or done.output).decode(errors="replace").strip() or f"(no output; {how_ended(done.status)})"
+    if (full := next((text for text in _FULL if text in output), None)) is not None:
+        raise Deep5Error(
+            f"{command} has no room to compile {what} ({full}); remedy: make room in {built.parents[1]}, or set "
+            "DEEP5_CACHE to a folder with room"
+        )
+    # Whether the source is at fault shows a source without faults.
+    trial, out = code.with_stem("trial"), built.with_stem("trial")
+    trial.write_text(_TRIAL, encoding="utf-8")
+    if _run([command, "-shared", "-o", str(out), str(trial)], built.parent, language).fault() is not None:
+        raise Deep5Error(f"the compiler {command} does not work:\n{output}\n{_another(language)}")
+    raise CompilerRefusal(f"{command} refused {what}:\n{output}", output)
+
+
+def _run(call: list[str], folder: Path, language: Language) -> Ended:
     try:
-        done = supervise(
+        return supervise(
             call,
             time_limit_s=_COMPILE_TIMEOUT_S,
-            environment={**os.environ, "LC_ALL": "C"},  # the output is parsed and shown in one language
+            # The output is parsed and shown in one language. What a compiler leaves when it is ended goes with the
+            # folder.
+            environment={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
             separate=True,
         )
     except OSError as error:
         raise Deep5Error(
-            f"the compiler {command} cannot be started ({error.strerror}); remedy: set {language.variable} to one that "
+            f"the compiler {call[0]} cannot be started ({error.strerror}); remedy: set {language.variable} to one that "
             "works"
         ) from error
-    if done.late:
-        raise Deep5Error(f"{command} did not finish within {_COMPILE_TIMEOUT_S} s")
-    if done.fault() is not None:
-        output = (done.errors or done.output).decode(
-            errors="replace"
-        ).strip() or f"(no output; exit status {done.status})"
-        raise CompilerRefusal(f"{command} refused {what}:\n{output}", output)
+
+
+def _try_loading(command: str, built: Path, what: str, language: Language) -> None:
+    """Load what was compiled in another process: half a library may end the process that loads it."""
+    program = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    try:
+        done = supervise([sys.executable, "-I", "-S", "-c", program, str(built)], time_limit_s=_LOAD_TIMEOUT_S)
+    except OSError:  # this user may not start the interpreter again, or the program that holds it is none
+        return
+    # A library that only this process can load, as it needs what is loaded here, is tried here.
+    if done.stopped is not None or done.status < 0:
+        raise Deep5Error(
+            f"{command} compiled {what} to what cannot be loaded: a process that did so "
+            f"{done.stopped or how_ended(done.status)}; {_another(language)}"
+        )
+
+
+def _another(language: Language) -> str:
+    return f"remedy: set {language.variable} to a compiler that works"
 
 
 def _included(rules: Path, code: Path) -> list[str]:

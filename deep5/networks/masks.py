@@ -95,10 +95,11 @@ def dropout_mask(shape: tuple[int, ...], *, ratio: float, seed: int, step: int, 
 
 @functools.cache
 def _compiled(dtype: str) -> Any:
-    """The C function for an element type, or None without a compiler."""
-    if compiler.compiler() is None:
+    """The C function for an element type, or None without a compiler that works."""
+    library = compiler.optional_library(_C_SOURCE, functions=("mask_float32", "mask_float64"))
+    if library is None:
         return None
-    call = getattr(compiler.load_library(_C_SOURCE), f"mask_{dtype}")
+    call = getattr(library, f"mask_{dtype}")
     real = ctypes.c_float if dtype == "float32" else ctypes.c_double
     call.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, real)
     call.restype = None

@@ -107,7 +107,7 @@ class _Plan(ctypes.Structure):
 def _python() -> tuple[Any, Any]:
     """The functions that call a kernel on Python objects."""
     library = load_library((INCLUDE / "deep5" / "python.c").read_text(encoding="utf-8"), include=(INCLUDE,))
-    loaded = ctypes.PyDLL(library._name)  # which keeps the GIL, unlike CDLL
+    loaded = ctypes.PyDLL(library._name, handle=library._handle)  # which keeps the GIL, unlike CDLL
     arrays, addresses = loaded.deep5_call_arrays, loaded.deep5_call_addresses
     arrays.argtypes = (ctypes.c_void_p, ctypes.py_object)
     addresses.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from deep5.core.canonical import canonical, canonical_hash
+from deep5.core.compiler import why_numpy
 from deep5.core.errors import CheckpointError, Deep5Error, RecipeError
 from deep5.core.events import Event
 from deep5.recipe.experiment import Experiment
@@ -116,8 +117,8 @@ def train(
         _warn(run, reason, quiet=quiet)
     if communicator.size == 1 and values["scheme"] is not None:
         run.warn("one process trained by itself, and the recipe's scheme had nothing to do; remedy: --ranks 2, say")
-    if components["optimizer"].get("kernel") == "numpy":
-        run.warn("there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang")
+    if components["optimizer"].get("kernel") == "numpy" and (reason := why_numpy()):
+        run.warn(f"NumPy ran the update rule, more slowly: {reason}")
     went_on = None
     if keeper is not None:
         keeper.folder = keeper.folder or run.folder.path / "checkpoints"

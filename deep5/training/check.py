@@ -75,7 +75,7 @@ def rule_checks(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> list[tup
         ("states", suite.check_states),
         *((f"hyperparameter {name}", partial(suite.check_hyper, name)) for name in rule.hyper),
     ]
-    if compiler.compiler():
+    if compiler.compiles():
         found += [("kernel in C against NumPy", suite.check_compiled), ("threads", suite.check_threads)]
     return found
 

@@ -122,8 +122,10 @@ class RuleKernel:
         self.prepares, self.averages = "prepare" in self._phases, "evaluate" in self._phases
         self.clips_norm = "norm" in self._phases
         portable = self.dtype not in SHORT_FLOATS  # C has no portable arithmetic for short types
-        self.how = backend or ("c" if compiler.compiler() else "numpy") if portable else "numpy"
-        self._library = compiler.load_library(emit_c(self._traced, self.dtype)) if self.how == "c" else None
+        load = compiler.load_library if backend == "c" else compiler.optional_library
+        compiled = portable and backend != "numpy"
+        self._library = load(emit_c(self._traced, self.dtype), functions=list(self._phases)) if compiled else None
+        self.how = "numpy" if self._library is None else "c"
         self._calls = {name: getattr(self._library, name) for name in self._phases} if self._library else {}
         for call in self._calls.values():
             call.argtypes, call.restype = (ctypes.c_void_p,), None

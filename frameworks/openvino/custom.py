@@ -89,7 +89,7 @@ def extension() -> Any:
     flags = [flag for flag in CPP.flags or () if flag not in ("-O3", "-march=native", "-fopenmp")]
     language = replace(CPP, flags=(*flags, "-O1", *linked))
     include = (home / "include", INCLUDE)
-    library = load_library(source, language, what="the extension for openvino", include=include)
+    library = load_library(source, language, what="the extension for openvino", include=include, as_file=True)
     library.deep5_take_failure.argtypes = (ctypes.c_int64, ctypes.c_int64)
     library.deep5_take_failure.restype = ctypes.c_char_p
     return library

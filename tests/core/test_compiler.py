@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.core import compiler
+from deep5.core import compiler, kernel_cache
 from deep5.core.errors import Deep5Error
 from deep5.core.events import StepInfo
 from deep5.core.tensors import TensorSpec
@@ -23,8 +23,11 @@ SOURCE = "int answer(void) { return %d; }\n"
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The kernel folder of an empty cache."""
+    """The kernel folder of an empty cache, with a new secret."""
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name, empty in (("_GIVEN_UP", {}), ("_FAILURES", []), ("_LOADED", {})):
+        monkeypatch.setattr(compiler, name, empty)
     return tmp_path / "cache" / "kernels"
 
 
@@ -42,24 +45,26 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+def load(source: str) -> Any:
+    """Load a library as a process does that has not loaded it before."""
+    compiler._LOADED.clear()
+    return compiler.load_library(source)
+
+
 def libraries(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.so"))
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Replace a file as another process would: by a new one, since the old one may be mapped here."""
-    path.unlink()
-    path.write_bytes(data)
-
-
 def test_the_cache_is_by_content(cache: Path, calls: list[str]) -> None:
-    assert compiler.load_library(SOURCE % 1).answer() == 1
-    assert compiler.load_library(SOURCE % 1).answer() == 1
+    first = compiler.load_library(SOURCE % 1)
+    assert first.answer() == 1
+    assert compiler.load_library(SOURCE % 1) is first  # one set of static variables in a process
+    assert load(SOURCE % 1).answer() == 1
     assert calls == [SOURCE % 1]
-    assert compiler.load_library(SOURCE % 2).answer() == 2
+    assert load(SOURCE % 2).answer() == 2
     assert calls == [SOURCE % 1, SOURCE % 2]
     assert len(libraries(cache)) == 2
-    assert sorted(path.suffix for path in cache.iterdir()) == sorted([".includes", ".sha256", ".so"] * 2)
+    assert sorted(path.suffix for path in cache.iterdir()) == [".includes"] * 2 + [".so"] * 2
 
 
 def test_flags_and_processor_are_part_of_the_key(
@@ -73,37 +78,15 @@ def test_flags_and_processor_are_part_of_the_key(
     assert len(calls) == len(libraries(cache)) == 3
 
 
-@pytest.mark.parametrize("damage", ["truncated", "tampered", "wrong checksum", "empty"])
-def test_a_library_that_was_changed_is_not_loaded(cache: Path, calls: list[str], damage: str) -> None:
-    source = SOURCE % (100 + len(damage))
-    compiler.load_library(source)
-    (library,) = libraries(cache)
-    whole, checksum = library.read_bytes(), library.with_suffix(".sha256")
-    if damage == "truncated":
-        replace(library, whole[: len(whole) // 2])
-    elif damage == "tampered":
-        replace(library, whole[:-1] + bytes([whole[-1] ^ 1]))
-    elif damage == "empty":
-        replace(library, b"")
-    else:
-        checksum.write_text("0" * 64)
-    with pytest.raises(Deep5Error, match=r"kernel in .*\.so has changed since it was compiled: .*remedy: deep5 clean"):
-        compiler.load_library(source)
-    assert len(calls) == 1
-    compiler.clear_cache()
-    assert compiler.load_library(source).answer() == 100 + len(damage)
-    assert len(calls) == 2
-
-
-@pytest.mark.parametrize("missing", [".sha256", ".includes", ".so"])
+@pytest.mark.parametrize("missing", [".includes", ".so"])
 def test_a_library_whose_writing_was_interrupted_is_compiled_again(cache: Path, calls: list[str], missing: str) -> None:
     source = SOURCE % (200 + len(missing))
     compiler.load_library(source)
     (gone,) = cache.glob(f"*{missing}")
     gone.unlink()
-    assert compiler.load_library(source).answer() == 200 + len(missing)
+    assert load(source).answer() == 200 + len(missing)
     assert len(calls) == 2
-    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".sha256", ".so"]
+    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".so"]
 
 
 def test_a_file_that_is_included_is_part_of_the_key(cache: Path, calls: list[str], tmp_path: Path) -> None:
@@ -111,7 +94,7 @@ def test_a_file_that_is_included_is_part_of_the_key(cache: Path, calls: list[str
     source = f'#include "{header}"\nint answer(void) {{ return ANSWER; }}\n'
     for answer in (1, 2, 1):
         header.write_text(f"#define ANSWER {answer}\n")
-        assert compiler.load_library(source).answer() == answer
+        assert load(source).answer() == answer
     assert len(calls) == 2  # the first is still there
     assert len(libraries(cache)) == 2
 
@@ -132,38 +115,34 @@ def test_two_processes_at_once(cache: Path) -> None:
         process.stdin.flush()
     assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["7", "7"]
     assert [process.returncode for process in processes] == [0, 0]
-    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".sha256", ".so"]  # nothing temporary
+    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".so"]  # nothing temporary
 
 
-@pytest.mark.parametrize("after", [".so", ".sha256"])
 def test_a_compile_within_the_writing_of_another_leaves_what_loads(
-    cache: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch, after: str
+    cache: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes at once with different compiler output: the second ends between two files of the first."""
-    source, inner, within = "const char *compiled(void) { return __DATE__; }\n", compiler.write_atomically, []
+    source, inner, within = "const char *compiled(void) { return __DATE__; }\n", kernel_cache.write_atomically, []
 
     def compiled() -> str:
-        function = compiler.load_library(source).compiled
+        function = load(source).compiled
         function.restype = ctypes.c_char_p
         return function().decode()  # type: ignore[no-any-return]  # what ctypes gives has any type
 
-    def interleaved(path: Path, data: bytes | str) -> None:
+    def interleaved(path: Path, data: bytes) -> None:
         inner(path, data)
-        if path.suffix == after and not within:
+        if path.suffix == ".so" and not within:
             within.append("")
             monkeypatch.setenv("SOURCE_DATE_EPOCH", str(86400))
             within.append(compiled())
 
-    monkeypatch.setattr(compiler, "write_atomically", interleaved)
+    monkeypatch.setattr(kernel_cache, "write_atomically", interleaved)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
-    first, third = compiled(), compiled()
+    third, again = compiled(), compiled()
     assert calls == [source] * 2
-    assert [first, within[1]] == ["Jan  1 1970", "Jan  2 1970"]  # each got what it compiled
-    assert third in (first, within[1])
-    for library in libraries(cache):
-        replace(library, library.read_bytes() + b"!")
-    with pytest.raises(Deep5Error, match="has changed since it was compiled"):
-        compiled()
+    assert within[1] == "Jan  2 1970"
+    assert {third, again} <= {"Jan  1 1970", "Jan  2 1970"}
+    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".so"]
 
 
 def test_clear_cache_says_how_much_it_freed(cache: Path) -> None:
@@ -197,12 +176,6 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
         compiler.load_library(SOURCE % 9)
 
 
-def test_a_library_that_cannot_be_loaded_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_call_compiler", lambda call, code, built, *rest: built.write_bytes(b"no library"))
-    with pytest.raises(Deep5Error, match=r"kernel in .*\.so cannot be loaded .*; remedy: set DEEP5_CACHE"):
-        compiler.load_library(SOURCE % 10)
-
-
 def test_source_that_the_compiler_refuses(cache: Path) -> None:
     with pytest.raises(Deep5Error, match=r"refused the generated kernel:\n[\s\S]*error"):
         compiler.load_library("this is not C")
@@ -215,10 +188,13 @@ def test_a_compiler_that_hangs_or_cannot_start(cache: Path, tmp_path: Path, monk
     command.chmod(0o755)
     monkeypatch.setenv("CC", str(command))
     monkeypatch.setattr(compiler, "_COMPILE_TIMEOUT_S", 0.1)
-    with pytest.raises(Deep5Error, match=r"cc did not finish within 0\.1 s"):
-        compiler.load_library(SOURCE % 11)
+    for _ in range(2):  # the second time at once
+        with pytest.raises(Deep5Error, match=r"cc did not finish within 0\.1 s, .* does not start it again; remedy: set"):
+            compiler.load_library(SOURCE % 11)
+    compiler._GIVEN_UP.clear()
+    monkeypatch.setattr(compiler, "_COMPILE_TIMEOUT_S", 60)
     command.write_text("#!/bin/sh\nexit 3\n")
-    with pytest.raises(Deep5Error, match=r"refused the generated kernel:\n.*exit status 3"):
+    with pytest.raises(Deep5Error, match=r"cc does not work:\n\(no output; exited with status 3\)\nremedy: set CC"):
         compiler.load_library(SOURCE % 13)
     command.write_text("#!/no/such/interpreter\n")
     with pytest.raises(Deep5Error, match=r"the compiler .*cc cannot be started \(.*\); remedy: set CC"):

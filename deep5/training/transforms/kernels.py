@@ -196,10 +196,7 @@ def _product(extents: list[int]) -> int:
 
 @functools.cache
 def _compiled() -> Any:
-    """The library, or None without a compiler."""
-    if compiler.compiler() is None:
-        return None
-    library = compiler.load_library(SOURCE, what="the kernels of the transforms")
+    """The library, or None without a compiler that works."""
     pointer, size, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
     takes = {
         "words": (pointer, pointer, size, word, word, word),
@@ -213,6 +210,9 @@ def _compiled() -> Any:
             for name in ("uint8", "float32", "float64")
         },
     }
+    library = compiler.optional_library(SOURCE, what="the kernels of the transforms", functions=list(takes))
+    if library is None:
+        return None
     for name, types in takes.items():
         getattr(library, name).argtypes, getattr(library, name).restype = types, None
     return library
