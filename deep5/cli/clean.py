@@ -19,19 +19,24 @@ from typing import Any
 import click
 
 from deep5.core.compiler import cache_folder
-from deep5.core.errors import Errors, OutputError, UsageError
+from deep5.core.errors import Deep5Error, Errors, OutputError, UsageError
+from deep5.core.kernel_cache import BUILD
+from deep5.core.owner_secret import secret_path
 
 __all__ = ["KINDS", "Found", "clean_command", "cleaned", "found_in_cache", "found_in_results"]
 
 KINDS = {
     "compiled": "compiled code",
+    "secret": "the secret of compiled code",
     "listings": "the index of results",
     "data": "downloads, and indices of TFRecord files",
     "checkpoints": "checkpoints",
 }
 """The kinds that can be deleted, with their descriptions."""
 
+# Before entries were authenticated, checksums were files.
 _COMPILED = re.compile(r".+\.(so|sha256|includes)")
+_SECRET = re.compile(r"cache\.secret|\.cache\.secret\.[0-9a-f]{16}\.tmp")
 _LISTING = re.compile(r"\.?[0-9a-f]{32}\.index\.jsonl(\..*\.tmp)?")
 _INDEX = re.compile(r"[0-9a-f]{64}\.npy")
 _WHEEL = re.compile(r".+\.whl|results\.json")
@@ -65,10 +70,18 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
     """The items in deep5's cache with names that deep5 gives; links are not followed, and other items are ignored.
 
     Args:
-        folder: The cache; None: the user's.
+        folder: The cache; None: the user's, with the secret that authenticates compiled code.
     """
     root = cache_folder() if folder is None else folder
     found = [Found(path=path, kind="compiled", size_bytes=_size(path)) for path in _files(root / "kernels", _COMPILED)]
+    if _is_folder(root / "kernels"):
+        torn = [path for path in sorted((root / "kernels").glob(f"{BUILD}*")) if _is_folder(path)]
+        busy = "a process may still use it"
+        found += [
+            Found(path=path, kind="compiled", size_bytes=_size(path), kept=_young(path, busy)) for path in torn
+        ]
+    if folder is None:
+        found += [Found(path=path, kind="secret", size_bytes=_size(path)) for path in _secrets()]
     found += [Found(path=path, kind="listings", size_bytes=_size(path)) for path in _files(root / "results", _LISTING)]
     if _is_folder(root / "torchinductor"):
         found.append(Found(path=root / "torchinductor", kind="compiled", size_bytes=_size(root / "torchinductor")))
@@ -83,6 +96,17 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
     if _is_folder(path := root / "real_files") and _is_folder(path := path / "work"):
         found.append(Found(path=path, kind="data", size_bytes=_size(path)))
     return found
+
+
+def _secrets() -> list[Path]:
+    """The secret, whatever it is: one that is refused goes, too; and what a killed process left of one."""
+    try:
+        folder = secret_path().parent
+        names = sorted(os.listdir(folder)) if _is_folder(folder) else []
+    except (Deep5Error, OSError):
+        return []
+    paths = [folder / name for name in names if _SECRET.fullmatch(name)]
+    return [path for path in paths if path.is_symlink() or not path.is_dir()]
 
 
 def found_in_results(folder: str | Path, keep: int = 1) -> list[Found]:
@@ -258,12 +282,12 @@ def _size(path: Path) -> int:
     return total
 
 
-def _young(path: Path) -> str:
+def _young(path: Path, busy: str = "a download may still write there") -> str:
     try:
         newest = max((inside.lstat().st_mtime for inside in (path, *path.iterdir())), default=0.0)
     except OSError:
         return "another process writes it"
-    return "a download may still write there" if time.time() - newest < _TORN_AFTER_S else ""
+    return busy if time.time() - newest < _TORN_AFTER_S else ""
 
 
 def _readable(size_bytes: int) -> str:
@@ -316,7 +340,8 @@ def clean_command(errors: Errors) -> click.Command:
     ) -> None:
         """Delete compiled code and the index of results from deep5's cache; deep5 makes both again when needed.
 
-        The cache is the folder that DEEP5_CACHE names, else deep5 in the user's cache folder (~/.cache). The command
+        The cache is the folder that DEEP5_CACHE names, else deep5 in the user's cache folder (~/.cache). The secret
+        that authenticates compiled code is deleted, too; it is in the user's state folder (~/.local/state). The command
         deletes only files that deep5 wrote, follows no link, and never touches a folder of DEEP5_DATA.
         """
         with errors(debug, as_json) as show:
@@ -339,10 +364,10 @@ def clean_command(errors: Errors) -> click.Command:
 def _wanted(data: bool, checkpoints: bool, everything: bool) -> set[str]:
     """The kinds of cached items to delete."""
     if everything:
-        return {"compiled", "listings", "data"}
+        return {"compiled", "secret", "listings", "data"}
     if data:
         return {"data"}
-    return set() if checkpoints else {"compiled", "listings"}
+    return set() if checkpoints else {"compiled", "secret", "listings"}
 
 
 def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path | None, dry_run: bool) -> list[str]:
@@ -350,15 +375,21 @@ def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path
     lines = []
     for place, kinds in ((cache_folder(), wanted), (results, {"checkpoints"})):
         if place is not None and kinds:
-            own = [entry for entry in gone if entry.kind in kinds]
+            own = [entry for entry in gone if entry.kind in kinds - {"secret"}]
             lines.append(f"{word} {_readable(sum(entry.size_bytes for entry in own))} in {place}")
             if dry_run:
                 lines += [f"  {entry.path}  {_readable(entry.size_bytes)}" for entry in own]
+    lines += [
+        f"{'would delete' if dry_run else 'deleted'} {KINDS['secret']}, {entry.path}"
+        for entry in gone
+        if entry.kind == "secret"
+    ]
     for kind, name in KINDS.items():
         own = [entry for entry in left if entry.kind == kind]
         if own:
             options = {
                 "compiled": "",
+                "secret": "",
                 "listings": "",
                 "data": " --data",
                 "checkpoints": f" --checkpoints {results} --keep 0",

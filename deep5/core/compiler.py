@@ -60,7 +60,7 @@ _LOAD_TIMEOUT_S = 30
 # What compilers print, or the system for them, where files cannot grow.
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large", "File size limit exceeded")
 _TRIAL = "int deep5_trial(void) { return 5; }\n"
-# Compilers that did not finish, with the message; the libraries of this process; and why NumPy replaces others.
+# Compilers given up, with the message; the libraries of this process; and why NumPy replaces others.
 _GIVEN_UP: dict[str, str] = {}
 _LOADED: dict[str, ctypes.CDLL] = {}
 _FAILURES: list[str] = []
@@ -230,7 +230,7 @@ def optional_library(source: str, *, what: str = "the generated kernel", functio
         functions: Functions that the library must have.
 
     Warns:
-        CompilerWarning: There is a compiler, but the library cannot be compiled or loaded.
+        CompilerWarning: There is a compiler, but the library cannot be compiled or loaded; once in a process.
     """
     if compiler() is None:
         return None
@@ -238,8 +238,8 @@ def optional_library(source: str, *, what: str = "the generated kernel", functio
         return load_library(source, what=what, functions=functions)
     except Deep5Error as error:
         reason = str(error)
-    if reason not in _FAILURES:
-        _FAILURES.append(reason)
+    _FAILURES.append(reason)
+    if len(_FAILURES) == 1:
         warnings.warn(f"NumPy replaces compiled code, more slowly: {reason}", CompilerWarning, stacklevel=3)
     return None
 
@@ -304,11 +304,7 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
     call = [*call, "-MMD", "-MF", str(built.with_suffix(".d")), "-o", str(built), str(code), "-lm"]
     done = _run(call, built.parent, language)
     if done.late:
-        _GIVEN_UP[command] = (
-            f"{command} did not finish within {_COMPILE_TIMEOUT_S} s, and this process does not start it again; "
-            f"{_another(language)}"
-        )
-        raise Deep5Error(_GIVEN_UP[command])
+        raise _give_up(command, f"{command} did not finish within {_COMPILE_TIMEOUT_S} s", language)
     if done.fault() is None:
         return
     output = (done.errors or done.output).decode(errors="replace").strip() or f"(no output; {how_ended(done.status)})"
@@ -351,10 +347,15 @@ def _try_loading(command: str, built: Path, what: str, language: Language) -> No
         return
     # A library that only this process can load, as it needs what is loaded here, is tried here.
     if done.stopped is not None or done.status < 0:
-        raise Deep5Error(
-            f"{command} compiled {what} to what cannot be loaded: a process that did so "
-            f"{done.stopped or how_ended(done.status)}; {_another(language)}"
-        )
+        how = done.stopped or how_ended(done.status)
+        failure = f"{command} compiled {what} to what cannot be loaded: a process that did so {how}"
+        raise _give_up(command, failure, language)
+
+
+def _give_up(command: str, why: str, language: Language) -> Deep5Error:
+    """The error of a compiler that this process does not start again, so that it waits only once."""
+    _GIVEN_UP[command] = f"{why}; this process does not start it again; {_another(language)}"
+    return Deep5Error(_GIVEN_UP[command])
 
 
 def _another(language: Language) -> str:

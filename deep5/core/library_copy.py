@@ -34,12 +34,12 @@ def load_copy(data: bytes, name: str, folder: Path, *, as_file: bool = False) ->
         OSError: The system cannot load it.
     """
     if as_file or not hasattr(os, "memfd_create"):
-        library = ctypes.CDLL(_file(data, folder))
+        library = _from_file(data, folder)
     else:
         try:
             library = _from_memory(data, name)
         except OSError:  # no /proc, or memory that must not be executed
-            library = ctypes.CDLL(_file(data, folder))
+            library = _from_file(data, folder)
     _let_fork(library)
     return library
 
@@ -57,12 +57,17 @@ def _from_memory(data: bytes, name: str) -> ctypes.CDLL:
         os.close(handle)
 
 
-def _file(data: bytes, folder: Path) -> str:
+def _from_file(data: bytes, folder: Path) -> ctypes.CDLL:
     own, inside = os.getpid(), tempfile.mkdtemp(dir=folder, prefix=BUILD)
+    try:
+        path = Path(inside, "library.so")
+        path.write_bytes(data)
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        shutil.rmtree(inside, ignore_errors=True)
+        raise
     atexit.register(lambda: shutil.rmtree(inside, ignore_errors=True) if os.getpid() == own else None)
-    path = Path(inside, "library.so")
-    path.write_bytes(data)
-    return str(path)
+    return library
 
 
 def _let_fork(library: ctypes.CDLL) -> None:

@@ -69,7 +69,7 @@ def _read(path: Path) -> bytes:
             f"{stat.S_IMODE(about.st_mode):04o}{kind}; allowed: a file that only this user can read (0600); remedy: "
             "deep5 clean, which deletes it and what it authenticates"
         )
-    return read_bounded(path, 1 << 10, follow=False)
+    return read_bounded(path, _BYTES, follow=False) if about.st_size == _BYTES else b""
 
 
 def _draw(path: Path) -> None:

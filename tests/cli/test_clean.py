@@ -15,6 +15,7 @@ from command import Command
 from deep5.cli import main as cli
 from deep5.cli.clean import clean_command, cleaned, found_in_cache, found_in_results
 from deep5.core.errors import OutputError, UsageError
+from deep5.core.owner_secret import owner_secret, secret_path
 from deep5.training.checkpointer import name_of
 
 KIB = 1024
@@ -36,6 +37,7 @@ def put(path: Path, kib: int = 1) -> Path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("DEEP5_CACHE", str(folder))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("a.so", "a.sha256", "a.includes", "own.txt"):
         put(folder / "kernels" / name)
     put(folder / "torchinductor" / "ab" / "x.so", 4)
@@ -77,6 +79,34 @@ def test_compiled_code_goes_and_data_stays(cache: Path, deep5: Command) -> None:
     assert remaining(cache) == OWN | DATA
 
 
+def test_the_secret_of_compiled_code_goes_with_it(cache: Path, tmp_path: Path, deep5: Command) -> None:
+    owner_secret()
+    secret, torn = secret_path(), secret_path().with_name(f".cache.secret.{'0' * 16}.tmp")
+    torn.write_bytes(b"")
+    (secret.parent / "own.txt").write_text("mine")
+    assert f"would delete the secret of compiled code, {secret}" in deep5("clean", "--dry-run").out.splitlines()
+    assert "kept 0 KiB of the secret of compiled code: deep5 clean deletes them" in deep5("clean", "--data").out
+    assert deep5("clean").out.splitlines()[:3] == [
+        f"freed 18 KiB in {cache}",
+        f"deleted the secret of compiled code, {torn}",
+        f"deleted the secret of compiled code, {secret}",
+    ]
+    assert remaining(tmp_path / "state") == {"deep5/own.txt"}
+    os.mkfifo(secret)  # what is refused as a secret can be deleted
+    deep5("clean")
+    assert not secret.exists()
+
+
+def test_what_a_killed_process_left_of_a_library_goes(cache: Path) -> None:
+    old, new = put(cache / "kernels" / "build-abc" / "kernel.c"), put(cache / "kernels" / "build-def" / "kernel.c")
+    long_ago = time.time() - 7200
+    for path in (old, old.parent):
+        os.utime(path, (long_ago, long_ago))
+    assert {entry.path: entry.kept for entry in found_in_cache()}[new.parent] == "a process may still use it"
+    cleaned(found_in_cache())
+    assert (old.parent.exists(), new.exists()) == (False, True)
+
+
 def test_data_goes_when_it_is_asked_for(cache: Path, deep5: Command) -> None:
     assert deep5("clean", "--data").out.splitlines()[0] == f"freed 103 KiB in {cache}"
     assert (cache / "kernels" / "a.so").exists()
@@ -100,6 +130,7 @@ def test_nothing_goes_in_a_dry_run(cache: Path, deep5: Command) -> None:
 
 def test_an_empty_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deep5: Command) -> None:
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "nothing"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing"))
     assert deep5("clean", "--all").out == f"freed 0 KiB in {tmp_path / 'nothing'}\n"
     assert not (tmp_path / "nothing").exists()
 
