@@ -77,9 +77,7 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
     if _is_folder(root / "kernels"):
         torn = [path for path in sorted((root / "kernels").glob(f"{BUILD}*")) if _is_folder(path)]
         busy = "a process may still use it"
-        found += [
-            Found(path=path, kind="compiled", size_bytes=_size(path), kept=_young(path, busy)) for path in torn
-        ]
+        found += [Found(path=path, kind="compiled", size_bytes=_size(path), kept=_young(path, busy)) for path in torn]
     if folder is None:
         found += [Found(path=path, kind="secret", size_bytes=_size(path)) for path in _secrets()]
     found += [Found(path=path, kind="listings", size_bytes=_size(path)) for path in _files(root / "results", _LISTING)]
@@ -102,11 +100,10 @@ def _secrets() -> list[Path]:
     """The secret, whatever it is: one that is refused goes, too; and what a killed process left of one."""
     try:
         folder = secret_path().parent
-        names = sorted(os.listdir(folder)) if _is_folder(folder) else []
+        paths = sorted(folder.iterdir()) if _is_folder(folder) else []
     except (Deep5Error, OSError):
         return []
-    paths = [folder / name for name in names if _SECRET.fullmatch(name)]
-    return [path for path in paths if path.is_symlink() or not path.is_dir()]
+    return [path for path in paths if _SECRET.fullmatch(path.name) and (path.is_symlink() or not path.is_dir())]
 
 
 def found_in_results(folder: str | Path, keep: int = 1) -> list[Found]:

@@ -33,6 +33,7 @@ __all__ = [
     "CompilerWarning",
     "Language",
     "cache_folder",
+    "check_compiler",
     "clear_cache",
     "compiler",
     "compiles",
@@ -254,6 +255,24 @@ def why_numpy() -> str:
 def compiles() -> bool:
     """Whether C can be compiled and loaded; warns as `optional_library` does."""
     return optional_library(_TRIAL, what="a trial", functions=("deep5_trial",)) is not None
+
+
+@functools.cache
+def check_compiler(command: str) -> None:
+    """Check that a C++ compiler works which a framework starts, and waits for without a limit.
+
+    Args:
+        command: The compiler.
+
+    Raises:
+        Deep5Error: It does not compile a source of one line.
+    """
+    with tempfile.TemporaryDirectory(prefix="deep5-trial-") as name:
+        source, built = Path(name, "trial.cpp"), Path(name, "trial.so")
+        source.write_text(_TRIAL)
+        done = _run([command, "-shared", "-fPIC", "-o", str(built), str(source)], Path(name), CPP)
+        if (fault := done.fault(answered=built.is_file())) is not None:
+            raise Deep5Error(f"the compiler {command} does not work: it {fault}; {_another(CPP)}")
 
 
 def _keep(name: str, library: ctypes.CDLL) -> ctypes.CDLL:

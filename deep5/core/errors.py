@@ -16,6 +16,7 @@ __all__ = [
     "MissingDependency",
     "NetworkError",
     "NetworkWarning",
+    "OperationTimeout",
     "OperatorError",
     "OutputError",
     "RecipeError",
@@ -86,6 +87,10 @@ class CheckpointError(UsageError):
 
 class CommunicationError(Deep5Error):
     """Ranks cannot communicate: one is lost, late, or calls a different operation than the others."""
+
+
+class OperationTimeout(CommunicationError):
+    """An operation that the other ranks have not completed within its time limit."""
 
 
 class NetworkError(Deep5Error):

@@ -132,8 +132,8 @@ class KernelCache:
     def unwritable(self, error: OSError) -> Deep5Error:
         """The error of a folder in which nothing can be created."""
         return Deep5Error(
-            f"the kernel cache {self.folder} cannot be written ({error.strerror or error}); remedy: make room there, or "
-            "set DEEP5_CACHE to a writable folder"
+            f"the kernel cache {self.folder} cannot be written ({error.strerror or error}); remedy: make room there, "
+            "or set DEEP5_CACHE to a writable folder"
         )
 
 

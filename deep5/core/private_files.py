@@ -43,8 +43,8 @@ def private_folder(folder: Path, *, what: str, remedy: str, closed: bool = False
 
     def refuse(path: str, got: str, do: str) -> ExposedFile:
         return ExposedFile(
-            f"{what} {folder} is not used: {path} {got}, so that another user could replace its files; allowed: folders "
-            f"that only this user can change; remedy: {do}, or {remedy}"
+            f"{what} {folder} is not used: {path} {got}, so that another user could replace its files; allowed: "
+            f"folders that only this user can change; remedy: {do}, or {remedy}"
         )
 
     # Links are resolved here, one by one, as each may lead to where other users write.
@@ -76,7 +76,7 @@ def private_folder(folder: Path, *, what: str, remedy: str, closed: bool = False
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
             if about.st_uid not in owners:
                 raise refuse(entry, f"is a link of the user {about.st_uid}", "choose a folder of this user")
-            target = os.readlink(entry)
+            target = os.readlink(entry)  # noqa: PTH115
             waiting += Path(target).parts[target.startswith("/") :][::-1]
             place = "/" if target.startswith("/") else place
             about = os.lstat(place)
@@ -92,7 +92,7 @@ def private_folder(folder: Path, *, what: str, remedy: str, closed: bool = False
 
 @functools.cache
 def _owners() -> frozenset[int]:
-    """The users that may own a folder on the way: root, this one, and where root has no number here, that of nobody.
+    """The users that may own a folder on the way: root and this one.
 
     In a user namespace that does not map root (containers started without privileges), its files have the overflow
     number.

@@ -33,7 +33,8 @@ class Votes(Event):
         keeper: Writes this rank's part of the checkpoints; None: there are none. It must not be registered as an event
             itself.
         lockstep: Whether all ranks take the same steps, as in synchronous schemes.
-        timeout_s: Time limit of a vote.
+        timeout_s: Time limit of a vote. Before the first step, when one rank may still prepare what the others have, it
+            is 60 s at least.
     """
 
     # One process can resume from the checkpoints of ranks, and ranks from those of one process.
@@ -45,7 +46,7 @@ class Votes(Event):
         keeper: Checkpointer | None,
         *,
         lockstep: bool,
-        timeout_s: float = 10 * TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.communicator, self.keeper, self.lockstep, self.timeout_s = communicator, keeper, lockstep, timeout_s
         if keeper is not None:
@@ -74,7 +75,7 @@ class Votes(Event):
         """Prepare the checkpoint folder before any rank writes."""
         if self.keeper is not None:
             self.keeper.before_training(trainer)
-            self._meet()
+            self.communicator.barrier(timeout_s=max(self.timeout_s, TIMEOUT_S))
         self._next = self._last_step = trainer.step
         self._last_s = perf_counter()
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.communicator import Communicator
+from deep5.core.communicator import TIMEOUT_S, Communicator
 from deep5.core.events import Event
 from deep5.distributed.launch.join import Report
 from deep5.distributed.launch.launcher import launched
@@ -45,7 +45,12 @@ class Together:
         self.communicator, self.trainer = communicator, trainer
         if keeper is not None:
             keeper.rank = communicator.rank
-        self.votes = Votes(communicator, keeper, lockstep=getattr(trainer.optimizer, "lockstep", True))
+        limit_s = getattr(trainer.optimizer, "timeout_s", TIMEOUT_S)
+        lockstep = getattr(trainer.optimizer, "lockstep", True)
+        # Ranks that are not in step meet at the end of an epoch, whatever their distance.
+        waits_s = limit_s if lockstep else 10 * limit_s
+        self.votes = Votes(communicator, keeper, lockstep=lockstep, timeout_s=waits_s)
+        Report().limit(limit_s)
         if communicator.size > 1:
             trainer.listeners.deferred = self.votes.deferred
 

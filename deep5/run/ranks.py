@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from deep5.core.canonical import canonical_hash
 from deep5.core.communicator import Communicator, SingleRank
-from deep5.core.errors import CommunicationError, Deep5Error, RunFailed, UsageError
-from deep5.distributed.communicators.mpi_waiting import SAME, end_job_at_exit
+from deep5.core.errors import CommunicationError, Deep5Error, OperationTimeout, RunFailed, UsageError
+from deep5.distributed.communicators.mpi_waiting import REPORTS, SAME, end_job_at_exit
 from deep5.distributed.launch.join import Report, compare_ranks, join
-from deep5.distributed.launch.launcher import Launched, launched
+from deep5.distributed.launch.launcher import Launched, check_ranks, launched
 from deep5.recipe.experiment import Experiment
 from deep5.run.choice import workload_of
 from deep5.run.execute import run_as_rank
@@ -151,6 +151,8 @@ def _requested(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> 
     values = workload.experiment.values
     count = found.size if found is not None else ranks or stated or 1
     by: Launcher = launcher or values["launcher"]
+    if found is None:
+        check_ranks(count)
     if found is not None:
         by = "torchrun" if found.kind == "torch" else "mpiexec"
     if stated is not None:
@@ -270,6 +272,10 @@ def _start(
         # gloo aborts a process whose buffer sizes differ from those of the other ranks.
         remedy = f"; {SAME}" if ended.signal == signal.SIGABRT and launcher == "torchrun" else ""
         raise RunFailed(f"the run failed: {reason}{left}{remedy}")
+    if ended.late is not None:
+        reason = ended.error or f"rank {ended.late} of {ranks} did not answer"
+        _mark(folder, reason)
+        raise RunFailed(f"the run failed: {reason}{left}")
     if ended.error is not None:
         if ended.status == 130:
             raise KeyboardInterrupt(_interrupted(folder, workload))
@@ -344,6 +350,8 @@ def _reporting(found: Launched, run: Callable[[], Result | None]) -> tuple[Resul
     """
     report = Report()
     report.started()
+    if report.watched:
+        REPORTS.append(lambda said: report.failed(said, reason=said, unreached=True, late=True))
     try:
         result = run()
     except BaseException as error:
@@ -353,8 +361,15 @@ def _reporting(found: Launched, run: Callable[[], Result | None]) -> tuple[Resul
             own = isinstance(error, (Deep5Error, KeyboardInterrupt))
             message = str(error) or type(error).__name__ if own else f"{reason}; remedy: --debug shows where"
             trace = "".join(traceback.format_exception(error))
-            unreached = isinstance(error, CommunicationError) or isinstance(error.__cause__, CommunicationError)
-            report.failed(message, status, reason=reason if failed else None, trace=trace, unreached=unreached)
+            causes = (error, error.__cause__)
+            report.failed(
+                message,
+                status,
+                reason=reason if failed else None,
+                trace=trace,
+                unreached=any(isinstance(each, CommunicationError) for each in causes),
+                late=any(isinstance(each, OperationTimeout) for each in causes),
+            )
             sys.exit(status)
         if isinstance(error, Exception) and found.kind == "mpi":
             # At exit, after the message and the records are written; without it, the other ranks would wait up to their

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from deep5.core.compiler import cache_folder
+from deep5.core.compiler import cache_folder, check_compiler
 from deep5.core.errors import Deep5Error, Unsupported
 from deep5.core.memo import remember
+from deep5.core.private_files import ExposedFile, private_folder
 from deep5.networks.network import Network
 
 __all__ = ["Compiler"]
@@ -39,7 +40,7 @@ class Compiler:
     the pass or after it, comes too late to prevent this change.
 
     Raises:
-        Unsupported: There is no C++ compiler.
+        Unsupported: There is no C++ compiler that works, or another user can change the cache.
 
     Attributes:
         compilations: Number of graphs that torch has compiled.
@@ -54,6 +55,10 @@ class Compiler:
                 f"pytorch:compiled needs a C++ compiler, and {command!r} is not there; remedy: install g++, set CXX to "
                 "a C++ compiler, or run on 'pytorch'"
             )
+        try:
+            check_compiler(command)
+        except Deep5Error as error:
+            raise Unsupported(f"pytorch:compiled needs a C++ compiler: {error}, or run on 'pytorch'") from error
         with warnings.catch_warnings():
             # torch warns about its own deprecated code.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -63,7 +68,12 @@ class Compiler:
             from deep5.frameworks.pytorch.order import KeepOrder
         # torch writes its default to the environment, too; any other value is the user's choice.
         if os.environ.get(_CACHE, default_cache_dir()) == default_cache_dir():
-            os.environ[_CACHE] = str(cache_folder() / "torchinductor")
+            folder = cache_folder() / "torchinductor"
+            try:
+                private_folder(folder, what="the cache of torch.compile", remedy=f"set {_CACHE} to such a folder")
+            except (ExposedFile, OSError) as error:
+                raise Unsupported(f"pytorch:compiled stores what it compiles: {error}") from error
+            os.environ[_CACHE] = str(folder)
         inductor = torch._dynamo.lookup_backend("inductor")
         self._inductor = functools.partial(inductor, config_patches={"_pre_fusion_custom_pass": KeepOrder()})
         self.compilations = 0

@@ -189,7 +189,9 @@ def test_a_compiler_that_hangs_or_cannot_start(cache: Path, tmp_path: Path, monk
     monkeypatch.setenv("CC", str(command))
     monkeypatch.setattr(compiler, "_COMPILE_TIMEOUT_S", 0.1)
     for _ in range(2):  # the second time at once
-        with pytest.raises(Deep5Error, match=r"cc did not finish within 0\.1 s; .* does not start it again; remedy: set"):
+        with pytest.raises(
+            Deep5Error, match=r"cc did not finish within 0\.1 s; .* does not start it again; remedy: set"
+        ):
             compiler.load_library(SOURCE % 11)
     compiler._GIVEN_UP.clear()
     monkeypatch.setattr(compiler, "_COMPILE_TIMEOUT_S", 60)

@@ -244,7 +244,9 @@ def test_a_damaged_secret_is_drawn_again(cache: Path, calls: list[str], content:
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("damage", ["read by all", "read by the group", "of another user", "a link", "a pipe", "folder"])
+@pytest.mark.parametrize(
+    "damage", ["read by all", "read by the group", "of another user", "a link", "a pipe", "folder"]
+)
 def test_a_secret_that_others_may_know_is_refused(cache: Path, tmp_path: Path, damage: str) -> None:
     if damage == "of another user" and os.geteuid():
         pytest.skip("only root can give files to another user")
@@ -262,7 +264,9 @@ def test_a_secret_that_others_may_know_is_refused(cache: Path, tmp_path: Path, d
         os.mkfifo(path, 0o600)
     else:
         path.parent.chmod(0o755)
-    with pytest.raises(ExposedFile, match=r"secret of compiled code .* is not used: .*; remedy: (deep5 clean|chmod 700)"):
+    with pytest.raises(
+        ExposedFile, match=r"secret of compiled code .* is not used: .*; remedy: (deep5 clean|chmod 700)"
+    ):
         load(SOURCE % 4)
     falls_back("secret of compiled code")
     if damage == "folder":
@@ -304,10 +308,10 @@ def test_a_user_without_a_home(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr(Path, "home", none)
-    falls_back("secret of compiled code has no place .*; remedy: set XDG_STATE_HOME")
+    falls_back(r"secret of compiled code has no place .*; remedy: set XDG_STATE_HOME")
     monkeypatch.delenv("DEEP5_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    with pytest.raises(Deep5Error, match="the cache has no place .*; remedy: set DEEP5_CACHE"):
+    with pytest.raises(Deep5Error, match=r"the cache has no place .*; remedy: set DEEP5_CACHE"):
         compiler.cache_folder()
 
 
@@ -492,9 +496,7 @@ def test_the_loader_is_not_confused_by_numbers_used_again(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["no memory files", "memory is not executable"])
-def test_without_memory_files_a_file_is_loaded(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, obstacle: str
-) -> None:
+def test_without_memory_files_a_file_is_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch, obstacle: str) -> None:
     if obstacle == "no memory files":
         monkeypatch.delattr(os, "memfd_create")
     else:
@@ -537,7 +539,10 @@ BROKEN = {
         f'"{REAL}" "$@" || exit; {_OUT}head -c 4200 "$2" > "$2.half"; mv "$2.half" "$2"',
         "cannot be loaded",
     ),
-    "writes another library": (f'{_OUT}echo "int x;" > "$2.c"; "{REAL}" -shared -o "$2" "$2.c"', "without its function"),
+    "writes another library": (
+        f'{_OUT}echo "int x;" > "$2.c"; "{REAL}" -shared -o "$2" "$2.c"',
+        "without its function",
+    ),
     "writes a pipe": (_OUT + 'mkfifo "$2"', "without a library"),
     "writes a link": (_OUT + 'ln -s /etc/passwd "$2"', "without a library"),
     "writes a library that hangs": (
@@ -625,9 +630,16 @@ def test_files_that_cannot_grow(cache: Path) -> None:
 @pytest.mark.parametrize("kind", ["full", "read-only"])
 def test_a_real_disk_that_is_full_or_read_only(cache: Path, tmp_path: Path, kind: str, warm: bool) -> None:
     """The rule runs in NumPy; what is in the cache is still loaded."""
-    if shutil.which("unshare") is None or subprocess.run(
-        ["unshare", "-m", "mount", "-t", "tmpfs", "none", str(tmp_path)], capture_output=True, timeout=60, check=False
-    ).returncode:
+    unshare = shutil.which("unshare") or ""
+    if (
+        not unshare
+        or subprocess.run(
+            [unshare, "-m", "mount", "-t", "tmpfs", "none", str(tmp_path)],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        ).returncode
+    ):
         pytest.skip("this machine mounts nothing")
     before = tmp_path / "before"
     cache.mkdir(parents=True)
@@ -639,7 +651,7 @@ def test_a_real_disk_that_is_full_or_read_only(cache: Path, tmp_path: Path, kind
         f'mount -t tmpfs -o size=300k,mode=700 none "{cache}" && cp -a "{before}/." "{cache}" && {{ {end}; }}; '
         'exec "$0" -c "$1"'
     )
-    said = printed("unshare", "-m", "sh", "-c", script, sys.executable, PROGRAM)
+    said = printed(unshare, "-m", "sh", "-c", script, sys.executable, PROGRAM)
     if warm:
         assert said == "c\n"
     else:

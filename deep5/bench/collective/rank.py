@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deep5.bench.collective.measure import measure_collectives
 from deep5.bench.collective.plan import CollectivePlan
-from deep5.core.errors import Deep5Error, UsageError
+from deep5.core.errors import CommunicationError, Deep5Error, OperationTimeout, UsageError
 from deep5.core.files import write_atomically
 from deep5.distributed.launch.join import Report, join
 from deep5.distributed.launch.launcher import launched
@@ -43,7 +43,8 @@ def main(plan_file: str, out_file: str) -> int:
     except KeyboardInterrupt:
         return 130
     except Deep5Error as error:
-        report.failed(str(error), error.exit_status)
+        unreached, late = isinstance(error, CommunicationError), isinstance(error, OperationTimeout)
+        report.failed(str(error), error.exit_status, reason=str(error), unreached=unreached, late=late)
         if not report.watched:
             print(f"deep5: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return error.exit_status

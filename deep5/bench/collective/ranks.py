@@ -13,6 +13,7 @@ from deep5.bench.collective.plan import CollectivePlan
 from deep5.core.communicator import Communicator
 from deep5.core.errors import CommunicationError, UnknownName, UsageError
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
+from deep5.distributed.launch.launcher import check_ranks
 from deep5.measuring.machine_load import CROWDED
 
 __all__ = ["LAUNCHERS", "check_launcher", "crowded", "disturbed", "measure_as_rank", "start"]
@@ -105,6 +106,7 @@ def start(
         KeyboardInterrupt: The job was interrupted.
     """
     check_launcher(launcher)
+    check_ranks(ranks)
     if launcher == "threads":
         return _in_threads(plan, ranks, algorithms)
     if algorithms is not ALGORITHMS:

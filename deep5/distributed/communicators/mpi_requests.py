@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from deep5.core.communicator import TIMEOUT_S
-from deep5.core.errors import CommunicationError
+from deep5.core.errors import CommunicationError, OperationTimeout
 from deep5.distributed.communicators.mpi_waiting import SAME, finish, late
 
 __all__ = ["Errors", "Letter", "Posted", "Started"]
@@ -123,7 +123,7 @@ class Started:
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
         """Return when it has completed; see `Request.wait`."""
         if not self.finished.wait(timeout_s):
-            raise CommunicationError(late(self.name, timeout_s))
+            raise OperationTimeout(late(self.name, timeout_s))
         if self.error is not None:
             raise self.error
 

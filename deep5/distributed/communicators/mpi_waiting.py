@@ -7,13 +7,14 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any
 
-from deep5.core.errors import CommunicationError
+from deep5.core.errors import OperationTimeout
 
-__all__ = ["OPEN", "SAME", "Watched", "end_job_at_exit", "finish", "late", "leave"]
+__all__ = ["OPEN", "REPORTS", "SAME", "Watched", "end_job_at_exit", "finish", "late", "leave"]
 
 SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
 """The end of the messages of operations that did not complete."""
@@ -21,8 +22,11 @@ SAME = "remedy: every rank has to call the same collectives in the same order, o
 OPEN: list[Any] = []
 """Operations pending in a thread, or timed out and still pending in MPI; each has `Test`, like MPI requests."""
 
-# How long after its limit a blocking operation whose rank was lost ends the process.
-GRACE_S = 5.0
+REPORTS: list[Callable[[str], None]] = []
+"""Called with the message before a blocking operation that timed out ends this process."""
+
+# How long after its limit a blocking operation whose rank was lost ends the process: others raise their errors first.
+GRACE_S = 1.0
 # After one rank fails, the others mostly fail for the same reason; they have this long to report it themselves.
 _TOGETHER_S = 1.0
 _WATCHED: weakref.WeakSet[Watched] = weakref.WeakSet()
@@ -41,7 +45,7 @@ def finish(request: Any, what: str, timeout_s: float | None, status: Any = None,
         keep: Whether a timed-out request is kept open.
 
     Raises:
-        CommunicationError: It timed out.
+        OperationTimeout: It timed out.
     """
     test = request.Test
     for _ in range(200):
@@ -53,7 +57,7 @@ def finish(request: Any, what: str, timeout_s: float | None, status: Any = None,
         if timeout_s is not None and waited_s > timeout_s:
             if keep:
                 OPEN.append(request)
-            raise CommunicationError(late(what, timeout_s))
+            raise OperationTimeout(late(what, timeout_s))
         if waited_s < 0.02:
             # There may be more ranks than processors.
             os.sched_yield()
@@ -96,10 +100,14 @@ def _look() -> None:
                 continue
             begin_ns, timeout_s, name = blocked
             if perf_counter_ns() - begin_ns > (timeout_s + GRACE_S) * 1e9:
-                _print(
+                said = (
                     f"{name} was not finished within {timeout_s:g} s: another rank is late, or lost; remedy: a longer "
                     "timeout_s where ranks take so long; MPI cannot be interrupted, so this process exits"
                 )
+                for report in REPORTS:
+                    report(said)
+                if not REPORTS:
+                    _print(said)
                 os._exit(3)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from deep5.core.arguments import is_whole
 from deep5.core.communicator import TIMEOUT_S, Reduction, Request
-from deep5.core.errors import CommunicationError, MissingDependency, Unsupported, UsageError, brief
+from deep5.core.errors import CommunicationError, MissingDependency, OperationTimeout, Unsupported, UsageError, brief
 from deep5.distributed.communicators.base_communicator import CountedCommunicator
 from deep5.distributed.communicators.process_collectives import (
     STARTED_S,
@@ -255,7 +255,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
             # Its threads are still running, and the end of the process would wait for them.
             _keep(self._now)
             _keep(self._later)
-            return CommunicationError(f"{what} was not finished on rank {self.rank} within {timeout_s:g} s; {_SAME}")
+            return OperationTimeout(f"{what} was not finished on rank {self.rank} within {timeout_s:g} s; {_SAME}")
         return CommunicationError(f"{what} failed on rank {self.rank}: {text}")
 
     def split(self, color: int, *, key: int | None = None) -> ProcessGroupCommunicator:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import atexit
 import functools
+import platform
+import sys
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, TypeVar
 
 import numpy as np
 
 from deep5.core.communicator import TIMEOUT_S, Request
-from deep5.core.errors import CommunicationError, UsageError
+from deep5.core.errors import CommunicationError, OperationTimeout, UsageError
 from deep5.distributed.communicators.base_communicator import CountedCommunicator
 
 __all__ = ["ThreadCommunicator", "run_in_threads"]
@@ -22,6 +25,8 @@ __all__ = ["ThreadCommunicator", "run_in_threads"]
 T = TypeVar("T")
 # How long the end of the process waits for ranks that are still running.
 _LEAVE_S = 20.0
+# Ranks that wait notice a failure within half a second; one that hangs does not.
+_FAILED_S = 5.0
 _COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
@@ -38,8 +43,10 @@ class _Meeting:
 class _Group:
     """The state shared by the ranks of a communicator."""
 
-    def __init__(self, size: int, lost: threading.Event, reasons: list[str]) -> None:
-        self.size, self.lost, self.reasons = size, lost, reasons
+    def __init__(
+        self, ranks: Sequence[int], lost: threading.Event, reasons: list[str], threads: dict[int, int]
+    ) -> None:
+        self.ranks, self.size, self.lost, self.reasons, self.threads = ranks, len(ranks), lost, reasons, threads
         self.condition = threading.Condition()
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self.letters: dict[tuple[int, int, int], deque[bytes]] = defaultdict(deque)
@@ -47,6 +54,15 @@ class _Group:
     def check(self) -> None:
         if self.lost.is_set():
             raise CommunicationError(f"another rank is lost: {self.reasons[0]}")
+
+    def absent(self, places: Sequence[int]) -> str:
+        """Ranks that have not arrived, and where their threads are, as the part of a message."""
+        frames, told = sys._current_frames(), []
+        for rank in (self.ranks[place] for place in places):
+            frame = frames.get(self.threads.get(rank, -1))
+            at = f", which is at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
+            told.append(f"rank {rank} on {platform.node()}{at}")
+        return f"; not there: {', '.join(told)}" if told else ""
 
 
 class ThreadCommunicator(CountedCommunicator):
@@ -114,8 +130,21 @@ class ThreadCommunicator(CountedCommunicator):
 class _Pending:
     """An operation at which other ranks must still arrive."""
 
-    def __init__(self, group: _Group, finished: Callable[[], bool], name: str, meeting: _Meeting | None = None) -> None:
+    def __init__(
+        self,
+        group: _Group,
+        finished: Callable[[], bool],
+        name: str,
+        meeting: _Meeting | None = None,
+        source: int | None = None,
+    ) -> None:
         self._group, self._finished, self._name, self._meeting = group, finished, name, meeting
+        self._source = source
+
+    def _absent(self) -> list[int]:
+        if self._meeting is None:
+            return [] if self._source is None else [self._source]
+        return [place for place, given in enumerate(self._meeting.given) if given is None]
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
         group, deadline = self._group, monotonic() + timeout_s
@@ -124,9 +153,9 @@ class _Pending:
                 group.check()
                 left_s = deadline - monotonic()
                 if left_s <= 0:
-                    raise CommunicationError(
-                        f"{self._name} was not finished within {timeout_s:g} s; remedy: every rank has to call the "
-                        "same collectives in the same order"
+                    raise OperationTimeout(
+                        f"{self._name} was not finished within {timeout_s:g} s{group.absent(self._absent())}; remedy: "
+                        "every rank has to call the same collectives in the same order"
                     )
                 group.condition.wait(min(left_s, 0.5))
         if self._meeting is not None and isinstance(self._meeting.result, CommunicationError):
@@ -151,7 +180,8 @@ class _Receipt:
         self._taken = False
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
-        _Pending(self._group, self._take, f"receive from rank {self._key[0]}").wait(timeout_s)
+        source = self._key[0]
+        _Pending(self._group, self._take, f"receive from rank {source}", source=source).wait(timeout_s)
 
     def done(self) -> bool:
         with self._group.condition:
@@ -171,13 +201,14 @@ class _Receipt:
         return self._taken
 
 
-def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, timeout_s: float = 600.0) -> list[T]:
+def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, timeout_s: float = TIMEOUT_S) -> list[T]:
     """Call a function once per rank with its communicator: rank 0 in this thread, the others in their own threads.
 
     Args:
         size: Number of ranks.
         function: Takes the rank's communicator.
-        timeout_s: Total time limit of the other ranks; rank 0 is limited by its own waits.
+        timeout_s: How long the other ranks may take after rank 0 has ended, which is limited by its own waits. After a
+            failure it is 5 s at most.
 
     Returns:
         The function's results in rank order.
@@ -196,11 +227,12 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise UsageError(f"run_in_threads: got {size!r} ranks; allowed: an integer of at least 1")
     lost, reasons = threading.Event(), [""]
-    group = _Group(size, lost, reasons)
+    group = _Group(range(size), lost, reasons, {})
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
 
     def work(rank: int) -> None:
+        group.threads[rank] = threading.get_ident()
         try:
             results[rank] = function(ThreadCommunicator(rank, group))
         except BaseException as error:
@@ -216,7 +248,6 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
 
     others = range(1, size)
     threads = [threading.Thread(target=work, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in others]
-    deadline = monotonic() + timeout_s
     _at_exit().extend(threads)
     try:
         for thread in threads:
@@ -227,7 +258,7 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
             # lock.
             while errors:
                 group.condition.release()
-        _join(threads, deadline)
+        _join(threads, monotonic() + (min(timeout_s, _FAILED_S) if errors else timeout_s))
     except BaseException as error:
         # A signal outside of rank 0's function.
         failed(0, error)
@@ -325,7 +356,8 @@ def _split(given: list[tuple[Any, ...]], whole: _Group) -> list[tuple[int, _Grou
         members[color].append(rank)
     found: dict[int, tuple[int, _Group]] = {}
     for ranks in members.values():
-        group = _Group(len(ranks), whole.lost, whole.reasons)
-        for place, rank in enumerate(sorted(ranks, key=lambda rank: (given[rank][1], rank))):
+        ranks.sort(key=lambda rank: (given[rank][1], rank))
+        group = _Group([whole.ranks[rank] for rank in ranks], whole.lost, whole.reasons, whole.threads)
+        for place, rank in enumerate(ranks):
             found[rank] = (place, group)
     return [found[rank] for rank in range(len(given))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,11 @@ from typing import Any, TextIO
 import psutil
 
 from deep5.core.child_process import start
+from deep5.core.communicator import TIMEOUT_S
 from deep5.core.process_end import OUT_OF_MEMORY, how_ended, last_lines
 from deep5.core.process_tree import ancestors, descendants, is_alive, kill_processes
 from deep5.distributed.launch.output import RankOutput
+from deep5.distributed.launch.silent import StoppedRanks, state_of
 from deep5.distributed.launch.supervisor import LIFELINE, OVER
 
 __all__ = ["BEGIN_S", "START_S", "RankJob", "RanksEnded"]
@@ -44,6 +47,8 @@ _BEHIND_S = 0.8
 # Ranks that wait for a lost one have no cleanup that is worth waiting for.
 _LOST_GRACE_S = 3.0
 _LAUNCHER_S = 2.0
+# Where a rank is stopped, the others wait for it, mostly within calls that no signal interrupts.
+_STOPPED_GRACE_S = 1.0
 _FAILED, _INTERRUPTED = 3, 130
 
 
@@ -56,6 +61,7 @@ class RanksEnded:
             interrupted.
         lost: The rank lost because its process was ended from outside, or None.
         failed: The rank that failed by itself first, or None.
+        late: The first rank for which the others waited too long, or None.
         signal: The signal that ended the lost rank, if known.
         error: The error as one string, or None. The rank may have printed it, unless it left that to `Report`.
         reason: The part of the error that gives the cause, if the failed rank reported it separately.
@@ -68,6 +74,7 @@ class RanksEnded:
     status: int
     lost: int | None = None
     failed: int | None = None
+    late: int | None = None
     signal: int | None = None
     error: str | None = None
     reason: str | None = None
@@ -111,6 +118,7 @@ class RankJob:
         self.folder, self.ranks, self.launcher = folder, ranks, launcher
         self._all_begun = False
         self.ended: dict[int, _End] = {}
+        self._stopped = StoppedRanks()
         self.holders: dict[int, tuple[psutil.Process, int]] = {}
         os.mkfifo(folder / LIFELINE)
         self._lifeline = os.open(folder / LIFELINE, os.O_RDWR)
@@ -135,6 +143,9 @@ class RankJob:
                 return self._interrupted(requested, grace_s)
             if (first := self._first()) is not None:
                 return self._wrong(first, min(grace_s, _LOST_GRACE_S))
+            if stopped := self._stopped.look(self._processes(), self._limit_s()):
+                states = {rank: f"has been stopped for {seconds:.0f} s" for rank, seconds in sorted(stopped.items())}
+                return self._silent(states, max(stopped.values()))
             if (late := self._late()) is not None:
                 self._end(signal.SIGTERM, _LOST_GRACE_S)
                 return RanksEnded(status=_FAILED, failed=late, error=self._not_begun(late))
@@ -163,6 +174,45 @@ class RankJob:
         if self._all_begun or not reported or monotonic_ns() - min(reported) < BEGIN_S * 1e9:
             return None
         return begun.index(None)
+
+    def _processes(self) -> dict[int, tuple[int, ...]]:
+        """The holder and the process of each rank that has not ended."""
+        return {rank: (own.pid, rank_pid) for rank, (own, rank_pid) in self.holders.items() if rank not in self.ended}
+
+    def _limit_s(self) -> float:
+        """How long ranks wait for each other, as they have reported."""
+        reported = [self._read(f"rank-{rank}.json").get("limit_s") for rank in range(self.ranks)]
+        return max((limit_s for limit_s in reported if limit_s is not None), default=TIMEOUT_S)
+
+    def _silent(self, states: Mapping[int, str], seconds: float, waited: str | None = None) -> RanksEnded:
+        """The outcome for ranks that did not answer.
+
+        Args:
+            states: The ranks, and their states in words.
+            seconds: For how long that is known.
+            waited: What another rank reported; None: nothing yet.
+        """
+        named = " and ".join(self._described(rank, state) for rank, state in states.items())
+        if waited is not None:
+            reason = f"{named}; another rank waited for it, {waited}"
+        else:
+            reason = (
+                f"{named}, and ranks wait {self._limit_s():g} s for each other at most; remedy: kill -CONT in time, or "
+                "a longer scheme_kwargs.timeout_s"
+            )
+        folder = self._result_folder()
+        for rank, state in states.items():
+            # It reacts to no other signal; its holder reports its end.
+            if rank in self.holders and rank not in self.ended and "stopped" in state:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(self.holders[rank][1], signal.SIGKILL)
+        self._end(signal.SIGTERM, _STOPPED_GRACE_S)
+        first = min(states)
+        return RanksEnded(status=_FAILED, late=first, error=reason, result_folder=folder, seconds_to_notice=seconds)
+
+    def _described(self, rank: int, state: str) -> str:
+        host = self._read(f"rank-{rank}.json").get("host") or platform.node()
+        return f"rank {rank} of {self.ranks} on {host} {state}"
 
     def _not_begun(self, rank: int) -> str:
         return (
@@ -221,6 +271,17 @@ class RankJob:
     def _wrong(self, first: tuple[int, int, dict[str, Any]], grace_s: float) -> RanksEnded:
         """The outcome for the first rank that failed; its effects on the others are not reported."""
         notice = max(monotonic_ns() - first[0], 0) / 1e9
+        if first[2].get("late"):
+            # Before the launcher, which notices the failure, ends the others.
+            states = {rank: state_of(those[-1]) for rank, those in self._processes().items() if rank != first[1]}
+            self._wait(_TOGETHER_S)
+            late = {
+                rank: f"is {state}"
+                for rank, state in states.items()
+                if self._read(f"rank-{rank}.json").get("state") in (None, "started")
+            }
+            if late:
+                return self._silent(late, notice, f"rank {first[1]}: {first[2].get('reason')}")
         if first[2]:
             deadline = monotonic() + _UNREACHED_S
             self._wait(_TOGETHER_S)

@@ -181,7 +181,8 @@ class Report:
         rank = launched() if folder else None
         self.watched = folder is not None and rank is not None and Path(folder).is_dir()
         self._path = Path(folder or "") / f"rank-{rank.rank if rank is not None else 0}.json"
-        self._folder: str | None = None
+        # What stays true of this rank, whatever it reports later: `folder`, and `limit_s`.
+        self._kept: dict[str, Any] = {}
 
     def started(self) -> None:
         """Report that this rank runs."""
@@ -189,7 +190,12 @@ class Report:
 
     def folder(self, path: str | Path) -> None:
         """Report the folder to which this rank writes its result."""
-        self._folder = str(Path(path).absolute())
+        self._kept["folder"] = str(Path(path).absolute())
+        self._write("started")
+
+    def limit(self, timeout_s: float) -> None:
+        """Report how long the other ranks wait for this one."""
+        self._kept["limit_s"] = timeout_s
         self._write("started")
 
     def finished(self, status: int) -> None:
@@ -204,6 +210,7 @@ class Report:
         reason: str | None = None,
         trace: str | None = None,
         unreached: bool = False,
+        late: bool = False,
     ) -> None:
         """Report that this rank ends with an error.
 
@@ -213,26 +220,27 @@ class Report:
             reason: The part of the message that gives the cause, where the rank is named before it.
             trace: The traceback as Python prints it.
             unreached: Whether the failure is that this rank did not reach the others, one of which may have ended.
+            late: Whether it waited for them as long as it may.
         """
-        self._write("failed", status=status, error=message, reason=reason, trace=trace, unreached=unreached)
+        self._write("failed", status=status, error=message, reason=reason, trace=trace, unreached=unreached, late=late)
 
     def _write(self, state: str, **more: int | str | None) -> None:
         if self.watched:
-            self._folder = self._folder or self._reported_folder()
+            self._kept = {**self._reported(), **self._kept}
             document = {
                 "pid": os.getpid(),
                 "host": platform.node(),
                 "state": state,
-                "folder": self._folder,
                 "at_ns": monotonic_ns(),
+                **self._kept,
                 **more,
             }
             write_atomically(self._path, json.dumps(document))
 
-    def _reported_folder(self) -> str | None:
-        """The folder that another `Report` of this rank has reported."""
+    def _reported(self) -> dict[str, Any]:
+        """What another `Report` of this rank has reported."""
         try:
-            folder: str | None = json.loads(self._path.read_bytes())["folder"]
+            found = json.loads(self._path.read_bytes())
         except FileNotFoundError:
-            return None
-        return folder
+            return {}
+        return {name: found[name] for name in ("folder", "limit_s") if name in found}

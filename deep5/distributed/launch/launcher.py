@@ -8,7 +8,7 @@ from typing import Literal
 
 from deep5.core.errors import UsageError, brief
 
-__all__ = ["LAUNCH", "Launched", "environment_number", "launched"]
+__all__ = ["LAUNCH", "Launched", "check_ranks", "environment_number", "launched"]
 
 LAUNCH = "DEEP5_LAUNCH"
 """What `start_ranks` started: the launcher and the number of ranks, as in `mpiexec:4`."""
@@ -19,6 +19,26 @@ _MPI = {
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 }
 _TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+# Ranks that one machine starts: to try a scheme, several on each processor are enough.
+_PER_PROCESSOR, _ALWAYS = 8, 16
+
+
+def check_ranks(ranks: int) -> None:
+    """Check that this machine can be expected to start so many ranks, each of which loads a framework.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    processors = len(os.sched_getaffinity(0))
+    most = max(_PER_PROCESSOR * processors, _ALWAYS)
+    if ranks > most:
+        raise UsageError(
+            f"{brief(ranks)} ranks on this machine, whose processors are {processors}; allowed: at most "
+            f"{_PER_PROCESSOR} for each, or {_ALWAYS}; remedy: --ranks {most}, or a launcher of your own, such as "
+            "mpiexec on several hosts"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from deep5.core.plugins import install_command
 from deep5.core.python_child import python_command
 from deep5.distributed.launch.job import START_S, RankJob, RanksEnded
 from deep5.distributed.launch.join import FOLDER
-from deep5.distributed.launch.launcher import LAUNCH
+from deep5.distributed.launch.launcher import LAUNCH, check_ranks
 from deep5.distributed.launch.supervisor import follow, hold
 
 __all__ = ["Launcher", "RanksEnded", "start_ranks"]
@@ -67,10 +67,11 @@ def start_ranks(
 
     Raises:
         MissingDependency: The launcher is not installed.
-        UsageError: The number of ranks or the launcher is invalid.
+        UsageError: The number of ranks or the launcher is invalid, or this machine cannot start so many.
     """
     if not is_whole(ranks) or ranks < 1:
         raise UsageError(f"start_ranks: got {brief(ranks)} ranks; allowed: an integer of at least 1")
+    check_ranks(ranks)
     if launcher not in get_args(Launcher):
         raise UsageError(f"unknown launcher {brief(launcher)}; allowed: {', '.join(get_args(Launcher))}")
     for again in range(_TRIES, 0, -1):
