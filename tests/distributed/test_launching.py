@@ -20,8 +20,8 @@ from deep5.core.errors import MissingDependency, UsageError
 from deep5.core.process_end import last_lines
 from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
 from deep5.distributed.launch.join import Report, compare_ranks
-from deep5.distributed.launch.launcher import Launched, launched
-from deep5.distributed.launch.start import RanksEnded, start_ranks
+from deep5.distributed.launch.launcher import Launched, check_ranks, launched
+from deep5.distributed.launch.start import Launcher, RanksEnded, start_ranks
 
 LAUNCHERS = ["mpiexec", "torchrun"]
 # Settings of a launcher or a batch system in the environment of the tests are not under test.
@@ -479,6 +479,20 @@ def test_without_pytorch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_number_of_ranks_that_is_none_is_refused(ranks: Any) -> None:
     with pytest.raises(UsageError, match="allowed: an integer of at least 1"):
         start_ranks(["true"], ranks=ranks, launcher="mpiexec")
+
+
+@pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
+def test_more_ranks_than_a_machine_can_start_are_refused(launcher: Launcher) -> None:
+    processors = len(os.sched_getaffinity(0))
+    most = max(8 * processors, 16)
+    with pytest.raises(
+        UsageError,
+        match=rf"^100000 ranks on this machine, whose processors are {processors}; allowed: .*; remedy: --ranks {most}, or",
+    ):
+        start_ranks(["true"], ranks=100_000, launcher=launcher)
+    check_ranks(most)
+    with pytest.raises(UsageError, match=f"^{most + 1} ranks"):
+        check_ranks(most + 1)
 
 
 def test_a_launcher_that_is_none_is_refused() -> None:

@@ -18,6 +18,7 @@ import torch
 import conformance
 import deep5 as d5
 from backends import BACKENDS
+from deep5.core import compiler
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import Deep5Error, NetworkError, UnknownName, Unsupported
 from deep5.core.executors import GraphExecutor
@@ -55,6 +56,30 @@ def test_the_compiled_mode_is_a_mode_of_its_own(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(
         Unsupported, match=r"needs a C.. compiler, and 'no-such-compiler' is not there; remedy: install"
     ):
+        compiled(mlp(**SMALL))
+
+
+@pytest.mark.parametrize("script", ["exit 1", "sleep 60"])
+def test_a_compiler_that_torch_would_wait_for_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
+) -> None:
+    command = tmp_path / "g++"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("CXX", str(command))
+    monkeypatch.setattr(compiler, "_COMPILE_TIMEOUT_S", 1)
+    with pytest.raises(
+        Unsupported, match=r"needs a C\+\+ compiler: the compiler .* does not work: it .*, or run on 'pytor"
+    ):
+        compiled(mlp(**SMALL))
+
+
+def test_a_cache_of_torch_that_others_can_write_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torchinductor").mkdir()
+    (tmp_path / "torchinductor").chmod(0o777)
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with pytest.raises(Unsupported, match="torchinductor has mode 0777, so that another user could replace its files"):
         compiled(mlp(**SMALL))
 
 

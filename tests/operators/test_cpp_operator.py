@@ -751,18 +751,52 @@ def test_without_a_compiler_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch,
         IPow(2).forward(np.ones(1))
 
 
-def test_a_library_that_was_tampered_with_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_library_that_was_tampered_with_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiler, "_LOADED", {})  # as in a new process
     IPow(2).forward(np.ones(1))
+    damaged = {}
     for library in tmp_path.glob("kernels/*.so"):
         data = bytearray(library.read_bytes())
         data[len(data) // 2] ^= 1
         library.unlink()
         library.write_bytes(data)
-    with pytest.raises(OperatorError, match=r"the operator IPow for float64 in .* has changed since it was compiled"):
-        IPow(2).forward(np.ones(1))
-    assert compiler.clear_cache() > 0
+        damaged[library] = bytes(data)
+    compiler._LOADED.clear()
     assert IPow(2).forward(np.full(1, 3.0)) == 9.0
+    assert damaged
+    assert all(library.read_bytes() != data for library, data in damaged.items())
+
+
+@pytest.mark.parametrize(
+    ("script", "match"),
+    [
+        ("exit 1", r"the compiler .*c\+\+ does not work"),
+        ("sleep 60", r"c\+\+ did not finish within 1 s"),
+        ("exit 0", "without a library"),
+    ],
+)
+def test_a_compiler_that_does_not_work_is_named_and_not_the_operator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, match: str
+) -> None:
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiler, "_GIVEN_UP", {})
+    monkeypatch.setattr(compiler, "_COMPILE_TIMEOUT_S", 1)
+    command = tmp_path / "c++"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("CXX", str(command))
+    with pytest.raises(OperatorError, match=rf"{match}[\s\S]*remedy: set CXX to a compiler that works"):
+        IPow(2).forward(np.ones(1))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_a_cache_of_another_user_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path))
+    (tmp_path / "kernels").mkdir()
+    os.chown(tmp_path / "kernels", 65534, 65534)
+    with pytest.raises(OperatorError, match=r"kernel cache .* belongs to the user 65534, .*remedy: .* set DEEP5_CACHE"):
+        IPow(2).forward(np.ones(1))
 
 
 def test_two_processes_compile_at_once(tmp_path: Path) -> None:
@@ -788,7 +822,7 @@ def test_two_processes_compile_at_once(tmp_path: Path) -> None:
         process.stdin.flush()
     assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["8.0", "8.0"]
     left = sorted(path.suffix for path in (tmp_path / "cache" / "kernels").iterdir())
-    assert left == sorted([".includes", ".sha256", ".so"] * 2)  # the operator, and its wrapper for Python objects
+    assert left == [".includes"] * 2 + [".so"] * 2  # the operator, and its wrapper for Python objects
 
 
 THREADED = """template <typename T> struct Made : deep5::Operator {

@@ -239,7 +239,10 @@ def test_wrong_use_is_told_in_a_line(recipe: Path, deep5: Command) -> None:
     for words, told in (
         (("--ranks", "0"), "an integer of at least 1"),
         (("--launcher", "mpiexec"), "--launcher mpiexec without --ranks"),
-        (("--ranks", "60", "--launcher", "threads"), "60 ranks"),
+        (("--ranks", "100000"), "100000 ranks on this machine"),
+        (("--ranks", "100000", "--launcher", "torchrun"), "100000 ranks on this machine"),
+        (("--ranks", "100000", "--launcher", "threads"), "100000 ranks on this machine"),
+        (("--ranks", "16", "--launcher", "threads", "--set", "batch_size=10"), "16 ranks"),
         (("--ranks", "2", "--launcher", "threads", "--set", "scheme=all_reduse"), "did you mean 'all_reduce'"),
         (("--ranks", "2", "--launcher", "slurm"), "slurm"),
     ):
