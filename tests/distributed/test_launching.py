@@ -487,7 +487,7 @@ def test_more_ranks_than_a_machine_can_start_are_refused(launcher: Launcher) -> 
     most = max(8 * processors, 16)
     with pytest.raises(
         UsageError,
-        match=rf"^100000 ranks on this machine, whose processors are {processors}; allowed: .*; remedy: --ranks {most}, or",
+        match=rf"^100000 ranks on this machine, whose processors are {processors}; .*; remedy: --ranks {most}, or",
     ):
         start_ranks(["true"], ranks=100_000, launcher=launcher)
     check_ranks(most)
