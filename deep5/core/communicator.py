@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +28,7 @@ TIMEOUT_S = 60.0
 class Request(Protocol):
     """A pending operation."""
 
+    @abstractmethod
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
         """Block until the operation has finished.
 
@@ -35,6 +37,7 @@ class Request(Protocol):
         """
         ...
 
+    @abstractmethod
     def done(self) -> bool:
         """Whether it has finished; does not block."""
         ...
@@ -68,6 +71,7 @@ class Communicator(Protocol):
     waited_ns: int
     hidden_ns: int
 
+    @abstractmethod
     def count_hidden(self) -> bool:
         """Count `hidden_ns` on this rank from now on; no operation may be in progress yet.
 
@@ -76,92 +80,113 @@ class Communicator(Protocol):
         """
         ...
 
+    @abstractmethod
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """Combine the buffers of all ranks; every rank gets the bit-identical result in place."""
         ...
 
+    @abstractmethod
     def all_reduce_start(self, buffer: np.ndarray, *, op: Reduction = "sum") -> Request:
         """`all_reduce` without waiting."""
         ...
 
+    @abstractmethod
     def reduce(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """Combine the buffers of all ranks; the root gets the result in place, the other buffers are unchanged."""
         ...
 
+    @abstractmethod
     def reduce_start(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum") -> Request:
         """`reduce` without waiting."""
         ...
 
+    @abstractmethod
     def broadcast(self, buffer: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S) -> None:
         """Every rank gets the root's buffer in place."""
         ...
 
+    @abstractmethod
     def broadcast_start(self, buffer: np.ndarray, *, root: int = 0) -> Request:
         """`broadcast` without waiting."""
         ...
 
+    @abstractmethod
     def reduce_scatter(
         self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
     ) -> None:
         """Combine the buffers and give each rank its part: `buffer` has as many elements as (size, *out.shape)."""
         ...
 
+    @abstractmethod
     def reduce_scatter_start(self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum") -> Request:
         """`reduce_scatter` without waiting."""
         ...
 
+    @abstractmethod
     def all_gather(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
         """Every rank gets all buffers in `out`, which has as many elements as (size, *buffer.shape)."""
         ...
 
+    @abstractmethod
     def all_gather_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
         """`all_gather` without waiting."""
         ...
 
+    @abstractmethod
     def gather(
         self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0, timeout_s: float = TIMEOUT_S
     ) -> None:
         """The root gets all buffers in `out`, with as many elements as (size, *buffer.shape); None on other ranks."""
         ...
 
+    @abstractmethod
     def gather_start(self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0) -> Request:
         """`gather` without waiting."""
         ...
 
+    @abstractmethod
     def scatter(
         self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S
     ) -> None:
         """Each rank gets its part of the root's buffer of (size, *out.shape); `buffer` is None on other ranks."""
         ...
 
+    @abstractmethod
     def scatter_start(self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0) -> Request:
         """`scatter` without waiting."""
         ...
 
+    @abstractmethod
     def all_to_all(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
         """Part r of this rank's buffer becomes part `rank` of rank r's `out`; both have `size` equal parts."""
         ...
 
+    @abstractmethod
     def all_to_all_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
         """`all_to_all` without waiting."""
         ...
 
+    @abstractmethod
     def send(self, buffer: np.ndarray, to: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
         """Send the buffer to another rank; it may be reused when this returns."""
         ...
 
+    @abstractmethod
     def send_start(self, buffer: np.ndarray, to: int, *, tag: int = 0) -> Request:
         """`send` without waiting."""
         ...
 
+    @abstractmethod
     def receive(self, buffer: np.ndarray, source: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
         """Receive the next message with that tag from another rank; it has the buffer's size in bytes."""
         ...
 
+    @abstractmethod
     def receive_start(self, buffer: np.ndarray, source: int, *, tag: int = 0) -> Request:
         """`receive` without waiting."""
         ...
 
+    @abstractmethod
     def exchange(
         self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int], *, timeout_s: float = TIMEOUT_S
     ) -> None:
@@ -176,20 +201,24 @@ class Communicator(Protocol):
         """
         ...
 
+    @abstractmethod
     def exchange_start(self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int]) -> Request:
         """`exchange` without waiting. It consists of messages with tag 0, which are received in the order of their
         start.
         """
         ...
 
+    @abstractmethod
     def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
         """Block until every rank has called it."""
         ...
 
+    @abstractmethod
     def barrier_start(self) -> Request:
         """`barrier` without waiting."""
         ...
 
+    @abstractmethod
     def split(self, color: int, *, key: int | None = None) -> Communicator:
         """A communicator of all ranks that give the same color; every rank calls it.
 
@@ -199,6 +228,7 @@ class Communicator(Protocol):
         """
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Release the communicator's resources; every rank calls it when no operation is in progress."""
         ...

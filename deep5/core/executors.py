@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -54,10 +55,12 @@ class TrainStep(Protocol):
     """A whole training step, compiled as one unit if the framework compiles."""
 
     @property
+    @abstractmethod
     def traces(self) -> int:
         """How often the rule (and, if the framework compiles, the step) was traced."""
         ...
 
+    @abstractmethod
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Forward, backward and update; returns the network's outputs as native values.
 
@@ -69,6 +72,7 @@ class TrainStep(Protocol):
         """
         ...
 
+    @abstractmethod
     def backprop(
         self,
         inputs: Arrays,
@@ -89,6 +93,7 @@ class TrainStep(Protocol):
         """
         ...
 
+    @abstractmethod
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The second half of a step: the pipeline and the update rule on these gradients.
 
@@ -102,15 +107,18 @@ class TrainStep(Protocol):
         ...
 
     @property
+    @abstractmethod
     def loss_scale(self) -> float:
         """The factor that the loss of the next step is multiplied by; 1 without loss scaling."""
         ...
 
     @property
+    @abstractmethod
     def skipped_steps(self) -> int:
         """Number of steps without an update because a gradient was not finite under a dynamic loss scale."""
         ...
 
+    @abstractmethod
     def regroup(self, groups: Sequence[ParameterGroup], pipeline: Any) -> None:
         """Replace the parameter groups and the stages of the pipeline; traces once more and keeps the state.
 
@@ -118,14 +126,17 @@ class TrainStep(Protocol):
         """
         ...
 
+    @abstractmethod
     def averaged(self) -> AbstractContextManager[None]:
         """Within the context, the executor's parameters hold the rule's `eval_param`."""
         ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state as NumPy arrays by name, copied."""
         ...
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, bit-identically."""
         ...
@@ -135,18 +146,22 @@ class TrainStep(Protocol):
 class StepOptimizer(Protocol):
     """An optimizer that implements its own step: native optimizers, L-BFGS, distributed schemes, custom loops."""
 
+    @abstractmethod
     def bind(self, executor: GraphExecutor) -> None:
         """Attach to the executor's parameters; called once, before the first step."""
         ...
 
+    @abstractmethod
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One step; may run the network and write parameters any number of times."""
         ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything a resume needs, as NumPy arrays and numbers by name."""
         ...
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, bit-identically."""
         ...
@@ -179,6 +194,7 @@ class GraphExecutor(Protocol):
         # An attribute, so that a subclass can assign it.
         network: NetworkSpec
 
+    @abstractmethod
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
         """Run forward.
 
@@ -199,6 +215,7 @@ class GraphExecutor(Protocol):
         """
         ...
 
+    @abstractmethod
     def inference_and_backprop(
         self,
         inputs: Arrays,
@@ -240,6 +257,7 @@ class GraphExecutor(Protocol):
         """
         ...
 
+    @abstractmethod
     def gradients(self) -> Arrays:
         """Gradients of the last `inference_and_backprop` by parameter or input name, as native values.
 
@@ -249,22 +267,27 @@ class GraphExecutor(Protocol):
         """
         ...
 
+    @abstractmethod
     def parameters(self) -> Arrays:
         """The live parameters by name; writing to one in place changes the running network."""
         ...
 
+    @abstractmethod
     def buffers(self) -> Arrays:
         """The live values that training changes without an optimizer (running statistics), by name."""
         ...
 
+    @abstractmethod
     def read(self, names: Sequence[str], out: Array) -> None:
         """Copy parameters or buffers, concatenated, into a contiguous NumPy array of their dtype."""
         ...
 
+    @abstractmethod
     def write(self, names: Sequence[str], packed: Array) -> None:
         """Copy a contiguous NumPy array back into parameters or buffers, in the order of `read`."""
         ...
 
+    @abstractmethod
     def train_step(
         self,
         rule: Any,
@@ -290,14 +313,17 @@ class GraphExecutor(Protocol):
         """
         ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Parameters, buffers and random state as NumPy arrays by name; bit-exact copies."""
         ...
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, bit-identically."""
         ...
 
+    @abstractmethod
     def export(self, *, evaluation: bool = True) -> NetworkSpec:
         """The network with the live parameters as its initial values.
 
@@ -309,10 +335,12 @@ class GraphExecutor(Protocol):
         """
         ...
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Block until all work started by this thread has finished. Read clocks only after this."""
         ...
 
+    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Threads, dtype, TF32 and determinism as read back from the framework, not as requested."""
         ...
@@ -332,6 +360,7 @@ class OperatorExecutor(Protocol):
     operator: Operator
     device: Device
 
+    @abstractmethod
     def arrays(self, *values: Array) -> tuple[Array, ...]:
         """NumPy or native values as native arrays on the device, copied if necessary.
 
@@ -340,6 +369,7 @@ class OperatorExecutor(Protocol):
         """
         ...
 
+    @abstractmethod
     def inference(self, *inputs: Array) -> tuple[Array, ...]:
         """Run forward.
 
@@ -355,6 +385,7 @@ class OperatorExecutor(Protocol):
         """
         ...
 
+    @abstractmethod
     def inference_and_backprop(
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
@@ -376,10 +407,12 @@ class OperatorExecutor(Protocol):
         """
         ...
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Block until all work started by this thread has finished."""
         ...
 
+    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Framework, version, device, threads, TF32 and determinism as read back from the framework."""
         ...

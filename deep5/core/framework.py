@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from deep5.core.arguments import bounded_threads, of_a_network
+from deep5.core.complete import check_complete
 from deep5.core.errors import UnknownName, Unsupported, UsageError
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.layer_clock import LayerClock
@@ -50,6 +51,15 @@ class Framework(ABC):
             cls.set_threads = bounded_threads(cls.set_threads)  # type: ignore[method-assign, assignment]
         if "executor" in vars(cls):
             cls.executor = of_a_network(cls.executor)  # type: ignore[method-assign]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a class without a name, or without one of the methods.
+
+        Raises:
+            PartialClassError: One of them is missing.
+        """
+        check_complete(cls, Framework, ("name",))
+        return super().__new__(cls)
 
     def __init__(self, mode: str = "") -> None:
         self.mode = mode

@@ -7,8 +7,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
+from deep5.core.complete import check_complete
 from deep5.core.errors import GoalError
 from deep5.core.events import Event, StepInfo
 
@@ -110,6 +111,15 @@ class Metric(ABC):
     name: ClassVar[str]
     unit: ClassVar[str]
     direction: ClassVar[Direction]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a class without a name, a unit, a direction or an observer.
+
+        Raises:
+            PartialClassError: One of them is missing.
+        """
+        check_complete(cls, Metric, ("name", "unit", "direction"))
+        return super().__new__(cls)
 
     @abstractmethod
     def observer(self) -> Observer:

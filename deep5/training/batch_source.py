@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,14 +22,17 @@ Batch = tuple[Any, Mapping[str, Any]]
 class BatchSource(Protocol):
     """Batches by epoch: a `Sampler`, a `Prefetched` one, or an adapter of a framework's loader."""
 
+    @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The epoch's batches from number `start` on: exactly those after the first `start` batches."""
         ...
 
+    @abstractmethod
     def steps(self, epoch: int) -> int | None:
         """Number of batches of the epoch, or None if it is unknown before the epoch ends."""
         ...
 
+    @abstractmethod
     def order_hash(self, epochs: int) -> str | None:
         """SHA-256 of batch sizes and order of the first epochs, or None if the order is unknown in advance."""
         ...

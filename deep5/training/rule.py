@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
@@ -40,6 +40,18 @@ class UpdateRule:
     hyper: ClassVar[tuple[str, ...]] = ()
     scope: ClassVar[Literal["element", "tensor", "model"]] = "element"
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a class without `update_rule`.
+
+        Raises:
+            RuleError: It has none.
+        """
+        if cls.update_rule is UpdateRule.update_rule:
+            raise RuleError(
+                f"{cls.__name__} has no update_rule; remedy: define update_rule(self, grad, param, state)"
+            )
+        return super().__new__(cls)
+
     def new_input(self, info: StepInfo) -> Mapping[str, float]:
         """Extra scalars of this step, computed on the host in float64; the other methods read them as `self.<name>`.
 
@@ -71,9 +83,7 @@ class UpdateRule:
         Returns:
             The new parameter and the new state, with the same names.
         """
-        raise RuleError(
-            f"{type(self).__name__} has no update_rule; remedy: define update_rule(self, grad, param, state)"
-        )
+        raise NotImplementedError
 
     def eval_param(self, param: Array, state: State) -> Array:
         """The value that evaluation and export use, of the parameter's shape.

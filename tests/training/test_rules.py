@@ -320,4 +320,4 @@ def test_a_three_step_optimizer_without_its_methods_is_refused() -> None:
 
 def test_a_rule_without_update_rule_is_refused() -> None:
     with pytest.raises(RuleError, match="Nothing has no update_rule; remedy: define update_rule"):
-        run(type("Nothing", (UpdateRule,), {})(), {"w": W}, [{"w": W}])
+        type("Nothing", (UpdateRule,), {})()
