@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,12 @@ from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.core.framework import Framework
 from deep5.core.seeds import generator
 from deep5.core.tensors import Arrays, to_numpy
+from deep5.networks.checks.conduct import check_conduct, check_modes, check_steps
+from deep5.networks.checks.problems import convolution
+from deep5.networks.checks.sizes import SIZES, batch_sizes, check_sizes, check_types, check_unknown, check_values
 from deep5.networks.judge import ConformanceError, Judge
 from deep5.networks.network import Network
-from deep5.networks.zoo import lenet, mlp, resnet
+from deep5.networks.zoo import mlp, resnet
 
 __all__ = ["check_executor"]
 
@@ -26,17 +29,23 @@ _TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 # Step of the central difference, and its allowed error: truncation, h², and the loss's rounding error divided by h.
 _DIFFERENCE = {"float64": (1e-5, 1e-6), "float32": (1e-2, 1e-2)}
 _STEPS = 20
+_RULES = ("adam", "momentum", "accelegrad")
 
 
-def check_executor(framework: str | Framework) -> None:
+def check_executor(framework: str | Framework, *, seed: int = 0) -> None:
     """Check that a back-end's results agree with the reference and that it meets the contract of `GraphExecutor`.
 
-    In float64 if the back-end supports it: outputs and gradients of small networks against the reference and against
-    central differences, the options of `inference_and_backprop`, copies in and out, rejection of wrong inputs, and
-    training steps with three update rules.
+    Outputs and gradients of small networks are compared with the reference's: at batch sizes of 1, 2, 3, a prime, one
+    above a vector's and a cache block's length (16,385), and drawn ones, in sequence; with unknown dimensions; at
+    zeros, ties, large and small values; in other memory; and with central differences. So are calls that follow others:
+    repeated ones, those after an error, and those on a second thread; training steps, whole, in halves and resumed;
+    running statistics, masks and a second loss. Further checks: the options of `inference_and_backprop`,
+    copies in and out, and rejection of wrong inputs. In float64, if the back-end supports it, and in float32; other
+    element types where it runs them. No call goes unseen: whatever it returns is compared.
 
     Args:
         framework: The back-end, or its registered name.
+        seed: Seed of the values and of the drawn sizes.
 
     Raises:
         ConformanceError: A check fails; the message contains the actual and the allowed result.
@@ -44,31 +53,30 @@ def check_executor(framework: str | Framework) -> None:
     """
     checked = plugins.framework(framework) if isinstance(framework, str) else framework
     probe: Any = checked.executor(mlp(features=6, hidden=5, classes=3))
-    if not isinstance(probe, GraphExecutor):
-        missing = [name for name in vars(GraphExecutor) if not name.startswith("_") and not hasattr(probe, name)]
+    members = [*vars(GraphExecutor), *GraphExecutor.__annotations__]
+    missing = [name for name in dict.fromkeys(members) if not name.startswith("_") and not hasattr(probe, name)]
+    if missing:
         raise ConformanceError(
             f"the executor of {checked.name} does not have {', '.join(missing)}; allowed: all of GraphExecutor"
         )
-    dtype = "float64" if "float64" in probe.capabilities else "float32"
-    for network in (mlp(features=6, hidden=5, classes=3, dtype=dtype), lenet(classes=4, dtype=dtype)):
-        suite = _Suite(checked, network, dtype)
-        for check in (
-            suite.check_inference,
-            suite.check_gradients,
-            suite.check_differences,
-            suite.check_options,
-            suite.check_sums,
-            suite.check_callbacks,
-            suite.check_copies,
-            suite.check_refusals,
-            suite.check_training,
-        ):
-            before = network.structure_hash(), network.weights_hash()
-            check()
-            after = network.structure_hash(), network.weights_hash()
-            suite.judge.require(after == before, "changed the network", "an executor of its own values")
-    suite = _Suite(checked, resnet(depth=8, dtype=dtype), dtype)
-    suite.check_inference()
+    # The first type has all checks. The second has each of them once more, on fewer networks, sizes and steps.
+    dtypes = ("float64", "float32") if "float64" in probe.capabilities else ("float32",)
+    for dtype in dtypes:
+        main = dtype == dtypes[0]
+        _Suite(checked, mlp(features=6, hidden=5, classes=3, dtype=dtype), dtype).check_all(
+            _RULES if main else _RULES[:1]
+        )
+        check_sizes(checked, dtype, batch_sizes(probe, seed) if main else (*SIZES[:1], *SIZES[-2:]), seed)
+        check_values(checked, dtype, seed)
+        check_conduct(checked, dtype, seed)
+        check_steps(checked, dtype, SIZES[:-1] if main else SIZES[:1], seed)
+        check_modes(checked, dtype, (4, 7) if main else (4,), seed)
+    suite = _Suite(checked, convolution(dtypes[0]), dtypes[0])
+    for check in (suite.check_inference, suite.check_gradients, suite.check_differences, suite.check_options):
+        check()
+    check_unknown(checked, dtypes[0], seed)
+    check_types(checked, seed)
+    _Suite(checked, resnet(depth=8, dtype=dtypes[0]), dtypes[0]).check_inference()
 
 
 class _Suite:
@@ -79,6 +87,24 @@ class _Suite:
         self.reference: GraphExecutor = plugins.framework("reference").executor(network)
         self.feed, self.other = self.batch(0), self.batch(1)
         self.names = list(network.parameter_specs)
+
+    def check_all(self, rules: Sequence[str]) -> None:
+        """Every check, in training with these update rules; none changes the network."""
+        for check in (
+            self.check_inference,
+            self.check_gradients,
+            self.check_differences,
+            self.check_options,
+            self.check_sums,
+            self.check_callbacks,
+            self.check_copies,
+            self.check_refusals,
+            partial(self.check_training, rules),
+        ):
+            before = self.network.structure_hash(), self.network.weights_hash()
+            check()
+            after = self.network.structure_hash(), self.network.weights_hash()
+            self.judge.require(after == before, "changed the network", "an executor of its own values")
 
     def batch(self, step: int, size: int = 4) -> dict[str, np.ndarray]:
         draw = generator(0, "check_executor", step)
@@ -237,7 +263,7 @@ class _Suite:
         for run in (self.executor.inference_and_backprop, partial(self.executor.inference, training=True)):
             self.judge.refuses(ShapeError, partial(run, empty), "training on an empty batch")
 
-    def check_training(self) -> None:
+    def check_training(self, rules: Sequence[str]) -> None:
         """Steps equal the reference's, also with a changing `lr`, a group's separate `lr`, and modified gradients."""
         bias = ParameterGroup(lambda name: name.endswith("bias"), lr=0.01)
         arguments: dict[str, dict[str, Any]] = {
@@ -245,7 +271,8 @@ class _Suite:
             "momentum": {"groups": (bias,), "modifier": lambda name, param, grad: grad * 0.5},
             "accelegrad": {},
         }
-        for name, keywords in arguments.items():
+        for name in rules:
+            keywords = arguments[name]
             losses, ends = [], []
             for framework in (self.framework, plugins.framework("reference")):
                 executor, rule = framework.executor(self.network), plugins.load("optimizers", name)(lr=0.02)

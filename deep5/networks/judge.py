@@ -57,7 +57,7 @@ class Judge:
         finite = np.isfinite(want)
         scale = max(float(np.max(np.abs(want[finite]), initial=0.0)), least)
         with np.errstate(invalid="ignore"):
-            distance = np.abs(got - want)
+            distance = np.abs(got - want) if want.dtype != bool else (got != want).astype(np.float64)
             same_kind = (got == want) | (np.isnan(got) & np.isnan(want))
             wrong = ~np.where(finite, distance <= self.tolerance * scale, same_kind)
         if wrong.any():

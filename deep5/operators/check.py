@@ -32,6 +32,7 @@ from deep5.operators.checks.gradients import (
 )
 from deep5.operators.checks.inputs import contiguous, floating, widened
 from deep5.operators.checks.jacobian import check_jacobian
+from deep5.operators.checks.many import check_after_others, check_gradients_elsewhere, check_values_elsewhere
 from deep5.operators.checks.others import check_follows, check_sizes
 from deep5.operators.checks.report import OperatorReport
 from deep5.operators.checks.special import check_finite, check_special
@@ -215,6 +216,7 @@ def _forward(
         check_dtypes(subject, given, run.dtypes, run.requested, truth, into)
         with into.guarded("other sizes"):
             check_sizes(subject, given, truth, into)
+        check_values_elsewhere(subject, given, truth, into)
         with into.guarded("empty"):
             check_empty(subject, given, truth, into)
         with into.guarded("NaN and infinity"):
@@ -222,6 +224,7 @@ def _forward(
     with into.guarded("layouts"):
         check_layouts(subject, given, lambda values: None if truth is None else truth.at(values), into)
     check_threads(subject, given, False, into)
+    check_after_others(subject, given, False, into)
     if run.strictly(strict):
         check_strict(subject, given, False, into)
 
@@ -259,6 +262,9 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
     with into.guarded("backward of nothing"):
         check_backward_empty(subject, given, into)
     check_threads(subject, given, True, into)
+    with into.guarded("backward elsewhere"):
+        check_gradients_elsewhere(subject, right, given, rng, into)
+    check_after_others(subject, given, True, into)
     if run.strictly(strict):
         check_strict(subject, given, True, into)
 

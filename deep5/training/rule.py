@@ -47,9 +47,7 @@ class UpdateRule:
             RuleError: It has none.
         """
         if cls.update_rule is UpdateRule.update_rule:
-            raise RuleError(
-                f"{cls.__name__} has no update_rule; remedy: define update_rule(self, grad, param, state)"
-            )
+            raise RuleError(f"{cls.__name__} has no update_rule; remedy: define update_rule(self, grad, param, state)")
         return super().__new__(cls)
 
     def new_input(self, info: StepInfo) -> Mapping[str, float]:

@@ -247,7 +247,7 @@ def odd(seed=0):
 WITH_FILES = [
     Case(
         "rule without update_rule",
-        ("own.py:13: Nothing has no update_rule; remedy: define update_rule",),
+        ("own.py:13: .optimizer.: Nothing has no update_rule; remedy: define update_rule",),
         *('"sgd"', '"rule.py:Nothing"'),
     ),
     Case("rule that raises", ("own.py:13: .*KeyError: 'lr'",), '"sgd"', '"rule.py:Raising"'),

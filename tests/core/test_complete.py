@@ -98,7 +98,9 @@ def stubs(kind: Any) -> list[str]:
     for method in body.body:
         if not isinstance(method, ast.FunctionDef) or method.name in kind.__abstractmethods__:
             continue
-        rest = [line for line in method.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))]
+        rest = [
+            line for line in method.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+        ]
         if not rest and method.returns is not None and ast.unparse(method.returns) != "None":
             found.append(method.name)
     return found
@@ -108,7 +110,9 @@ def stubs(kind: Any) -> list[str]:
 def test_no_parent_returns_none_where_it_promises_something(interface: Any) -> None:
     assert not stubs(interface)
     protocol = getattr(interface, "_is_protocol", False)
-    methods = {name for name, value in vars(interface).items() if inspect.isfunction(value) or isinstance(value, property)}
+    methods = {
+        name for name, value in vars(interface).items() if inspect.isfunction(value) or isinstance(value, property)
+    }
     own = {name for name in methods if not name.startswith("_") or name == "__call__"}
     # Of a protocol nothing is inherited: each of its methods is a promise of the subclass.
     assert not protocol or own <= interface.__abstractmethods__

@@ -11,14 +11,19 @@ from deep5.core.tensors import numpy_dtype
 from deep5.operators.contract import is_floating
 
 __all__ = [
+    "BLOCK",
+    "LARGE",
     "LARGER",
     "LAYOUTS",
+    "SIZES",
     "cast",
     "contiguous",
+    "extreme",
     "floating",
     "larger",
     "pointing_nowhere",
     "resized",
+    "sized",
     "variations",
     "widened",
     "without_axes",
@@ -26,6 +31,13 @@ __all__ = [
 ]
 
 LARGER = "larger inputs"
+LARGE = "one above a cache block"
+"""Begins the description of inputs with many elements."""
+SIZES = (1, 2, 3, 13, 17)
+"""One, an even and an odd number, a prime, and one above the length of the longest vectors."""
+BLOCK = 16_385
+"""One above 16,384, where kernels are cut into blocks."""
+_MOST_EXTENTS = 4  # of the sizes that occur: each is changed several times
 _LARGE = 4096  # elements: enough for several threads to interact, and fast even for cubic work
 
 
@@ -159,6 +171,79 @@ def resized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, tuple[int, ...]
                 yield step, changed, _stretched(inputs, {extent: extent + step for extent in changed})
 
 
+def sized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+    """The inputs with dimensions of other sizes: each size that occurs becomes 1, 2, 3, a prime, and one above a
+    vector's length, one size at a time; then all become 1; then all grow until the largest input has as many elements
+    as `BLOCK`; and at last the first dimension, until it has.
+
+    Integers may be indices: those that would point outside wrap around.
+
+    Yields:
+        A description, and the inputs.
+    """
+    first = next((value.shape[0] for value in inputs if value.ndim), 0)
+    extents = tuple(dict.fromkeys(own for value in inputs for own in value.shape if own > 0))
+    for extent in sorted(extents[:_MOST_EXTENTS], key=lambda extent: extent != first):
+        for size in SIZES if extent == first else (1, SIZES[-1]):
+            if size != extent:
+                yield f"the dimension {extent} of size {size}", _resized(inputs, {extent: size})
+    if len(extents) > 1:
+        yield "all dimensions of size 1", _resized(inputs, dict.fromkeys(extents, 1))
+    most = max(inputs, key=np.size, default=np.zeros(0))
+    if not 0 < most.size < BLOCK or not most.ndim:
+        return
+    grown = sum(extent > 1 for extent in most.shape)
+    if grown > 1:
+        factor = (BLOCK / most.size) ** (1 / grown)
+        yield (
+            f"{LARGE}, all dimensions",
+            _resized(inputs, {own: int(np.ceil(own * factor)) for own in extents if own > 1}),
+        )
+    count = int(np.sum(np.array(most.shape) == first))
+    if count:
+        rest = most.size // first**count
+        size = int(np.ceil((BLOCK / rest) ** (1 / count)))
+        yield f"{LARGE}, the dimension {first} of size {size}", _resized(inputs, {first: size})
+
+
+def _resized(inputs: Sequence[np.ndarray], extents: Mapping[int, int]) -> tuple[np.ndarray, ...]:
+    return tuple(
+        np.asarray(_wrapped(value, extents) if value.dtype.kind in "iu" and value.size else value)
+        for value in _stretched(inputs, extents)
+    )
+
+
+def _wrapped(places: np.ndarray, extents: Mapping[int, int]) -> np.ndarray:
+    """Integers that are no less than a new size, modulo that size."""
+    exceeded = [size for size in extents.values() if size <= int(places.max())]
+    return places % np.asarray(min(exceeded), places.dtype) if exceeded else places
+
+
+def extreme(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+    """Values at which code often differs, of the same shapes and types: zeros, ties, large and small numbers.
+
+    Yields:
+        A description, and the inputs; integers are unchanged.
+    """
+    changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "zeros": np.zeros_like,
+        "some zeros": lambda value: np.where(np.arange(value.size).reshape(value.shape) % 3 == 1, 0, value),
+        "ties": np.round,
+        "equal values": lambda value: np.full_like(value, value.reshape(-1)[0]),
+        "large values": lambda value: value * 1e4,
+        "small values": lambda value: value * 1e-4,
+    }
+    for what, change in changes.items():
+        with np.errstate(all="ignore"):
+            yield (
+                what,
+                tuple(
+                    np.asarray(change(value)).astype(value.dtype) if yes and value.size else value.copy()
+                    for value, yes in zip(inputs, floating(inputs), strict=True)
+                ),
+            )
+
+
 def larger(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
     """Inputs with several thousand elements, all sizes above 1 multiplied by one factor; None if they are already that
     large, or if some hold integers.
@@ -196,6 +281,8 @@ def variations(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> Iterator[
         yield "float64 inputs only", widened(inputs)
     for step, changed, values in resized(inputs):
         yield f"inputs with the dimensions {_listed(changed)} {'one more' if step > 0 else 'one less'}", values
+    for what, values in sized(inputs):
+        yield f"inputs with {what}", values
     if (values_of := larger(inputs)) is not None:
         yield LARGER, values_of
     if any(value.ndim and value.size for value in inputs):

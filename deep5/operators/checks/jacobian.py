@@ -28,7 +28,9 @@ _NUMBERLESS = (
 )
 
 
-def check_jacobian(subject: Subject, inputs: Sequence[np.ndarray], rng: np.random.Generator, into: Collector) -> None:
+def check_jacobian(
+    subject: Subject, inputs: Sequence[np.ndarray], rng: np.random.Generator, into: Collector, *, whole: bool = True
+) -> None:
     """Compare backward with differences of forward, for every floating-point input and output.
 
     Args:
@@ -36,6 +38,7 @@ def check_jacobian(subject: Subject, inputs: Sequence[np.ndarray], rng: np.rando
         inputs: The point; floating-point inputs in float64.
         rng: Draws directions.
         into: Receives a row per input.
+        whole: Whether the whole Jacobian is compared where inputs and outputs are small; otherwise random directions.
     """
     point = Point(subject, inputs, rng)
     if not point.by or not point.of or not point.base.size:
@@ -51,7 +54,7 @@ def check_jacobian(subject: Subject, inputs: Sequence[np.ndarray], rng: np.rando
             into.say(f"gradient by input {number}", "FAILED", note)
             return
     count = sum(point.inputs[number].size for number in point.by)
-    if count <= WHOLE_INPUTS and point.base.size <= WHOLE_OUTPUTS:
+    if whole and count <= WHOLE_INPUTS and point.base.size <= WHOLE_OUTPUTS:
         _check_whole(point, into)
     else:
         check_directions(point, into)

@@ -21,7 +21,7 @@ from deep5.core.errors import Deep5Error, OperatorError, ShapeError
 from deep5.core.process_end import how_ended
 from deep5.core.python_child import run_function
 from deep5.operators.checks.child import OUTSIDE, WRONG, main
-from deep5.operators.checks.inputs import LARGER, variations
+from deep5.operators.checks.inputs import LARGE, LARGER, variations
 from deep5.operators.checks.subject import specs
 from deep5.operators.checks.threads import too_large
 from deep5.operators.contract import name_of, specs_of
@@ -52,7 +52,7 @@ def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequenc
     for what, values in variations(inputs, dtypes):
         try:
             outputs = specs_of(operator, specs(values))
-            if what == LARGER and too_large(outputs):
+            if (what == LARGER or LARGE in what) and too_large(outputs):
                 raise ShapeError(f"{operator}: outputs beyond what is soon computed")
             runs.append([what, [[list(spec.shape), spec.dtype] for spec in outputs]])
         except Deep5Error:

@@ -1,0 +1,242 @@
+"""Checks of `check_executor` of calls that follow others: once more, after an error, and on other threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from deep5.core import plugins
+from deep5.core.errors import Deep5Error
+from deep5.core.events import StepInfo
+from deep5.core.framework import Framework
+from deep5.networks.checks.pair import Feed, Pair, copied, elsewhere
+from deep5.networks.checks.problems import drawn, layouts, noisy
+from deep5.networks.checks.sizes import check_layouts
+from deep5.networks.zoo import mlp
+
+__all__ = ["check_conduct", "check_modes", "check_steps"]
+
+_THREADS = 3
+
+
+def check_conduct(framework: Framework, dtype: str, seed: int) -> None:
+    """Calls of every method: repeated, after an error, in other memory, of two executors in turn, and on threads."""
+    pair = Pair(framework, mlp(features=3, hidden=5, classes=4, dtype=dtype), dtype)
+    first, second = (drawn(pair.network, seed, number, N=4) for number in (0, 1))
+    _check_repeated(pair, first, second)
+    check_layouts(pair, first)
+    _check_after_errors(pair, first, second)
+    _check_threads(pair, first, second)
+    # Another executor of the same network, and of another one: nothing is shared.
+    other = mlp(features=3, hidden=2, classes=3, dtype=dtype)
+    others = [pair, *(Pair(framework, network, dtype) for network in (pair.network, other))]
+    _move(others[1])
+    for turn in range(2):
+        for number, each in enumerate(others):
+            each.backprop(drawn(each.network, seed, turn, N=4), f"of executor {number} of three")
+            each.state(f"executor {number} of three")
+
+
+def _check_repeated(pair: Pair, first: Feed, second: Feed) -> None:
+    """Results do not depend on earlier calls, and are not changed by later ones."""
+    kept: list[tuple[str, Any, Feed]] = []
+    for number, feed in enumerate((first, second, first, first, second)):
+        what = f"of call {number + 1}"
+        for made in (pair.inference(feed, what), pair.backprop(feed, what)):
+            kept.append((what, made, copied(made)))
+    for what, made, before in kept:
+        pair.judge.identical(made, before, f"later calls changed what was returned by that {what}:")
+    # An array whose content changes: the same object, another result.
+    moving = copied(first)
+    for feed in (second, first):
+        for name, value in feed.items():
+            moving[name][...] = value
+        pair.inference(moving, "of arrays that were written to since the last call")
+        pair.backprop(moving, "of arrays that were written to since the last call")
+    for factor in (1.5, 0.75):
+        _move(pair, factor)
+        pair.inference(first, "after the parameters changed")
+        pair.backprop(first, "after the parameters changed")
+    pair.same_start()
+    pair.backprop(second, "after the first parameters were loaded again")
+
+
+def _move(pair: Pair, factor: float = 1.25) -> None:
+    """Change the parameters of both executors, by `write` and by `load_state_dict`."""
+    packed = np.concatenate([np.asarray(pair.executor.state_dict()[name]).reshape(-1) for name in pair.names])
+    for executor in (pair.executor, pair.reference):
+        executor.write(pair.names, packed * packed.dtype.type(factor))
+    pair.state("after write")
+    out = np.empty_like(packed)
+    pair.executor.read(pair.names, out)
+    pair.judge.identical({"packed": out}, {"packed": packed * packed.dtype.type(factor)}, "read after write gave")
+
+
+def _errors(pair: Pair, feed: Feed) -> dict[str, Callable[[], Any]]:
+    """Calls that fail, by description; what each raises is checked elsewhere."""
+    executor, wrong = pair.executor, {**feed, "input": feed["input"][:, :-1]}
+    unlabeled = {**feed, "label": np.full_like(feed["label"], 1000)}
+    return {
+        "inference on a wrong shape": lambda: executor.inference(wrong),
+        "inference without inputs": lambda: executor.inference({}),
+        "inference on a label that is no class": lambda: executor.inference(unlabeled),
+        "backprop on a wrong shape": lambda: executor.inference_and_backprop(wrong),
+        "backprop on a label that is no class": lambda: executor.inference_and_backprop(unlabeled),
+        "backprop of an unknown loss": lambda: executor.inference_and_backprop(feed, "lost"),
+        "backprop by an unknown name": lambda: executor.inference_and_backprop(feed, wrt=["nothing"]),
+        "on_gradient that raises": lambda: executor.inference_and_backprop(feed, on_gradient=_raises),
+        "load_state_dict of nothing": lambda: executor.load_state_dict({}),
+        "read of an unknown name": lambda: executor.read(["nothing"], np.zeros(1, pair.dtype)),
+        "write of too few numbers": lambda: executor.write(pair.names, np.zeros(1, pair.dtype)),
+        "train_step of an unknown loss": lambda: executor.train_step(_sgd(), "lost"),
+    }
+
+
+def _raises(name: str, value: Any) -> None:
+    raise _StoppedError(name)
+
+
+class _StoppedError(Exception):
+    """Raised by a callback."""
+
+
+def _sgd() -> Any:
+    return plugins.load("optimizers", "sgd")(lr=0.25)
+
+
+def _check_after_errors(pair: Pair, first: Feed, second: Feed) -> None:
+    """A call that failed leaves no trace: state, outputs, gradients and steps are those that they were."""
+    for what, call in _errors(pair, first).items():
+        with suppress(Deep5Error, _StoppedError):
+            call()
+        pair.state(f"after {what}")
+        for feed in (first, second):
+            pair.inference(feed, f"after {what}")
+            pair.backprop(feed, f"after {what}")
+        pair.executor.inference_and_backprop(second)
+        with suppress(Deep5Error, _StoppedError):
+            call()
+        # A failed call may leave gradients or none; it must not spoil the sum that follows.
+        pair.backprop(first, f"after {what} and with accumulate=False", accumulate=False)
+        pair.backprop(second, f"that accumulates, after {what}", accumulate=True)
+
+
+def _check_threads(pair: Pair, first: Feed, second: Feed) -> None:
+    """On another thread than the one that made the executor, and in evaluation on several at once."""
+    for feed in (first, second):
+        elsewhere(partial(pair.inference, feed, "on a second thread"))
+        elsewhere(partial(pair.backprop, feed, "on a second thread"))
+        pair.gradients("read on the first thread after backprop on a second:")
+    elsewhere(partial(_move, pair, 1.5))
+    elsewhere(partial(pair.state, "on a second thread"))
+    elsewhere(pair.same_start)
+    pair.inference(first, "after a second thread")
+    feeds = [first, second] * _THREADS
+    expected = [copied(pair.reference.inference(feed)) for feed in feeds]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(lambda feed: copied(pair.executor.inference(feed)), feeds))
+    for got, want in zip(found, expected, strict=True):
+        for name, value in want.items():
+            pair.judge.alike(got[name], value, f"inference on {_THREADS} threads at once: the output {name!r}")
+
+
+def check_steps(framework: Framework, dtype: str, sizes: Sequence[int], seed: int) -> None:
+    """Training steps of several sizes, in other memory, whole and in halves, after errors, on threads, and resumed.
+
+    After each, all outputs, parameters and gradients are those of the reference.
+    """
+    pair = Pair(framework, mlp(features=3, hidden=5, classes=4, dtype=dtype), dtype)
+    rules = [plugins.load("optimizers", "accelegrad")(lr=0.25) for _ in range(2)]
+    steps = _steps(pair, rules)
+    number = 0
+
+    def feed(size: int) -> tuple[Feed, StepInfo]:
+        nonlocal number
+        number += 1
+        return drawn(pair.network, seed, number, N=size), StepInfo(step=number, batch_size=size)
+
+    for size in (4, *sizes, 4):
+        given, info = feed(size)
+        pair.step(steps, given, info, f"on a batch of {size}")
+    for what, _ in layouts(drawn(pair.network, seed, N=4)):
+        given, info = feed(4)
+        pair.step(steps, dict(layouts(given))[what], info, f"on inputs {what}")
+    given, info = feed(4)
+    for wrong in ({}, {**given, "input": given["input"][:, :-1]}):
+        with suppress(Deep5Error):
+            steps[0](wrong, info)
+        pair.state("after a training step that failed")
+        pair.step(steps, given, info, "after one that failed")
+        given, info = feed(4)
+    elsewhere(lambda: pair.step(steps, given, info, "on a second thread"))
+    with steps[0].averaged(), steps[1].averaged():
+        pair.state("within averaged()")
+    pair.state("after averaged()")
+    _check_halves(pair, steps, feed)
+    _check_resumed(pair, rules, steps, feed)
+
+
+def _steps(pair: Pair, rules: list[Any]) -> tuple[Any, Any]:
+    return pair.executor.train_step(rules[0]), pair.reference.train_step(rules[1])
+
+
+def _check_halves(pair: Pair, steps: tuple[Any, Any], feed: Callable[[int], tuple[Feed, StepInfo]]) -> None:
+    """`backprop` and `apply`, also with a loss scale, which is divided out here, and with a second batch added."""
+    for size, scale in ((4, 1.0), (1, 4.0), (3, 1.0)):
+        given, info = feed(size)
+        for step in steps:
+            step.backprop(given, info, loss_scale=scale)
+        pair.gradients(f"TrainStep.backprop with loss_scale={scale:g}")
+        if size == 3:
+            more, info = feed(3)
+            for step in steps:
+                step.backprop(more, info, accumulate=True)
+            pair.gradients("TrainStep.backprop with accumulate=True")
+        before = copied(pair.executor.gradients())
+        for executor, step in zip((pair.executor, pair.reference), steps, strict=True):
+            step.apply(executor.gradients(), info)
+        pair.state("after TrainStep.apply")
+        pair.judge.identical(pair.executor.gradients(), before, "TrainStep.apply changed the gradient by")
+
+
+def _check_resumed(
+    pair: Pair, rules: list[Any], steps: tuple[Any, Any], feed: Callable[[int], tuple[Feed, StepInfo]]
+) -> None:
+    """A step that starts from a saved state continues as the reference, which was not stopped."""
+    saved, parameters = copied(steps[0].state_dict()), pair.executor.state_dict()
+    given, info = feed(4)
+    pair.step(steps, given, info, "after state_dict()")
+    again, later = feed(4)
+    fresh = pair.executor.train_step(rules[0])
+    pair.executor.load_state_dict(parameters)
+    fresh.load_state_dict(saved)
+    fresh(given, info)
+    pair.state("after a resume from state_dict()")
+    pair.step((fresh, steps[1]), again, later, "after a resume from state_dict()")
+
+
+def check_modes(framework: Framework, dtype: str, sizes: Sequence[int], seed: int) -> None:
+    """Training and evaluation of normalization and dropout, running statistics, two losses, and masks by the step."""
+    pair = Pair(framework, noisy(dtype), dtype)
+    for number, size in enumerate(sizes):
+        feed, info = drawn(pair.network, seed, number, N=size), StepInfo(step=number, seed=seed)
+        pair.inference(feed, f"in evaluation, of a batch of {size}")
+        pair.state("after inference in evaluation")
+        pair.inference(feed, f"in training, of a batch of {size}", training=True, info=info)
+        pair.state("after inference in training")
+        pair.backprop(feed, f"in training, of a batch of {size}", info=info)
+        pair.state("after backprop")
+    feed = drawn(pair.network, seed, N=4)
+    for step in (0, 5):
+        pair.backprop(feed, f"at step {step}", info=StepInfo(step=step, seed=seed))
+        pair.backprop(feed, f"of the second loss, at step {step}", "second", info=StepInfo(step=step, seed=seed))
+    pair.backprop(feed, "with another seed", info=StepInfo(seed=seed + 1))
+    steps = _steps(pair, [_sgd(), _sgd()])
+    for number in (6, 7):
+        given = drawn(pair.network, seed, number, N=5)
+        pair.step(steps, given, StepInfo(step=number, batch_size=5, seed=seed), "in training")

@@ -1,0 +1,221 @@
+"""Checks of an operator at many sizes, at extreme values, in sequence, after errors, and on other threads."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from deep5.core.errors import Deep5Error, OperatorError
+from deep5.operators.checks.collect import Collector
+from deep5.operators.checks.conduct import same_bits
+from deep5.operators.checks.gradients import check_backward_dtypes, cotangents
+from deep5.operators.checks.inputs import LARGE, contiguous, extreme, floating, sized, widened
+from deep5.operators.checks.jacobian import check_jacobian
+from deep5.operators.checks.subject import Subject, refuses, specs
+from deep5.operators.checks.threads import too_large
+from deep5.operators.checks.truth import Truth, own_dtype
+from deep5.operators.checks.values import compared, tolerance_of
+from deep5.operators.contract import is_floating, specs_of
+
+__all__ = ["check_after_others", "check_gradients_elsewhere", "check_values_elsewhere"]
+
+_THREADS = 3
+# An operator that takes more memory than this at a sixteenth of `BLOCK` rows may take 256 times as much at all of them.
+_ROOM_BYTES = 8 << 20
+
+
+def _accepted(subject: Subject, values: Sequence[np.ndarray], what: str) -> bool:
+    """Whether `specs` accepts these inputs, and large ones are soon computed.
+
+    Raises:
+        OperatorError: `specs` breaks its contract.
+    """
+    try:
+        outputs = specs_of(subject.operator, specs(values))
+    except OperatorError:
+        raise
+    except Deep5Error:
+        return False
+    if not what.startswith(LARGE):
+        return True
+    return not too_large(outputs) and (not subject.direct or _grows_slowly(subject, values))
+
+
+def _grows_slowly(subject: Subject, values: Sequence[np.ndarray]) -> bool:
+    """Whether the memory for large inputs is bounded: tried on a sixteenth of their rows."""
+    most = max(values, key=np.size)
+    part = tuple(
+        value[: -(-len(value) // 16)].copy() if value.ndim and value.shape[0] == most.shape[0] else value.copy()
+        for value in values
+    )
+    tracemalloc.start()
+    try:
+        subject.forward(part)
+        return tracemalloc.get_traced_memory()[1] < _ROOM_BYTES
+    except Deep5Error:
+        return False
+    finally:
+        tracemalloc.stop()
+
+
+def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
+    """Compare forward with the expected outputs at many sizes and extreme values, and with itself in between.
+
+    Args:
+        subject: Runs the operator.
+        inputs: The given inputs.
+        truth: The expected outputs.
+        into: Receives a row per size that `specs` accepts, and per kind of values.
+    """
+    known = [np.array(value) for value in subject.forward(contiguous(inputs))]
+    own = own_dtype(inputs)
+    itself = not truth.given and (own == "float64" or not truth.informative)
+    for kind, cases in (("size", sized(inputs)), ("value", extreme(inputs) if any(floating(inputs)) else ())):
+        for what, values in cases:
+            check = f"forward, {what}"
+            with into.guarded(check):
+                if kind == "size" and not _accepted(subject, values, what):
+                    continue
+                try:
+                    got = subject.forward(values)
+                except Deep5Error as error:
+                    broken = "raised" not in str(error)
+                    if kind == "size" and all(floating(values)) and not refuses(subject, error):
+                        raise
+                    if broken and isinstance(error, OperatorError):
+                        raise
+                    into.say(check, "refused", str(error).split("\n", 1)[0])
+                    continue
+                _compare(check, got, values, truth, itself, into)
+                again = subject.forward(contiguous(inputs))
+                if not same_bits(known, again):
+                    raise OperatorError(
+                        f"{subject.name}.forward gives different bits for the same inputs after it ran with {what}; "
+                        "allowed: the same bits; remedy: nothing kept from call to call"
+                    )
+
+
+def _compare(
+    check: str, got: Sequence[np.ndarray], values: Sequence[np.ndarray], truth: Truth, itself: bool, into: Collector
+) -> None:
+    try:
+        known = truth.at(values)
+    except Exception as error:  # a reference function may raise any error
+        into.say(check, "passed", f"it runs; {truth.name} does not: {error}")
+        return
+    own = own_dtype(values)
+    moved = truth.jumps(values, known, own) if is_floating(own) and own != "float64" else None
+    into.compare(
+        check,
+        compared(got, known, moved, truth.precision, values),
+        tolerance_of(got, truth.precision, values),
+        itself=itself,
+    )
+
+
+def check_gradients_elsewhere(
+    subject: Subject, right: Subject, inputs: Sequence[np.ndarray], rng: np.random.Generator, into: Collector
+) -> None:
+    """Compare backward with differences in float64 at many sizes and extreme values, and with itself in between.
+
+    At each size, backward in the given element type is compared with float64, too. At extreme values, forward may give
+    no numbers, or differences may not settle: then nothing is evaluated.
+
+    Args:
+        subject: Runs the operator.
+        right: Runs it in float64.
+        inputs: The given inputs.
+        rng: Draws directions.
+        into: Receives a row per size that `specs` accepts, and per kind of values.
+    """
+    needs = floating(inputs)
+    grads = cotangents(subject.forward(contiguous(inputs)), np.random.default_rng(5))
+    known = [
+        None if value is None else np.array(value) for value in subject.gradients(contiguous(inputs), grads, needs)
+    ]
+    for kind, cases in (("size", sized(inputs)), ("value", extreme(inputs))):
+        for what, values in cases:
+            check = f"backward, {what}"
+            with into.guarded(check):
+                if kind == "size" and not _accepted(subject, values, what):
+                    continue
+                part = Collector(into.operator, into.framework, None)
+                try:
+                    check_jacobian(right, widened(values), rng, part, whole=False)
+                    if kind == "size":
+                        check_backward_dtypes(subject, values, (own_dtype(values),), False, right, part)
+                except Deep5Error as error:
+                    if kind == "size" and all(floating(values)):
+                        raise
+                    into.say(check, "refused", str(error).split("\n", 1)[0])
+                    continue
+                failures = [row for row in part.report().failures if kind == "size" or row.tolerance]
+                again = subject.gradients(contiguous(inputs), grads, needs)
+                if not same_bits(known, again):
+                    raise OperatorError(
+                        f"{subject.name}.backward gives different bits for the same inputs after it ran with {what}; "
+                        "allowed: the same bits; remedy: nothing kept from call to call"
+                    )
+                note = "; ".join(f"{row.check}: {row.note}" for row in failures)
+                into.require(not failures, check, note)
+
+
+def check_after_others(subject: Subject, inputs: Sequence[np.ndarray], backward: bool, into: Collector) -> None:
+    """Check that results are the same bits after an error, on a second thread, and on several threads at once.
+
+    Args:
+        subject: Runs the operator.
+        inputs: The given inputs.
+        backward: Whether to check backward instead of forward.
+        into: Receives a row each.
+    """
+    name = "backward" if backward else "forward"
+    call = _call(subject, inputs, backward)
+    known = [None if value is None else np.array(value) for value in call()]
+
+    def same(check: str, found: Sequence[Any], when: str) -> None:
+        into.require(
+            same_bits(known, found),
+            check,
+            f"{subject.name}.{name} gives different bits for the same inputs {when}; allowed: the same bits; remedy: "
+            "nothing kept from call to call, and nothing that depends on the thread",
+        )
+
+    with into.guarded(check := f"{name}, after an error"):
+        _fail(subject, inputs)
+        same(check, call(), "after a call that failed")
+        same(check, call(), "two calls after one that failed")
+    with ThreadPoolExecutor(_THREADS) as pool:
+        with into.guarded(check := f"{name}, on a second thread"):
+            same(check, pool.submit(call).result(), "on a second thread")
+        with into.guarded(check := f"{name}, on {_THREADS} threads at once"):
+            for found in [each.result() for each in [pool.submit(call) for _ in range(2 * _THREADS)]]:
+                if not same_bits(known, found):
+                    same(check, found, f"on {_THREADS} threads at once")
+                    break
+            else:
+                into.same(check)
+
+
+def _call(subject: Subject, inputs: Sequence[np.ndarray], backward: bool) -> Callable[[], Sequence[np.ndarray | None]]:
+    if not backward:
+        return lambda: subject.forward(contiguous(inputs))
+    grads, needs = cotangents(subject.forward(contiguous(inputs)), np.random.default_rng(6)), floating(inputs)
+    return lambda: subject.gradients(contiguous(inputs), grads, needs)
+
+
+def _fail(subject: Subject, inputs: Sequence[np.ndarray]) -> None:
+    """Calls that most operators reject: of another rank, and if its own methods run, of objects that are no arrays."""
+    with suppress(Deep5Error):
+        subject.forward([np.zeros((2,) * (value.ndim + 3), value.dtype) for value in inputs])
+    if subject.direct:
+        junk = [object() for _ in inputs]
+        with suppress(Exception):
+            subject.operator.forward(*junk)
+        with suppress(Exception):
+            subject.operator.backward(junk, junk, junk, [True] * len(junk))
