@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from deep5.core.metric import Sample as Sample
     from deep5.core.operator import Operator as Operator
     from deep5.core.plugins import framework as framework
+    from deep5.core.seeds import generator as generator
     from deep5.core.tensors import CPUDevice as CPUDevice
     from deep5.core.tensors import Device as Device
     from deep5.core.tensors import GPUDevice as GPUDevice
@@ -196,6 +197,7 @@ _CORE = {
     "UsageError": "core.errors",
     "Event": "core.events",
     "StepInfo": "core.events",
+    "generator": "core.seeds",
     "StopTraining": "core.events",
     "Framework": "core.framework",
     "GraphExecutor": "core.executors",

@@ -2,12 +2,14 @@
 
 The graph has two kinds of nodes. A *scalar* node is the same for all elements of a parameter (hyperparameters, the
 host's extra inputs, sums, and functions of these); it is evaluated once per parameter in float64. An *element* node
-differs between elements and is evaluated in the parameter's dtype.
+differs between elements and is evaluated in the parameter's dtype. In a rule that is traced per shape, an element node
+is an array of any shape; see `deep5.training.shaped`.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +17,15 @@ import numpy as np
 
 from deep5.core.errors import RuleError
 
-__all__ = ["OPERATIONS", "Expr", "lift", "topological"]
+__all__ = ["OPERATIONS", "Expr", "ShapeNeeded", "combined", "lift", "power", "topological"]
+
+
+_NEEDED = "an update rule used the shape of an array"
+
+
+class ShapeNeeded(RuleError):
+    """Raised while a rule is traced for all shapes at once: it depends on the parameter's shape."""
+
 
 # name: (number of arguments, whether the result is boolean, C expression, NumPy function). {S} is the suffix of the
 # C library's function for the element type: "f" for float, nothing for double.
@@ -65,34 +75,77 @@ class Expr:
     """A node of the graph. Behaves like an array of the standard within the limits of update rules.
 
     Attributes:
-        op: A key of `OPERATIONS`, or `"const"`, `"input"` (a scalar by name), `"load"` (an array by name),
-            `"broadcast"` (a scalar expanded to an array), `"sum"`.
-        args: Operands; for leaves a number or a name.
+        op: A key of `OPERATIONS` or `SHAPED`, or `"const"`, `"input"` (a scalar by name), `"load"` (an array by name),
+            `"broadcast"` (a scalar expanded to an array), `"sum"`, `"eye"`, `"item"` (an array's only element).
+        args: Operands; for leaves a number or a name, and after the operands what is fixed.
         element: Whether it differs between elements.
         boolean: Whether it is boolean.
+        dimensions: Its shape, () for a scalar; None if the rule is traced for all shapes at once.
     """
 
-    __slots__ = ("args", "boolean", "element", "op", "serial")
+    __slots__ = ("args", "boolean", "dimensions", "element", "op", "serial")
     __array_ufunc__ = None  # NumPy must not take over the operators
 
-    def __init__(self, op: str, args: tuple[Any, ...], element: bool, boolean: bool = False) -> None:
+    def __init__(
+        self,
+        op: str,
+        args: tuple[Any, ...],
+        element: bool,
+        boolean: bool = False,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
         self.op, self.args, self.element, self.boolean = op, args, element, boolean
+        self.dimensions = shape if element else ()
         self.serial = next(_serial)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
-        return _NAMESPACE
+        return namespace()
 
     @property
     def dtype(self) -> str:
         """The `dtype` argument for array creation functions."""
         return "the parameter's dtype"
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self._known_shape()
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self._known_shape())
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self._known_shape())
+
+    @property
+    def T(self) -> Expr:  # noqa: N802 - the standard's name
+        """A matrix, transposed."""
+        if self.ndim != 2:
+            raise RuleError(f"an update rule used '.T' of an array of shape {self.shape}; allowed: a matrix")
+        found: Expr = namespace().matrix_transpose(self)
+        return found
+
+    @property
+    def mT(self) -> Expr:  # noqa: N802 - the standard's name
+        """Matrices, transposed."""
+        found: Expr = namespace().matrix_transpose(self)
+        return found
+
+    def _known_shape(self) -> tuple[int, ...]:
+        if self.dimensions is None:
+            raise ShapeNeeded(_NEEDED)
+        return self.dimensions
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # libraries query protocols this way
             raise AttributeError(name)
         raise RuleError(
             f"an update rule used '.{name}' of an array; allowed: operators and the functions of "
-            "xp = d5.array_namespace(param), which do not depend on the parameter's shape"
+            "xp = d5.array_namespace(param), and .shape, .ndim, .size, .T and .mT"
         )
 
     def _refuse(self, what: str) -> Any:
@@ -111,82 +164,92 @@ class Expr:
         self._refuse("called a function of NumPy")
 
     def __len__(self) -> int:
-        return int(self._refuse("used the length of an array"))
+        if not self._known_shape():
+            self._refuse("used the length of a scalar")
+        return self.shape[0]
 
     def __iter__(self) -> Any:
         self._refuse("iterated over an array")
 
     def __getitem__(self, key: Any) -> Any:
-        self._refuse("indexed an array")
+        from deep5.training.shaped import indexed
+
+        return indexed(self, key)
+
+    def __matmul__(self, other: Any) -> Any:
+        return namespace().matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return namespace().matmul(other, self)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._refuse("assigned into an array (rules are pure)")
 
     def __add__(self, other: Any) -> Any:
-        return _apply("add", self, other)
+        return combined("add", self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return _apply("add", other, self)
+        return combined("add", other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return _apply("subtract", self, other)
+        return combined("subtract", self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return _apply("subtract", other, self)
+        return combined("subtract", other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return _apply("multiply", self, other)
+        return combined("multiply", self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        return _apply("multiply", other, self)
+        return combined("multiply", other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return _apply("divide", self, other)
+        return combined("divide", self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return _apply("divide", other, self)
+        return combined("divide", other, self)
 
     def __pow__(self, other: Any) -> Any:
-        return _power(self, other)
+        return power(self, other)
 
     def __rpow__(self, other: Any) -> Any:
-        return _power(other, self)
+        return power(other, self)
 
     def __neg__(self) -> Any:
-        return _apply("negative", self)
+        return combined("negative", self)
 
     def __pos__(self) -> Any:
         return self
 
     def __abs__(self) -> Any:
-        return _apply("abs", self)
+        return combined("abs", self)
 
     def __lt__(self, other: Any) -> Any:
-        return _apply("less", self, other)
+        return combined("less", self, other)
 
     def __le__(self, other: Any) -> Any:
-        return _apply("less_equal", self, other)
+        return combined("less_equal", self, other)
 
     def __gt__(self, other: Any) -> Any:
-        return _apply("greater", self, other)
+        return combined("greater", self, other)
 
     def __ge__(self, other: Any) -> Any:
-        return _apply("greater_equal", self, other)
+        return combined("greater_equal", self, other)
 
     def __eq__(self, other: object) -> Any:
-        return _apply("equal", self, other)
+        return combined("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
-        return _apply("not_equal", self, other)
+        return combined("not_equal", self, other)
 
     def __and__(self, other: Any) -> Any:
-        return _apply("logical_and", self, other)
+        return combined("logical_and", self, other)
 
     def __or__(self, other: Any) -> Any:
-        return _apply("logical_or", self, other)
+        return combined("logical_or", self, other)
 
     def __invert__(self) -> Any:
-        return _apply("logical_not", self)
+        return combined("logical_not", self)
 
     __hash__ = object.__hash__
 
@@ -203,7 +266,16 @@ def lift(value: Any) -> Expr:
     )
 
 
-def _apply(op: str, *operands: Any) -> Expr:
+def combined(op: str, *operands: Any) -> Expr:
+    """The node of an operation on elements.
+
+    Args:
+        op: A key of `OPERATIONS`.
+        operands: Symbols and Python numbers.
+
+    Raises:
+        RuleError: Their number, kinds or shapes do not fit the operation.
+    """
     args = tuple(lift(operand) for operand in operands)
     if len(args) != OPERATIONS[op][0]:
         raise RuleError(f"xp.{op} in an update rule got {len(args)} arguments; allowed: {OPERATIONS[op][0]}")
@@ -215,82 +287,45 @@ def _apply(op: str, *operands: Any) -> Expr:
                 f"an update rule computed xp.{op} of the wrong kind of value; allowed: {wanted}; remedy: "
                 "xp.where(condition, a, b)"
             )
-    return Expr(op, args, any(arg.element for arg in args), OPERATIONS[op][1])
+    shape = _broadcast(op, [arg.dimensions for arg in args if arg.element])
+    return Expr(op, args, any(arg.element for arg in args), OPERATIONS[op][1], shape)
 
 
-def _power(base: Any, exponent: Any) -> Expr:
+def _broadcast(op: str, shapes: list[tuple[int, ...] | None]) -> tuple[int, ...] | None:
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes):
+        if known:
+            raise ShapeNeeded(_NEEDED)
+        return None
+    try:
+        return np.broadcast_shapes(*known)
+    except ValueError:
+        raise RuleError(
+            f"an update rule computed xp.{op} of arrays of shapes {' and '.join(map(str, known))}; allowed: shapes "
+            "that broadcast, as in the array standard"
+        ) from None
+
+
+def namespace() -> Any:
+    """The functions of the array API that a rule may use."""
+    from deep5.training.rule_namespace import NAMESPACE
+
+    return NAMESPACE
+
+
+def power(base: Any, exponent: Any) -> Expr:
     """Small integer powers and the root become multiplications and sqrt: exact and vectorizable."""
     base, exponent = lift(base), lift(exponent)
     if exponent.op == "const":
         value = exponent.args[0]
         if value == 0.5:
-            return _apply("sqrt", base)
+            return combined("sqrt", base)
         if value.is_integer() and 1 <= value <= 8:
             product: Expr = base
             for _ in range(int(value) - 1):
-                product = _apply("multiply", product, base)
+                product = combined("multiply", product, base)
             return product
-    return _apply("pow", base, exponent)
-
-
-class _Namespace:
-    """The functions of the array API that an update rule may use during tracing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in OPERATIONS:
-            return lambda *operands: _apply(name, *operands)
-        if name.startswith("__"):  # libraries query protocols this way
-            raise AttributeError(name)
-        raise RuleError(f"an update rule used xp.{name}; allowed: {', '.join(sorted([*OPERATIONS, *_EXTRA]))}")
-
-    def pow(self, base: Any, exponent: Any) -> Expr:
-        return _power(base, exponent)
-
-    def square(self, x: Any) -> Expr:
-        return _apply("multiply", x, x)
-
-    def positive(self, x: Any) -> Expr:
-        return lift(x)
-
-    def clip(self, x: Any, min: Any = None, max: Any = None) -> Expr:  # noqa: A002 - the standard's names
-        x = x if min is None else _apply("maximum", x, min)
-        return lift(x) if max is None else _apply("minimum", x, max)
-
-    def sum(self, x: Any) -> Expr:
-        x = lift(x)
-        if not x.element:
-            raise RuleError("an update rule summed a scalar; allowed: xp.sum of an array of the parameter's shape")
-        return Expr("sum", (x,), element=False)
-
-    def full_like(self, x: Any, fill_value: Any, *, dtype: Any = None) -> Expr:
-        value = lift(fill_value)
-        return Expr("broadcast", (value,), element=True) if lift(x).element else value
-
-    def zeros_like(self, x: Any, *, dtype: Any = None) -> Expr:
-        return self.full_like(x, 0.0)
-
-    def ones_like(self, x: Any, *, dtype: Any = None) -> Expr:
-        return self.full_like(x, 1.0)
-
-    def full(self, shape: Any, fill_value: Any, *, dtype: Any = None) -> Expr:
-        if tuple(shape) != ():
-            raise RuleError(
-                f"an update rule made an array of shape {shape}; allowed: (), or xp.full_like(param, value)"
-            )
-        return lift(fill_value)
-
-    def zeros(self, shape: Any, *, dtype: Any = None) -> Expr:
-        return self.full(shape, 0.0)
-
-    def ones(self, shape: Any, *, dtype: Any = None) -> Expr:
-        return self.full(shape, 1.0)
-
-    def asarray(self, x: Any, *, dtype: Any = None, copy: bool | None = None) -> Expr:
-        return lift(x)
-
-
-_EXTRA = tuple(name for name in vars(_Namespace) if not name.startswith("_"))
-_NAMESPACE = _Namespace()
+    return combined("pow", base, exponent)
 
 
 def topological(roots: Iterable[Expr]) -> list[Expr]:

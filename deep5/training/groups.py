@@ -12,7 +12,7 @@ from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import TensorSpec
 from deep5.training.rule import UpdateRule
 
-__all__ = ["check_groups", "matches", "owners", "partition", "partition_by_dtype", "require_trained"]
+__all__ = ["WatchedGroups", "check_groups", "matches", "owners", "partition", "partition_by_dtype", "require_trained"]
 
 Parts = list[tuple[dict[str, TensorSpec], dict[str, float]]]
 
@@ -108,3 +108,35 @@ def matches(match: Callable[[str], bool], name: str, whose: str) -> bool:
             "around it"
         )
     return bool(answer)
+
+
+class WatchedGroups:
+    """The groups that a caller passed to an optimizer, which works on copies of them.
+
+    Args:
+        groups: The caller's groups.
+
+    Attributes:
+        groups: As given.
+    """
+
+    def __init__(self, groups: Sequence[ParameterGroup]) -> None:
+        self.groups = tuple(groups)
+        self._before = [_content(group) for group in groups]
+
+    def check(self) -> None:
+        """Reject a change, which would have no effect.
+
+        Raises:
+            UsageError: A group has changed.
+        """
+        for index, (group, before) in enumerate(zip(self.groups, self._before, strict=True)):
+            if _content(group) != before:
+                raise UsageError(
+                    f"parameter group {index} was changed after the optimizer copied it: got "
+                    f"{brief(group.describe())}; remedy: RuleOptimizer.set_parameter(name, value, match)"
+                )
+
+
+def _content(group: ParameterGroup) -> tuple[Any, ...]:
+    return group.match, group.frozen, dict(group.hyper)

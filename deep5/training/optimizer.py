@@ -12,7 +12,7 @@ from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
 from deep5.core.tensors import Array, Arrays
 from deep5.training.accumulation import BatchLayout, accumulated_step, batch_layout
-from deep5.training.groups import check_groups, matches, owners
+from deep5.training.groups import WatchedGroups, check_groups, matches, owners
 from deep5.training.hyper_state import KEY, apart, check_names, group_values, plain, regrouped
 from deep5.training.master_weights import SHORT_FLOATS, update_dtype
 from deep5.training.pipeline import GROUP_STAGES, STAGES, GradientPipeline, Stages, check_stage
@@ -82,7 +82,8 @@ class RuleOptimizer:
             loss_scale=loss_scale,
             master_weights=master_weights,
         )
-        # Own groups: `set_parameter` changes them, and the caller's stay unchanged.
+        # Own groups: `set_parameter` changes them, and the caller's stay unchanged; the caller may not change those.
+        self._given = WatchedGroups(groups)
         self._groups = [ParameterGroup(own.match, frozen=own.frozen, **own.hyper) for own in groups]
         Stages.of(self.pipeline, rule, [group.hyper for group in self._groups])
         # Values set for some parameters before their names were known.
@@ -90,6 +91,14 @@ class RuleOptimizer:
         self._executor: GraphExecutor | None = None
         self._step: TrainStep | None = None
         self._layout: BatchLayout | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("rule", "loss", "pipeline") and vars(self).get("_step") is not None:
+            raise UsageError(
+                f"{name} of a bound optimizer: got another one, but the step holds the earlier one; allowed: set_hyper "
+                "and set_parameter; remedy: create a new RuleOptimizer and bind it"
+            )
+        super().__setattr__(name, value)
 
     @property
     def train_step(self) -> TrainStep:
@@ -105,6 +114,7 @@ class RuleOptimizer:
     @property
     def halves(self) -> TrainStep:
         """The step in two halves, for schemes that exchange gradients between them; see `Halves`."""
+        self._given.check()
         return self.train_step
 
     def frozen(self) -> frozenset[str]:
@@ -149,11 +159,13 @@ class RuleOptimizer:
         self._step = executor.train_step(
             self.rule, self.loss, groups=tuple(self._groups), modifier=self._modifier, **options
         )
-        # The trainer calls `step` at every step: this avoids repeated look-ups through the class.
-        self.step = self._step.__call__  # type: ignore[method-assign]
+        if not self._given.groups:
+            # The trainer calls `step` at every step: this avoids repeated look-ups through the class.
+            self.step = self._step.__call__  # type: ignore[method-assign]
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One whole step."""
+        self._given.check()
         return self.train_step(inputs, info)
 
     def accumulated_step(self, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
@@ -162,6 +174,7 @@ class RuleOptimizer:
         Raises:
             Unsupported: The sample dimension of the inputs is unknown.
         """
+        self._given.check()
         step, executor = self.train_step, self._bound()
         self._layout = layout = batch_layout(executor.network, self._layout)
         try:

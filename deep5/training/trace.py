@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,8 +12,10 @@ import numpy as np
 from deep5.core.arguments import is_finite
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
-from deep5.training.expression import Expr, lift, topological
+from deep5.training.expression import Expr, ShapeNeeded, lift, topological
 from deep5.training.pipeline import Stages
+from deep5.training.purity import check_inputs, traced_twice
+from deep5.training.reads import Reads, own_attributes
 from deep5.training.rule import UpdateRule
 
 __all__ = ["TracedRule", "trace_rule"]
@@ -27,6 +28,7 @@ class TracedRule:
     Attributes:
         hyper: Hyperparameters, in the kernel's order.
         inputs: Names that `new_input` returns, likewise.
+        shape: The parameter's shape; None if the trace is for all shapes.
         states: Initial value of every state by name; an element expression, or a scalar one for a state of shape ().
         arrays: Names of the states of the parameter's shape.
         scalars: Names of the states of shape ().
@@ -39,10 +41,12 @@ class TracedRule:
         norm: The gradient whose norm over the model is clipped, or None.
         overflow: An expression that is zero for finite elements of a gradient, otherwise NaN.
         given: Names of all numbers of a step, in the kernel's order.
+        reads: What else the rule has read, which is constant in its step; set after the trace.
     """
 
     hyper: tuple[str, ...]
     inputs: tuple[str, ...]
+    shape: tuple[int, ...] | None
     states: dict[str, Expr]
     arrays: tuple[str, ...]
     scalars: tuple[str, ...]
@@ -55,6 +59,7 @@ class TracedRule:
     norm: Expr | None
     overflow: Expr | None
     given: tuple[str, ...]
+    reads: Reads | None = None
 
     def numbers(self, rule: UpdateRule, info: StepInfo) -> list[float]:
         """The numbers of a step: the current hyperparameters, and the results of `new_input`.
@@ -88,15 +93,18 @@ class TracedRule:
         return found + [point for point in points if point is not None]
 
 
-def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
-    """Run a rule once on symbols.
+def trace_rule(rule: UpdateRule, stages: Stages | None = None, shape: tuple[int, ...] | None = None) -> TracedRule:
+    """Run a rule on symbols, twice, to see that it computes the same whenever it is called.
 
     Args:
         rule: The rule.
         stages: Of the surrounding gradient pipeline: the rule sees the gradient after these stages.
+        shape: The parameter's shape; None: the trace is for all shapes.
 
     Raises:
-        RuleError: The rule violates the contract of `UpdateRule`; the message states how.
+        ShapeNeeded: `shape` is None, and the rule depends on the parameter's shape.
+        RuleError: The rule violates the contract of `UpdateRule`; the message states how. Among others, its two traces
+            differ.
     """
     name = type(rule).__name__
     if not isinstance(rule, UpdateRule):
@@ -105,26 +113,33 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
         raise RuleError(f"{name}.scope is {rule.scope!r}; allowed: 'element', 'tensor', 'model'")
     _check_attributes(rule, name)
     inputs = _host_inputs(rule, name)
+    return traced_twice(rule, lambda bound: _traced(bound, rule.hyper, inputs, stages or Stages(), shape))
 
-    bound = copy.copy(rule)
-    for attribute in (*rule.hyper, *inputs):
+
+def _traced(
+    bound: UpdateRule, hyper: tuple[str, ...], inputs: tuple[str, ...], stages: Stages, shape: tuple[int, ...] | None
+) -> TracedRule:
+    """One trace of a copy of a rule, whose attributes it replaces by symbols."""
+    name = type(bound).__name__
+    for attribute in (*hyper, *inputs):
         object.__setattr__(bound, attribute, Expr("input", (attribute,), element=False))
-    stages = stages or Stages()
-    raw, param = Expr("load", ("grad",), element=True), Expr("load", ("param",), element=True)
-    grad, norm = _conditioned(raw, stages)
+    raw = Expr("load", ("grad",), element=True, shape=shape)
+    param = Expr("load", ("param",), element=True, shape=shape)
 
-    initial = _states(_mapping(_call(bound, "init_state", param), name, "init_state"), name, "init_state")
+    initial = _states(_mapping(_call(bound, "init_state", param), name, "init_state"), name, "init_state", shape)
     state = {
-        key: Expr("load", (f"state:{key}",), element=True)
+        key: Expr("load", (f"state:{key}",), element=True, shape=value.dimensions)
         if value.element
         else Expr("input", (f"state:{key}",), element=False)
         for key, value in initial.items()
     }
     # A rule that modifies its state argument would work here and fail on arrays: pass copies.
     prepared = _call(bound, "prepare_param", param, dict(state))
-    sums = _sums(_mapping(_call(bound, "sums", grad, param, dict(state)), name, "sums"), rule, name)
+    point = None if prepared is param else _element(prepared, name, "prepare_param", shape)
+    grad, norm = _conditioned(raw, stages)
+    sums = _sums(_mapping(_call(bound, "sums", grad, param, dict(state)), name, "sums"), bound, name)
     for attribute in sums:
-        if attribute in (*rule.hyper, *inputs):
+        if attribute in (*hyper, *inputs):
             raise RuleError(f"{name}.sums returned {attribute!r}, which has another meaning; remedy: another name")
         object.__setattr__(bound, attribute, Expr("input", (f"sum:{attribute}",), element=False))
     result = _call(bound, "update_rule", grad, param, dict(state))
@@ -136,30 +151,31 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
             f"{name}.update_rule returned the states {sorted(new_state)}; allowed: those of init_state, "
             f"{sorted(initial)}"
         )
-    new_states = _states(new_state, name, "update_rule")
+    new_states = _states(new_state, name, "update_rule", shape)
     for key, value in new_states.items():
-        if value.element and not initial[key].element:
-            raise RuleError(f"{name}.update_rule made the state {key!r} an array; init_state gave it the shape ()")
+        new_states[key] = _as_before(value, initial[key], f"{name}.update_rule made the state {key!r}")
     evaluated = _call(bound, "eval_param", param, dict(state))
     _check_evaluated(evaluated, name, inputs, sums)
-    new_param = _element(result[0], name, "update_rule")
+    new_param = _element(result[0], name, "update_rule", shape)
     if "weight_decay" in stages.names:
-        new_param = new_param - (bound.lr * _stage("weight_decay")) * param  # type: ignore[attr-defined]
+        rate = object.__getattribute__(bound, "lr")
+        new_param = new_param - (rate * _stage("weight_decay")) * param
     traced = TracedRule(
-        hyper=tuple(rule.hyper),
+        hyper=tuple(hyper),
         inputs=inputs,
+        shape=shape,
         states=initial,
         arrays=tuple(key for key, value in initial.items() if value.element),
         scalars=tuple(key for key, value in initial.items() if not value.element),
         sums=sums,
-        prepare=None if prepared is param else _element(prepared, name, "prepare_param"),
+        prepare=point,
         param=new_param,
         new_states=new_states,
-        evaluate=None if evaluated is param else _element(evaluated, name, "eval_param"),
+        evaluate=None if evaluated is param else _element(evaluated, name, "eval_param", shape),
         stages=stages.names,
         norm=norm,
         overflow=raw - raw if "loss_scale" in stages.names else None,
-        given=(*rule.hyper, *inputs, *(f"stage:{stage}" for stage in stages.names)),
+        given=(*hyper, *inputs, *(f"stage:{stage}" for stage in stages.names)),
     )
     if any(node.op == "sum" for node in topological(traced.roots())):
         raise RuleError(
@@ -167,6 +183,17 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
             "name, declare the scope, and read it as self.<name>"
         )
     return traced
+
+
+def _as_before(value: Expr, initial: Expr, what: str) -> Expr:
+    """A new state in the form of the initial one."""
+    if value.element and not initial.element:
+        raise RuleError(f"{what} an array; init_state gave it the shape ()")
+    if value.element and value.dimensions != initial.dimensions:
+        raise RuleError(f"{what} an array of shape {value.dimensions}; init_state gave it {initial.dimensions}")
+    if initial.element and not value.element and initial.dimensions is not None:
+        return Expr("broadcast", (value,), element=True, shape=initial.dimensions)
+    return value
 
 
 def _conditioned(raw: Expr, stages: Stages) -> tuple[Expr, Expr | None]:
@@ -189,7 +216,7 @@ def _stage(name: str) -> Expr:
 
 def _call(bound: UpdateRule, method: str, *args: Any) -> Any:
     """Call a method on symbols; convert any exception, and an assigned attribute, to a `RuleError`."""
-    name, before = type(bound).__name__, dict(vars(bound))
+    name, before = type(bound).__name__, dict(own_attributes(bound))
     try:
         result = getattr(bound, method)(*args)
     except RuleError:
@@ -204,7 +231,8 @@ def _call(bound: UpdateRule, method: str, *args: Any) -> Any:
 
 
 def _check_unchanged(rule: UpdateRule, before: Mapping[str, Any], method: str) -> None:
-    changed = [key for key, value in vars(rule).items() if key not in before or before[key] is not value]
+    now = own_attributes(rule)
+    changed = [key for key, value in now.items() if key not in before or before[key] is not value]
     if changed:
         raise RuleError(
             f"{type(rule).__name__}.{method} assigned self.{changed[0]}; allowed: nothing, rules are pure; remedy: a "
@@ -256,6 +284,8 @@ def _host_inputs(rule: UpdateRule, name: str) -> tuple[str, ...]:
             float(value)
         except (TypeError, ValueError):
             raise RuleError(f"{name}.new_input returned {value!r} as {key!r}; allowed: a number") from None
+    if given:
+        check_inputs(rule)
     return tuple(given)
 
 
@@ -276,15 +306,25 @@ def _sums(given: Mapping[str, Any], rule: UpdateRule, name: str) -> dict[str, Ex
         raise RuleError(
             f"{name}.sums returned {sorted(given)} but its scope is 'element'; allowed: 'tensor' or 'model'"
         )
-    for key, value in given.items():
-        if not (isinstance(value, Expr) and value.op == "sum"):
-            raise RuleError(f"{name}.sums returned {key!r}, which is not a sum; allowed: xp.sum(expression) itself")
-    return {key: value.args[0] for key, value in given.items()}
+    return {key: _summed(value, f"{name}.sums returned {key!r}") for key, value in given.items()}
 
 
-def _states(given: Mapping[str, Any], name: str, method: str) -> dict[str, Expr]:
+def _summed(value: Any, what: str) -> Expr:
+    """The operand of a sum over all elements."""
+    if isinstance(value, Expr) and value.op == "item":  # traced with shapes
+        value = value.args[0]
+        if value.op == "reduce_sum" and len(value.args[1]) == len(value.args[0].shape):
+            found: Expr = value.args[0]
+            return found
+    if not (isinstance(value, Expr) and value.op == "sum"):
+        raise RuleError(f"{what}, which is not a sum; allowed: xp.sum(expression) itself")
+    return value.args[0]
+
+
+def _states(given: Mapping[str, Any], name: str, method: str, shape: tuple[int, ...] | None) -> dict[str, Expr]:
     states = {key: lift(value) for key, value in given.items()}
     for key, value in states.items():
+        _check_mode(value, shape)
         if value.boolean:
             raise RuleError(f"{name}.{method} made the state {key!r} a truth value; allowed: an array of numbers")
     return states
@@ -296,10 +336,23 @@ def _mapping(value: Any, name: str, method: str) -> Mapping[str, Any]:
     return value
 
 
-def _element(value: Any, name: str, method: str) -> Expr:
+def _check_mode(value: Expr, shape: tuple[int, ...] | None) -> None:
+    if shape is None and value.element and value.dimensions is not None:
+        raise ShapeNeeded("an update rule made an array of another shape than the parameter's")
+
+
+def _element(value: Any, name: str, method: str, shape: tuple[int, ...] | None) -> Expr:
     expression = lift(value)
     if expression.boolean:
         raise RuleError(
             f"{name}.{method} returned a truth value as parameter; allowed: an array of the parameter's shape"
         )
-    return expression if expression.element else Expr("broadcast", (expression,), element=True)
+    _check_mode(expression, shape)
+    if not expression.element:
+        return Expr("broadcast", (expression,), element=True, shape=shape)
+    if expression.dimensions != shape:
+        raise RuleError(
+            f"{name}.{method} returned an array of shape {expression.dimensions} for a parameter of shape {shape}; "
+            "allowed: an array of the parameter's shape"
+        )
+    return expression

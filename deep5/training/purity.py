@@ -1,0 +1,179 @@
+"""`traced_twice`: whether an update rule computes the same whenever it is called."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from deep5.core.errors import RuleError
+from deep5.core.events import StepInfo
+from deep5.training.expression import Expr, topological
+from deep5.training.frozen_value import frozen
+from deep5.training.reads import Reads, recorded_copy
+from deep5.training.rule import UpdateRule
+
+__all__ = ["check_inputs", "traced_twice"]
+
+Traced = TypeVar("Traced", bound=Any)
+
+_REMEDY = (
+    "allowed: the same operations and constants in every call, since the step is compiled once; remedy: return a "
+    "number that changes from step to step from new_input(self, info), random ones from "
+    'rng = deep5.generator(info.seed, "noise", info.step) there; keep what depends on earlier steps in a state of '
+    "init_state"
+)
+# Functions in C that read the clock, without a module of their own.
+_DATES = ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")
+
+
+def traced_twice(rule: UpdateRule, trace: Callable[[UpdateRule], Traced]) -> Traced:
+    """Trace a rule twice and compare.
+
+    Args:
+        rule: The rule.
+        trace: Traces a copy of it; returns a data class that holds expressions.
+
+    Raises:
+        RuleError: The traces differ; or tracing reads the time, draws from a random generator, or changes what the rule
+            reads (a counter). As for `trace`.
+    """
+    name, names, seen = type(rule).__name__, set[str](), set[str]()
+    with _calls(seen):
+        first = trace(recorded_copy(rule, names))
+        # Their values are symbols of the trace.
+        reads, generators = Reads(rule, names - {*first.inputs, *first.sums}), _generators()
+        before = reads.value
+        second = trace(recorded_copy(rule, names))
+    if (difference := _difference(first, second)) is not None:
+        raise RuleError(f"two traces of {name} differ: {difference}; {_REMEDY}")
+    for what, content in _generators().items():
+        if what in generators and generators[what] != content:
+            raise RuleError(f"{name} draws random numbers from {what} while it is traced; {_REMEDY}")
+    after = reads.value
+    for what in {**before, **after}:
+        if before.get(what) != after.get(what):
+            raise RuleError(f"{name} changes {what} while it is traced, as a counter does; {_REMEDY}")
+    if seen:
+        raise RuleError(f"{name} reads {min(seen)} while it is traced; {_REMEDY}")
+    return dataclasses.replace(first, reads=reads)
+
+
+def check_inputs(rule: UpdateRule) -> None:
+    """Check that `new_input` depends only on the step.
+
+    Raises:
+        RuleError: Two calls for one step return different numbers.
+    """
+    for step in (0, 1, 2, 3, 10, 100, 1000):
+        info = StepInfo(step=step, batch_size=1)
+        try:
+            first, second = dict(rule.new_input(info)), dict(rule.new_input(info))
+        except Exception:  # a rule may be defined for fewer steps, or need an epoch; the step itself will report it
+            if step == 0:
+                raise
+            continue
+        for key in {**first, **second}:
+            if frozen(first.get(key)) != frozen(second.get(key)):
+                raise RuleError(
+                    f"{type(rule).__name__}.new_input returned {key}={first.get(key)!r}, then {key}="
+                    f"{second.get(key)!r} for the same step {step}; allowed: a function of info and of the rule's "
+                    "attributes, so that every rank and a resumed run get the same number; remedy: info.step instead "
+                    'of a counter, and rng = deep5.generator(info.seed, "noise", info.step) for random numbers'
+                )
+
+
+def _difference(first: Any, second: Any) -> str | None:
+    """The first difference of two traces, in words."""
+    one, other = _places(first), _places(second)
+    if one.keys() != other.keys():
+        return f"one has {', '.join(one)}, the other {', '.join(other)}"
+    for what, root in one.items():
+        nodes, others = topological([root]), topological([other[what]])
+        numbers = ({node.serial: index for index, node in enumerate(order)} for order in (nodes, others))
+        here, there = numbers
+        for a, b in zip(nodes, others, strict=False):
+            if a.op == b.op == "const":
+                if frozen(a.args[0]) != frozen(b.args[0]):
+                    return f"{what} has the constant {a.args[0]!r} in one and {b.args[0]!r} in the other"
+            elif a.op != b.op or a.dimensions != b.dimensions:
+                return f"{what} is computed with {_words(a)} in one and {_words(b)} in the other"
+            elif _operands(a, here) != _operands(b, there):
+                return f"{what} is computed with {_words(a)} of other operands in one than in the other"
+        if len(nodes) != len(others):
+            return f"{what} is computed by {len(nodes)} operations in one and by {len(others)} in the other"
+    return None
+
+
+def _places(traced: Any) -> dict[str, Expr]:
+    """The expressions of a trace by what they compute."""
+    found: dict[str, Expr] = {}
+    for field, what in {
+        "states": "the initial state",
+        "sums": "the sum",
+        "prepare": "the gradient's point",
+        "param": "the new parameter",
+        "new_states": "the new state",
+        "evaluate": "the value for evaluation",
+    }.items():
+        value = getattr(traced, field)
+        if isinstance(value, Mapping):
+            found |= {f"{what} {key!r}": part for key, part in value.items()}
+        elif value is not None:
+            found[what] = value
+    return found
+
+
+def _operands(node: Expr, order: Mapping[int, int]) -> list[Any]:
+    return [order[arg.serial] if isinstance(arg, Expr) else frozen(arg) for arg in node.args]
+
+
+def _words(node: Expr) -> str:
+    if node.op == "const":
+        return f"the constant {node.args[0]!r}"
+    if node.op in ("input", "load"):
+        return repr(node.args[0])
+    return f"xp.{node.op.removeprefix('reduce_')}" + (f" of shape {node.dimensions}" if node.dimensions else "")
+
+
+def _generators() -> dict[str, Any]:
+    """The states of the global random generators of Python and NumPy."""
+    found = {"Python's 'random'": random.getstate()}
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        found["'numpy.random'"] = frozen(numpy.get_state())
+    return found
+
+
+@contextmanager
+def _calls(seen: set[str]) -> Iterator[None]:
+    """Inside the context, note what cannot be seen in a result: reading the clock, or randomness of the system.
+
+    The time in seconds is the same in two traces. Calls from the standard library itself do not count (`logging` stamps
+    its records).
+    """
+    if sys.getprofile() is not None:  # the user profiles: a C profiler cannot be called from here
+        yield
+        return
+
+    def watch(frame: Any, event: str, function: Any) -> None:
+        if event == "c_call":
+            module = getattr(function, "__module__", None)
+            qualified = getattr(function, "__qualname__", "")
+            if module == "posix" and qualified == "urandom":
+                seen.add("random numbers of the system")
+            elif (module == "time" and qualified not in ("sleep", "struct_time")) or (
+                module is None and qualified in _DATES
+            ):
+                caller = frame.f_globals.get("__name__", "").partition(".")[0]
+                if caller == "__main__" or caller not in sys.stdlib_module_names:
+                    seen.add("the time")
+
+    sys.setprofile(watch)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)

@@ -1,0 +1,487 @@
+# ruff: noqa: S311, NPY002 - impure rules draw from any generator
+"""A rule whose calls differ is refused, and what its compiled step holds as a constant cannot change unnoticed."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import os
+import random
+import secrets
+import time
+import types
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.core.errors import RuleError, UsageError
+from deep5.training.frozen_value import frozen
+from deep5.training.trace import trace_rule
+
+Update = Callable[..., Any]
+SWITCH = True
+TABLE = [1, 2]
+COUNTER = itertools.count()
+STATE = types.SimpleNamespace(calls=0, factor=2)
+calls = 0
+
+
+def rule(update: Update, **attributes: Any) -> d5.UpdateRule:
+    """A rule of one hyperparameter with this update and these attributes."""
+
+    class Own(d5.UpdateRule):
+        hyper = ("lr",)
+
+        def __init__(self) -> None:
+            self.lr = 0.1
+            for name, value in attributes.items():
+                setattr(self, name, value)
+
+    Own.update_rule = update  # type: ignore[method-assign]
+    return Own()
+
+
+def counted() -> int:
+    global calls
+    calls += 1
+    return calls
+
+
+def counted_by_attribute() -> int:
+    counted_by_attribute.calls = getattr(counted_by_attribute, "calls", 0) + 1  # type: ignore[attr-defined]
+    return int(counted_by_attribute.calls)  # type: ignore[attr-defined]
+
+
+def closure() -> Update:
+    seen = [0]
+
+    def update(self: Any, g: Any, p: Any, st: Any) -> Any:
+        seen[0] += 1
+        return p - (self.lr if seen[0] > 3 else 2 * self.lr) * g, st
+
+    return update
+
+
+def appended(self: Any, g: Any, p: Any, st: Any) -> Any:
+    self.seen.append(1)
+    return p - self.lr * (2 if len(self.seen) > 5 else 1) * g, st
+
+
+def flipped(self: Any, g: Any, p: Any, st: Any) -> Any:
+    return (p - self.lr * g if random.random() < 0.5 else p + self.lr * g), st
+
+
+def numpy_flipped(self: Any, g: Any, p: Any, st: Any) -> Any:
+    return p - self.lr * g * int(np.random.randint(0, 2)), st
+
+
+def of_class(self: Any, g: Any, p: Any, st: Any) -> Any:
+    type(self).__mro__[1].table.append(1)  # type: ignore[attr-defined]
+    return p - self.lr * len(self.table) * g, st
+
+
+def state_of_module(self: Any, g: Any, p: Any, st: Any) -> Any:
+    STATE.calls += 1
+    return p - self.lr * (1 if STATE.calls < 9 else 2) * g, st
+
+
+def generated() -> Iterator[int]:
+    yield from (1, 1, 1, 2, 2)
+
+
+IMPURE: dict[str, tuple[Callable[[], d5.UpdateRule], str]] = {
+    "np.random": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g + 0.01 * float(np.random.randn()), st)),
+        r"two traces of Own differ: the new parameter has the constant .* in one and .* in the other.*new_input",
+    ),
+    "np.random, one bit": (lambda: rule(numpy_flipped), "numpy.random|differ"),
+    "random, another structure": (lambda: rule(flipped), "Python's 'random'|differ"),
+    "a generator": (
+        lambda: rule(
+            lambda s, g, p, st: (p - s.lr * g * float(s.rng.standard_normal()), st), rng=np.random.default_rng(0)
+        ),
+        "differ: the new parameter has the constant",
+    ),
+    "a generator, one bit": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * int(s.rng.integers(0, 2)), st), rng=np.random.default_rng(0)),
+        "differ|changes the attribute 'rng'",
+    ),
+    "the old generator": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * int(s.rng.randint(0, 2)), st), rng=np.random.RandomState(0)),
+        "differ|changes the attribute 'rng'",
+    ),
+    "random.Random": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * s.rng.randint(0, 1), st), rng=random.Random(0)),
+        "differ|changes the attribute 'rng'",
+    ),
+    "the system's bits": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * secrets.randbelow(2), st)),
+        "differ|random numbers of the system",
+    ),
+    "uuid": (lambda: rule(lambda s, g, p, st: (p - s.lr * g * (uuid.uuid4().int % 2), st)), "differ|of the system"),
+    "time": (lambda: rule(lambda s, g, p, st: (p - s.lr * g * (time.time() % 1), st)), "differ|reads the time"),
+    "time in days": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * (1 + int(time.time()) // 86400), st)),
+        "reads the time while it is traced",
+    ),
+    "the date": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * datetime.datetime.now().year, st)),
+        "reads the time while it is traced",
+    ),
+    "an identity": (lambda: rule(lambda s, g, p, st: (p - s.lr * g * float(id(g)), st)), "differ"),
+    "itertools.count": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * next(s.count), st), count=itertools.count()),
+        "differ",
+    ),
+    "a counter that has no effect yet": (
+        lambda: rule(
+            lambda s, g, p, st: (p - s.lr * g * (1 if next(s.count) < 50 else 2), st), count=itertools.count()
+        ),
+        "changes the attribute 'count' while it is traced",
+    ),
+    "a global counter that has no effect yet": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * (1 if next(COUNTER) < 10**6 else 2), st)),
+        "changes the global 'COUNTER'",
+    ),
+    "a generator of Python": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * next(s.numbers), st), numbers=generated()),
+        "changes the attribute 'numbers'",
+    ),
+    "a global in a function": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * (1 if counted() < 10**6 else 2), st)),
+        "changes the global 'calls'",
+    ),
+    "an attribute of a function": (
+        lambda: rule(lambda s, g, p, st: (p - s.lr * g * (1 if counted_by_attribute() < 10**6 else 2), st)),
+        "changes the attributes of counted_by_attribute",
+    ),
+    "a global object": (lambda: rule(state_of_module), "changes the global 'STATE'"),
+    "a list, from the sixth call on": (lambda: rule(appended, seen=[]), "changes the attribute 'seen'|differ"),
+    "an enclosing variable, from the fourth call on": (lambda: rule(closure()), "changes the variable 'seen'"),
+}
+
+
+@pytest.mark.parametrize("name", IMPURE)
+def test_a_rule_whose_calls_differ_is_refused(name: str) -> None:
+    make, message = IMPURE[name]
+    with pytest.raises(RuleError, match=message) as error:
+        trace_rule(make())
+    assert "remedy" in str(error.value)
+    assert "new_input" in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["init_state", "sums", "prepare_param", "eval_param"])
+def test_every_method_is_traced_twice(method: str) -> None:
+    class Own(d5.UpdateRule):
+        hyper = ("lr",)
+        scope = "tensor"
+
+        def __init__(self) -> None:
+            self.lr, self.count = 0.1, itertools.count(1)
+
+        def number(self, name: str) -> int:
+            return next(self.count) if name == method else 1
+
+        def init_state(self, param: Any) -> Any:
+            return {"m": param * self.number("init_state")}
+
+        def sums(self, grad: Any, param: Any, state: Any) -> Any:
+            return {"total": d5.array_namespace(grad).sum(grad * self.number("sums"))}
+
+        def prepare_param(self, param: Any, state: Any) -> Any:
+            return param * self.number("prepare_param")
+
+        def eval_param(self, param: Any, state: Any) -> Any:
+            return param * self.number("eval_param")
+
+        def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+            return param - self.lr * grad * self.total, {"m": grad}
+
+        total: Any
+
+    with pytest.raises(
+        RuleError, match=r"two traces of Own differ: the (initial state 'm'|sum 'total'|gradient's point|value for)"
+    ):
+        trace_rule(Own())
+
+
+def test_new_input_is_a_function_of_the_step() -> None:
+    class Own(d5.UpdateRule):
+        hyper = ("lr",)
+        lr = 0.1
+
+        def new_input(self, info: Any) -> Any:
+            return {"noise": float(np.random.randn()) if info.step == late else 1.0}
+
+        def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+            return param - self.lr * grad * self.noise, state
+
+        noise: float
+
+    for late in (0, 3, 1000):
+        with pytest.raises(
+            RuleError, match=f"for the same step {late}; .*remedy: info.step instead of a counter, and rng"
+        ):
+            trace_rule(Own())
+
+
+def test_random_numbers_have_a_right_way() -> None:
+    class Noisy(d5.UpdateRule):
+        hyper = ("lr",)
+        lr = 0.1
+
+        def new_input(self, info: Any) -> Any:
+            return {"noise": float(d5.generator(info.seed, "noise", info.step).standard_normal())}
+
+        def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+            return param - self.lr * grad + self.noise, state
+
+        noise: float
+
+    d5.check_optimizer(Noisy())
+    kernel = d5.bind_rule(Noisy(), {"w": d5.TensorSpec(shape=(3,), dtype="float64")})
+    live = {"w": np.zeros(3)}
+    kernel.attach(live)
+    found = []
+    for step in range(2):
+        kernel.update({"w": np.zeros(3)}, d5.StepInfo(step=step, batch_size=1, seed=7))
+        found.append(live["w"][0])
+    draws = [d5.generator(7, "noise", step).standard_normal() for step in range(2)]
+    np.testing.assert_allclose(found, np.cumsum(draws), rtol=1e-12)  # one addition a step
+
+
+def test_pure_rules_may_log_and_keep_caches_that_they_do_not_read() -> None:
+    import logging
+
+    class Own(d5.UpdateRule):
+        hyper = ("lr",)
+        seen: ClassVar[list[int]] = []
+
+        def __init__(self) -> None:
+            self.lr, self.history = 0.1, [0]
+
+        def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+            logging.getLogger("deep5.test").debug("traced")
+            return param - self.lr * grad, state
+
+    own = Own()
+    kernel = d5.bind_rule(own, {"w": d5.TensorSpec(shape=(3,), dtype="float64")})
+    kernel.attach({"w": np.zeros(3)})
+    own.history.append(1)  # nothing that update_rule reads
+    kernel.update({"w": np.zeros(3)}, d5.StepInfo(batch_size=1))
+
+
+# Changes in mid-run.
+
+
+class Parent(d5.UpdateRule):
+    inherited = 1
+    flag = True
+
+    def helper(self) -> int:
+        return 1
+
+
+class Changing(Parent):
+    hyper = ("lr",)
+
+    def __init__(self) -> None:
+        self.lr = 0.1
+        self.times, self.on, self.kind, self.nothing = 1, True, "plain", None
+        self.numbers, self.table, self.pair = [1, 1], {"a": [1]}, (1, [1])
+        self.array = np.array([1, 1])
+        self.inner = types.SimpleNamespace(factor=1, deep={"x": [1]})
+        self.call = functools.partial(int, 1)
+
+    def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+        factor = self.times * self.numbers[0] * self.table["a"][0] * self.pair[1][0] * int(self.array[1])
+        factor *= self.inner.factor * self.inner.deep["x"][0] * self.inherited * self.helper() * self.call()
+        factor *= 1 if self.on and self.flag and self.kind == "plain" and self.nothing is None else 0
+        factor *= getattr(self, "added", 1) * (1 if SWITCH else 0) * TABLE[0] * STATE.factor
+        return param - self.lr * factor * grad, state
+
+
+def set_global(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda own: globals().__setitem__(name, value)
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "an integer": lambda own: setattr(own, "times", 0),
+    "a bool": lambda own: setattr(own, "on", False),
+    "a string": lambda own: setattr(own, "kind", "other"),
+    "None": lambda own: setattr(own, "nothing", 3),
+    "an item of a list": lambda own: own.numbers.__setitem__(0, 5),
+    "a list of a dict": lambda own: own.table["a"].__setitem__(0, 7),
+    "a list in a tuple": lambda own: own.pair[1].__setitem__(0, 7),
+    "an array in place": lambda own: own.array.__setitem__(1, 3),
+    "an array for another": lambda own: setattr(own, "array", np.array([1, 4])),
+    "an array for an integer": lambda own: setattr(own, "times", np.array(2)),
+    "an attribute of an object": lambda own: setattr(own.inner, "factor", 3),
+    "a list of an object": lambda own: own.inner.deep["x"].append(3),
+    "another object": lambda own: setattr(own, "inner", types.SimpleNamespace(factor=2, deep={"x": [1]})),
+    "an inherited attribute": lambda own: setattr(own, "inherited", 3),
+    "an attribute of the parent class": lambda own: setattr(Parent, "inherited", 3),
+    "a bool of the parent class": lambda own: setattr(Parent, "flag", False),
+    "a method": lambda own: setattr(own, "helper", lambda: 3),
+    "a method of the class": lambda own: setattr(Changing, "helper", lambda self: 3),
+    "update_rule itself": lambda own: setattr(own, "update_rule", lambda g, p, st: (p, st)),
+    "a partial": lambda own: setattr(own, "call", functools.partial(int, 2)),
+    "an added attribute": lambda own: setattr(own, "added", 3),
+    "a deleted attribute": lambda own: delattr(own, "times"),
+    "hyper": lambda own: setattr(own, "hyper", ("lr", "times")),
+    "a global": set_global("SWITCH", False),
+    "an item of a global": lambda own: TABLE.__setitem__(0, 4),
+    "an attribute of a global": lambda own: setattr(STATE, "factor", 4),
+}
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    kept = {name: globals()[name] for name in ("SWITCH", "TABLE")}
+    yield
+    globals().update(kept)
+    TABLE[:] = [1, 2]
+    STATE.factor = 2
+    Parent.inherited, Parent.flag = 1, True
+    if "helper" in vars(Changing):
+        del Changing.helper
+
+
+FRAMEWORKS = ("reference", "pytorch", "jax", "tensorflow", "onnxruntime", "openvino")
+
+
+def bound(framework: str, optimizer: Any) -> tuple[Any, Callable[[int], None]]:
+    """An executor, and a function that does a step."""
+    pytest.importorskip({"pytorch": "torch", "reference": "numpy"}.get(framework, framework))
+    executor = d5.framework(framework).executor(d5.networks.mlp(features=4, hidden=3, classes=2), seed=1)
+    optimizer.bind(executor)
+    batch = {"input": np.ones((2, 4), "float32"), "label": np.array([0, 1])}
+    return executor, lambda step: optimizer.step(batch, d5.StepInfo(step=step, batch_size=2))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("backend", ["c", "numpy"])
+def test_a_change_that_would_have_no_effect_is_refused(name: str, backend: str, restored: None) -> None:
+    own, live = Changing(), {"w": np.ones(3)}
+    kernel = d5.bind_rule(own, {"w": d5.TensorSpec(shape=(3,), dtype="float64")}, backend=backend)
+    kernel.attach(live)
+    grad = {"w": np.ones(3)}
+    kernel.update(grad, d5.StepInfo(step=0, batch_size=1))
+    own.lr = 0.05  # a hyperparameter takes effect
+    kernel.update(grad, d5.StepInfo(step=1, batch_size=1))
+    np.testing.assert_allclose(live["w"], 1 - 0.2 - 0.1, rtol=1e-12)  # the factor of STATE is 2
+    before = live["w"].copy()
+    CHANGES[name](own)
+    with pytest.raises(RuleError, match=r"Changing at step 2: .*but the step was compiled with the earlier value"):
+        kernel.update(grad, d5.StepInfo(step=2, batch_size=1))
+    np.testing.assert_array_equal(live["w"], before)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_back_end_refuses_it(framework: str, restored: None) -> None:
+    own = Changing()
+    optimizer = d5.RuleOptimizer(own)
+    executor, step = bound(framework, optimizer)
+    step(0)
+    for number, name in enumerate(("an integer", "an item of a list", "a bool of the parent class"), start=1):
+        before = {key: np.array(value) for key, value in executor.state_dict().items()}
+        CHANGES[name](own)
+        with pytest.raises(RuleError, match=f"Changing at step {number}: the attribute"):
+            step(number)
+        for key, value in executor.state_dict().items():
+            np.testing.assert_array_equal(value, before[key])
+        own.times, own.numbers, Parent.flag = 1, [1, 1], True  # restored, the run continues
+        step(number)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_pipeline_is_watched(framework: str) -> None:
+    optimizer = d5.RuleOptimizer(d5.SGD(lr=0.1), clip_value=1.0)
+    _, step = bound(framework, optimizer)
+    step(0)
+    optimizer.pipeline.clip_value = 0.5  # a number, which takes effect
+    step(1)
+    optimizer.pipeline.clip_norm = 1.0
+    with pytest.raises(RuleError, match=r"clip_norm is 1\.0, but the step was made with None"):
+        step(2)
+    optimizer.pipeline.clip_norm = None
+    optimizer.pipeline.master_weights = False
+    with pytest.raises(RuleError, match="master_weights is False, but the step was made with None"):
+        step(2)
+    optimizer.pipeline.master_weights = None
+    optimizer.set_hyper("clip_norm", 1.0)
+    step(2)
+
+
+def test_the_optimizer_and_its_groups_are_watched() -> None:
+    group = d5.ParameterGroup(lambda name: name.endswith("bias"), lr=0.2)
+    optimizer = d5.RuleOptimizer(d5.SGD(lr=0.1), groups=[group])
+    _, step = bound("reference", optimizer)
+    step(0)
+    for name, value in {"rule": d5.SGD(), "loss": "other", "pipeline": d5.GradientPipeline()}.items():
+        with pytest.raises(UsageError, match=f"{name} of a bound optimizer.*remedy"):
+            setattr(optimizer, name, value)
+    for change, undo in (
+        (lambda: group.hyper.update(lr=0.3), lambda: group.hyper.update(lr=0.2)),
+        (lambda: group.hyper.update(weight_decay=0.3), lambda: group.hyper.pop("weight_decay")),
+        (lambda: setattr(group, "frozen", True), lambda: setattr(group, "frozen", False)),
+        (lambda: setattr(group, "match", str.isupper), None),
+    ):
+        change()
+        with pytest.raises(UsageError, match=r"parameter group 0 .*set_parameter"):
+            step(1)
+        if undo is not None:
+            undo()
+            step(1)
+
+
+def test_a_group_of_the_optimizer_takes_no_new_names() -> None:
+    group = d5.ParameterGroup(lambda name: name.endswith("bias"), lr=0.2)
+    optimizer = d5.RuleOptimizer(d5.Momentum(lr=0.1), groups=[group])
+    _, step = bound("reference", optimizer)
+    optimizer._groups[0].hyper["momentum"] = 0.5
+    with pytest.raises(RuleError, match=r"sets \['lr', 'momentum'\], but the step was made for \['lr'\]"):
+        step(0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 2), (1.0, 2.0), (0.0, -0.0), ("a", "b"), ([1], [2]), ((1,), (1, 1)), ({1: 2}, {1: 3}), ({1}, {2}),
+        (np.zeros(2), np.ones(2)), (np.zeros(2), np.zeros(2, "float32")), (np.array([None]), np.array([1])),
+        (bytearray(b"a"), bytearray(b"b")), (functools.partial(int, 1), functools.partial(int, 2)),
+    ],
+)  # fmt: skip
+def test_contents_are_told_apart(one: Any, other: Any) -> None:
+    assert frozen(one) == frozen(one)
+    assert frozen(one) != frozen(other)
+
+
+def test_content_of_cyclic_and_large_objects() -> None:
+    cyclic: list[Any] = [1]
+    cyclic.append(cyclic)
+    before = frozen(cyclic)
+    assert frozen(cyclic) == before
+    cyclic[0] = 2
+    assert frozen(cyclic) != before
+    large = [[index] for index in range(20_000)]
+    assert frozen(large) == frozen(large)
+    assert frozen([float("nan")]) == frozen([float("nan")])
+
+
+def test_the_environment_is_watched() -> None:
+    own = rule(lambda s, g, p, st: (p - s.lr * g * int(os.environ.get("DEEP5_TEST_FACTOR", "1")), st))
+    kernel = d5.bind_rule(own, {"w": d5.TensorSpec(shape=(3,), dtype="float64")})
+    kernel.attach({"w": np.zeros(3)})
+    kernel.update({"w": np.zeros(3)}, d5.StepInfo(batch_size=1))
+    os.environ["DEEP5_TEST_FACTOR"] = "2"
+    try:
+        with pytest.raises(RuleError, match="the global 'environ'"):
+            kernel.update({"w": np.zeros(3)}, d5.StepInfo(batch_size=1))
+    finally:
+        del os.environ["DEEP5_TEST_FACTOR"]
