@@ -138,6 +138,7 @@ if TYPE_CHECKING:
     from deep5.training.rule import UpdateRuleOptimizer as UpdateRuleOptimizer
     from deep5.training.rules.accelegrad import AcceleGrad as AcceleGrad
     from deep5.training.rules.adadelta import AdaDelta as AdaDelta
+    from deep5.training.rules.adafactor import Adafactor as Adafactor
     from deep5.training.rules.adagrad import AdaGrad as AdaGrad
     from deep5.training.rules.adam import Adam as Adam
     from deep5.training.rules.adamw import AdamW as AdamW
@@ -147,10 +148,12 @@ if TYPE_CHECKING:
     from deep5.training.rules.lars import LARS as LARS
     from deep5.training.rules.lion import Lion as Lion
     from deep5.training.rules.momentum import Momentum as Momentum
+    from deep5.training.rules.muon import Muon as Muon
     from deep5.training.rules.nadam import Nadam as Nadam
     from deep5.training.rules.nesterov import Nesterov as Nesterov
     from deep5.training.rules.rmsprop import RMSProp as RMSProp
     from deep5.training.rules.sgd import SGD as SGD
+    from deep5.training.rules.shampoo import Shampoo as Shampoo
     from deep5.training.sag import SAG as SAG
     from deep5.training.sampler import OrderedSampler as OrderedSampler
     from deep5.training.sampler import Sampler as Sampler
@@ -279,6 +282,7 @@ _LEVELS = {
     "Trainer": "training.trainer",
     "AcceleGrad": "training.rules.accelegrad",
     "AdaDelta": "training.rules.adadelta",
+    "Adafactor": "training.rules.adafactor",
     "AdaGrad": "training.rules.adagrad",
     "Adam": "training.rules.adam",
     "AdamW": "training.rules.adamw",
@@ -288,10 +292,12 @@ _LEVELS = {
     "LARS": "training.rules.lars",
     "Lion": "training.rules.lion",
     "Momentum": "training.rules.momentum",
+    "Muon": "training.rules.muon",
     "Nadam": "training.rules.nadam",
     "Nesterov": "training.rules.nesterov",
     "RMSProp": "training.rules.rmsprop",
     "SGD": "training.rules.sgd",
+    "Shampoo": "training.rules.shampoo",
     "LBFGS": "training.lbfgs",
     "SAG": "training.sag",
     "Checkpointer": "training.checkpointer",

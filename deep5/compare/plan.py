@@ -39,7 +39,8 @@ _WITHOUT_EFFECT = {
     "inference": {
         "epochs", "validation_sampler", "test_transforms", "events", "ranks", "launcher", "scheme", "compression",
         "optimizer", "schedules", "parameter_groups",
-        "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale",
+        "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "coupled_weight_decay",
+        "loss_scale",
         "master_weights", "accumulate", "prefetch",
     },
     "operators": {"cold", "bare", "pictures", "box"},

@@ -123,6 +123,7 @@ _TRAINING = {
     "clip_norm": Key(default=None, optional=True, fault=faults.positive_fault),
     "clip_value": Key(default=None, optional=True, fault=faults.positive_fault),
     "weight_decay": Key(default=None, optional=True, fault=faults.decay_fault),
+    "coupled_weight_decay": Key(default=None, optional=True, fault=faults.decay_fault),
     "loss_scale": Key(default=None, optional=True, fault=faults.loss_scale_fault),
     "master_weights": Key(default=None, optional=True, fault=faults.master_weights_fault),
     "events": Key(kind="events", default=()),

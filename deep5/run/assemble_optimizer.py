@@ -74,7 +74,7 @@ def _groups(part: Part) -> tuple[Any, ...]:
 
 
 # Processing of gradients between the backward pass and the update rule.
-_NUMBERS = ("clip_norm", "clip_value", "weight_decay", "loss_scale", "master_weights")
+_NUMBERS = ("clip_norm", "clip_value", "weight_decay", "coupled_weight_decay", "loss_scale", "master_weights")
 _PIPELINE = ("parameter_groups", "gradient_modifier", *_NUMBERS)
 
 

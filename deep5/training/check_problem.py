@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.errors import RuleError
 from deep5.core.seeds import generator
 from deep5.core.tensors import to_numpy
 
-__all__ = ["Outcome", "Problem", "half"]
+__all__ = ["Outcome", "Problem", "equal", "half", "require_same"]
 
 Outcome = dict[str, np.ndarray]
 
@@ -55,3 +56,35 @@ def half(arrays: Outcome, part: int, *, rename: bool = True) -> Outcome:
         for name, value in arrays.items()
         if value.size > 1
     }
+
+
+def equal(got: Outcome, want: Outcome) -> bool:
+    """Whether two outcomes are equal bit for bit."""
+    return all(np.array_equal(got[key], value, equal_nan=True) for key, value in want.items())
+
+
+def require_same(got: Outcome, want: Outcome, tolerance: float, what: str, remedy: str) -> None:
+    """Compare two outcomes.
+
+    Args:
+        got: The outcome to check.
+        want: The right one.
+        tolerance: The largest allowed difference relative to the largest element.
+        what: What is wrong if they differ, for the message.
+        remedy: For the message.
+
+    Raises:
+        RuleError: They differ by more.
+    """
+    for key, value in want.items():
+        if np.array_equal(got[key], value, equal_nan=True):
+            continue
+        with np.errstate(all="ignore"):
+            scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=1e-300))
+            error = float(np.max(np.abs(got[key] - value) / scale))
+        if not error <= tolerance:
+            state, _, name = key.partition("/")
+            raise RuleError(
+                f"{what}; got a relative difference of {error:.2g} in {state!r} of the parameter {name!r} of shape "
+                f"{value.shape}, allowed: {tolerance:g}; remedy: {remedy}"
+            )

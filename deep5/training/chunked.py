@@ -10,9 +10,10 @@ import numpy as np
 
 from deep5.training.emit_c import TOTALS, Phase
 from deep5.training.expression import OPERATIONS, Expr, topological
+from deep5.training.shaped import SHAPED
 from deep5.training.trace import TracedRule
 
-__all__ = ["run_chunks", "run_phase"]
+__all__ = ["array_at", "run_chunks", "run_phase"]
 
 
 def run_chunks(
@@ -54,7 +55,7 @@ def run_chunks(
         if phase.name != "sums":
             known |= {f"sum:{name}": row[index] for index, name in enumerate(traced.sums)}
         known |= {f"total:{name}": memory["totals"][index] for index, name in enumerate(TOTALS)}
-        arrays = {name: _view(memory[name][tensor], size, dtype) for name in ("grad", "param", "live")}
+        arrays = {name: array_at(memory[name][tensor], size, dtype) for name in ("grad", "param", "live")}
         arrays |= {f"state:{name}": views[tensor] for name, views in state.items()}
         for begin in range(0, size, chunk):
             part = {name: array[begin : begin + chunk] for name, array in arrays.items() if array is not None}
@@ -80,7 +81,12 @@ def run_chunks(
 
 
 def run_phase(
-    roots: Mapping[str, Expr], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray], dtype: str
+    roots: Mapping[str, Expr],
+    scalars: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    dtype: str,
+    *,
+    own: bool = False,
 ) -> dict[str, Any]:
     """Evaluate expressions on one chunk.
 
@@ -89,19 +95,25 @@ def run_phase(
         scalars: Values of the scalar inputs, in float64.
         arrays: Values of the array leaves, all of one shape.
         dtype: Element type; scalars are rounded to it when combined with an array, as in the C kernel.
+        own: Whether results are copied that may be the memory of a leaf, which the caller overwrites.
 
     Returns:
         The values by name; float64 for scalar roots.
     """
     values: dict[int, Any] = {}
     element = np.dtype(dtype).type
+    order = topological(roots.values())
+    # The intermediate results of a product of large matrices are large: each is dropped after its last use.
+    kept = {root.serial for root in roots.values()}
+    last = {arg.serial: index for index, node in enumerate(order) for arg in node.args if isinstance(arg, Expr)}
 
     def operand(arg: Expr, user: Expr) -> Any:
         value = values[arg.serial]
         return element(value) if user.element and not arg.element and not arg.boolean else value
 
     with np.errstate(all="ignore"):
-        for node in topological(roots.values()):
+        for index, node in enumerate(order):
+            operands = [operand(arg, node) if isinstance(arg, Expr) else arg for arg in node.args]
             if node.op == "const":
                 value: Any = np.float64(node.args[0])
             elif node.op == "input":
@@ -109,14 +121,30 @@ def run_phase(
             elif node.op == "load":
                 value = arrays[node.args[0]]
             elif node.op == "broadcast":
-                value = operand(node.args[0], node)
+                value = (
+                    operands[0] if node.dimensions is None else np.broadcast_to(element(operands[0]), node.dimensions)
+                )
+            elif node.op == "eye":
+                rows, columns, diagonal = node.args
+                value = np.eye(rows, columns, k=diagonal, dtype=element)
+            elif node.op == "item":
+                value = np.float64(operands[0])
+            elif node.op in SHAPED:
+                value = SHAPED[node.op](np, *operands)
             else:
-                value = OPERATIONS[node.op][3](*(operand(arg, node) for arg in node.args))
+                value = OPERATIONS[node.op][3](*operands)
             values[node.serial] = value
-    return {name: values[root.serial] for name, root in roots.items()}
+            for arg in node.args:
+                if isinstance(arg, Expr) and last[arg.serial] == index and arg.serial not in kept:
+                    values.pop(arg.serial, None)
+    found = {name: values[root.serial] for name, root in roots.items()}
+    if own:
+        found = {name: value if np.asarray(value).flags.owndata else np.array(value) for name, value in found.items()}
+    return found
 
 
-def _view(address: int, size: int, dtype: str) -> np.ndarray | None:
+def array_at(address: int, size: int, dtype: str) -> np.ndarray | None:
+    """The flat array at an address; None if there is none."""
     if not address:
         return None
     memory: Any = (ctypes.c_byte * (size * np.dtype(dtype).itemsize)).from_address(int(address))

@@ -47,14 +47,11 @@ class EagerRule:
         self.states: dict[str, dict[str, Array]] = {
             name: dict(self._call(bound, "init_state", param)) for name, param in parameters.items()
         }
-        for name, states in self.states.items():
+        for states in self.states.values():
             for key, value in states.items():
-                allowed = (tuple(parameters[name].shape), ())
-                if value.dtype != self._dtype or tuple(value.shape) not in allowed:
-                    raise RuleError(
-                        f"{self._name}.init_state made the state {key!r} {value.dtype}{tuple(value.shape)}; allowed: "
-                        f"{self._dtype} of the shape {' or '.join(map(str, dict.fromkeys(allowed)))}"
-                    )
+                if getattr(value, "dtype", None) != self._dtype:
+                    got = getattr(value, "dtype", type(value).__name__)
+                    raise RuleError(f"{self._name}.init_state made the state {key!r} {got}; allowed: {self._dtype}")
 
     def prepare(self, info: StepInfo) -> dict[str, Array]:
         """The points for the gradients, by name."""

@@ -185,55 +185,55 @@ class Expr:
     def __setitem__(self, key: Any, value: Any) -> None:
         self._refuse("assigned into an array (rules are pure)")
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Any) -> Expr:
         return combined("add", self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: Any) -> Expr:
         return combined("add", other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: Any) -> Expr:
         return combined("subtract", self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: Any) -> Expr:
         return combined("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: Any) -> Expr:
         return combined("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: Any) -> Expr:
         return combined("multiply", other, self)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: Any) -> Expr:
         return combined("divide", self, other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: Any) -> Expr:
         return combined("divide", other, self)
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: Any) -> Expr:
         return power(self, other)
 
-    def __rpow__(self, other: Any) -> Any:
+    def __rpow__(self, other: Any) -> Expr:
         return power(other, self)
 
     def __neg__(self) -> Any:
         return combined("negative", self)
 
-    def __pos__(self) -> Any:
+    def __pos__(self) -> Expr:
         return self
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> Expr:
         return combined("abs", self)
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: Any) -> Expr:
         return combined("less", self, other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: Any) -> Expr:
         return combined("less_equal", self, other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: Any) -> Expr:
         return combined("greater", self, other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: Any) -> Expr:
         return combined("greater_equal", self, other)
 
     def __eq__(self, other: object) -> Any:
@@ -242,13 +242,13 @@ class Expr:
     def __ne__(self, other: object) -> Any:
         return combined("not_equal", self, other)
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self, other: Any) -> Expr:
         return combined("logical_and", self, other)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: Any) -> Expr:
         return combined("logical_or", self, other)
 
-    def __invert__(self) -> Any:
+    def __invert__(self) -> Expr:
         return combined("logical_not", self)
 
     __hash__ = object.__hash__

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from deep5.core.errors import ShapeError
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, TensorSpec
-from deep5.training.expression import OPERATIONS, Expr, topological
+from deep5.training.evaluator import ArrayFunctions, Evaluator
+from deep5.training.expression import Expr, topological
 from deep5.training.given import StepNumbers
 from deep5.training.groups import partition, require_trained
 from deep5.training.master_weights import MASTER, SHORT_FLOATS, widened
@@ -25,42 +26,7 @@ from deep5.training.rule import UpdateRule
 from deep5.training.state_check import checked_state
 from deep5.training.trace import TracedRule
 
-__all__ = ["ArrayFunctions", "FunctionalRule"]
-
-
-class ArrayFunctions(Protocol):
-    """A back-end's functions, by the names of the array API."""
-
-    def function(self, name: str) -> Callable[..., Array]:
-        """The function for a key of `OPERATIONS`; takes arrays of one dtype, and Python numbers."""
-        ...
-
-    def cast(self, value: Array, dtype: str) -> Array:
-        """Convert an array or a Python number to an array of this element type."""
-        ...
-
-    def sum(self, value: Array) -> Array:
-        """The sum of all elements, shape ()."""
-        ...
-
-    def square_sum(self, values: Sequence[Array]) -> Array:
-        """The sum of the squares of all elements of all arrays, squared and added in float64, shape ()."""
-        ...
-
-    def all_finite(self, values: Sequence[Array]) -> Array:
-        """Whether every element of every array is finite, a boolean of shape ()."""
-        ...
-
-    def broadcast(self, value: Array, like: Array) -> Array:
-        """A scalar of the array's dtype, broadcast to its shape."""
-        ...
-
-    def same_bits(self, first: Array, second: Array) -> Array:
-        """Where two arrays of one 16-bit floating-point type are equal bit for bit, as booleans.
-
-        No compiler may omit the rounding to this type.
-        """
-        ...
+__all__ = ["FunctionalRule"]
 
 
 class _Part(NamedTuple):
@@ -93,6 +59,9 @@ class FunctionalRule:
         groups: Parameter groups; frozen parameters are omitted.
         pipeline: The stages around the rule.
         modified: Whether the gradients are already divided by the loss scale, because a modifier requires it.
+        present: Converts a parameter or gradient by name from the order of its axes in memory to its own, for a rule
+            that depends on shapes.
+        store: The inverse of `present`.
 
     Raises:
         RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
@@ -106,6 +75,7 @@ class FunctionalRule:
         remembers: The states that are equal to the step's parameter or gradient: `update` returns its argument arrays
             for them.
         traces: How often the rule was traced.
+        shaped: Whether the rule depends on the parameters' shapes; its states are then in the order of ONNX's axes.
     """
 
     def __init__(
@@ -117,11 +87,19 @@ class FunctionalRule:
         groups: Sequence[ParameterGroup] = (),
         pipeline: GradientPipeline | None = None,
         modified: bool = False,
+        present: Callable[[str, Array], Array] | None = None,
+        store: Callable[[str, Array], Array] | None = None,
     ) -> None:
         self.rule, self._functions, self._specs = rule, functions, dict(specs)
         parts = partition(specs, groups)
-        self._numbers = StepNumbers(rule, pipeline, [hyper for _, hyper in parts], fused=not modified)
+        shapes = {name: tuple(map(int, spec.shape)) for part, _ in parts for name, spec in part.items()}
+        hypers = [hyper for _, hyper in parts]
+        self._numbers = StepNumbers(rule, pipeline, hypers, fused=not modified, shapes=shapes.values())
         self._traced: TracedRule = self._numbers.traced
+        self._traced_of = {name: self._numbers.traced_of(shape) for name, shape in shapes.items()}
+        self.shaped = self._numbers.shaped
+        self._present = present if self.shaped and present is not None else _unchanged
+        self._store = store if self.shaped and store is not None else _unchanged
         self.traces = 1
         self._parts: list[_Part] = []
         for part, _ in parts:
@@ -134,17 +112,17 @@ class FunctionalRule:
             computes = dtype
             if dtype in SHORT_FLOATS and self._numbers.pipeline.master_weights is not False:
                 computes = "float32"
-                widened(part, self._traced, rule)  # rejects a state of that name
+                for name in part:
+                    widened(part, self._traced_of[name], rule)  # rejects a state of that name
             self._parts.append(_Part(tuple(part), dtype, computes, self._numbers.width * len(self._parts)))
         self.width = self._numbers.width * len(self._parts)
         self.names = tuple(name for part in self._parts for name in part.names)
         require_trained(rule, specs, self.names)
-        self.prepares, self.averages = self._traced.prepare is not None, self._traced.evaluate is not None
-        self.remembers = tuple(
-            key
-            for key, value in self._traced.new_states.items()
-            if value.op == "load" and value.args[0] in ("grad", "param")
-        )
+        every = list(self._traced_of.values())
+        self.prepares = any(traced.prepare is not None for traced in every)
+        self.averages = any(traced.evaluate is not None for traced in every)
+        found = [(key, value) for traced in every for key, value in traced.new_states.items()]
+        self.remembers = tuple(dict.fromkeys(key for key, value in found if _is_view(value)))
 
     def given(self, info: StepInfo, scale: float = 1.0) -> np.ndarray:
         """The numbers of a step: float64, shape (`width`,); an argument of the compiled step.
@@ -181,11 +159,11 @@ class FunctionalRule:
         for part in self._parts:
             shared = self._shared(part, given)
             for name in part.names:
-                value = parameters[name]
+                value, traced = self._present(name, parameters[name]), self._traced_of[name]
                 if part.has_masters:
                     value = states[f"{MASTER}/{name}"] = self._functions.cast(value, part.dtype)
-                evaluate = _Evaluator(self._functions, part.dtype, shared, {"param": value})
-                for key, expression in self._traced.states.items():
+                evaluate = Evaluator(self._functions, part.dtype, shared(traced), {"param": value})
+                for key, expression in traced.states.items():
                     value = evaluate(expression)
                     if expression.element:
                         states[f"{key}/{name}"] = value
@@ -195,11 +173,11 @@ class FunctionalRule:
 
     def prepare(self, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
         """The points for the gradients."""
-        return self._each(self._traced.prepare, parameters, states, given)
+        return self._each("prepare", parameters, states, given)
 
     def evaluate(self, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
         """The values for evaluation and export."""
-        return self._each(self._traced.evaluate, parameters, states, given)
+        return self._each("evaluate", parameters, states, given)
 
     def update(
         self, gradients: Arrays, parameters: Arrays, states: Arrays, given: Array
@@ -225,34 +203,42 @@ class FunctionalRule:
             shared = self._shared(part, given)
             own = []
             for name in part.names:
-                value, gradient = self._param(part, name, parameters, states), gradients[name]
+                value = self._param(part, name, parameters, states)
+                gradient = self._present(name, gradients[name])
                 if part.has_masters:
                     gradient = self._functions.cast(gradient, part.dtype)
                 arrays = {"grad": gradient, "param": value, **self._own(states, name)}
-                own.append((name, _Evaluator(self._functions, part.dtype, shared, arrays)))
+                own.append((name, Evaluator(self._functions, part.dtype, shared(self._traced_of[name]), arrays)))
             work.append((part, shared, own))
         if self._traced.norm is not None:
-            values = [evaluate.element(self._traced.norm) for _, _, own in work for _, evaluate in own]
+            values = [
+                evaluate.element(norm)
+                for _, _, own in work
+                for name, evaluate in own
+                if (norm := self._traced_of[name].norm) is not None
+            ]
             total = self._functions.square_sum(values)
             for part, shared, own in work:
                 # Functions of the norm only are computed once, too.
                 more = self._shared(part, given, {"total:norm": total}, shared)
-                for _, evaluate in own:
-                    evaluate.known.update(more)
+                for name, evaluate in own:
+                    evaluate.known.update(more(self._traced_of[name]))
                     evaluate.arrays["total:norm"] = total
         self._add_sums([pair for _, _, own in work for pair in own])
         for part, _, own in reversed(work):
             for name, evaluate in reversed(own):
                 yield name, functools.partial(self._updated, part, name, evaluate)
 
-    def _updated(self, part: _Part, name: str, evaluate: _Evaluator) -> tuple[Array, dict[str, Array]]:
-        parameter = evaluate.element(self._traced.param)
+    def _updated(self, part: _Part, name: str, evaluate: Evaluator) -> tuple[Array, dict[str, Array]]:
+        traced = self._traced_of[name]
+        parameter = evaluate.element(traced.param)
         new: dict[str, Array] = {}
         if part.has_masters:
             new[f"{MASTER}/{name}"] = parameter
             parameter = self._functions.cast(parameter, part.stored)
-        for key, expression in self._traced.new_states.items():
-            whole = self._traced.states[key].element
+        parameter = self._store(name, parameter)
+        for key, expression in traced.new_states.items():
+            whole = traced.states[key].element
             value = evaluate.element(expression) if whole else evaluate(expression)
             new[f"{key}/{name}"] = value if whole else self._functions.cast(value, "float64")
         return parameter, new
@@ -266,28 +252,34 @@ class FunctionalRule:
         expected = {}
         for part in self._parts:
             for name in part.names:
-                for key, expression in self._traced.states.items():
-                    shape = tuple(map(int, self._specs[name].shape)) if expression.element else ()
+                for key, expression in self._traced_of[name].states.items():
+                    shape = expression.dimensions
+                    if shape is None:
+                        shape = tuple(map(int, self._specs[name].shape))
                     expected[f"{key}/{name}"] = (shape, part.dtype if expression.element else "float64")
                 if part.has_masters:
                     expected[f"{MASTER}/{name}"] = (tuple(map(int, self._specs[name].shape)), part.dtype)
         return checked_state(state, expected)
 
-    def _each(self, expression: Expr | None, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
-        if expression is None:
-            return {name: parameters[name] for name in self.names}
+    def _each(self, phase: str, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
         found = {}
         for part in self._parts:
             shared = self._shared(part, given)
             for name in part.names:
+                traced = self._traced_of[name]
+                expression: Expr | None = getattr(traced, phase)
+                if expression is None:
+                    found[name] = parameters[name]
+                    continue
                 arrays = {"param": self._param(part, name, parameters, states), **self._own(states, name)}
-                value = _Evaluator(self._functions, part.dtype, shared, arrays).element(expression)
-                found[name] = self._functions.cast(value, part.stored) if part.has_masters else value
+                value = Evaluator(self._functions, part.dtype, shared(traced), arrays).element(expression)
+                value = self._functions.cast(value, part.stored) if part.has_masters else value
+                found[name] = self._store(name, value)
         return found
 
     def _param(self, part: _Part, name: str, parameters: Arrays, states: Arrays) -> Array:
         """The parameter in the dtype of the update: its master weight, or what was written into it since."""
-        value = parameters[name]
+        value = self._present(name, parameters[name])
         if not part.has_masters:
             return value
         functions, master = self._functions, states[f"{MASTER}/{name}"]
@@ -299,31 +291,40 @@ class FunctionalRule:
         part: _Part,
         given: Array,
         totals: Mapping[str, Array] | None = None,
-        known: Mapping[int, Array] | None = None,
-    ) -> dict[int, Array]:
-        """The scalars common to all parameters of a part, by their serial number; evaluated once."""
+        known: Callable[[TracedRule], dict[int, Array]] | None = None,
+    ) -> Callable[[TracedRule], dict[int, Array]]:
+        """The scalars common to all parameters of a part and a trace, by their serial number; evaluated once."""
         inputs = {name: given[part.offset + index] for index, name in enumerate(self._traced.given)}
         inputs |= totals or {}
-        evaluate = _Evaluator(self._functions, part.dtype, known or {}, inputs)
-        for node in topological(self._traced.roots()):
-            leaves = (node.args[0] in inputs,) if node.op == "input" else ()
-            if (
-                not node.element
-                and all(leaves)
-                and all(arg.op == "const" or arg.serial in evaluate.known for arg in node.args if isinstance(arg, Expr))
-            ):
-                evaluate(node)
-        return evaluate.known
+        done: dict[int, dict[int, Array]] = {}
+
+        def shared(traced: TracedRule) -> dict[int, Array]:
+            if id(traced) in done:
+                return done[id(traced)]
+            evaluate = Evaluator(self._functions, part.dtype, {} if known is None else known(traced), inputs)
+            for node in topological(traced.roots()):
+                leaves = (node.args[0] in inputs,) if node.op == "input" else ()
+                operands = [arg for arg in node.args if isinstance(arg, Expr)]
+                if (
+                    not node.element
+                    and all(leaves)
+                    and all(arg.op == "const" or arg.serial in evaluate.known for arg in operands)
+                ):
+                    evaluate(node)
+            done[id(traced)] = evaluate.known
+            return evaluate.known
+
+        return shared
 
     def _own(self, states: Arrays, name: str) -> dict[str, Array]:
-        return {f"state:{key}": states[f"{key}/{name}"] for key in self._traced.states}
+        return {f"state:{key}": states[f"{key}/{name}"] for key in self._traced_of[name].states}
 
-    def _add_sums(self, work: Sequence[tuple[str, _Evaluator]]) -> None:
+    def _add_sums(self, work: Sequence[tuple[str, Evaluator]]) -> None:
         """Evaluate the sums, over a parameter or over the model, and store them."""
-        for key, expression in self._traced.sums.items():
+        for key in self._traced.sums:
             parts = [
-                self._functions.cast(self._functions.sum(evaluate.element(expression)), "float64")
-                for _, evaluate in work
+                self._functions.cast(self._functions.sum(evaluate.element(self._traced_of[name].sums[key])), "float64")
+                for name, evaluate in work
             ]
             if self.rule.scope == "model":
                 total = parts[0]
@@ -334,56 +335,12 @@ class FunctionalRule:
                 evaluate.arrays[f"sum:{key}"] = value
 
 
-class _Evaluator:
-    """Values of expressions for one parameter.
+def _unchanged(name: str, value: Array) -> Array:
+    return value
 
-    Args:
-        functions: The back-end's.
-        dtype: The parameter's.
-        shared: Known values, by serial number.
-        arrays: Values of the leaves by name.
-    """
 
-    def __init__(
-        self, functions: ArrayFunctions, dtype: str, shared: Mapping[int, Array], arrays: Mapping[str, Array]
-    ) -> None:
-        self._functions, self._dtype = functions, dtype
-        self.known, self.arrays = dict(shared), dict(arrays)
-        self._rounded: dict[int, Array] = {}
-
-    def element(self, expression: Expr) -> Array:
-        """The value as an array of the parameter's shape and dtype."""
-        value = self(expression)
-        if expression.element:
-            return value
-        return self._functions.broadcast(self._functions.cast(value, self._dtype), self._like())
-
-    def __call__(self, expression: Expr) -> Array:
-        for node in topological([expression]):
-            if node.serial not in self.known:
-                self.known[node.serial] = self._value(node)
-        return self.known[expression.serial]
-
-    def _value(self, node: Expr) -> Array:
-        if node.op == "const":
-            return node.args[0]
-        if node.op in ("input", "load"):
-            return self.arrays[node.args[0]]
-        if node.op == "broadcast":
-            scalar = self._operand(node.args[0], element=True)
-            return self._functions.broadcast(self._functions.cast(scalar, self._dtype), self._like())
-        if all(arg.op == "const" for arg in node.args):
-            return float(OPERATIONS[node.op][3](*(arg.args[0] for arg in node.args)))
-        return self._functions.function(node.op)(*(self._operand(arg, node.element) for arg in node.args))
-
-    def _operand(self, node: Expr, element: bool) -> Array:
-        """A scalar is rounded when combined with an array; a Python number rounds automatically."""
-        value = self.known[node.serial]
-        if node.element or not element or node.boolean or type(value) is float:
-            return value
-        if node.serial not in self._rounded:
-            self._rounded[node.serial] = self._functions.cast(value, self._dtype)
-        return self._rounded[node.serial]
-
-    def _like(self) -> Array:
-        return self.arrays["param"]
+def _is_view(value: Expr) -> bool:
+    """Whether a framework may return the memory of the parameter or of the gradient itself."""
+    while value.op in ("reshape", "permute_dims", "index", "broadcast_to"):
+        value = value.args[0]
+    return value.op == "load" and value.args[0] in ("grad", "param")

@@ -7,7 +7,8 @@ from typing import Any
 
 from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.core.tensors import Arrays
-from deep5.training.functional import ArrayFunctions, FunctionalRule
+from deep5.training.evaluator import ArrayFunctions
+from deep5.training.functional import FunctionalRule
 from deep5.training.groups import require_trained
 from deep5.training.loss_scale import CompiledScale
 from deep5.training.pipeline import GradientPipeline
@@ -32,13 +33,24 @@ class FunctionalStep(RuleStep):
         self._loss_dtype = self._network.outputs[loss].dtype
 
     def _build_rule(
-        self, functions: ArrayFunctions, groups: Sequence[ParameterGroup], pipeline: GradientPipeline
+        self,
+        functions: ArrayFunctions,
+        groups: Sequence[ParameterGroup],
+        pipeline: GradientPipeline,
+        **orders: Callable[[str, Any], Any],
     ) -> None:
-        """Trace the rule for the trained parameters; the loss scale starts anew."""
+        """Trace the rule for the trained parameters; the loss scale starts anew.
+
+        Args:
+            functions: The back-end's functions.
+            groups: Parameter groups.
+            pipeline: The stages around the rule.
+            orders: `present` and `store` of `FunctionalRule`.
+        """
         specs = self._network.trained_specs
         require_trained(self.rule, self._network.parameter_specs, specs)
         self._rule = FunctionalRule(
-            self.rule, specs, functions, groups=groups, pipeline=pipeline, modified=self._modifier is not None
+            self.rule, specs, functions, groups=groups, pipeline=pipeline, modified=self._modifier is not None, **orders
         )
         self.averages = self._rule.averages
         self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None

@@ -13,7 +13,7 @@ from deep5.training.reads import Reads
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import TracedRule, trace_rule
 
-__all__ = ["StepNumbers", "traces_of"]
+__all__ = ["StepNumbers", "needs_shapes", "traces_of"]
 
 
 class StepNumbers:
@@ -151,6 +151,19 @@ def traces_of(
         }
         # Without any parameter, only what the rule is as such counts.
         return found or {(1, 1): trace_rule(rule, stages, (1, 1))}
+
+
+def needs_shapes(rule: UpdateRule) -> bool:
+    """Whether a rule depends on the shapes of the parameters.
+
+    Raises:
+        RuleError: It cannot be traced.
+    """
+    try:
+        trace_rule(rule)
+    except ShapeNeeded:
+        return True
+    return False
 
 
 def _traced_for(rule: UpdateRule, stages: Stages, shape: tuple[int, ...]) -> TracedRule:

@@ -20,11 +20,13 @@ from deep5.core.tensors import TensorSpec
 from deep5.training.chunked import run_chunks, run_phase
 from deep5.training.emit_c import TOTALS, emit_c, phases
 from deep5.training.given import StepNumbers
+from deep5.training.kernel_arrays import checked_gradients, checked_parameters
 from deep5.training.kernel_memory import CHUNK, KernelMemory, address_of
 from deep5.training.master_weights import SHORT_FLOATS, HostMasters, widened
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_step import refuse_inside
+from deep5.training.whole import run_whole
 
 __all__ = ["RuleKernel", "bind_groups", "bind_rule"]
 
@@ -81,7 +83,8 @@ def bind_groups(
         RuleError: As for `bind_rule`, or a group sets an unknown hyperparameter.
         ShapeError: As for `bind_rule`.
     """
-    numbers = StepNumbers(rule, pipeline, [hyper for _, hyper in parts], fused=fused)
+    shapes = [tuple(map(int, spec.shape)) for specs, _ in parts for spec in specs.values()]
+    numbers = StepNumbers(rule, pipeline, [hyper for _, hyper in parts], fused=fused, shapes=shapes)
     return RuleKernel(numbers, [specs for specs, _ in parts], threads=threads, backend=backend)
 
 
@@ -89,7 +92,7 @@ class RuleKernel:
     """A rule bound to parameters; made by `bind_rule`.
 
     Attributes:
-        how: `"c"` for a compiled kernel, `"numpy"` for chunked NumPy.
+        how: `"c"` for a compiled kernel, `"numpy"` for chunked NumPy; a rule that depends on shapes runs in NumPy.
         traces: How often the rule was traced: once, whatever its hyperparameters do.
         names: The parameters, in the order of `update_from`.
         stored: Element type of the parameters and gradients.
@@ -115,13 +118,18 @@ class RuleKernel:
             raise ShapeError(f"parameters of dtype {sorted(dtypes)}; allowed: {allowed}")
         self.names, self.stored = tuple(specs), dtypes.pop()
         self.dtype, own = self.stored, specs
+        self._rules = [numbers.traced_of(tuple(map(int, spec.shape))) for spec in specs.values()]
         if self.stored in SHORT_FLOATS and numbers.pipeline.master_weights is not False:
-            self.dtype, own = "float32", widened(specs, self._traced, self.rule)
+            self.dtype = "float32"
+            for traced in self._rules:
+                own = widened(specs, traced, self.rule)
         self._groups = [index for index, group in enumerate(groups) for _ in group]
-        self._phases = phases(self._traced)
+        self._phases_of = {id(traced): phases(traced) for traced in (self._traced, *self._rules)}
+        self._phases = {name: phase for own in self._phases_of.values() for name, phase in own.items()}
         self.prepares, self.averages = "prepare" in self._phases, "evaluate" in self._phases
         self.clips_norm = "norm" in self._phases
-        portable = self.dtype not in SHORT_FLOATS  # C has no portable arithmetic for short types
+        # C has no portable arithmetic for short types, and NumPy calls a library for products of matrices.
+        portable = self.dtype not in SHORT_FLOATS and not numbers.shaped
         load = compiler.load_library if backend == "c" else compiler.optional_library
         compiled = portable and backend != "numpy"
         self._library = load(emit_c(self._traced, self.dtype), functions=list(self._phases)) if compiled else None
@@ -130,7 +138,7 @@ class RuleKernel:
         for call in self._calls.values():
             call.argtypes, call.restype = (ctypes.c_void_p,), None
         self._held = held = KernelMemory(
-            self._traced,
+            self._rules,
             own,
             self._groups,
             width=numbers.width,
@@ -139,7 +147,7 @@ class RuleKernel:
             threads=threads,
         )
         self.sizes, self._shapes = held.sizes, held.shapes
-        self._arrays, self._scalars, self._state = held.arrays, held.scalars, held.state
+        self._scalars, self._state = held.scalars, held.state
         self._memory, self._grad, self._given = held.tables, held.grad, held.given
         self._master = held.packed() if self.prepares or self.averages else None
         self._live: list[np.ndarray] = []
@@ -157,16 +165,7 @@ class RuleKernel:
         Raises:
             ShapeError: One is missing, strided, read-only, or of another shape or dtype.
         """
-        live = []
-        for name, shape in zip(self.names, self._shapes, strict=True):
-            if name not in parameters:
-                raise ShapeError(f"the parameter {name!r} is missing; allowed: {', '.join(self.names)}")
-            array = parameters[name]
-            if array.shape != shape or str(array.dtype) != self.stored:
-                raise ShapeError(f"parameter {name!r}: got {array.dtype}{array.shape}, expected {self.stored}{shape}")
-            if not (array.flags.c_contiguous and array.flags.writeable):
-                raise ShapeError(f"parameter {name!r}: got strided or read-only memory; allowed: contiguous, writable")
-            live.append(array.reshape(-1))
+        live = checked_parameters(self.names, self._shapes, self.stored, parameters)
         if self._masters is not None:
             self._masters.attach(live)
             live = list(self._masters.masters)
@@ -177,13 +176,14 @@ class RuleKernel:
         self._set_given(StepInfo(batch_size=1))
         given = self._given_by_name()
         for tensor, (group, parameter) in enumerate(zip(self._groups, live, strict=True)):
+            traced = self._rules[tensor]
+            arrays = {"param": parameter.reshape(self._shapes[tensor]) if self._numbers.shaped else parameter}
+            found = run_phase(traced.states, given[group], arrays, self.dtype)
             for index, name in enumerate(self._scalars):
-                self._memory["scalar_state"][tensor, index] = self._initial(name, given[group], np.zeros(1))
-            for name in self._arrays:
-                self._state[name][tensor][...] = self._initial(name, given[group], parameter)
-
-    def _initial(self, name: str, given: Mapping[str, float], parameter: np.ndarray) -> Any:
-        return run_phase({"value": self._traced.states[name]}, given, {"param": parameter}, self.dtype)["value"]
+                if name in traced.scalars:
+                    self._memory["scalar_state"][tensor, index] = found[name]
+            for name in traced.arrays:
+                self._state[name][tensor][...] = np.reshape(found[name], -1)
 
     def _given_by_name(self) -> list[dict[str, float]]:
         names, values = self._traced.given, self._memory["given"].tolist()
@@ -245,20 +245,8 @@ class RuleKernel:
         self.update_from([address_of(array) for array in kept], info)
 
     def check_gradients(self, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The gradients in the kernel's order, contiguous (copied only if they are not).
-
-        Raises:
-            ShapeError: A gradient is missing or of another shape or dtype.
-        """
-        kept = []
-        for name, shape in zip(self.names, self._shapes, strict=True):
-            if name not in gradients:
-                raise ShapeError(f"the gradient of {name!r} is missing; allowed: {', '.join(self.names)}")
-            array = gradients[name]
-            if array.shape != shape or str(array.dtype) != self.stored:
-                raise ShapeError(f"gradient of {name!r}: got {array.dtype}{array.shape}, expected {self.stored}{shape}")
-            kept.append(np.ascontiguousarray(array))
-        return kept
+        """The gradients in the kernel's order, contiguous; see `checked_gradients`."""
+        return checked_gradients(self.names, self._shapes, self.stored, gradients)
 
     def update_from(self, addresses: Sequence[int], info: StepInfo) -> None:
         """One update in place from the addresses of contiguous gradients, in the order of `names`.
@@ -341,6 +329,19 @@ class RuleKernel:
     def _run(self, phase: str) -> None:
         if self._library is not None:
             self._calls[phase](self._pointer)
+        elif self._numbers.shaped:
+            run_whole(
+                phase,
+                [self._phases_of[id(traced)].get(phase) for traced in self._rules],
+                self._rules,
+                given=self._given_by_name(),
+                memory=self._memory,
+                state=self._state,
+                shapes=self._shapes,
+                scalars=self._scalars,
+                per_tensor=self.rule.scope == "tensor",
+                dtype=self.dtype,
+            )
         else:
             run_chunks(
                 self._phases[phase],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ class KernelMemory:
     """The optimizer's state, and the tables for a compiled kernel.
 
     Args:
-        traced: The rule.
+        rules: The traced rule of each parameter; the same for all, unless it depends on shapes.
         specs: The parameters' specs by name, all of one dtype.
         groups: The group of each parameter.
         width: Numbers per group and step.
@@ -36,9 +37,9 @@ class KernelMemory:
     Attributes:
         sizes: Elements of each parameter.
         shapes: Shape of each parameter.
-        arrays: Names of the states with the parameter's shape.
+        arrays: Names of the states that are arrays.
         scalars: Names of the scalar states.
-        state: For each of `arrays`, flat memory by parameter.
+        state: For each of `arrays`, flat memory by parameter; empty for parameters without this state.
         tables: The targets of the pointers in `KernelArgs`, by name.
         grad: Addresses of the gradients; the memory of `tables["grad"]`.
         given: The numbers of a step; the memory of `tables["given"]`.
@@ -47,7 +48,7 @@ class KernelMemory:
 
     def __init__(
         self,
-        traced: TracedRule,
+        rules: Sequence[TracedRule],
         specs: Mapping[str, TensorSpec],
         groups: Sequence[int],
         *,
@@ -60,15 +61,20 @@ class KernelMemory:
         self._dtype = next(iter(specs.values())).dtype
         self.sizes = [spec.size for spec in specs.values()]
         self.shapes = [tuple(map(int, spec.shape)) for spec in specs.values()]
-        self.arrays, self.scalars = traced.arrays, traced.scalars
-        self.state = {name: self.packed() for name in self.arrays}
+        self._rules = rules
+        self.arrays = tuple(dict.fromkeys(name for traced in rules for name in traced.arrays))
+        self.scalars = tuple(dict.fromkeys(name for traced in rules for name in traced.scalars))
+        self.state = {
+            name: self.packed([0 if shape is None else math.prod(shape) for shape in self._shapes_of(name)])
+            for name in self.arrays
+        }
         chunks = [
             (tensor, begin, min(begin + CHUNK, size))
             for tensor, size in enumerate(self.sizes)
             for begin in range(0, size, CHUNK)
         ]
         table = np.ascontiguousarray(np.array(chunks, dtype=np.int64).reshape(-1, 3).T)
-        tensors, sums, given = len(specs), len(traced.sums), (max(groups, default=0) + 1) * width
+        tensors, sums, given = len(specs), len(rules[0].sums) if rules else 0, (max(groups, default=0) + 1) * width
         self.tables = {
             "chunk_tensor": table[0],
             "chunk_begin": table[1],
@@ -96,21 +102,31 @@ class KernelMemory:
             **{name: self.tables[name].ctypes.data for name in POINTERS},
         )
 
-    def packed(self) -> list[np.ndarray]:
-        """One block for all parameters, and an aligned view of it for each."""
-        offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in self.sizes)])
+    def packed(self, sizes: Sequence[int] | None = None) -> list[np.ndarray]:
+        """One block for all parameters, and an aligned view of it for each, of its own size or of these sizes."""
+        sizes = self.sizes if sizes is None else sizes
+        offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in sizes)])
         block = aligned_empty((int(offsets[-1]),), self._dtype)
-        return [block[offset : offset + size] for offset, size in zip(offsets, self.sizes, strict=False)]
+        return [block[offset : offset + size] for offset, size in zip(offsets, sizes, strict=False)]
+
+    def _shapes_of(self, state: str) -> list[tuple[int, ...] | None]:
+        """The shape of a state for each parameter; None for those that do not have it."""
+        found: list[tuple[int, ...] | None] = []
+        for traced, shape in zip(self._rules, self.shapes, strict=True):
+            own = traced.states[state] if state in traced.arrays else None
+            found.append(None if own is None else shape if own.dimensions is None else own.dimensions)
+        return found
 
     def state_views(self) -> dict[str, np.ndarray]:
         """The state by `"<state>/<parameter>"`, live; states of shape () in float64."""
         found = {
             f"{state}/{name}": view.reshape(shape)
             for state, views in self.state.items()
-            for name, view, shape in zip(self._names, views, self.shapes, strict=True)
+            for name, view, shape in zip(self._names, views, self._shapes_of(state), strict=True)
+            if shape is not None
         }
         for index, state in enumerate(self.scalars):
-            for tensor, name in enumerate(self._names):
+            for tensor, name in self._holders(state):
                 found[f"{state}/{name}"] = np.asarray(self.tables["scalar_state"][tensor, index])
         return found
 
@@ -124,11 +140,16 @@ class KernelMemory:
             state, {key: (value.shape, str(value.dtype)) for key, value in self.state_views().items()}
         )
         for name, views in self.state.items():
-            for parameter, view in zip(self._names, views, strict=True):
-                view[...] = given[f"{name}/{parameter}"].reshape(-1)
+            for parameter, view, shape in zip(self._names, views, self._shapes_of(name), strict=True):
+                if shape is not None:
+                    view[...] = given[f"{name}/{parameter}"].reshape(-1)
         for index, name in enumerate(self.scalars):
-            for tensor, parameter in enumerate(self._names):
+            for tensor, parameter in self._holders(name):
                 self.tables["scalar_state"][tensor, index] = float(given[f"{name}/{parameter}"])
+
+    def _holders(self, scalar: str) -> list[tuple[int, str]]:
+        """Number and name of the parameters with this state of shape ()."""
+        return [(tensor, name) for tensor, name in enumerate(self._names) if scalar in self._rules[tensor].scalars]
 
 
 def address_of(array: np.ndarray) -> int:

@@ -32,11 +32,12 @@ class RuleOptimizer:
         rule: The rule; schedules change its hyperparameters there.
         loss: Name of the scalar output to differentiate.
         groups: Parameter groups: the first that matches a parameter's name applies. They may set hyperparameters of the
-            rule, `clip_value` and `weight_decay`.
+            rule, `clip_value` and the decays.
         modifier: `gradient_modifier(name, param, grad) -> grad` on native arrays; traced if the framework compiles.
         clip_norm: See `GradientPipeline`; likewise the following.
         clip_value: Largest absolute value of an element of the gradient.
         weight_decay: Decoupled from the gradient.
+        coupled_weight_decay: Times the parameter, added to the gradient.
         loss_scale: A number, or `"dynamic"`.
         master_weights: Whether float16 and bfloat16 parameters are updated in float32; None: yes.
 
@@ -67,6 +68,7 @@ class RuleOptimizer:
         clip_norm: float | None = None,
         clip_value: float | None = None,
         weight_decay: float | None = None,
+        coupled_weight_decay: float | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
         master_weights: bool | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class RuleOptimizer:
             clip_value=clip_value,
             clip_norm=clip_norm,
             weight_decay=weight_decay,
+            coupled_weight_decay=coupled_weight_decay,
             loss_scale=loss_scale,
             master_weights=master_weights,
         )

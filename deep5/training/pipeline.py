@@ -16,27 +16,29 @@ from deep5.training.rule import UpdateRule
 
 __all__ = ["GROUP_STAGES", "STAGES", "GradientPipeline", "Stages", "check_stage", "modified"]
 
-STAGES = ("loss_scale", "clip_value", "clip_norm", "weight_decay")
+STAGES = ("loss_scale", "clip_value", "clip_norm", "coupled_weight_decay", "weight_decay")
 """The numbers of a pipeline, in the order in which a step applies them."""
 
-GROUP_STAGES = ("clip_value", "weight_decay")
+GROUP_STAGES = ("clip_value", "coupled_weight_decay", "weight_decay")
 """The numbers that a parameter group may set; norm and scale apply to the whole model."""
 
 # The values that disable a stage for parameters outside the groups that set it.
-_IDLE = {"clip_value": math.inf, "weight_decay": 0.0}
+_IDLE = {"clip_value": math.inf, "coupled_weight_decay": 0.0, "weight_decay": 0.0}
 
 
 class GradientPipeline:
-    """Loss scaling, clipping and decoupled weight decay around an update rule; the same on every framework.
+    """Loss scaling, clipping and weight decay around an update rule; the same on every framework.
 
-    With S the loss scale, g' the gradient of S · loss, f the gradient modifier, c and n the thresholds, λ the decay:
+    With S the loss scale, g' the gradient of S · loss, f the gradient modifier, c and n the thresholds, κ the coupled
+    and λ the decoupled decay, and x the point of the gradient (the parameter w, unless the rule takes another):
 
-    g ← f(g' / S);  g ← min(max(g, −c), c);  g ← g · min(1, n / ‖g‖);  w ← rule(g, w) − lr · λ · w
+    g ← f(g' / S);  g ← min(max(g, −c), c);  g ← g · min(1, n / ‖g‖);  g ← g + κ x;  w ← rule(g, w) − lr · λ · w
 
-    ‖g‖ is over all trained parameters of all groups. The decay bypasses the rule's state (unlike a penalty on the loss)
-    and is scaled by the rule's learning rate. Everything is part of the rule's kernel or of the compiled step. A NaN
-    gradient makes the norm, and with it every parameter, NaN, so that it is noticed; with `loss_scale="dynamic"` such a
-    step is skipped.
+    ‖g‖ is over all trained parameters of all groups. The coupled decay is the gradient of a penalty κ/2 ‖x‖² on the
+    loss: it passes through the rule's state (momentum, moments), as `weight_decay` of torch's SGD and Adam does. The
+    decoupled decay bypasses the state and is scaled by the rule's learning rate, as AdamW's. Everything is part of the
+    rule's kernel or of the compiled step. A NaN gradient makes the norm, and with it every parameter, NaN, so that it
+    is noticed; with `loss_scale="dynamic"` such a step is skipped.
 
     The numbers are read at every step, like a rule's hyperparameters: they may change between steps (a schedule)
     without retracing. None permanently excludes a stage from the step; a threshold of `math.inf` clips nothing.
@@ -45,6 +47,7 @@ class GradientPipeline:
         clip_value: Largest absolute value of an element of the gradient.
         clip_norm: Largest norm of the whole gradient.
         weight_decay: λ.
+        coupled_weight_decay: κ; added after clipping, as torch's optimizers do.
         loss_scale: A factor for the loss before differentiation, by which the gradient is divided afterwards: small
             gradients then do not underflow in half precision. `"dynamic"` starts at 2¹⁶, halves the scale and skips the
             update when an element of the gradient is not finite, and doubles it after 2000 good steps.
@@ -58,6 +61,7 @@ class GradientPipeline:
     References:
         Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, ICML 2013, algorithm 1.
         Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 2.
+        The coupled decay is L2 regularization there, algorithms 1 and 2.
         Micikevicius et al., Mixed precision training, ICLR 2018, section 3.2.
 
     >>> GradientPipeline(clip_norm=1.0, weight_decay=0.01)
@@ -70,10 +74,12 @@ class GradientPipeline:
         clip_value: float | None = None,
         clip_norm: float | None = None,
         weight_decay: float | None = None,
+        coupled_weight_decay: float | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
         master_weights: bool | None = None,
     ) -> None:
         self.clip_value, self.clip_norm = clip_value, clip_norm
+        self.coupled_weight_decay = coupled_weight_decay
         self.weight_decay, self.loss_scale = weight_decay, loss_scale
         if master_weights is not None and not isinstance(master_weights, bool):
             raise UsageError(
@@ -191,7 +197,7 @@ def check_stage(name: str, value: Any, where: str = "") -> None:
         UsageError: It is not a number, or out of range.
     """
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if name == "weight_decay":
+    if name in ("weight_decay", "coupled_weight_decay"):
         good, allowed = number and 0 <= value < math.inf, "a finite number of at least 0"
     elif name == "loss_scale":
         good, allowed = number and 0 < value < math.inf, "a finite number above 0, or 'dynamic'"

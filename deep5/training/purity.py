@@ -128,7 +128,7 @@ def _places(traced: Any) -> dict[str, Expr]:
 
 
 def _operands(node: Expr, order: Mapping[int, int]) -> list[Any]:
-    return [order[arg.serial] if isinstance(arg, Expr) else frozen(arg) for arg in node.args]
+    return [order[arg.serial] if isinstance(arg, Expr) else repr(arg) for arg in node.args]
 
 
 def _words(node: Expr) -> str:

@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -91,9 +92,7 @@ class Reads:
         self._class_before = dict(zip(found, self._above_kept, strict=True))
         self._missing, self._outside = [name for name in rest if not hasattr(kind, name)], frozenset(rest)
         parts: list[tuple[str, Callable[[], Any]]] = [
-            (f"the attribute {name!r}", lambda name=name: own.get(name, _MISSING))  # type: ignore[misc]
-            for name in inside
-            if name not in plain
+            (f"the attribute {name!r}", partial(own.get, name, _MISSING)) for name in inside if name not in plain
         ]
         for name in found:
             value = inspect.getattr_static(kind, name)
@@ -101,7 +100,7 @@ class Reads:
             if not (constant or (isinstance(value, tuple) and _plain_throughout(value))):
                 # By the class, so that a slot of an instance is read from the instance.
                 where: Any = rule if inspect.isdatadescriptor(value) else kind
-                parts.append((f"the attribute {name!r}", lambda where=where, name=name: getattr(where, name, None)))
+                parts.append((f"the attribute {name!r}", partial(getattr, where, name, None)))
         parts += _globals(rule, self._names)
         self._parts = [(what, read, _comparison(read())) for what, read in parts]
 
@@ -207,18 +206,18 @@ def _globals(rule: UpdateRule, names: tuple[str, ...]) -> list[tuple[str, Callab
         if vars(value):
             found[id(value), "attributes"] = (
                 f"the attributes of {value.__qualname__}",
-                lambda value=value: vars(value),
-            )  # type: ignore[misc]
+                partial(vars, value),
+            )
         for cell, name in zip(value.__closure__ or (), value.__code__.co_freevars, strict=True):
             content = _content(cell)
             if _function(content) is not None:
                 work.append(content)
             elif _is_data(content):
-                found[id(cell), name] = (f"the variable {name!r}", lambda cell=cell: _content(cell))  # type: ignore[misc]
+                found[id(cell), name] = (f"the variable {name!r}", partial(_content, cell))
         if value.__defaults__ or value.__kwdefaults__:
             found[id(value), "defaults"] = (
                 f"the defaults of {value.__qualname__}",
-                lambda value=value: (value.__defaults__, value.__kwdefaults__),  # type: ignore[misc]
+                partial(_defaults, value),
             )
         for module, name in _global_names(value.__code__, value.__globals__, packages):
             content = module.get(name, _MISSING)
@@ -227,7 +226,7 @@ def _globals(rule: UpdateRule, names: tuple[str, ...]) -> list[tuple[str, Callab
             elif content is not _MISSING and _is_data(content):
                 found[id(module), name] = (
                     f"the global {name!r}",
-                    lambda module=module, name=name: module.get(name, _MISSING),  # type: ignore[misc]
+                    partial(module.get, name, _MISSING),
                 )
     return list(found.values())
 
@@ -275,6 +274,10 @@ def _foreign(module: str | None, packages: set[str]) -> bool:
     if name in ("deep5", "numpy") or name in sys.stdlib_module_names:
         return True
     return name not in packages and "site-packages" in (getattr(sys.modules.get(module or ""), "__file__", None) or "")
+
+
+def _defaults(function: types.FunctionType) -> Any:
+    return function.__defaults__, function.__kwdefaults__
 
 
 def _content(cell: Any) -> Any:

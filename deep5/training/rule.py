@@ -17,12 +17,17 @@ State = Mapping[str, Array]
 class UpdateRule:
     """An optimizer as pure functions of arrays, written once for every framework.
 
-    The methods use only the functions and operators of `deep5.array_namespace(param)`. They are traced once and become
-    one C kernel (PyTorch, NumPy, ONNX Runtime) or a part of the compiled step.
+    The methods use only the functions and operators of `deep5.array_namespace(param)`. They are traced and become one C
+    kernel (PyTorch, NumPy, ONNX Runtime) or a part of the compiled step. They are pure: each is traced twice, and a
+    rule whose traces differ (random numbers, time, a counter) is rejected.
 
     Hyperparameters are float attributes named in `hyper`; inside the methods they are scalars, not constants, so that a
-    schedule may change them at any step. Integers, booleans and strings are constants of the rule. A float attribute
-    that `hyper` does not name is rejected, because it would become a constant.
+    schedule may change them at any step. Everything else that the methods read (integers, booleans, strings, lists,
+    globals) is a constant of the compiled step: a change in mid-run is rejected. A float attribute that `hyper` does
+    not name is rejected, because it would become a constant.
+
+    A rule may depend on `param.shape`: products of matrices, `permute_dims`, `reshape`, sums over an axis, slices. It
+    is then traced once per shape, its states may have any shape, and the framework's own functions compute it.
 
     Attributes:
         hyper: Names of the float attributes (`lr`, `beta1`, …).
@@ -53,13 +58,19 @@ class UpdateRule:
     def new_input(self, info: StepInfo) -> Mapping[str, float]:
         """Extra scalars of this step, computed on the host in float64; the other methods read them as `self.<name>`.
 
+        They must depend only on `info` and the rule's attributes. Random numbers come from
+        `deep5.generator(info.seed, "noise", info.step)`.
+
         Args:
             info: The step that begins; `info.step` counts from 0.
         """
         return {}
 
     def init_state(self, param: Array) -> dict[str, Array]:
-        """The state before the first step: arrays of the parameter's shape, or of shape (), by name."""
+        """The state before the first step, by name: arrays of the parameter's shape, or of shape ().
+
+        A rule that depends on shapes may have states of any shape, and other states for other parameters.
+        """
         return {}
 
     def prepare_param(self, param: Array, state: State) -> Array:
@@ -67,7 +78,10 @@ class UpdateRule:
         return param
 
     def sums(self, grad: Array, param: Array, state: State) -> dict[str, Array]:
-        """Sums over `scope`, each `xp.sum(expression)`; `update_rule` reads them as `self.<name>`."""
+        """Sums over `scope`, each `xp.sum(expression)`; `update_rule` reads them as `self.<name>`.
+
+        A rule that depends on shapes needs it only for sums over the model.
+        """
         return {}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:

@@ -126,7 +126,7 @@ class Linalg:
         on = self._xp.eye(rows, columns, k=offset)
         length = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
         first = max(-offset, 0)
-        return self._xp.sum(lift(x) * on, axis=-1)[..., first : first + length]
+        return indexed(self._xp.sum(lift(x) * on, axis=-1), (..., slice(first, first + length)))
 
     def trace(self, x: Any, *, offset: int = 0) -> Expr:
         """The standard's `trace`."""
@@ -136,7 +136,7 @@ class Linalg:
     def matrix_norm(self, x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Expr:  # noqa: A002
         """The standard's `matrix_norm`."""
         if ord == "fro":
-            return self._xp.sqrt(self._xp.sum(lift(x) * x, axis=(-2, -1), keepdims=keepdims))
+            return combined("sqrt", self._xp.sum(lift(x) * x, axis=(-2, -1), keepdims=keepdims))
         if ord in (1, math.inf):
             first, second = (-2, -1) if ord == 1 else (-1, -2)
             sums = self._xp.sum(abs(lift(x)), axis=first, keepdims=True)
@@ -147,7 +147,7 @@ class Linalg:
     def vector_norm(self, x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Expr:  # noqa: A002
         """The standard's `vector_norm`."""
         if ord == 2:
-            return self._xp.sqrt(self._xp.sum(lift(x) * x, axis=axis, keepdims=keepdims))
+            return combined("sqrt", self._xp.sum(lift(x) * x, axis=axis, keepdims=keepdims))
         if ord == 1:
             return self._xp.sum(abs(lift(x)), axis=axis, keepdims=keepdims)
         if ord == math.inf:

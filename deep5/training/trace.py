@@ -137,6 +137,8 @@ def _traced(
     prepared = _call(bound, "prepare_param", param, dict(state))
     point = None if prepared is param else _element(prepared, name, "prepare_param", shape)
     grad, norm = _conditioned(raw, stages)
+    if "coupled_weight_decay" in stages.names:
+        grad = grad + _stage("coupled_weight_decay") * (param if point is None else point)
     sums = _sums(_mapping(_call(bound, "sums", grad, param, dict(state)), name, "sums"), bound, name)
     for attribute in sums:
         if attribute in (*hyper, *inputs):
@@ -311,14 +313,16 @@ def _sums(given: Mapping[str, Any], rule: UpdateRule, name: str) -> dict[str, Ex
 
 def _summed(value: Any, what: str) -> Expr:
     """The operand of a sum over all elements."""
+    inner = value
     if isinstance(value, Expr) and value.op == "item":  # traced with shapes
-        value = value.args[0]
-        if value.op == "reduce_sum" and len(value.args[1]) == len(value.args[0].shape):
-            found: Expr = value.args[0]
-            return found
-    if not (isinstance(value, Expr) and value.op == "sum"):
+        inner = value.args[0]
+        whole = inner.op == "reduce_sum" and len(inner.args[1]) == len(inner.args[0].shape)
+    else:
+        whole = isinstance(value, Expr) and value.op == "sum"
+    if not whole:
         raise RuleError(f"{what}, which is not a sum; allowed: xp.sum(expression) itself")
-    return value.args[0]
+    found: Expr = inner.args[0]
+    return found
 
 
 def _states(given: Mapping[str, Any], name: str, method: str, shape: tuple[int, ...] | None) -> dict[str, Expr]:

@@ -51,6 +51,11 @@ class _Functions:
     def broadcast(self, value: Array, like: Array) -> Array:
         return jnp.broadcast_to(value, like.shape)
 
+    namespace = jnp
+
+    def eye(self, rows: int, columns: int, k: int, dtype: str) -> Array:
+        return jnp.eye(rows, columns, k=k, dtype=dtype)
+
     def same_bits(self, first: Array, second: Array) -> Array:
         # Not as numbers: XLA may compare those before they are rounded.
         bits = [jax.lax.bitcast_convert_type(value, jnp.uint16) for value in (first, second)]
@@ -88,7 +93,7 @@ class JAXStep(FunctionalStep):
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
         executor = self._executor
-        self._build_rule(_Functions(), groups, pipeline)
+        self._build_rule(_Functions(), groups, pipeline, present=executor.present, store=executor.turn)
         self._differentiated = executor.differentiated(self._loss, self._rule.names)
         donated = () if executor.program.fallible else (0, 1, 2)
         self._whole = executor.compiled(self._trace_whole, donate_argnums=donated)
@@ -197,7 +202,7 @@ class JAXStep(FunctionalStep):
     def _turned(self, key: str, value: Any, *, back: bool = False) -> Any:
         """Converts an element of the state to storage order, or back."""
         name = key.partition("/")[2]
-        if not value.ndim:
+        if not value.ndim or self._rule.shaped:
             return value
         return self._executor.present(name, value) if back else self._executor.turn(name, value)
 

@@ -26,6 +26,7 @@ from deep5.networks.diagnostics.failures import failed, is_own
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
+from deep5.training.given import needs_shapes
 from deep5.training.master_weights import SHORT_FLOATS
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
@@ -239,7 +240,7 @@ class TorchExecutor(TrainingExecutor):
         return dict(self._buffers)
 
     def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> HostStep | DeviceStep:
-        if self._place.type != "cpu" or self._updates_short(options["pipeline"]):
+        if self._place.type != "cpu" or self._updates_short(options["pipeline"]) or needs_shapes(rule):
             return DeviceStep(self, rule, loss=loss, **options)
         return HostStep(
             self,

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, ParameterGroup
-from deep5.core.tensors import Array, Arrays, TensorSpec, to_numpy
+from deep5.core.tensors import Array, Arrays, TensorSpec, array_namespace, to_numpy
 from deep5.frameworks.pytorch.placing import placed
 from deep5.frameworks.pytorch.short import tensor
 from deep5.training.functional import FunctionalRule
@@ -82,6 +82,13 @@ class _Functions:
     def broadcast(self, value: Array, like: Array) -> Array:
         return value.expand(like.shape)
 
+    @property
+    def namespace(self) -> Any:
+        return array_namespace(torch.empty(0))
+
+    def eye(self, rows: int, columns: int, k: int, dtype: str) -> Array:
+        return self.namespace.eye(rows, columns, k=k, dtype=getattr(torch, dtype), device=self._place)
+
     def same_bits(self, first: Array, second: Array) -> Array:
         return first.view(torch.int16) == second.view(torch.int16)
 
@@ -146,8 +153,9 @@ class DeviceStep(RuleStep):
         # By the parameters' own names, for requests and for the state.
         self._named = FunctionalRule(rule, specs, functions, groups=groups, **options)
         self._names = self._named.names
-        # A state of shape () belongs to one parameter.
-        whole = rule.scope == "element" and all(state.element for state in trace_rule(rule).states.values())
+        # A state of shape () belongs to one parameter, and so does a matrix.
+        whole = rule.scope == "element" and not self._named.shaped
+        whole = whole and all(state.element for state in trace_rule(rule).states.values())
         self._units = _units(partition(specs, groups), whole)
         self._rule = FunctionalRule(
             rule,

@@ -65,6 +65,11 @@ class _Functions:
     def broadcast(self, value: Array, like: Array) -> Array:
         return tf.broadcast_to(value, like.shape)
 
+    namespace = NAMESPACE
+
+    def eye(self, rows: int, columns: int, k: int, dtype: str) -> Array:
+        return NAMESPACE.eye(rows, columns, k=k, dtype=tf.as_dtype(dtype))
+
     def same_bits(self, first: Array, second: Array) -> Array:
         # Not as numbers: XLA may compare those before they are rounded.
         return tf.equal(tf.bitcast(first, tf.uint16), tf.bitcast(second, tf.uint16))
@@ -96,7 +101,14 @@ class TensorFlowStep(FunctionalStep):
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
         executor = self._executor
-        self._build_rule(self._functions, groups, pipeline)
+        live = executor.live
+        self._build_rule(
+            self._functions,
+            groups,
+            pipeline,
+            present=lambda name, value: live[name].to_onnx(value),
+            store=lambda name, value: live[name].to_variable(value),
+        )
         self._scaling: Any = None
         if self._dynamic is not None:
             with tf.device(executor.place):
@@ -204,7 +216,8 @@ class TensorFlowStep(FunctionalStep):
             states = {}
             for index, (key, value) in enumerate(found.items()):
                 name = key.partition("/")[2]
-                order = executor.live[name].order if value.shape.rank else onnx_order(0)
+                rank = value.shape.rank
+                order = executor.live[name].order if rank and not self._rule.shaped else onnx_order(rank)
                 states[key] = Live(value, order, trainable=False, name=f"s{index}")
         return states
 

@@ -107,6 +107,10 @@ ACTS: dict[str, tuple[str, Callable[[], str]]] = {
     "clip_norm": ('"clip_norm": 0.05', lambda: by_hand(RuleOptimizer(d5.Momentum(lr=0.1), clip_norm=0.05))),
     "clip_value": ('"clip_value": 0.01', lambda: by_hand(RuleOptimizer(d5.Momentum(lr=0.1), clip_value=0.01))),
     "weight_decay": ('"weight_decay": 0.1', lambda: by_hand(RuleOptimizer(d5.Momentum(lr=0.1), weight_decay=0.1))),
+    "coupled_weight_decay": (
+        '"coupled_weight_decay": 0.1',
+        lambda: by_hand(RuleOptimizer(d5.Momentum(lr=0.1), coupled_weight_decay=0.1)),
+    ),
     "gradient_modifier": (
         '"gradient_modifier": halved',
         lambda: by_hand(RuleOptimizer(d5.Momentum(lr=0.1), modifier=halved)),
@@ -219,6 +223,7 @@ WRONG = [
     ('"clip_norm": 0', "'clip_norm' is 0; allowed: a number above 0, or None"),
     ('"clip_value": "big"', "'clip_value' is 'big'"),
     ('"weight_decay": -1', "'weight_decay' is -1; allowed: a number of at least 0, or None"),
+    ('"coupled_weight_decay": "L2"', "'coupled_weight_decay' is 'L2'; allowed: a number of at least 0, or None"),
     ('"master_weights": "float32"', "'master_weights' is 'float32'; allowed: True (float32 master weights), False"),
     ('"loss_scale": "static"', "'loss_scale' is 'static'; allowed: a number above 0, 'dynamic', or None"),
     ('"precision": "int8"', "'precision' is 'int8'; allowed: 'float32', 'float64', 'bfloat16', 'float16', or None"),

@@ -54,6 +54,7 @@ class Case:
         twins: Native optimizers by framework.
         tuned: Arguments with which a convex problem is solved as fast as gradient descent must solve it.
         falls: Whether the rate must fall with the root of the steps, because the rule's steps do not become short.
+        matrices: Hyperparameters without effect on a vector; `test_rules_of_matrices.py` tests them.
     """
 
     rule: Callable[..., Any]
@@ -67,6 +68,7 @@ class Case:
     twins: Mapping[str, Twin] = field(default_factory=dict)
     tuned: Mapping[str, Any]
     falls: bool = False
+    matrices: tuple[str, ...] = ()
 
 
 def each(update: Callable[..., Any]) -> Callable[..., tuple[Vector, Vector]]:
@@ -247,6 +249,53 @@ def lamb(
             r = (m / (1 - beta1**t)) / (math.sqrt(v / (1 - beta2**t)) + epsilon)
             step.append(r + weight_decay * wi)
         w = [wi - lr * norm(w) / norm(step) * si for wi, si in zip(w, step, strict=True)]
+    return w, w
+
+
+def muon(
+    w: Vector,
+    grads: Sequence[Vector],
+    *,
+    lr: float,
+    adam_lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    momentum: float,
+) -> tuple[Vector, Vector]:
+    """A vector: AdamW's step with the rate lr * adam_lr, the decay with lr."""
+    memory: list[dict[str, float]] = [{} for _ in w]
+    for t, g in enumerate(grads, start=1):
+        for i, s in enumerate(memory):
+            m, v = moments(g[i], s, beta1, beta2)
+            step = (m / (1 - beta1**t)) / (math.sqrt(v / (1 - beta2**t)) + epsilon)
+            w = [*w[:i], w[i] - lr * weight_decay * w[i] - lr * adam_lr * step, *w[i + 1 :]]
+    return w, w
+
+
+def adafactor(
+    w: Vector, grads: Sequence[Vector], *, lr: float, decay: float, epsilon1: float, epsilon2: float, clip: float
+) -> tuple[Vector, Vector]:
+    """Algorithm 5, for vectors."""
+    v = [0.0] * len(w)
+    for t, g in enumerate(grads, start=1):
+        beta, rho = 1 - t**-decay, min(lr, 1 / math.sqrt(t))
+        v = [beta * vi + (1 - beta) * (gi**2 + epsilon1) for vi, gi in zip(v, g, strict=True)]
+        u = [gi / math.sqrt(vi) for vi, gi in zip(v, g, strict=True)]
+        root = math.sqrt(len(w))
+        alpha = max(epsilon2, norm(w) / root) * rho / max(1.0, norm(u) / root / clip)
+        w = [wi - alpha * ui for wi, ui in zip(w, u, strict=True)]
+    return w, w
+
+
+def shampoo(w: Vector, grads: Sequence[Vector], *, lr: float, epsilon: float) -> tuple[Vector, Vector]:
+    """Algorithm 2 with one axis: the inverse root of the sum of outer products."""
+    h = epsilon * np.eye(len(w))
+    for g in grads:
+        h = h + np.outer(g, g)
+        values, vectors = np.linalg.eigh(h)
+        w = (w - lr * (vectors * values**-0.5 @ vectors.T) @ g).tolist()
     return w, w
 
 
@@ -472,6 +521,39 @@ CASES: dict[str, Case] = {
         ),
         tuned={"lr": 0.3},
         falls=True,
+    ),
+    "muon": Case(
+        rule=d5.Muon,
+        hyper={**SEEN, "adam_lr": 0.5, "weight_decay": 0.3, "momentum": 0.9},
+        paper=muon,
+        start=[1.0],
+        grads=[[1.5]],
+        hand={**EXACT, "adam_lr": 0.5, "weight_decay": 0.25},
+        after=[0.6875],  # m̂ = 1.5, v̂ = 1.5², 1 - 0.5 * 0.25 - 0.25 * 0.75
+        tuned={"lr": 6.0, "weight_decay": 0.0},
+        falls=True,
+        matrices=("momentum",),
+    ),
+    "adafactor": Case(
+        rule=d5.Adafactor,
+        hyper={"lr": 0.05, "decay": 0.8, "epsilon1": 0.1, "epsilon2": 3.0, "clip": 0.3},
+        paper=adafactor,
+        start=[2.0],
+        grads=[[1.5]],
+        hand={"lr": 0.25, "decay": 0.5, "epsilon1": 1.75, "epsilon2": 0.5, "clip": 0.5},
+        after=[1.75],  # v = 4, u = 0.75, divided by 1.5; a rate of 2 * 0.25
+        tuned={"lr": 0.3},
+        falls=True,
+    ),
+    "shampoo": Case(
+        rule=d5.Shampoo,
+        hyper={"lr": 0.1, "epsilon": 0.5},
+        paper=shampoo,
+        start=[1.0],
+        grads=[[1.5]],
+        hand={"lr": 0.5, "epsilon": 1.75},
+        after=[0.625],  # h = 4, its inverse root 0.5
+        tuned={"lr": 1.0},
     ),
     "averaged_sgd": Case(
         rule=d5.AveragedSGD,

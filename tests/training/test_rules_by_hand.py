@@ -66,7 +66,7 @@ def test_every_hyperparameter_counts(name: str) -> None:
     """Changing any of them by a tenth has an effect: the comparison with the paper would detect a missing one."""
     case = CASES[name]
     whole = run(case.rule(**case.hyper), START, GRADS)
-    for hyper in case.rule.hyper:
+    for hyper in set(case.rule.hyper) - set(case.matrices):
         changed = case.rule(**{**case.hyper, hyper: 1.1 * case.hyper[hyper]})
         assert not np.allclose(run(changed, START, GRADS), whole, rtol=1e-6), hyper
 

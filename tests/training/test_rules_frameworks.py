@@ -16,6 +16,10 @@ ALWAYS = ("lamb",)
 STEPS = 8
 
 
+# Rates of rules without a twin.
+ALONE = {"accelegrad": 0.5, "muon": 0.02, "adafactor": 0.05, "shampoo": 0.1}
+
+
 def named(names: Any = CASES) -> list[Any]:
     return [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in names]
 
@@ -23,7 +27,7 @@ def named(names: Any = CASES) -> list[Any]:
 def hyper_of(name: str) -> dict[str, Any]:
     """Arguments with which the digits are learned and every state has an effect."""
     twins = CASES[name].twins
-    found = twins["jax" if "jax" in twins else "pytorch"].rule if twins else {"lr": 0.5}
+    found = twins["jax" if "jax" in twins else "pytorch"].rule if twins else {"lr": ALONE[name]}
     return {**found, "start": 2} if name == "averaged_sgd" else dict(found)
 
 

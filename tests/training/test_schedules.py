@@ -69,6 +69,14 @@ TEN = d5.Plan(epochs=4, steps=10)
         # A cycle of 32 of the 40 steps: up to 16, down to 32, out to 40.
         (d5.OneCycle(0.1, 0.9, 0.02, cycle=0.8), (0, 8, 16, 24, 32, 36, 40), (0.1, 0.5, 0.9, 0.5, 0.1, 0.06, 0.02)),
         (d5.OneCycle(0.95, 0.85, 0.95, cycle=1, steps=20), (0, 5, 10, 20, 30), (0.95, 0.9, 0.85, 0.95, 0.95)),
+        # Half cosines: the middle of a phase is its mean, its quarter is (1 - 1 / sqrt 2) / 2 of the way.
+        (
+            d5.OneCycle(0.1, 0.9, 0.02, cycle=0.8, anneal="cos"),
+            (0, 4, 8, 16, 24, 32, 36, 40),
+            (0.1, 0.1 + 0.4 * (1 - math.sqrt(0.5)), 0.5, 0.9, 0.5, 0.1, 0.06, 0.02),
+        ),
+        (d5.OneCycle(0.1, 0.9, 0.1, anneal="cos", rise=0.25), (0, 5, 10, 25, 40), (0.1, 0.5, 0.9, 0.5, 0.1)),
+        (d5.OneCycle(0.1, 0.9, 0.1, rise=0.25), (0, 5, 10, 25, 40), (0.1, 0.5, 0.9, 0.5, 0.1)),
         (d5.WarmUp(0.4, steps=4), (0, 1, 2, 3, 4, 39), (0.0, 0.1, 0.2, 0.3, 0.4, 0.4)),
         (d5.WarmUp(0.4, 0.2, epochs=1), (0, 5, 9, 10), (0.2, 0.3, 0.38, 0.4)),
         (d5.WarmUp(0.4, 0.2, epochs=0.5), (0, 1, 4, 5), (0.2, 0.24, 0.36, 0.4)),
@@ -305,6 +313,15 @@ def test_a_plan_counts_steps_and_epochs_alike(plan: d5.Plan, data: st.DataObject
         (lambda: d5.Piecewise(steps={0: 1, 5: math.nan}), "Piecewise: got nan from 5 on; allowed: a finite number"),
         (lambda: d5.OneCycle(0.1, 0.2, 0.0, cycle=0), "OneCycle: got cycle=0; allowed: a number above 0 and at most 1"),
         (lambda: d5.OneCycle(0.1, 0.2, 0.0, cycle=1.1), "OneCycle: got cycle=1.1"),
+        (
+            lambda: d5.OneCycle(0.1, 0.2, 0.0, anneal="cosine"),
+            "OneCycle: got anneal='cosine'; allowed: 'linear' or 'cos'",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: d5.OneCycle(0.1, 0.2, 0.0, rise=1),
+            "OneCycle: got rise=1; allowed: a number between 0 and 1, or None",
+        ),
+        (lambda: d5.OneCycle(0.1, 0.2, 0.0, rise="0.3"), "OneCycle: got rise='0.3'"),  # type: ignore[arg-type]
         (lambda: d5.WarmUp(0.1), "WarmUp: got neither steps nor epochs"),
         (lambda: d5.WarmUp("cosine", epochs=1), "WarmUp: got 'cosine'; allowed: a schedule, such as .*, or a number"),  # type: ignore[arg-type]
         (lambda: d5.WarmUp(d5.Cosine, epochs=1), "WarmUp: got the class Cosine, which needs arguments; remedy: Cosine"),  # type: ignore[arg-type]
@@ -645,3 +662,42 @@ def test_what_is_read_is_what_is_in_force() -> None:
     assert read() == (0.5, 0.75)
     native.set_hyper("lr", 0.25)
     assert (read(), native.hyper["lr"], native.hyper_now["lr"]) == ((0.25, 0.75), 0.5, 0.25)
+
+
+@pytest.mark.parametrize("anneal", ["linear", "cos"])
+@pytest.mark.parametrize("three", [True, False])
+def test_one_cycle_is_torch_s(anneal: Any, three: bool) -> None:
+    torch = pytest.importorskip("torch")
+    steps, share = 101, 0.3
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    native = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=0.5, total_steps=steps, pct_start=share, anneal_strategy=anneal, three_phase=three,
+        div_factor=10.0, final_div_factor=100.0, cycle_momentum=False,
+    )  # fmt: skip
+    # torch counts the last step as the end: its phases end at share * steps - 1 of steps - 1 (and at twice that).
+    up, length = share * steps - 1, steps - 1
+    own = d5.OneCycle(
+        0.05, 0.5, 0.0005, anneal=anneal, steps=length, cycle=2 * up / length, rise=None if three else up / length
+    )
+    plan = d5.Plan(epochs=1, steps=steps)
+    for step in range(steps):
+        # Both in float64.
+        assert own.value(d5.StepInfo(step=step), plan) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12), (
+            step
+        )
+        optimizer.step()
+        if step < steps - 1:
+            native.step()
+
+
+def test_the_hash_of_a_former_one_cycle_stays() -> None:
+    assert d5.OneCycle(0.1, 0.2, 0.0).describe().keys() == {
+        "schedule",
+        "start",
+        "peak",
+        "end",
+        "cycle",
+        "epochs",
+        "steps",
+    }
+    assert d5.OneCycle(0.1, 0.2, 0.0, anneal="cos", rise=0.3).describe()["rise"] == 0.3

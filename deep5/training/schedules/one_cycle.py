@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
+from typing_extensions import override
+
+from deep5.core.arguments import is_finite
 from deep5.core.errors import UsageError, brief
 from deep5.core.events import StepInfo
 from deep5.training.schedules.plan import Plan
@@ -14,7 +19,7 @@ __all__ = ["OneCycle"]
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """The 1cycle policy: from `start` to `peak` and back in two linear phases, then in a third to `end`.
+    """The 1cycle policy: from `start` to `peak` and back in two phases, then in a third to `end`.
 
     For the learning rate, `peak` is the largest value that still converges and `end` is orders of magnitude below
     `start`. The momentum moves in the opposite direction, e.g. `OneCycle(0.95, 0.85, 0.95)`.
@@ -25,15 +30,22 @@ class OneCycle(Schedule):
         end: Value at the end.
         cycle: Fraction of the length that the cycle takes, above 0 and at most 1; the paper says "slightly smaller"
             than all of it.
+        anneal: The form of each phase: `"linear"` as in the paper, or `"cos"`, half a cosine, as fast.ai's and torch's.
+        rise: Fraction of the length after which `peak` is reached; from there the value goes to `end` in one phase, and
+            `cycle` has no effect. fast.ai has 0.25, torch 0.3. None: the paper's three phases.
         epochs: The length in epochs.
         steps: The length in steps; if neither is given, it is that of the training.
 
     References:
         Smith, A disciplined approach to neural network hyper-parameters: part 1, arXiv:1803.09820, 2018, section 4.
+        Howard and Gugger, Fastai: a layered API for deep learning, Information 11(2), 2020, section 4.1.4, for `"cos"`.
 
     >>> rate = OneCycle(0.1, 0.5, 0.0, cycle=0.8)
     >>> [round(rate.value(StepInfo(step=step), Plan(epochs=1, steps=100)), 9) for step in (0, 20, 40, 80, 90, 100)]
     [0.1, 0.3, 0.5, 0.1, 0.05, 0.0]
+    >>> rate = OneCycle(0.1, 0.5, 0.0, anneal="cos", rise=0.5)
+    >>> [round(rate.value(StepInfo(step=step), Plan(epochs=1, steps=100)), 9) for step in (0, 25, 50, 75, 100)]
+    [0.1, 0.3, 0.5, 0.25, 0.0]
     """
 
     start: float
@@ -41,6 +53,8 @@ class OneCycle(Schedule):
     end: float
     _: KW_ONLY
     cycle: float = 0.9
+    anneal: Literal["linear", "cos"] = "linear"
+    rise: float | None = None
     epochs: float | None = None
     steps: int | None = None
 
@@ -49,19 +63,36 @@ class OneCycle(Schedule):
             check_number(self, name)
         if not 0 < self.cycle <= 1:
             raise UsageError(f"OneCycle: got cycle={brief(self.cycle)}; allowed: a number above 0 and at most 1")
+        if self.anneal not in ("linear", "cos"):
+            raise UsageError(f"OneCycle: got anneal={brief(self.anneal)}; allowed: 'linear' or 'cos'")
+        if self.rise is not None and not (is_finite(self.rise) and 0 < self.rise < 1):
+            raise UsageError(f"OneCycle: got rise={brief(self.rise)}; allowed: a number between 0 and 1, or None")
         check_length(self, required=False)
 
+    @override
+    def describe(self) -> dict[str, Any]:
+        """Without the later arguments where they are not given: a recipe's hash stays that of earlier versions."""
+        found = super().describe()
+        for name, default in (("anneal", "linear"), ("rise", None)):
+            if found[name] == default:
+                del found[name]
+        return found
+
+    @override
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """The value on one of the three lines."""
+        """The value in one of the phases."""
         done = share_done(info, plan, self.steps, self.epochs)
-        half = self.cycle / 2
-        if done <= half:
-            return _between(self.start, self.peak, done / half)
+        up = self.cycle / 2 if self.rise is None else self.rise
+        if done <= up:
+            return self._between(self.start, self.peak, done / up)
+        if self.rise is not None:
+            return self._between(self.peak, self.end, (done - up) / (1.0 - up))
         if done <= self.cycle:
-            return _between(self.peak, self.start, done / half - 1.0)
-        return _between(self.start, self.end, (done - self.cycle) / (1.0 - self.cycle))
+            return self._between(self.peak, self.start, done / up - 1.0)
+        return self._between(self.start, self.end, (done - self.cycle) / (1.0 - self.cycle))
 
-
-def _between(begin: float, end: float, share: float) -> float:
-    """Linear interpolation, exact at both ends."""
-    return begin * (1.0 - share) + end * share
+    def _between(self, begin: float, end: float, share: float) -> float:
+        """Interpolation, exact at both ends."""
+        if self.anneal == "cos":
+            share = (1.0 - math.cos(math.pi * share)) / 2.0
+        return begin * (1.0 - share) + end * share
