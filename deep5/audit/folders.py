@@ -14,6 +14,7 @@ from deep5.audit.runs import audit_run
 from deep5.audit.sets import Together
 from deep5.audit.studies import audit_study
 from deep5.core.errors import UsageError
+from deep5.core.files import is_folder
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
 from deep5.results.store import survey
 
@@ -113,7 +114,7 @@ def _is_result(folder: Path) -> bool:
 
 def _found(folder: Path) -> list[Path]:
     """The folder itself, or the result folders below it; the runs of a study are audited with it."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UsageError(
             f"{folder} is not an existing folder; allowed: a folder that deep5 run, compare or study wrote"
         )

@@ -20,6 +20,7 @@ import click
 
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import Deep5Error, Errors, OutputError, UsageError
+from deep5.core.files import is_file, is_folder
 from deep5.core.kernel_cache import BUILD
 from deep5.core.owner_secret import secret_path
 
@@ -122,7 +123,7 @@ def found_in_results(folder: str | Path, keep: int = 1) -> list[Found]:
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
         raise UsageError(f"keep {keep!r:.60}; allowed: an integer of at least 0")
     folder = Path(folder)
-    runs = [folder] if (folder / RESULT).is_file() else result_folders(folder)
+    runs = [folder] if is_file(folder / RESULT) else result_folders(folder)
     if not runs:
         raise UsageError(f"{folder} holds no result folder; allowed: a result folder, or a folder of them")
     return [entry for run in runs for entry in _checkpoints(run, keep)]
@@ -193,7 +194,7 @@ def cleaned(found: list[Found]) -> list[Found]:
             continue
         try:
             with _held(entry):
-                if entry.path.is_dir():
+                if is_folder(entry.path):
                     shutil.rmtree(entry.path)  # it deletes links and does not follow them
                 else:
                     entry.path.unlink(missing_ok=True)
@@ -253,20 +254,20 @@ def _lock(handle: int) -> None:
 
 def _is_folder(path: Path) -> bool:
     """Whether it is a folder and not a link to one: the target of a link may not belong to deep5."""
-    return path.is_dir() and not path.is_symlink()
+    return is_folder(path) and not path.is_symlink()
 
 
 def _files(folder: Path, name: re.Pattern[str]) -> list[Path]:
     if not _is_folder(folder):
         return []
     return sorted(
-        path for path in folder.iterdir() if name.fullmatch(path.name) and path.is_file() and not path.is_symlink()
+        path for path in folder.iterdir() if name.fullmatch(path.name) and is_file(path) and not path.is_symlink()
     )
 
 
 def _size(path: Path) -> int:
     """Bytes of a file, or of all files in a folder; a link counts as 0."""
-    if not path.is_dir():
+    if not is_folder(path):
         return path.lstat().st_size
     total = 0
     for inside, _, names in os.walk(path):  # links to folders are not followed

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
-from deep5.core.errors import Deep5Error
+from deep5.core.errors import Deep5Error, Ended, contained, described
 from deep5.core.terminal import plain
 
-__all__ = ["discard", "errors", "fail", "reported"]
+__all__ = ["errors", "fail", "reported"]
+
+# Why a path cannot be used, as opposed to a disk that is full or broken.
+_PATHS = {
+    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
 
 
 @contextmanager
@@ -26,12 +31,11 @@ def errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
     out = sys.stdout
     try:
         _load_numpy()
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        with redirect_stdout(sys.stderr) if as_json else nullcontext(), contained():
             yield lambda text: click.echo(text, file=out)
         out.flush()
-    except BrokenPipeError:
-        discard(out)
-        sys.exit(3)
+    except Ended:
+        raise
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             import traceback
@@ -56,7 +60,11 @@ def reported(error: BaseException) -> tuple[str, int]:
         return str(error) or "interrupted", 130
     if isinstance(error, click.ClickException):
         return error.format_message(), 2
-    return f"unexpected {type(error).__name__}: {error}; remedy: run again with --debug and report what it shows", 3
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _PATHS:
+        name = Deep5Error(str(error.filename))  # without the middle of a long name
+        return f"{name}: {error.strerror}; allowed: a path that the system can open; remedy: another path", 2
+    message = Deep5Error(described(error))
+    return f"unexpected {message}; remedy: run again with --debug and report what it shows", 3
 
 
 def fail(message: str, status: int, as_json: bool) -> NoReturn:
@@ -65,8 +73,3 @@ def fail(message: str, status: int, as_json: bool) -> NoReturn:
     if as_json:
         click.echo(json.dumps({"error": message, "exit_status": status}))
     sys.exit(status)
-
-
-def discard(stream: Any) -> None:
-    """Discard pending output: Python flushes once more at exit, and would report an error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from deep5.core.errors import Errors, MissingDependency, OutputError, UsageError
+from deep5.core.files import is_folder
 from deep5.core.terminal import plain
 from deep5.results.kind import kind_of
 from deep5.results.ranks_file import sample_files
@@ -71,8 +72,8 @@ def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exporte
     if not folders:
         raise UsageError("no folder to export; allowed: result folders, or folders of them")
     out = Path(out)
-    single = not out.is_dir() and out.suffix in (_ENDINGS[form], ".log")
-    if not single and out.suffix in (*_ENDINGS.values(), ".log") and not out.is_dir():
+    single = not is_folder(out) and out.suffix in (_ENDINGS[form], ".log")
+    if not single and out.suffix in (*_ENDINGS.values(), ".log") and not is_folder(out):
         raise UsageError(f"{out} does not have the ending of {form}; allowed: a name in {_ENDINGS[form]}, or a folder")
     found, left_out = sources(folders)
     if kind_of((out.parent if single else out).resolve()) is not None:

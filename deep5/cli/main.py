@@ -15,6 +15,7 @@ import click
 from deep5.cli.errors import errors, fail, reported
 from deep5.cli.group import CommandGroup
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
+from deep5.cli.streams import output_status, steady_streams
 
 __all__ = ["main"]
 
@@ -25,7 +26,10 @@ Exit status:
   2    wrong usage, or an invalid recipe
   3    the run failed
   130  interrupted
+  141  the reader of standard output has gone
 """
+# Signals from outside that ask a command to end.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -201,7 +205,7 @@ def _lines(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def _terminated(signum: int, frame: Any) -> NoReturn:
-    raise KeyboardInterrupt("ended by SIGTERM")
+    raise KeyboardInterrupt(f"ended by {signal.Signals(signum).name}")
 
 
 def _not_lost(unraisable: Any) -> None:
@@ -216,16 +220,34 @@ def _not_lost(unraisable: Any) -> None:
 
     # From another thread: in this one, the handler would run within this hook, and the interruption would be lost
     # again.
-    number = signal.SIGTERM if "SIGTERM" in str(unraisable.exc_value) else signal.SIGINT
+    said = str(unraisable.exc_value)
+    number = next((sent for sent in _ENDING if sent.name in said), signal.SIGINT)
     _thread.start_new_thread(again, (number,))
 
 
 def main() -> None:
     """The entry point of the command `deep5`."""
-    # A run ended from outside (such as by a batch system) shuts down cleanly, like one that the user interrupts.
-    signal.signal(signal.SIGTERM, _terminated)
-    sys.unraisablehook = _not_lost
-    as_json = "--json" in sys.argv
+    try:
+        # A run ended from outside (such as by a batch system, or a terminal that is closed) shuts down cleanly, like
+        # one that the user interrupts. `nohup` ignores the second signal.
+        for ending in _ENDING:
+            if signal.getsignal(ending) is not signal.SIG_IGN:
+                signal.signal(ending, _terminated)
+        sys.unraisablehook = _not_lost
+        steady_streams()
+        status = _status("--json" in sys.argv)
+    except KeyboardInterrupt:
+        status = 130
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 3
+    status, lost = output_status(status, sys.argv[1:])
+    if lost is not None:
+        click.echo(f"deep5: {lost}", err=True)
+    sys.exit(status)
+
+
+def _status(as_json: bool) -> int:
+    """Carry out the command; its exit status, or SystemExit."""
     try:
         status = _cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -237,4 +259,4 @@ def main() -> None:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(error.ctx.get_usage(), err=True)
         fail(*reported(error), as_json)
-    sys.exit(status if isinstance(status, int) else 0)
+    return status if isinstance(status, int) else 0

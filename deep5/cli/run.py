@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from deep5.cli.errors import discard, errors
+from deep5.cli.errors import errors
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
 from deep5.core.errors import UsageError
 
@@ -84,12 +84,7 @@ def run_command(
             result = _alone(recipe, resume, **how)
             status = 0 if result else 1
         if result is not None and (as_json or not quiet):
-            try:
-                show(_shown(result, as_json))
-                sys.stdout.flush()
-            except OSError:
-                # The output is closed, but the run is done and evaluated, and its folder is written.
-                discard(sys.stdout)
+            show(_shown(result, as_json))
     sys.exit(status)
 
 

@@ -23,6 +23,7 @@ from deep5.core.errors import (
     UsageError,
     suggestion,
 )
+from deep5.core.files import is_file
 from deep5.core.terminal import plain, styled_where_fit
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any
     try:
         made = named_in_file(text) if ".py:" in text else load("networks", text)
     except UnknownName as error:
-        if Path(text).is_file():
+        if is_file(text):
             raise _no_name(text) from error
         raise
     if callable(made):

@@ -39,15 +39,16 @@ def main(place: str, report: Report) -> None:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
-    from deep5.core.errors import Deep5Error
+    from deep5.core.errors import Deep5Error, contained, described
 
     report("the imports")
     try:
-        answer, arrays = _job(request, report, begin)
+        with contained():
+            answer, arrays = _job(request, report, begin)
     except Deep5Error as error:
         answer, arrays = {"reason": str(error)}, {}
     except Exception as error:  # any error of a framework or of user code is the candidate's answer
-        answer, arrays = {"reason": f"it raised {type(error).__name__}: {' '.join(str(error).split())[:500]}"}, {}
+        answer, arrays = {"reason": f"it raised {' '.join(described(error).split())[:500]}"}, {}
     report("the end")
     if arrays:
         _write_arrays(folder / ARRAYS, arrays)

@@ -10,12 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deep5.core.errors import RecipeError
+from deep5.core.errors import RecipeError, contained, described
+from deep5.core.files import is_file
 from deep5.core.former_paths import hash_module, hash_name
 from deep5.core.plugins import name_of
 from deep5.core.python_source import source_of
 
-__all__ = ["canonical", "canonical_hash", "copied"]
+__all__ = ["canonical", "canonical_hash", "check_nesting", "copied"]
+
+# Levels of dicts and lists in a recipe's value, and bits of an integer: JSON, and Python's text of an integer, have
+# limits of their own.
+_DEPTH, _BITS = 100, 4096
 
 # Recipe key to the registry in which its objects are looked up, so that a class and its name are equivalent.
 _REGISTRY = {
@@ -78,6 +83,38 @@ def canonical_hash(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def check_nesting(value: Any, what: str) -> None:
+    """Reject dicts, lists and tuples that are nested too deep, or in themselves, and integers without end.
+
+    Everything that follows walks through a recipe's values recursively.
+
+    Args:
+        value: Any value.
+        what: Its name in messages.
+
+    Raises:
+        RecipeError: More than 100 levels, or an integer of more than 4,096 bits.
+    """
+    waiting = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if isinstance(item, int) and item.bit_length() > _BITS:
+            raise RecipeError(
+                f"{what} holds an integer of {item.bit_length()} bits; allowed: at most {_BITS}; remedy: a smaller one"
+            )
+        inside: Any = ()
+        if isinstance(item, Mapping):
+            inside = (*item.keys(), *item.values())
+        elif isinstance(item, (list, tuple)):
+            inside = item
+        if inside and depth == _DEPTH:
+            raise RecipeError(
+                f"{what} holds a {type(item).__name__} in more than {_DEPTH} others, or in itself; allowed: {_DEPTH} "
+                "levels; remedy: a flat value, or an object with a method describe() that returns one"
+            )
+        waiting += [(each, depth + 1) for each in inside]
+
+
 def copied(value: Any) -> Any:
     """Dicts, lists and tuples copied recursively; the other objects in them are shared."""
     if isinstance(value, Mapping):
@@ -91,10 +128,14 @@ def _object(value: Any, key: str, strict: bool) -> Any:
     describe, kind = getattr(value, "describe", None), type(value)
     if callable(describe):
         try:
-            described = canonical(describe(), key, strict=strict)
+            with contained():
+                found = canonical(describe(), key, strict=strict)
         except Exception as error:
-            raise RecipeError(f"{key!r} holds a {kind.__name__} that cannot describe itself: {error}") from error
-        return described if _own(kind) else {"object": _component(kind, key, strict), "is": described}
+            raise RecipeError(
+                f"{key!r} holds a {kind.__name__} that cannot describe itself: {described(error)}; allowed: a method "
+                "describe() that returns a dict"
+            ) from error
+        return found if _own(kind) else {"object": _component(kind, key, strict), "is": found}
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return canonical(value.item(), key, strict=strict)
     registered = name_of("frameworks", kind) if key == "framework" else None
@@ -157,7 +198,7 @@ def _file_component(text: str, beside: Path | None) -> Any:
     """`FILE.py:NAME` is identified by the file's content; a missing file is reported when it is loaded."""
     file, _, name = text.rpartition(":")
     path = Path(beside or "", file)
-    if not path.is_file():
+    if not is_file(path):
         return text
     return {"object": name, "file": hashlib.sha256(path.read_bytes()).hexdigest()}
 
@@ -165,7 +206,7 @@ def _file_component(text: str, beside: Path | None) -> Any:
 def _file_content(text: str, beside: Path | None) -> Any:
     """A weights file is identified by its content, not by its path."""
     path = Path(beside or "", text)
-    return {"file": hashlib.sha256(path.read_bytes()).hexdigest()} if path.is_file() else text
+    return {"file": hashlib.sha256(path.read_bytes()).hexdigest()} if is_file(path) else text
 
 
 def _closes(component: Any) -> bool:

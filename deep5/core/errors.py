@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 __all__ = [
     "CheckpointError",
     "CommunicationError",
     "Deep5Error",
+    "Ended",
     "Errors",
     "GoalError",
     "MissingDependency",
@@ -28,6 +30,8 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "brief",
+    "contained",
+    "described",
     "suggestion",
 ]
 
@@ -125,6 +129,58 @@ class RunFailed(Deep5Error):
     """A run that started and could not be completed."""
 
 
+class Ended(SystemExit):
+    """The end of a process that deep5 itself requests; every other SystemExit is a user's code's."""
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Make an error of what user code raises beside errors: SystemExit, GeneratorExit, any other BaseException.
+
+    They would end the program, and `SystemExit(0)` even as if it had succeeded. Errors, interruptions and `Ended` pass
+    unchanged.
+
+    Raises:
+        RecipeError: In their place; the message names file and line.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, Ended):
+        raise
+    except BaseException as error:
+        raise RecipeError(
+            f"{_raised_at(error)}{_raised(error)} ends a program instead of reporting an error; allowed: subclasses of "
+            "Exception; remedy: raise ValueError(…), say, or return"
+        ) from error
+
+
+def described(error: BaseException) -> str:
+    """The type and the message of an error, also of one that cannot say its message."""
+    try:
+        message = str(error)
+    except Exception as other:
+        message = f"(its message raised {type(other).__name__})"
+    return f"{type(error).__name__}: {message}"
+
+
+def _raised(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"exit({'' if error.code is None else brief(error.code)})"
+    return described(error).removesuffix(": ")
+
+
+def _raised_at(error: BaseException) -> str:
+    """File and line of the innermost frame that is neither deep5's nor a library's, ending in `": "`, or ''."""
+    libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    found, step = "", error.__traceback__
+    while step is not None:
+        code, module = step.tb_frame.f_code, str(step.tb_frame.f_globals.get("__name__"))
+        if not module.startswith("deep5.") and not code.co_filename.startswith((*libraries, "<frozen")):
+            found = f"{code.co_filename}:{step.tb_lineno}: "
+        step = step.tb_next
+    return found
+
+
 def _shortened(message: str) -> str:
     """A message without the middle of very long words, such as a name of a megabyte in a damaged file."""
     if len(message) < _LONG:
@@ -144,4 +200,8 @@ def suggestion(got: str, allowed: Iterable[str]) -> str:
 
 def brief(value: object) -> str:
     """A value as shown in messages: one line of at most 60 characters."""
-    return " ".join(repr(value).split())[:60]
+    try:
+        shown = repr(value)
+    except Exception as error:  # a value of a user's class, or one that is nested too deep
+        shown = f"{type(value).__name__} that cannot be shown ({type(error).__name__})"
+    return " ".join(shown.split())[:60]

@@ -10,7 +10,25 @@ from typing import BinaryIO
 
 from deep5.core.errors import OutputError
 
-__all__ = ["write_atomically", "write_folder"]
+__all__ = ["exists", "is_file", "is_folder", "write_atomically", "write_folder"]
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether the path leads to a regular file; no for one that the system cannot follow.
+
+    `Path.is_file` raises instead if a name is too long, or a folder on the way may not be searched.
+    """
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def exists(path: str | Path) -> bool:
+    """Whether the path leads to anything; as `is_file`."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether the path leads to a folder; as `is_file`."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def write_atomically(path: str | Path, data: bytes | str | Callable[[BinaryIO], None]) -> None:

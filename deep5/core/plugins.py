@@ -63,11 +63,11 @@ _EXTRAS = {
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Defer SIGINT and SIGTERM until the block ends.
+    """Defer SIGINT, SIGTERM and SIGHUP until the block ends.
 
     For imports of compiled libraries: an exception during one (NumPy's, for example) can crash the interpreter.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, suggestion
+from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, brief, contained, described, suggestion
 
 __all__ = ["named_in_file", "read_recipe_file"]
 
@@ -95,10 +95,17 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
     # Classes defined in the file find their module, as `inspect` and data classes require.
     sys.modules[module.__name__] = module
     try:
-        with _beside(path):
+        with _beside(path), contained():
             # A recipe is the user's own program; code stored in a result is never run.
             exec(code, module.__dict__)  # noqa: S102
     except Deep5Error as error:
+        if isinstance(error.__cause__, SystemExit):
+            raise RecipeError(
+                f"{_at(error.__cause__, path)}the {what} called exit({_code(error.__cause__)}) while it was read; "
+                'allowed: a file that can be imported; remedy: put that under if __name__ == "__main__"'
+            ) from error.__cause__
+        if error.__cause__ is not None and not isinstance(error.__cause__, Exception):
+            raise RecipeError(str(error)) from error.__cause__
         kind = MissingDependency if isinstance(error, MissingDependency) else RecipeError
         raise kind(f"{_at(error, path)}{error}") from error
     except ModuleNotFoundError as error:
@@ -107,13 +114,8 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
         raise MissingDependency(f"{_at(error, path)}{missing_dependency(f'the {what}', error)}") from error
     except Exception as error:
         raise RecipeError(
-            f"{_at(error, path)}the {what} raised {type(error).__name__}: {error}; allowed: a file that can be run; "
+            f"{_at(error, path)}the {what} raised {described(error)}; allowed: a file that can be run; "
             "remedy: --debug shows where"
-        ) from error
-    except SystemExit as error:
-        raise RecipeError(
-            f"{_at(error, path)}the {what} called exit({'' if error.code is None else repr(error.code)}) while it was "
-            'read; remedy: put that under if __name__ == "__main__"'
         ) from error
     return module.__dict__
 
@@ -128,6 +130,10 @@ def _beside(path: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(folder)
+
+
+def _code(end: SystemExit) -> str:
+    return "" if end.code is None else brief(end.code)
 
 
 def _at(error: BaseException, path: Path) -> str:

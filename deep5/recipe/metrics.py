@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deep5.core.errors import MissingDependency, RecipeError, UsageError
+from deep5.core.errors import MissingDependency, RecipeError, UsageError, contained, described
 from deep5.core.metric import Goal, Metric, parse_goal
 from deep5.core.plugins import load
 from deep5.recipe.lines import RecipeLines
@@ -46,14 +46,16 @@ def _metric(given: Any, at: str) -> Metric:
     try:
         made = load("metrics", given) if isinstance(given, str) else given
         if isinstance(made, type) and issubclass(made, Metric):
-            made = made()
+            with contained():
+                made = made()
     except MissingDependency as error:
         raise MissingDependency(f"{at}{error}") from error
     except UsageError as error:
         raise RecipeError(f"{at}{error}") from error
     except Exception as error:
         raise RecipeError(
-            f"{at}the metric {given!r} cannot be created: {error}; remedy: give it as an object, with its arguments"
+            f"{at}the metric {given!r} cannot be created: {described(error)}; remedy: give it as an object, with its "
+            "arguments"
         ) from error
     if not isinstance(made, Metric):
         raise RecipeError(f"{at}METRICS holds {given!r} as a metric; allowed: a metric's name, class or object")

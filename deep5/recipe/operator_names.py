@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import Deep5Error, UnknownName, UsageError, brief, suggestion
+from deep5.core.files import is_file
 from deep5.core.operator import Operator
 from deep5.core.plugins import registered
 from deep5.operators.native import NativeOperator
@@ -82,7 +83,7 @@ def found_in_file(text: str, what: str, kind: str, wanted: Callable[[Any], bool]
     """
     file, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
     path = Path(folder or "", file)
-    if not path.is_file():
+    if not is_file(path):
         near = sorted(each.name for each in path.parent.glob("*.py"))
         raise UsageError(
             f"the file {file} cannot be read, since it is not there; allowed: FILE.py:{what}; Python files beside it: "

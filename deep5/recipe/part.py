@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.canonical import copied
-from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, UsageError, suggestion
+from deep5.core.errors import (
+    Deep5Error,
+    MissingDependency,
+    RecipeError,
+    UsageError,
+    contained,
+    described,
+    suggestion,
+)
 from deep5.core.plugins import load, missing_dependency
 from deep5.recipe.file import named_in_file
 
@@ -93,7 +101,8 @@ class Part:
             return made
         named = taken(made, named)
         try:
-            return made(*given, *copied(self.args), **{**named, **copied(self.kwargs)})
+            with contained():
+                return made(*given, *copied(self.args), **{**named, **copied(self.kwargs)})
         except MissingDependency as error:
             raise MissingDependency(f"{self.where}{error}") from error
         except Deep5Error as error:
@@ -104,7 +113,8 @@ class Part:
             if inspect.isabstract(made):
                 raise RecipeError(f"{self.where}{self.key!r}: {_unfinished(made)}") from error
             raise RecipeError(
-                f"{self.where}{self.key!r} raised {type(error).__name__} while it was made: {error}"
+                f"{self.where}{self.key!r} cannot be made: {described(error)}; allowed: arguments that "
+                f"{getattr(made, '__qualname__', self.key)} takes; remedy: --debug shows where"
             ) from error
 
     def made(self, *given: Any, **named: Any) -> Any:

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from deep5.core.canonical import canonical, canonical_hash, copied
+from deep5.core.canonical import canonical, canonical_hash, check_nesting, copied
 from deep5.core.errors import RecipeError, UsageError, suggestion
+from deep5.core.files import exists, is_file, is_folder
 from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import registered
 from deep5.recipe.file import read_recipe_file
@@ -75,6 +76,8 @@ class Recipe:
                 position.
         """
         lines = RecipeLines(path, source)
+        for part, what in ((fixed, "FIXED"), (mutable, "MUTABLE"), (metrics, "METRICS"), (sizes, "SIZES")):
+            check_nesting(part, f"{lines.at(what)}{what}")
         for part, what in ((fixed, "FIXED"), (mutable, "MUTABLE")):
             if not isinstance(part, Mapping) or not all(isinstance(key, str) for key in part):
                 raise RecipeError(f"{lines.at(what)}{what} is {part!r}; allowed: a dict with strings as keys")
@@ -218,6 +221,8 @@ class Recipe:
         Raises:
             UsageError: A fixed part, an unknown key, or an invalid value.
         """
+        for key, value in settings.items():
+            check_nesting(value, f"the setting {key!r}")
         mutable = changed_by_settings(self.name, self.fixed, self.mutable, settings)
         names = frozenset(key.partition(".")[0] for key in settings)
         published = self.published and not changes_the_goal(self.mutable, names)
@@ -252,7 +257,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     text = str(name_or_path)
     found = registered_recipe(text)
     path = Path(text) if found is None else found.path()
-    if found is None and not path.is_file():
+    if found is None and not is_file(path):
         raise RecipeError(_not_there(path, text))
     scope, source = read_recipe_file(path, None if found is None else found.source())
     return Recipe.make(
@@ -273,13 +278,13 @@ def _not_there(path: Path, text: str) -> str:
     if text in points:
         cases = [f"{text}_{case}" for case in family_of(points[text]).cases]
         return f"{text!r} is a family of {len(cases)} recipes; allowed: one of them, such as {', '.join(cases[:3])}"
-    if text and path.is_dir():
+    if text and is_folder(path):
         inside = sorted(str(file) for file in path.glob("*.py") if not file.name.startswith("_"))
         more = f", … ({len(inside)} in all)" if len(inside) > 3 else ""
         remedy = f"; remedy: name a file in it, such as {', '.join(inside[:3])}{more}" if inside else ""
         return f"the recipe {text} is a folder; {allowed}{remedy}"
-    if text and (path.suffix == ".py" or len(path.parts) > 1 or path.exists()):
+    if text and (path.suffix == ".py" or len(path.parts) > 1 or exists(path)):
         beside = [str(file) for file in path.parent.glob("*.py")]
-        wrong = "is not a file" if path.exists() else "is not there"
+        wrong = "is not a file" if exists(path) else "is not there"
         return f"the recipe file {text} {wrong}; {allowed}{suggestion(text, beside)}"
     return f"unknown recipe {text!r}; {allowed}{suggestion(text, names)}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deep5.core.errors import OutputError, UsageError
-from deep5.core.files import write_atomically
+from deep5.core.files import exists, write_atomically
 from deep5.results.kind import RESULT
 from deep5.results.result import EVENTS, load
 from deep5.results.samples_file import SAMPLES, SampleRow, samples_text
@@ -89,7 +89,7 @@ class ResultFolder:
         out = Path(out).absolute()
         hidden, path = out / f".{run_id}.tmp", out / run_id
         with _writing(f"cannot write results to {out}"):
-            made = [folder for folder in (out, *out.parents) if not folder.exists()]
+            made = [folder for folder in (out, *out.parents) if not exists(folder)]
             try:
                 out.mkdir(parents=True, exist_ok=True)
                 hidden.mkdir()
@@ -151,7 +151,7 @@ class ResultFolder:
     def events_bytes(self) -> int:
         """Length of events.mllog in bytes, for `cut_events`."""
         path = self.path / EVENTS
-        return path.stat().st_size if path.exists() else 0
+        return path.stat().st_size if exists(path) else 0
 
     def cut_events(self, length_bytes: int) -> None:
         """Truncate the events to this length: a resumed run writes the later ones again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.errors import RecipeError, UsageError
+from deep5.core.errors import RecipeError, UsageError, contained, described
 from deep5.recipe.faults import batch_size_fault
 from deep5.recipe.part import Parts
 
@@ -92,9 +92,12 @@ def _first_size(given: Any, where: str) -> int:
             raise RecipeError(f"{where}'batch_size' {fault}")
         return int(given)
     try:
-        size = given(0)
+        with contained():
+            size = given(0)
     except Exception as error:
-        raise RecipeError(f"{where}'batch_size' raised {type(error).__name__} for epoch 0: {error}") from error
+        raise RecipeError(
+            f"{where}'batch_size' raised {described(error)} for epoch 0; allowed: a function that returns an integer"
+        ) from error
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise RecipeError(f"{where}'batch_size' gave {size!r} for epoch 0; allowed: an integer of at least 1")
     return size

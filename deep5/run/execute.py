@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from deep5.core.errors import RecipeError, UsageError
+from deep5.core.errors import RecipeError, UsageError, contained
 from deep5.core.events import Event
 from deep5.recipe.experiment import Experiment
 from deep5.recipe.recipe import Recipe
@@ -137,9 +137,10 @@ def run_as_rank(
 def _carried_out(
     workload: Workload, options: Options, resume: str | Path | None, communicator: Communicator | None
 ) -> Result | None:
-    if resume is None:
-        return workload.run(options, communicator)
-    return workload.resume(Path(resume), options, communicator)
+    with contained():
+        if resume is None:
+            return workload.run(options, communicator)
+        return workload.resume(Path(resume), options, communicator)
 
 
 # Objects that a run changes: listeners, and optimizers that may own their step. Update rules are always copied.

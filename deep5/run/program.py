@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error
+from deep5.core.files import is_file
 from deep5.recipe.experiment import Experiment
 from deep5.recipe.recipe import FULL, Recipe
 from deep5.run.choice import workload_of
@@ -58,7 +59,7 @@ def run_recipe(
     caller = sys._getframe(1).f_globals
     script = caller.get("__name__") == "__main__"
     path = Path(str(caller["__file__"])) if script and "__file__" in caller else None
-    path = path if path is not None and path.is_file() else None  # a script may come from standard input
+    path = path if path is not None and is_file(path) else None  # a script may come from standard input
     try:
         recipe = Recipe.make(
             fixed,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from deep5.core.canonical import canonical_hash
 from deep5.core.communicator import Communicator, SingleRank
-from deep5.core.errors import CommunicationError, Deep5Error, OperationTimeout, RunFailed, UsageError
+from deep5.core.errors import CommunicationError, Deep5Error, Ended, OperationTimeout, RunFailed, UsageError
 from deep5.distributed.communicators.mpi_waiting import REPORTS, SAME, end_job_at_exit
 from deep5.distributed.launch.join import Report, compare_ranks, join
 from deep5.distributed.launch.launcher import Launched, check_ranks, launched
@@ -80,7 +80,7 @@ def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[R
         The result, and whether the first rank, in another process, has printed it.
 
     Raises:
-        SystemExit: With status 0 on a rank other than the first, which has no result.
+        Ended: With status 0 on a rank other than the first, which has no result.
         UsageError: As `run_with_ranks`; or the ranks would have to be started from something that is not a program.
         RunFailed: As `run_with_ranks`, like the errors below.
         MissingDependency: The launcher is not installed.
@@ -97,7 +97,7 @@ def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[R
         )
     if (here := _run_here(workload, count, by, options)) is not None:
         if here[0] is None:
-            sys.exit(0)
+            raise Ended(0)
         return here[0], False
     status, folder = _start([sys.executable, str(program), *sys.argv[1:]], count, by, None, workload)
     if folder is None:
@@ -345,7 +345,7 @@ def _reporting(found: Launched, run: Callable[[], Result | None]) -> tuple[Resul
     """Run a rank's function and report its outcome to the monitoring process.
 
     Raises:
-        SystemExit: In place of an error if a process monitors the ranks; it reports the error once for all ranks.
+        Ended: In place of an error if a process monitors the ranks; it reports the error once for all ranks.
         RunFailed: Without a monitoring process; the message names the rank.
     """
     report = Report()
@@ -370,7 +370,7 @@ def _reporting(found: Launched, run: Callable[[], Result | None]) -> tuple[Resul
                 unreached=any(isinstance(each, CommunicationError) for each in causes),
                 late=any(isinstance(each, OperationTimeout) for each in causes),
             )
-            sys.exit(status)
+            raise Ended(status) from error
         if isinstance(error, Exception) and found.kind == "mpi":
             # At exit, after the message and the records are written; without it, the other ranks would wait up to their
             # limit.

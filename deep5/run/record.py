@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed
+from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, contained, described
 from deep5.core.metric import Metric, Observer, Sample
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class RunRecord:
         """
         try:
             self._write_inputs()
-            yield
+            with contained():
+                yield
         except KeyboardInterrupt as interruption:
             self._end("aborted", str(interruption) or "interrupted by the user")
             going_on = self._resumable() or self._begin_again(self.folder.path)
@@ -147,9 +148,9 @@ class RunRecord:
                 f"the run failed: {error}; what it left is in {self.folder.path}{self._resumable()}"
             ) from error
         except Exception as error:
-            self._end("failed", f"{type(error).__name__}: {error}")
+            self._end("failed", described(error))
             raise RunFailed(
-                f"the run failed: {type(error).__name__}: {error}; what it left is in "
+                f"the run failed: {described(error)}; what it left is in "
                 f"{self.folder.path}{self._resumable()}; remedy: --debug shows where"
             ) from error
         finally:
@@ -230,7 +231,7 @@ class RunRecord:
             try:
                 found = observer.files()
             except Exception as error:
-                raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
+                raise RunFailed(f"the metric {metric.name!r} raised {described(error)}") from error
             numbers[metric.name] += 1
             for name, content in found.items():
                 unique = _apart(name, metric.name, numbers[metric.name], written)
@@ -255,9 +256,10 @@ class RunRecord:
         self._close()
         for what in (self.save_samples, self._note_values):
             try:
-                what()
+                with contained():
+                    what()
             except Exception as error:
-                reasons.append(f"its samples are not complete: {type(error).__name__}: {error}")
+                reasons.append(f"its samples are not complete: {described(error)}")
         self.document |= {"status": status, "reasons": reasons, "accepted": None}
         try:
             self.folder.write_result(self.document)
@@ -308,11 +310,12 @@ def observers_of(experiment: Experiment) -> list[Observer]:
 
 def _observer(metric: Metric, where: str) -> Observer:
     try:
-        observer: Any = metric.observer()
+        with contained():
+            observer: Any = metric.observer()
     except Exception as error:
         raise RecipeError(
-            f"{where}the metric {metric.name!r} raised {type(error).__name__} when it created an observer: {error}; "
-            "remedy: --debug shows where"
+            f"{where}the metric {metric.name!r} created no observer: {described(error)}; allowed: a method that "
+            "returns one; remedy: --debug shows where"
         ) from error
     if not isinstance(observer, Observer):
         got = type(observer).__name__
@@ -336,7 +339,7 @@ def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
         numbers += [sample.value for sample in samples]
         odd = [number for number in numbers if not hasattr(number, "__float__")]
     except Exception as error:
-        raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
+        raise RunFailed(f"the metric {metric.name!r} raised {described(error)}") from error
     if odd:
         raise RunFailed(f"the metric {metric.name!r} gave {odd[0]!r}; allowed: numbers, or None")
     return {"value": value, "interval": interval, "samples": len(samples), "missing": missing}

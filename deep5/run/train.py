@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.compiler import why_numpy
-from deep5.core.errors import CheckpointError, Deep5Error, RecipeError
+from deep5.core.errors import CheckpointError, Deep5Error, RecipeError, described
 from deep5.core.events import Event
 from deep5.recipe.experiment import Experiment
 from deep5.run.record import CLOCK, RunRecord
@@ -251,8 +251,8 @@ def _trainer(experiment: Experiment, parts: Components, communicator: Communicat
         raise RecipeError(f"{where}{error}") from error
     except Exception as error:
         raise RecipeError(
-            f"{where}the optimizer raised {type(error).__name__} while it was bound: {error}; "
-            "remedy: --debug shows where"
+            f"{where}the optimizer raised {described(error)} while it was bound; allowed: a method bind that does not "
+            "raise; remedy: --debug shows where"
         ) from error
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deep5.core.errors import Deep5Error, MissingDependency, RecipeError
+from deep5.core.files import is_file
 from deep5.recipe.part import Part, Parts
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def initial_weights(init: Part) -> Path | None:
     if init.value is None:
         return None
     path = Path(init.folder or "", init.value)
-    if not path.is_file():
+    if not is_file(path):
         raise RecipeError(
             f"{init.where}the file of weights {path} is not there; allowed: a .safetensors or an .onnx file"
         )

@@ -18,6 +18,7 @@ from deep5.compare.processes import check_limits, run_process
 from deep5.compare.studied import chosen, load_study, target_of
 from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
+from deep5.core.files import exists, is_folder
 from deep5.core.seeds import generator
 from deep5.core.terminal import counted
 from deep5.measuring.environment import describe_software, environment_hash
@@ -204,7 +205,7 @@ class _UnderWay:
             UsageError: It belongs to another study, is finished or damaged, or is in use by another process.
         """
         folder = folder_of(path).absolute()
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise UsageError(f"{folder} holds no {STUDY}; allowed: a folder that 'deep5 study' wrote")
         try:
             self._lock = locked(folder)  # first, because a folder that another process still writes must not be read
@@ -349,7 +350,7 @@ class _UnderWay:
 def _remedy(folder: Path, error: OSError) -> str:
     """What remains after an operating-system error, and the remedy."""
     first = "free some space" if error.errno in _NO_SPACE else "fix this"
-    if not (folder / STUDY).exists():
+    if not exists(folder / STUDY):
         return f"nothing ran yet; remedy: {first}, or another folder with --out"
     return f"what it left is in {folder}; remedy: {first}, then the same command with --resume {folder}"
 

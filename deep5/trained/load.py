@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.canonical import canonical_hash
 from deep5.core.errors import Deep5Error, MissingDependency, UsageError
+from deep5.core.files import is_file
 from deep5.core.former_paths import present_name
 from deep5.core.plugins import framework, load, registered
 from deep5.recipe.experiment import recipe_parts
@@ -93,7 +94,7 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
             something other than a registered name.
     """
     result = load_result(folder)
-    if not any((result.folder / name).is_file() for name in (NETWORK, WEIGHTS)):
+    if not any(is_file(result.folder / name) for name in (NETWORK, WEIGHTS)):
         raise UsageError(
             f"{result.folder} holds no trained network: the run has the status {result.status!r} and the level "
             f"{result.document['level']}; allowed: a training run that finished"
@@ -208,12 +209,12 @@ def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
     from deep5.networks.network import Network
 
     folder = run.result.folder
-    if not (folder / NETWORK).is_file():
+    if not is_file(folder / NETWORK):
         raise UsageError(
             f"{folder} holds no {NETWORK}: the network was native code; remedy: --recipe with the recipe that makes it"
         )
     network = Network.from_onnx(folder / NETWORK)
-    if (folder / WEIGHTS).is_file():
+    if is_file(folder / WEIGHTS):
         network = network.with_weights(folder / WEIGHTS)
     recorded = run.result.document["provenance"]["trained_weights"]
     if recorded is not None and network.weights_hash() != recorded:
@@ -234,7 +235,7 @@ def executor_of(run: Trained, name: str | None, device: str) -> tuple[Any, tuple
         Unsupported: The framework does not run it.
     """
     recorded = run.result.document["framework"] or {}
-    if not (run.result.folder / NETWORK).is_file() and run.recipe is not None and run.recipe.path is not None:
+    if not is_file(run.result.folder / NETWORK) and run.recipe is not None and run.recipe.path is not None:
         return _native_executor(run)
     network, notes = weights_of(run)
     if name is None:

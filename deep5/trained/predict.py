@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import UsageError
+from deep5.core.files import is_file, is_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,8 +130,8 @@ def _samples(
 ) -> Iterator[_Sample]:
     for given in files:
         path = Path(given)
-        if not path.is_file():
-            state = "is a folder" if path.is_dir() else "is not there"
+        if not is_file(path):
+            state = "is a folder" if is_folder(path) else "is not there"
             raise UsageError(f"the file {path} {state}; allowed: .npy and .npz files, and images")
         if path.suffix.lower() in _ARRAYS:
             yield from _arrays(path, inputs)

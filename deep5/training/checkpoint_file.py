@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import CheckpointError, OutputError
+from deep5.core.files import is_file
 from deep5.core.metric import FirstCalls, Sample
 from deep5.core.tensors import numpy_dtype
 
@@ -80,7 +81,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    if not path.is_file():
+    if not is_file(path):
         raise CheckpointError(f"the checkpoint {path} is not there; allowed: a file that a run wrote")
     try:
         with safe_open(path, "numpy") as file:

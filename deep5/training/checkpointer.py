@@ -13,6 +13,7 @@ from typing import Any, Literal
 from deep5.core.arguments import is_finite
 from deep5.core.errors import CheckpointError, Deep5Error, OutputError, UsageError
 from deep5.core.events import NO_CLASSES, Event
+from deep5.core.files import is_folder
 from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
 
 __all__ = ["BEST", "Checkpointer", "checkpoints", "name_of", "restore", "step_of"]
@@ -210,7 +211,7 @@ class Checkpointer(Event):
 
     def clear(self) -> None:
         """Delete all checkpoints, including those of other ranks, and the folder if it is empty then."""
-        if self.folder is not None and self.folder.is_dir():
+        if self.folder is not None and is_folder(self.folder):
             ranks = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
             for path in [*ranks, *self.folder.glob(f"step-*{_UNREADABLE}"), self.folder / BEST]:
                 path.unlink(missing_ok=True)
@@ -270,7 +271,7 @@ def restore(
             the parts of several ranks.
     """
     path = Path(path)
-    candidates = checkpoints(path) if path.is_dir() else [path]
+    candidates = checkpoints(path) if is_folder(path) else [path]
     if not candidates:
         raise CheckpointError(f"there is no checkpoint in {path}; allowed: a folder that a Checkpointer wrote to")
     for number, candidate in enumerate(candidates, start=1):
@@ -282,7 +283,7 @@ def restore(
                 raise
             tell(f"{error}; trying it now")
     # A path of a file selects the part in it.
-    if path.is_dir() and (writers := about.get("ranks", 1)) > 1:
+    if is_folder(path) and (writers := about.get("ranks", 1)) > 1:
         raise CheckpointError(
             f"{writers} ranks wrote the checkpoint {candidate}, but this training has none; allowed: any number "
             f"of ranks; remedy: --ranks {writers}, or --ranks 1, or any other number"

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import OutputError, UsageError, brief
+from deep5.core.files import is_folder
 from deep5.core.plugins import missing_dependency
 from deep5.training.archives import extract
 
@@ -77,11 +78,11 @@ def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: st
     """
     if folder is not None:
         given = given_path(what, folder)
-        if not given.is_dir():
+        if not is_folder(given):
             raise UsageError(f"{what}: the folder {folder} is not there; remedy: folder= the one that holds its files")
         return given
     for place in data_folders():
-        if (place / name).is_dir():
+        if is_folder(place / name):
             return place / name
     size = readable_size(sum(remote.size_bytes for remote in remotes))
     if not download:
@@ -139,13 +140,13 @@ def fetch(remotes: Sequence[Remote], target: Path, *, plain_http: bool = False) 
             if remote.archive_of is not None:
                 unpacked = extract(waiting / remote.name, waiting / "unpacked", max_bytes=remote.unpacked_bytes)
                 ready = unpacked / remote.archive_of
-                if not ready.is_dir():
+                if not is_folder(ready):
                     raise UsageError(f"{remote.name} holds no folder {remote.archive_of}; allowed: the published one")
         ready.chmod(0o755)
         try:
             ready.rename(target)
         except OSError as error:
-            if not target.is_dir():  # another process was first: its result is equivalent
+            if not is_folder(target):  # another process was first: its result is equivalent
                 raise OutputError(f"{target} cannot be written ({error.strerror})") from error
     finally:
         shutil.rmtree(waiting, ignore_errors=True)

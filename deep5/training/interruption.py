@@ -19,7 +19,7 @@ _LIMIT_S = 10.0
 
 @contextmanager
 def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
-    """Let a training interrupted by SIGINT or SIGTERM finish its step and write a checkpoint first.
+    """Let a training interrupted by SIGINT, SIGTERM or SIGHUP finish its step and write a checkpoint first.
 
     A second signal ends it immediately, and so does the first if no step ends within 10 s (an evaluation counts as part
     of the step before it). Signals without a Python handler are unchanged, and so are all outside the main thread,
@@ -31,7 +31,7 @@ def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
     main = threading.main_thread()
     handlers: dict[int, Callable[[int, Any], Any]] = {}
     if threading.current_thread() is main:
-        for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+        for number in map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, signal.Handlers):
                 handlers[number] = handler

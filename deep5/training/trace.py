@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.arguments import is_finite
-from deep5.core.errors import RuleError
+from deep5.core.errors import RecipeError, RuleError, contained, described
 from deep5.core.events import StepInfo
 from deep5.training.expression import Expr, ShapeNeeded, lift, topological
 from deep5.training.pipeline import Stages
@@ -220,12 +220,15 @@ def _call(bound: UpdateRule, method: str, *args: Any) -> Any:
     """Call a method on symbols; convert any exception, and an assigned attribute, to a `RuleError`."""
     name, before = type(bound).__name__, dict(own_attributes(bound))
     try:
-        result = getattr(bound, method)(*args)
+        with contained():
+            result = getattr(bound, method)(*args)
     except RuleError:
         raise
+    except RecipeError as error:
+        raise RuleError(f"{name}.{method}: {error}") from error
     except Exception as error:
         raise RuleError(
-            f"{name}.{method} cannot be traced: {type(error).__name__}: {error}; allowed: operators and the functions "
+            f"{name}.{method} cannot be traced: {described(error)}; allowed: operators and the functions "
             "of xp = d5.array_namespace(param), and the states that init_state returned"
         ) from error
     _check_unchanged(bound, before, method)

@@ -54,8 +54,8 @@ def start_ranks(
     Rank 0 uses this process's standard output and standard error, terminals included. The output of the other ranks and
     of the launcher is discarded, except for the last lines in an error message.
 
-    A rank that is lost or fails ends the others. SIGINT and SIGTERM are forwarded to the ranks, which have `grace_s` to
-    shut down; a second signal kills them at once. If this process is killed, the ranks end with it.
+    A rank that is lost or fails ends the others. SIGINT, SIGTERM and SIGHUP are forwarded to the ranks, which have
+    `grace_s` to shut down; a second signal kills them at once. If this process is killed, the ranks end with it.
 
     Args:
         command: Command of a rank: the path of a program and its arguments.
@@ -144,11 +144,16 @@ def _mpiexec() -> str:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM; outside the main thread, where Python cannot handle signals, they are unchanged."""
+    """Collect SIGINT, SIGTERM, and SIGHUP unless it is ignored.
+
+    Outside the main thread, where Python cannot handle signals, they are unchanged.
+    """
     requested: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup
             before[number] = signal.signal(number, lambda got, frame: requested.append(got))
     try:
         yield requested

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from deep5.core.errors import Deep5Error, NetworkError
+from deep5.core.files import exists, is_file, is_folder
 from deep5.networks.diagnostics.refusals import check_operators, first_line
 from deep5.networks.onnx.bodies import check_bodies
 from deep5.networks.onnx.bounds import check_calls, check_declared, drop_uncalled
@@ -108,10 +109,10 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
         remedy = "; remedy: onnx.load_from_string(content)" if isinstance(source, (bytes, bytearray)) else ""
         raise NetworkError(f"got {got}; allowed: an ONNX file or an onnx.ModelProto{remedy}")
     path, what = Path(source), f"the file {source}"
-    if path.is_dir():
+    if is_folder(path):
         raise NetworkError(f"{str(path)!r} is a folder; allowed: an ONNX file or an onnx.ModelProto")
-    if not path.is_file():
-        state = "is not a regular file" if path.exists() else "is not there"
+    if not is_file(path):
+        state = "is not a regular file" if exists(path) else "is not there"
         raise NetworkError(f"{what} {state}; allowed: an ONNX file or an onnx.ModelProto")
     content = _content(path, what)
     try:
@@ -322,7 +323,7 @@ def check_external(what: str, tensor: ir.ExternalTensor, folder: Path | None) ->
         raise NetworkError(f"{name} lies in {str(location)!r}; allowed: a file in the model's folder, {folder}")
     if not path.resolve().is_relative_to(folder.resolve()):
         raise NetworkError(f"{name} lies in {path}, which leads to {path.resolve()}; allowed: a file in {folder}")
-    if not path.is_file():
+    if not is_file(path):
         raise NetworkError(f"{name} lies in {path}, which is not there; remedy: put the file beside the model")
     if (links := path.stat().st_nlink) > 1:
         raise NetworkError(f"{name} lies in {path}, a file with {links} names; allowed: one; remedy: copy the file")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from deep5.core.errors import MissingDependency, NetworkError, OutputError, UsageError
-from deep5.core.files import write_atomically
+from deep5.core.files import is_file, is_folder, write_atomically
 from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import TensorSpec
 from deep5.networks.constants import separate_roles
@@ -37,7 +37,7 @@ def check_path(path: str | Path, kind: str, ending: str, otherwise: str) -> None
         OutputError: The folder does not exist.
     """
     _check_kind(path, kind, f"NAME{ending}")
-    if not (folder := Path(path).parent).is_dir():
+    if not is_folder(folder := Path(path).parent):
         raise OutputError(f"{kind} cannot be written to {path} ({folder} is not a folder); allowed: a writable file")
     if Path(path).suffix != ending:
         other = ".onnx" if ending == ".safetensors" else ".safetensors"
@@ -94,8 +94,8 @@ def read_weights(
             each is named.
     """
     _check_kind(path, "the weights", "NAME.safetensors, NAME.onnx")
-    if not Path(path).is_file():
-        state = "is a folder" if Path(path).is_dir() else "is not there"
+    if not is_file(path):
+        state = "is a folder" if is_folder(path) else "is not there"
         raise NetworkError(f"the file {path} {state}; allowed: a .safetensors or an .onnx file")
     if Path(path).suffix == ".onnx":
         values = _read_model(path, specs, untrained)

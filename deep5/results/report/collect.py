@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import Deep5Error, UsageError
+from deep5.core.files import is_folder
 from deep5.results.comparison import ComparisonResult, load_comparison
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND, kind_of
 from deep5.results.reading import TABLE_BYTES, NotThere, opened, read_object
@@ -98,9 +99,9 @@ def collect(folders: Iterable[str | Path]) -> Collection:
 
 def _expanded(path: Path, found: Collection) -> list[Path]:
     """The folder itself, or the result folders below it."""
-    if path.name in _SHOWN.values() and not path.is_dir():
+    if path.name in _SHOWN.values() and not is_folder(path):
         path = path.parent
-    if not path.is_dir():
+    if not is_folder(path):
         raise UsageError(f"{path} is not a folder; allowed: one that deep5 wrote; remedy: check the path")
     if kind_of(path) in _SHOWN:
         return [path]

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deep5.core.errors import UsageError, brief
+from deep5.core.files import is_folder
 from deep5.results.kind import STUDY
 from deep5.results.reading import NotThere, read_json
 from deep5.results.result import Result, load
@@ -97,7 +98,7 @@ def left_of(path: str | Path) -> LeftStudy:
         _mapping(commit, file, "provenance.commit")
     for name, own in candidates.items():
         _mapping(_mapping(own, file, f"the candidate {name!r}").get("settings"), file, "settings")
-    if (folder / RUNS).is_symlink() or not (folder / RUNS).is_dir():  # the resumed study writes there
+    if (folder / RUNS).is_symlink() or not is_folder(folder / RUNS):  # the resumed study writes there
         raise UsageError(
             f"{folder / RUNS} is not a folder; allowed: the folder of the study's runs; the study is damaged"
         )

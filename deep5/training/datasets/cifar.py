@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from deep5.core.errors import UsageError
+from deep5.core.files import is_file
 from deep5.training.dataset import Splits
 from deep5.training.datasets.pixels import image_arrays, scaling_of
 from deep5.training.datasets.splitting import check_limit
@@ -154,7 +155,7 @@ def _splits(
 
 def _records(path: Path, classes: Sequence[int], source: str) -> np.ndarray:
     """The records of a file with checked labels, uint8 of shape (records, labels + 3072)."""
-    if not path.is_file():
+    if not is_file(path):
         raise UsageError(
             f"the data file {path} is not there; remedy: unpack the binary version of {source} and set DEEP5_DATA to "
             f"the folder that holds {path.parent.name}, or delete {path.parent} and let it be downloaded"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from deep5.core.errors import UsageError
+from deep5.core.files import is_folder
 from deep5.training.dataset import Splits
 from deep5.training.datasets.images import Decoder, image_files
 from deep5.training.datasets.pixels import Scaling, scaling_of
@@ -71,11 +72,11 @@ def image_folder(
     what, root = "image_folder", given_path("image_folder", folder)
     decoder = Decoder(size=size, channels=channels, fit=fit)
     scaling = given_scaling(what, pixels, mean, std, channels)
-    if not root.is_dir():
+    if not is_folder(root):
         raise UsageError(
             f"image_folder: the folder {root} is not there; allowed: one that holds a folder for each class"
         )
-    own = next((name for name in _TEST_NAMES if (root / name).is_dir()), None) if (root / "train").is_dir() else None
+    own = next((name for name in _TEST_NAMES if is_folder(root / name)), None) if is_folder(root / "train") else None
     if own is not None:
         train_names, train_labels, classes = class_tree(root / "train", "train/")
         test_names, test_labels, _ = class_tree(root / own, f"{own}/", classes)
@@ -119,7 +120,7 @@ def _check_no_part(root: Path) -> None:
         UsageError: `train` holds folders of images.
     """
     place = root / "train"
-    if place.is_dir() and any("/" in name for name in _images(place)):
+    if is_folder(place) and any("/" in name for name in _images(place)):
         raise UsageError(
             f"image_folder: {place} holds folders of images, and {root} has no folder of test images beside it; "
             f"allowed: {', '.join(_TEST_NAMES)}; remedy: folder={str(place)!r}, of which a split is drawn; or name the "

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from deep5.core.errors import UsageError
+from deep5.core.files import is_file
 from deep5.training.archives import inflated
 from deep5.training.dataset import Splits
 from deep5.training.datasets.pixels import image_arrays, scaling_of
@@ -167,7 +168,7 @@ def _found(root: Path, name: str) -> Path:
     """The file under any of its usual names."""
     names = [name, f"{name}.gz", name.replace("-idx", ".idx"), f"{name.replace('-idx', '.idx')}.gz"]
     for candidate in names:
-        if (root / candidate).is_file():
+        if is_file(root / candidate):
             return root / candidate
     raise UsageError(
         f"the data file {root / name} is not there; allowed: {', '.join(names)}; remedy: put it there, or delete the "

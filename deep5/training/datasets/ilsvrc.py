@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from deep5.core.errors import UsageError
+from deep5.core.files import is_file, is_folder
 from deep5.training.dataset import Dataset, Splits, StreamDataset
 from deep5.training.datasets.folders import HASHED, class_tree
 from deep5.training.datasets.images import Decoder, image_files
@@ -144,7 +145,7 @@ def _root(folder: str | None) -> Path:
         [given_path("imagenet", folder)] if folder is not None else [place / "imagenet" for place in data_folders()]
     )
     for place in places:
-        if place.is_dir():
+        if is_folder(place):
             return place
     raise UsageError(
         f"the data set imagenet is not there: no folder {' or '.join(map(str, places))}; it is not downloaded, as its "
@@ -208,7 +209,7 @@ def _from_folders(
     test_limit: int | None,
     workers: int | None,
 ) -> tuple[list[Dataset | StreamDataset], str]:
-    if not (root / "train").is_dir() or not (root / "val").is_dir():
+    if not is_folder(root / "train") or not is_folder(root / "val"):
         raise UsageError(
             f"{root} holds neither the folders train and val nor TFRecord files named train-00000-of-…; allowed: either"
         )
@@ -246,7 +247,7 @@ def _from_folders(
 def _listed(root: Path, known: list[str]) -> tuple[list[str], np.ndarray]:
     """Validation images in one folder, with their labels in the list `val.txt` next to it."""
     path = root / "val.txt"
-    if not path.is_file():
+    if not is_file(path):
         raise UsageError(
             f"{root / 'val'} holds no folders, and there is no list {path} of its files and labels; allowed: either"
         )

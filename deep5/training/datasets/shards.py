@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from deep5.core.errors import UsageError, brief
+from deep5.core.files import is_folder
 from deep5.core.seeds import generator
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import StreamDataset, fitted
@@ -97,7 +98,7 @@ def find_shards(folder: Path, prefixes: Sequence[str]) -> list[Path]:
     """
     for prefix in prefixes:
         found = {}
-        for path in sorted(folder.glob(f"*{prefix}*-of-*")) if folder.is_dir() else ():
+        for path in sorted(folder.glob(f"*{prefix}*-of-*")) if is_folder(folder) else ():
             match = re.fullmatch(
                 rf"(?:.*[-.])?{re.escape(prefix)}(?:\.tfrecord)?-(\d+)-of-(\d+)(?:\.tfrecord)?", path.name
             )
