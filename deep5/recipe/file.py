@@ -34,9 +34,9 @@ def read_recipe_file(path: Path, source: bytes | None = None) -> tuple[dict[str,
     """
     try:
         source = path.read_bytes() if source is None else source
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise RecipeError(
-            f"the recipe file {path} cannot be read ({error.strerror or error}); "
+            f"the recipe file {path} cannot be read ({getattr(error, 'strerror', None) or error}); "
             "allowed: a Python file that you may read"
         ) from error
     scope = _run(path, source, "recipe")
@@ -62,9 +62,9 @@ def named_in_file(text: str, beside: Path | None = None) -> Any:
     path = Path(beside or "", file)
     try:
         source = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # as above
         raise RecipeError(
-            f"the file {path} of the component {text!r} cannot be read ({error.strerror or error}); "
+            f"the file {path} of the component {text!r} cannot be read ({getattr(error, 'strerror', None) or error}); "
             "allowed: FILE.py:NAME with an existing Python file"
         ) from error
     scope = _run(path, source, "component")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 from deep5.core.errors import Deep5Error, RecipeError, UnknownName
@@ -88,6 +89,7 @@ def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:
 
     events: list[Event] = []
     if schedules := parts["schedules"].schedules():
+        from deep5.training.hyper_ranges import hyper_fault
         from deep5.training.optimizer import RuleOptimizer
         from deep5.training.rule import UpdateRule
 
@@ -100,6 +102,12 @@ def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:
                     f"hyperparameter of {type(getattr(bound, 'rule', bound)).__name__}", name, allowed
                 )
                 raise RecipeError(f"{parts['schedules'].where}'schedules': {unknown}")
+            given = schedules[name]
+            number = isinstance(given, (int, float)) and math.isfinite(given)
+            if number and (fault := hyper_fault(bound, name, float(given))):
+                raise RecipeError(
+                    f"{parts['schedules'].where}'schedules': the schedule of {name!r} is {given!r}; allowed: {fault}"
+                )
         from deep5.training.schedules import Scheduled
 
         try:

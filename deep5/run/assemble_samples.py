@@ -96,7 +96,8 @@ def _first_size(given: Any, where: str) -> int:
             size = given(0)
     except Exception as error:
         raise RecipeError(
-            f"{where}'batch_size' raised {described(error)} for epoch 0; allowed: a function that returns an integer"
+            f"{where}'batch_size' raised {type(error).__name__} for epoch 0: {described(error).partition(': ')[2]}; "
+            "allowed: a function of the epoch that returns an integer"
         ) from error
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise RecipeError(f"{where}'batch_size' gave {size!r} for epoch 0; allowed: an integer of at least 1")

@@ -7,6 +7,7 @@ from deep5.core.former_paths import present_name
 from deep5.core.plugins import registered
 from deep5.recipe.experiment import Experiment
 from deep5.recipe.part import Part
+from deep5.run.check_made import check_made
 from deep5.run.weights import initial_weights
 
 __all__ = ["check_training"]
@@ -45,8 +46,7 @@ def check_training(experiment: Experiment) -> list[str]:
         for made in part.components():
             if part.kind == "events" or isinstance(made, type):
                 part.check(made)
-    parts["schedules"].schedules()
-    return _check_rule(parts["optimizer"])
+    return [*_check_rule(parts["optimizer"]), *check_made(experiment)]
 
 
 def _light(kind: str, name: str) -> bool:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +21,18 @@ from deep5.core.files import is_folder
 from deep5.core.plugins import missing_dependency
 from deep5.training.archives import extract
 
-__all__ = ["Remote", "data_folders", "download_folder", "fetch", "find_or_fetch", "given_path", "readable_size"]
+__all__ = [
+    "DataMissing",
+    "Remote",
+    "check_fetching",
+    "data_folders",
+    "download_folder",
+    "fetch",
+    "find_or_fetch",
+    "given_path",
+    "nothing_fetched",
+    "readable_size",
+]
 
 _CONNECT_S, _SILENCE_S = 20.0, 60.0
 _BLOCK = 1 << 18
@@ -49,6 +61,33 @@ class Remote:
     size_bytes: int
     archive_of: str | None = None
     unpacked_bytes: int = 0
+
+
+class DataMissing(UsageError):
+    """The files of a data set are not on this machine."""
+
+
+_FETCHING = ContextVar("fetching", default=True)
+
+
+@contextmanager
+def nothing_fetched() -> Iterator[None]:
+    """Inside the context, a data set that would be downloaded or generated as files raises `DataMissing` instead."""
+    token = _FETCHING.set(False)
+    try:
+        yield
+    finally:
+        _FETCHING.reset(token)
+
+
+def check_fetching(what: str) -> None:
+    """Reject a download, or the writing of files, inside `nothing_fetched`.
+
+    Raises:
+        DataMissing: It is not allowed here.
+    """
+    if not _FETCHING.get():
+        raise DataMissing(f"the data set {what} is not on this machine yet; a run fetches it")
 
 
 def download_folder() -> Path:
@@ -91,6 +130,7 @@ def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: st
             f"the data set {what} is not there: no folder {looked}; remedy: download=True ({size}), or set DEEP5_DATA "
             f"to the folder that holds {name}"
         )
+    check_fetching(what)
     target = download_folder() / name
     sys.stderr.write(f"{what}: downloading {size} to {target}; set DEEP5_DATA if a folder already holds it\n")
     fetch(remotes, target)

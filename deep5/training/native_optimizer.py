@@ -14,6 +14,7 @@ from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Array, Arrays
 from deep5.training.accumulation import BatchLayout, Halves, accumulated_step, batch_layout
+from deep5.training.hyper_ranges import hyper_fault
 from deep5.training.hyper_state import KEY, apart, check_names, plain
 
 __all__ = ["NativeOptimizer", "Unbound"]
@@ -92,6 +93,8 @@ class NativeOptimizer(ABC):
                 raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: an integer")
         elif isinstance(value, bool) or not is_finite(value):
             raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: a finite number")
+        elif allowed := hyper_fault(self, name, float(value)):
+            raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: {allowed}")
 
     @property
     def hyper_now(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from deep5.core.executors import GraphExecutor, ParameterGroup, StepOptimizer, T
 from deep5.core.tensors import Array, Arrays
 from deep5.training.accumulation import BatchLayout, accumulated_step, batch_layout
 from deep5.training.groups import WatchedGroups, check_groups, matches, owners
+from deep5.training.hyper_ranges import hyper_fault
 from deep5.training.hyper_state import KEY, apart, check_names, group_values, plain, regrouped
 from deep5.training.master_weights import SHORT_FLOATS, update_dtype
 from deep5.training.pipeline import GROUP_STAGES, STAGES, GradientPipeline, Stages, check_stage
@@ -89,6 +90,10 @@ class RuleOptimizer:
         self._given = WatchedGroups(groups)
         self._groups = [ParameterGroup(own.match, frozen=own.frozen, **own.hyper) for own in groups]
         Stages.of(self.pipeline, rule, [group.hyper for group in self._groups])
+        for group in self._groups:
+            for name, value in group.hyper.items():
+                if is_finite(value) and (allowed := hyper_fault(rule, name, float(value))):
+                    raise UsageError(f"ParameterGroup: got {name}={value!r:.60}; allowed: {allowed}")
         # Values set for some parameters before their names were known.
         self._waiting: list[tuple[str, float, Match]] = []
         self._executor: GraphExecutor | None = None
@@ -305,6 +310,8 @@ class RuleOptimizer:
         if name in self.rule.hyper:
             if not is_finite(value):
                 raise UsageError(f"{name}: got {value!r:.60}; allowed: a finite number")
+            if allowed := hyper_fault(self.rule, name, float(value)):
+                raise UsageError(f"{name}: got {value!r:.60}; allowed: {allowed}")
             return
         check_stage(name, value)
         if name == "loss_scale" and self.pipeline.dynamic:

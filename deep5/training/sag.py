@@ -80,8 +80,8 @@ class SAG:
         """
         if name != "lr":
             raise UsageError(f"no hyperparameter {name!r}; allowed: lr")
-        if not is_finite(value):
-            raise UsageError(f"SAG: got lr={brief(value)}; allowed: a finite number")
+        if not is_finite(value) or value < 0:
+            raise UsageError(f"SAG: got lr={brief(value)}; allowed: a finite number of at least 0")
         self.lr = float(value)
 
     def bind(self, executor: GraphExecutor) -> None:

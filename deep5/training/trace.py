@@ -13,6 +13,7 @@ from deep5.core.arguments import is_finite
 from deep5.core.errors import RecipeError, RuleError, contained, described
 from deep5.core.events import StepInfo
 from deep5.training.expression import Expr, ShapeNeeded, lift, topological
+from deep5.training.hyper_ranges import hyper_fault
 from deep5.training.pipeline import Stages
 from deep5.training.purity import check_inputs, traced_twice
 from deep5.training.reads import Reads, own_attributes
@@ -254,6 +255,8 @@ def _check_attributes(rule: UpdateRule, name: str) -> None:
             raise RuleError(f"the hyperparameter {name}.{attribute} is {value!r}; allowed: a number")
         if not is_finite(value):  # the first step would make every parameter NaN
             raise RuleError(f"the hyperparameter {name}.{attribute} is {value!r}; allowed: a finite number")
+        if allowed := hyper_fault(rule, attribute, float(value)):
+            raise RuleError(f"the hyperparameter {name}.{attribute} is {value!r}; allowed: {allowed}")
     attributes = {key: value for base in reversed(type(rule).__mro__) for key, value in vars(base).items()} | vars(rule)
     for attribute, value in attributes.items():
         if attribute.startswith("__") or attribute in rule.hyper:

@@ -15,12 +15,13 @@ from deep5.core.communicator import TIMEOUT_S, Communicator
 from deep5.core.errors import UsageError, brief
 from deep5.core.events import Event, Listeners, StepInfo, StopTraining
 from deep5.core.executors import GraphExecutor, StepOptimizer
+from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.batch_source import BatchSource, joined_batches, sample_count
 from deep5.training.optimizer import as_step_optimizer
 from deep5.training.rule import UpdateRule
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "check_names"]
 
 # The trainer's own position; other state belongs to its parts.
 _POSITION = ("step", "epoch", "batch", "scores")
@@ -82,12 +83,7 @@ class Trainer:
         accumulate: int = 1,
     ) -> None:
         _check_parts(executor, train_sampler, validation_sampler)
-        wanted = {loss: executor.network.outputs}
-        if validation_sampler is not None:
-            wanted |= {logits: executor.network.outputs, label: executor.network.inputs}
-        for name, where in wanted.items():
-            if name not in where:
-                raise UsageError(f"the network has no {name!r}; allowed: {', '.join(where)}")
+        check_names(executor.network, loss, None if validation_sampler is None else logits, label)
         self.executor, self.train_sampler, self.validation_sampler = executor, train_sampler, validation_sampler
         self.optimizer = as_step_optimizer(optimizer, loss=loss)
         own = getattr(self.optimizer, "loss", loss)
@@ -371,6 +367,28 @@ def _learning(optimizer: StepOptimizer, accumulate: int) -> Callable[[Any, StepI
             "d5.UpdateRule, or an optimizer that takes one gradient a step and has accumulated_step(batches, info)"
         )
     return learn
+
+
+def check_names(network: NetworkSpec, loss: str = "loss", logits: str | None = "logits", label: str = "label") -> None:
+    """Reject a network without the tensors that a training reads.
+
+    Args:
+        network: The network.
+        loss: The output to differentiate.
+        logits: The output to evaluate; None: nothing is evaluated.
+        label: The input that it is evaluated with.
+
+    Raises:
+        UsageError: It has no such input or output.
+    """
+    wanted = {loss: network.outputs}
+    if logits is not None:
+        wanted |= {logits: network.outputs, label: network.inputs}
+    for name, where in wanted.items():
+        if name not in where:
+            raise UsageError(
+                f"the network has no {name!r}; allowed: {', '.join(where)}; remedy: name one of its tensors {name!r}"
+            )
 
 
 def _check_parts(executor: object, *samplers: object) -> None:

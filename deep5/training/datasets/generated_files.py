@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import OutputError, UnknownName, UsageError
+from deep5.core.files import is_folder
 from deep5.core.plugins import missing_dependency
 from deep5.core.seeds import generator
 from deep5.training.dataset import Splits
@@ -25,7 +26,7 @@ from deep5.training.datasets.folders import image_folder
 from deep5.training.datasets.idx import fashion_mnist, mnist
 from deep5.training.datasets.ilsvrc import imagenet
 from deep5.training.datasets.tfrecord import write_records
-from deep5.training.downloads import download_folder
+from deep5.training.downloads import check_fetching, download_folder
 
 __all__ = ["synthetic_files"]
 
@@ -89,7 +90,8 @@ def synthetic_files(
         raise UsageError(f"synthetic files with {', '.join(sorted(taken))}; allowed: the reader's other arguments")
     key = json.dumps([_VERSION, like, train, test, classes, data_seed])
     folder = download_folder() / "synthetic_files" / f"{like}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    if not folder.is_dir():
+    if not is_folder(folder):
+        check_fetching("synthetic_files")
         _make(folder, lambda room: write(room, train, test, classes, data_seed))
     if like.startswith("imagenet"):
         options["classes"] = classes

@@ -24,7 +24,7 @@ from deep5.training.datasets.shards import (
     image_stream,
 )
 from deep5.training.datasets.splitting import check_limit, evenly, split_hash
-from deep5.training.downloads import data_folders, given_path
+from deep5.training.downloads import DataMissing, data_folders, given_path
 
 __all__ = ["imagenet"]
 
@@ -147,7 +147,7 @@ def _root(folder: str | None) -> Path:
     for place in places:
         if is_folder(place):
             return place
-    raise UsageError(
+    raise DataMissing(
         f"the data set imagenet is not there: no folder {' or '.join(map(str, places))}; it is not downloaded, as its "
         "terms are to be agreed to by name; remedy: get ILSVRC2012_img_train.tar (138 GB) and ILSVRC2012_img_val.tar "
         "(6.3 GB) at https://image-net.org/download, unpack them to train/<WordNet ID>/ and val/<WordNet ID>/, and set "

@@ -10,13 +10,12 @@ from deep5.core.arguments import is_finite
 from deep5.core.errors import UnknownName, UsageError, brief
 from deep5.core.events import Event, StepInfo
 from deep5.training.hyper import hyper_setter
+from deep5.training.hyper_ranges import hyper_bounds
 from deep5.training.schedules.decay import as_schedule
 from deep5.training.schedules.plan import Plan
 from deep5.training.schedules.schedule import Schedule
 
 __all__ = ["Scheduled", "epoch_batches", "plan_of"]
-
-_INFINITY = float("inf")
 
 
 @dataclass(slots=True)
@@ -27,6 +26,8 @@ class _Track:
     value: Callable[[StepInfo, Plan], float]
     last: float | None
     set: Callable[[float], None]
+    low: float
+    high: float
 
 
 class Scheduled(Event):
@@ -76,7 +77,7 @@ class Scheduled(Event):
         """
         self._plan, self.values = plan_of(trainer), {}
         self._tracks = [
-            _Track(name, schedule.value, None, _setter(trainer.optimizer, name))
+            _Track(name, schedule.value, None, _setter(trainer.optimizer, name), *_bounds(trainer.optimizer, name))
             for name, schedule in self.schedules.items()
         ]
         self.before_step(trainer, StepInfo(step=trainer.step, epoch=trainer.epoch))
@@ -92,17 +93,26 @@ class Scheduled(Event):
             try:
                 value = track.value(info, plan)
                 if value != track.last:
-                    if not (value.__class__ is float and -_INFINITY < value < _INFINITY):
-                        value = self._number(track.name, value)
+                    if not (value.__class__ is float and track.low <= value <= track.high):
+                        value = self._number(track, value)
                     track.set(value)
                     track.last = values[track.name] = value
             except (UsageError, ArithmeticError) as error:
                 raise UsageError(f"schedule of {track.name!r} at step {info.step}: {error}") from error
 
-    def _number(self, name: str, value: object) -> float:
-        if not is_finite(value):
-            raise UsageError(f"{self.schedules[name]!r} gave {brief(value)}; allowed: a finite number")
-        return float(value)  # type: ignore[arg-type]
+    def _number(self, track: _Track, value: Any) -> float:
+        allowed = "" if is_finite(value) and track.low <= value <= track.high else "a finite number"
+        if allowed and track.low > -1.0:
+            allowed = f"a number of at least 0 and at most {track.high:.3g}"
+        if allowed:
+            raise UsageError(f"{self.schedules[track.name]!r} gave {brief(value)}; allowed: {allowed}")
+        return float(value)
+
+
+def _bounds(optimizer: Any, name: str) -> tuple[float, float]:
+    low, high = hyper_bounds(optimizer, name)
+    # A schedule that ends at zero may miss it by a rounding.
+    return (-1e-12 if low == 0.0 else low), high
 
 
 def _setter(optimizer: Any, name: str) -> Callable[[float], None]:

@@ -1,0 +1,92 @@
+"""Check whether the components of a training recipe fit each other: all are made as for a run, except the executor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deep5.core.errors import Deep5Error, RecipeError, contained
+from deep5.recipe.experiment import Experiment
+from deep5.recipe.part import Parts
+from deep5.run.assemble_optimizer import events_of, make_optimizer
+from deep5.run.assemble_samples import samplers
+from deep5.run.record import observers_of
+from deep5.run.weights import prepared
+
+__all__ = ["check_made"]
+
+
+def check_made(experiment: Experiment) -> list[str]:
+    """Make optimizer, events, network and data set of a recipe, and check that they fit.
+
+    No data set is downloaded, and a framework is loaded only for its own optimizer.
+
+    Returns:
+        Notes on what a run checks beyond this.
+
+    Raises:
+        RecipeError: A run would be refused; the message names key, file and line.
+        MissingDependency: A package that a component needs is not installed.
+    """
+    with contained():
+        observers_of(experiment)
+        return _checked(experiment.parts)
+
+
+def _checked(parts: Parts) -> list[str]:
+    from deep5.core.seeds import derive_seed
+    from deep5.networks.network import Network
+    from deep5.training.dataset import Splits
+    from deep5.training.downloads import DataMissing, nothing_fetched
+    from deep5.training.trainer import check_names
+
+    optimizer = make_optimizer(parts, _framework_name(parts))
+    events_of(parts, optimizer)
+    _check_rule(parts, optimizer)
+    seed = parts["seed"].value
+    network = parts["model"].made(seed=derive_seed(seed, "weights"))
+    if not isinstance(network, Network):
+        if parts["executor"].value is None:
+            raise parts["model"].not_a(
+                network, "a d5.Network, or a function that returns one; otherwise set 'executor'"
+            )
+        return ["the network is native code: a run checks that it fits the data set"]
+    network = prepared(parts, network)
+    try:
+        check_names(network)
+    except Deep5Error as error:
+        raise RecipeError(f"{parts['model'].where}'model': {error}") from error
+    try:
+        with nothing_fetched():
+            splits = parts["dataset"].made()
+            if not isinstance(splits, Splits):
+                raise parts["dataset"].not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
+            samplers(parts, network, splits, derive_seed(seed, "order"), None)
+    except RecipeError as error:
+        if not isinstance(error.__cause__, DataMissing):
+            raise
+        return [f"not checked: whether network and batch size fit the data; {error.__cause__}"]
+    return []
+
+
+def _framework_name(parts: Parts) -> str:
+    """Name of the framework; loaded only if the optimizer is its own."""
+    value = parts["optimizer"].value
+    if not (isinstance(value, str) and value.startswith("native:")):
+        return ""
+    from deep5.run.assemble_executor import executor_factory
+
+    return executor_factory(parts)[0]
+
+
+def _check_rule(parts: Parts, optimizer: Any) -> None:
+    """Check what binding an update rule would reject, such as a hyperparameter that is no number."""
+    from deep5.training.rule import UpdateRule
+    from deep5.training.trace import trace_rule
+
+    rule = getattr(optimizer, "rule", optimizer)
+    if not isinstance(rule, UpdateRule):
+        return
+    try:
+        trace_rule(rule)
+    except Deep5Error as error:
+        raise RecipeError(f"{parts['optimizer'].where}{error}") from error
