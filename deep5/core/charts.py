@@ -260,8 +260,11 @@ def converter() -> Any:
     """vl-convert, which turns the specification of a chart into an image.
 
     Raises:
-        MissingDependency: It is not installed.
+        MissingDependency: It is not installed, or cannot run within this process' limit of address space.
     """
+    from deep5.core.drawing_engine import check_engine
+
+    check_engine()
     try:
         import vl_convert
     except ModuleNotFoundError as error:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
+import psutil
 
 from deep5.core.communicator import TIMEOUT_S, Reduction
 from deep5.core.errors import UnknownName, UsageError, brief, suggestion
@@ -143,6 +144,13 @@ def parse_sizes(text: str | None, itemsize: int, *, most: str = "64M") -> tuple[
         raise UsageError(f"--sizes {text!r}: {wrong[0]} bytes are not a multiple of an element's {itemsize} bytes")
     if len(set(sizes)) < len(sizes):
         raise UsageError(f"--sizes {brief(text)}; allowed: each size once")
+    # At least two ranks, each with its input, its output, the expected result and a buffer of the algorithm.
+    most_bytes = psutil.virtual_memory().total // 8
+    if max(sizes) > most_bytes:
+        raise UsageError(
+            f"--sizes {brief(text)}: {max(sizes)} bytes; allowed: at most {most_bytes}, an eighth of this machine's "
+            "memory, since every rank keeps four buffers of the size; remedy: smaller sizes"
+        )
     return tuple(sizes)
 
 

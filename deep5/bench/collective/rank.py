@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deep5.bench.collective.measure import measure_collectives
 from deep5.bench.collective.plan import CollectivePlan
-from deep5.core.errors import CommunicationError, Deep5Error, OperationTimeout, UsageError
+from deep5.core.errors import CommunicationError, Deep5Error, OperationTimeout, RunFailed, UsageError
 from deep5.core.files import write_atomically
 from deep5.distributed.launch.join import Report, join
 from deep5.distributed.launch.launcher import launched
@@ -42,7 +42,8 @@ def main(plan_file: str, out_file: str) -> int:
         communicator.close()
     except KeyboardInterrupt:
         return 130
-    except Deep5Error as error:
+    except (Deep5Error, MemoryError) as caught:
+        error = caught if isinstance(caught, Deep5Error) else _out_of_memory(caught)
         unreached, late = isinstance(error, CommunicationError), isinstance(error, OperationTimeout)
         report.failed(str(error), error.exit_status, reason=str(error), unreached=unreached, late=late)
         if not report.watched:
@@ -50,6 +51,13 @@ def main(plan_file: str, out_file: str) -> int:
         return error.exit_status
     report.finished(0)
     return 0
+
+
+def _out_of_memory(error: MemoryError) -> RunFailed:
+    return RunFailed(
+        f"a rank has too little memory for its buffers ({error}); allowed: sizes that fit the memory of all ranks; "
+        "remedy: smaller --sizes, or fewer --ranks"
+    )
 
 
 if __name__ == "__main__":
