@@ -27,6 +27,7 @@ from deep5.audit.rounds import slowest
 from deep5.audit.run_times import check_times, logged
 from deep5.audit.settings import check_optimizer
 from deep5.audit.values import check_values
+from deep5.audit.verdict_rows import BUSY
 from deep5.core.errors import Deep5Error
 from deep5.results.kind import RESULT
 from deep5.results.result import Result, load
@@ -80,6 +81,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
         check_declared(ledger, root, document)
     with ledger.part(14, "the resumptions"):
         _check_resumed(ledger, document)
+        _check_load(ledger, document)
     kind = None
     with ledger.part(14, "the level"):
         kind = check_level(ledger, root, document)
@@ -180,6 +182,24 @@ def _check_resumed(ledger: Ledger, document: Mapping[str, Any]) -> None:
             f"the run was resumed at step {entry['step']} in another environment; got {str(entry['environment'])[:12]} "
             f"and {str(own)[:12]}; allowed: one, or a warning that says so",
         )
+
+
+def _check_load(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """A finished run with a goal for a time reports a busy machine; results of older versions do not state its load."""
+    share = (document["resources"] or {}).get("others_share")
+    timed = [row["name"] for row in document["metrics"] if row["goal"] is not None and _is_time(row["unit"])]
+    if document["status"] != "success" or not isinstance(share, (int, float)) or share < BUSY or not timed:
+        return
+    said = f"other programs took {share:.0%}"
+    ledger.hold(
+        13,
+        any(warning.startswith(said) for warning in document["warnings"]),
+        f"{said} of the processors during a run with a goal for {timed[0]}; allowed: a warning that says so",
+    )
+
+
+def _is_time(unit: str) -> bool:
+    return unit in {"s", "ms", "us", "ns"} or unit.endswith("/s")
 
 
 def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:

@@ -44,6 +44,7 @@ class RunRecord:
         observers: A fresh observer for each of the recipe's metrics, in their order.
         extra_rows: Samples in addition to those of the observers.
         checkpointer: The writer of the run's checkpoints, or None.
+        others_share: Share of the processors' time that other programs used, 0 to 1; None if it is unknown.
 
     Raises:
         OutputError: The folder cannot be written; nothing is left on disk.
@@ -74,6 +75,7 @@ class RunRecord:
             known["threads"] = {**known["threads"], "pools": thread_pools()}
         self.extra_rows: list[SampleRow] = []
         self.checkpointer: Any = None
+        self.others_share: float | None = None
         self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
         environment = describe_environment()
         provenance = {
@@ -248,7 +250,11 @@ class RunRecord:
             names = ("written", "seconds", "left_out")
             self.document["checkpoints"] = {name: getattr(keeper, name) for name in names}
             self.document["checkpoints"]["left_out"] = list(keeper.left_out)
-        self.document["resources"] = {"set_up_s": self._set_up_s, **self._lived()}
+        self.document["resources"] = {
+            "set_up_s": self._set_up_s,
+            **self._lived(),
+            "others_share": self.others_share,
+        }
 
     def _end(self, status: str, reason: str) -> None:
         """Record a run that failed; an error here must not hide the original one."""
