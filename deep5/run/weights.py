@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deep5.core.errors import Deep5Error, MissingDependency, RecipeError
+from deep5.core.errors import Deep5Error, MissingDependency, NetworkError, RecipeError
 from deep5.core.files import is_file
 from deep5.recipe.part import Part, Parts
 
@@ -34,10 +34,23 @@ def initial_weights(init: Part) -> Path | None:
 def prepared(parts: Parts, network: Network) -> Network:
     """The network with the weights of the file under `init` and in the recipe's precision.
 
+    The weights may be those of the network as it is built, which are then converted, or those that a run in the
+    recipe's precision left, which are taken as they are.
+
     Raises:
         RecipeError: The file does not exist or does not fit; or the network does not support the precision.
     """
-    return _with_precision(parts["precision"], _with_initial_weights(parts["init"], network))
+    init, precision = parts["init"], parts["precision"]
+    try:
+        return _with_precision(precision, _with_initial_weights(init, network))
+    except RecipeError as error:
+        if precision.value is None or not isinstance(error.__cause__, NetworkError) or init.value is None:
+            raise
+        try:
+            return _with_initial_weights(init, _with_precision(precision, network))
+        except RecipeError as other:
+            # Both list what does not fit; that of the right element type lists less.
+            raise min(other, error, key=lambda each: len(str(each))) from None
 
 
 def _with_initial_weights(part: Part, network: Network) -> Network:
