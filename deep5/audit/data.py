@@ -19,7 +19,7 @@ from deep5.audit.identity import own_recipe
 from deep5.audit.run_times import logged
 from deep5.core.errors import Deep5Error
 
-__all__ = ["check_data", "check_description", "check_weights", "without_kinks"]
+__all__ = ["check_data", "check_description", "check_own_network", "check_weights", "without_kinks"]
 
 _FILE = "dataset.json"
 # Arguments of the digits that read no file; the maximum image size.
@@ -118,6 +118,26 @@ def without_kinks(document: Mapping[str, Any]) -> bool:
     except Deep5Error:
         return False
     return {node.op_type for node in network.nodes} <= _SMOOTH
+
+
+def check_own_network(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """The network of a recipe's own code is the one in its hash, which is that of seed 0.
+
+    Args:
+        ledger: Receives the findings.
+        document: result.json of a run whose network is a graph.
+    """
+    recipe, provenance = document["recipe"], document["provenance"]
+    network = (recipe.get("content") or {}).get("network")
+    if network is None:
+        return
+    parts = {**recipe["fixed"], **recipe["mutable"]}
+    if document["seeds"].get("weights") != seed_for(0, "weights") or {"init", "precision"} & parts.keys():
+        ledger.skip("the network in the recipe's hash: that of the run depends on more than seed 0")
+        return
+    for key, name in (("structure", "network"), ("weights", "initial_weights")):
+        if network[key] is not None and provenance[name] is not None:
+            ledger.same(1, f"the {name.replace('_', ' ')}, by the recipe's hash", provenance[name], network[key])
 
 
 def _digits(parts: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[str, Any], ...]]:

@@ -29,8 +29,12 @@ def check_recipe(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> Non
     """
     recipe = document["recipe"]
     with ledger.part(14, "the fixed part of the recipe"):
-        # The stored value is already canonical: it is hashed without conversion.
-        ledger.same(14, "the recipe's hash", recipe["hash"], hash_of_values(recipe["fixed"]))
+        # The stored values are already canonical: they are hashed without conversion.
+        content = recipe.get("content")
+        version = 1 if content is None else 2
+        ledger.same(14, "the version of the recipe's hash", recipe.get("hash_version") or 1, version)
+        stated = recipe["fixed"] if content is None else {"content": content, "fixed": recipe["fixed"]}
+        ledger.same(14, "the recipe's hash", recipe["hash"], hash_of_values(stated))
     with ledger.part(14, "the recipe's source"):
         ledger.same(14, "the hash of recipe.py", document["provenance"]["recipe_source"], sha256_of(root, _SOURCE))
     with ledger.part(14, "the recipe's source"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from deep5.audit.batches import Batches
 from deep5.audit.collective_rows import check_collective_rows
-from deep5.audit.data import check_data, check_description, check_weights
+from deep5.audit.data import check_data, check_description, check_own_network, check_weights
 from deep5.audit.declared import check_declared
 from deep5.audit.drawn_order import seed_for
 from deep5.audit.files import plain
@@ -119,6 +119,8 @@ def _check_ended(
             check_description(ledger, root, document)
             check_data(ledger, "the run", parts_of(document), document["provenance"])
             check_weights(ledger, "the run", document, document["provenance"], document["seeds"].get("run"))
+            if plain(root, "network.onnx") is not None:
+                check_own_network(ledger, document)
         with ledger.part(14, "the optimizer"):
             check_optimizer(ledger, document)
     with ledger.part(2, "the numerics"):

@@ -27,6 +27,9 @@ _OWN = ("training_loss", "step_latency", "wall_clock_time")
 _LEAST = 3
 # Parts that define a run's data and evaluation.
 _DATA = ("dataset", "validation_sampler", "test_transforms", "train_transforms")
+# Parts that determine the network and its initial weights; these too, if it is code of a framework.
+_DRAWN, _NATIVE = ("model", "init", "precision"), ("executor", "framework", "device")
+_UNREPEATABLE = "is another one each time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,32 @@ class Together:
                 first.reported == provenance[key],
                 f"{first.name} and {name} have one fixed part and different {key}; got {str(first.reported)[:12]} and "
                 f"{str(provenance[key])[:12]}; allowed: one",
+            )
+
+        self._check_drawn(name, document)
+
+    def _check_drawn(self, name: str, document: Mapping[str, Any]) -> None:
+        """Rule 1: runs with one hash have one network and the same initial weights at one seed.
+
+        Results before version 2 of hashes are left out: the hash of a function under `model` did not cover all of it.
+        A run that reports that its network is another one each time states why they differ.
+        """
+        recipe, provenance, parts = document["recipe"], document["provenance"], parts_of(document)
+        if recipe.get("hash_version") is None or any(_UNREPEATABLE in reported for reported in document["warnings"]):
+            return
+        chosen = {key: value for key, value in recipe["mutable"].items() if key.startswith(_DRAWN)}
+        if parts.get("executor") is not None:
+            chosen |= {key: value for key, value in recipe["mutable"].items() if key.startswith(_NATIVE)}
+        stated = [recipe["hash"], recipe["size"], chosen, document["seeds"].get("weights"), provenance["init"]]
+        for key in ("network", "initial_weights"):
+            if provenance[key] is None or recipe["hash"] is None or "model" not in parts:
+                continue
+            first = self._first(f"one {key}", json.dumps(stated, sort_keys=True), name=name, reported=provenance[key])
+            self._ledger.hold(
+                1,
+                first.reported == provenance[key],
+                f"{first.name} and {name} have one hash and seed and another {key.replace('_', ' ')}; got "
+                f"{str(first.reported)[:12]} and {str(provenance[key])[:12]}; allowed: one",
             )
 
     def _check_seeds(self, name: str, document: Mapping[str, Any]) -> None:

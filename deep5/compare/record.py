@@ -102,7 +102,7 @@ class ComparisonRecord:
                     "label": candidate.label,
                     "framework": candidate.framework,
                     "settings": dict(candidate.settings),
-                    "recipe": recipes[candidate.label].document()["mutable"],
+                    "recipe": recipes[candidate.label].describe()["mutable"],
                     "status": "waiting",
                     "reason": None,
                     "failed_rounds": [],

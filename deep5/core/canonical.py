@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -13,10 +14,11 @@ from typing import Any
 from deep5.core.errors import RecipeError, contained, described
 from deep5.core.files import is_file
 from deep5.core.former_paths import hash_module, hash_name
+from deep5.core.own_files import is_own_module
 from deep5.core.plugins import name_of
-from deep5.core.python_source import source_of
+from deep5.core.python_source import source_of, syntax_hash
 
-__all__ = ["canonical", "canonical_hash", "check_nesting", "copied"]
+__all__ = ["canonical", "canonical_hash", "check_nesting", "copied", "names_file"]
 
 # Levels of dicts and lists in a recipe's value, and bits of an integer: JSON, and Python's text of an integer, have
 # limits of their own.
@@ -40,7 +42,14 @@ _REGISTRY = {
 _IN_FILES = {*_REGISTRY, "batch_size", "parameter_groups", "executor", "candidate", "baseline", "bare", "operator"}
 
 
-def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | None = None) -> Any:
+def names_file(key: str, value: str) -> bool:
+    """Whether a string under a key of a recipe names an object in a file: `FILE.py:NAME`."""
+    return key in _IN_FILES and ".py:" in value
+
+
+def canonical(
+    value: Any, key: str = "", *, strict: bool = True, beside: Path | None = None, by_text: bool = False
+) -> Any:
     """A value of a recipe in JSON types.
 
     Args:
@@ -49,17 +58,20 @@ def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | 
         key: The recipe key of the value.
         strict: False only for the record: a value without a canonical form is written as its type.
         beside: The folder that `FILE.py:NAME` is relative to; None: the working directory.
+        by_text: Hash code by its text instead of its syntax, as the first version of hashes did, and as the record
+            does, which shows every change.
 
     Raises:
         RecipeError: A lambda, a number that is not finite, or an object that does not describe itself.
     """
+    within = functools.partial(canonical, strict=strict, beside=beside, by_text=by_text)
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
         if key == "init":
             return _file_content(value, beside)
-        if key in _IN_FILES and ".py:" in value:
-            return _file_component(value, beside)
+        if names_file(key, value):
+            return _file_component(value, beside, by_text or not strict)
         return hash_name(_REGISTRY.get(key, ""), value)
     if isinstance(value, float):
         if math.isfinite(value) or not strict:
@@ -69,12 +81,14 @@ def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | 
         odd = [name for name in value if not isinstance(name, str)]
         if odd and strict:
             raise RecipeError(f"{key!r} holds a dict with the key {odd[0]!r}; allowed: strings as keys")
-        return {str(name): canonical(value[name], key, strict=strict, beside=beside) for name in sorted(value, key=str)}
+        return {str(name): within(value[name], key) for name in sorted(value, key=str)}
     if isinstance(value, (list, tuple)):
-        return [canonical(item, key, strict=strict, beside=beside) for item in value]
+        return [within(item, key) for item in value]
     if isinstance(value, type) or inspect.isroutine(value):
-        return _component(value, key, strict)
-    return _object(value, key, strict)
+        return _component(value, key, strict, by_text or not strict)
+    if isinstance(value, functools.partial):
+        return {"partial": within(value.func, key), "args": within(value.args), "kwargs": within(value.keywords)}
+    return _object(value, key, strict, by_text or not strict)
 
 
 def canonical_hash(value: Any) -> str:
@@ -124,18 +138,18 @@ def copied(value: Any) -> Any:
     return value
 
 
-def _object(value: Any, key: str, strict: bool) -> Any:
+def _object(value: Any, key: str, strict: bool, by_text: bool) -> Any:
     describe, kind = getattr(value, "describe", None), type(value)
     if callable(describe):
         try:
             with contained():
-                found = canonical(describe(), key, strict=strict)
+                found = canonical(describe(), key, strict=strict, by_text=by_text)
         except Exception as error:
             raise RecipeError(
                 f"{key!r} holds a {kind.__name__} that cannot describe itself: {described(error)}; allowed: a method "
                 "describe() that returns a dict"
             ) from error
-        return found if _own(kind) else {"object": _component(kind, key, strict), "is": found}
+        return found if _own(kind) else {"object": _component(kind, key, strict, by_text), "is": found}
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return canonical(value.item(), key, strict=strict)
     registered = name_of("frameworks", kind) if key == "framework" else None
@@ -161,7 +175,7 @@ def _content(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def _component(component: Any, key: str, strict: bool) -> Any:
+def _component(component: Any, key: str, strict: bool, by_text: bool) -> Any:
     """A class or function: its registered name, else its module and name or the hash of its source."""
     name = component.__qualname__
     if "<lambda>" in name and strict:
@@ -172,12 +186,15 @@ def _component(component: Any, key: str, strict: bool) -> Any:
         return hash_name(kind, registered)
     owner = getattr(component, "__self__", None)
     if owner is not None and not inspect.ismodule(owner):  # a bound method includes its object
-        return {"method": name, "of": canonical(owner, key, strict=strict)}
+        return {"method": name, "of": canonical(owner, key, strict=strict, by_text=by_text)}
     module = hash_module(str(getattr(component, "__module__", None)))
     if _own(component):
         return f"{module}:{name}"
     try:
-        source = hashlib.sha256(source_of(component).encode()).hexdigest()
+        text = source_of(component)
+        # An installed package's code changes only with its version.
+        by_syntax = not by_text and is_own_module(str(component.__module__))
+        source = syntax_hash(text) if by_syntax else hashlib.sha256(text.encode()).hexdigest()
     except (OSError, TypeError) as error:
         if not strict or (module != "__main__" and "<locals>" not in name):
             return f"{module}:{name}"
@@ -187,20 +204,21 @@ def _component(component: Any, key: str, strict: bool) -> Any:
     # The variables that a closure captures are part of its behavior.
     cells = zip(component.__code__.co_freevars, component.__closure__ or (), strict=True) if _closes(component) else ()
     closure = {
-        free: canonical(cell.cell_contents, key, strict=strict)
+        free: canonical(cell.cell_contents, key, strict=strict, by_text=by_text)
         for free, cell in cells
         if cell.cell_contents is not component
     }
     return {"object": name, "source": source, **({"closure": closure} if closure else {})}
 
 
-def _file_component(text: str, beside: Path | None) -> Any:
+def _file_component(text: str, beside: Path | None, by_text: bool) -> Any:
     """`FILE.py:NAME` is identified by the file's content; a missing file is reported when it is loaded."""
     file, _, name = text.rpartition(":")
     path = Path(beside or "", file)
     if not is_file(path):
         return text
-    return {"object": name, "file": hashlib.sha256(path.read_bytes()).hexdigest()}
+    content = path.read_bytes()
+    return {"object": name, "file": hashlib.sha256(content).hexdigest() if by_text else syntax_hash(content)}
 
 
 def _file_content(text: str, beside: Path | None) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 import math
+import textwrap
 import threading
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, overload
 
-__all__ = ["number", "parse", "source_of"]
+__all__ = ["number", "parse", "source_of", "syntax_hash", "syntax_hash_of"]
 
 # Before CPython 3.11.7, all threads share one counter for the depth of the tree under construction. If garbage
 # collection switches to another thread that also builds a tree, the first fails with a SystemError
@@ -35,3 +38,55 @@ def source_of(component: Any) -> str:
 def number(value: float) -> str:
     """A number as source text; infinities and NaN have no literal."""
     return repr(value) if math.isfinite(value) else f"float('{value}')"
+
+
+def syntax_hash(source: str | bytes) -> str:
+    """SHA-256 of Python source without its comments, formatting and docstrings; of the bytes if it does not parse.
+
+    The same on every version of Python that parses the source.
+
+    >>> syntax_hash("def f(x):\\n  return x+1  # one") == syntax_hash("def f(x):\\n    'Add.'\\n    return (x + 1)")
+    True
+    >>> syntax_hash("x = 1") == syntax_hash("x = 1.0")
+    False
+    """
+    try:
+        text = textwrap.dedent(source) if isinstance(source, str) else source
+        return syntax_hash_of(parse(text).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return hashlib.sha256(source.encode() if isinstance(source, str) else source).hexdigest()
+
+
+def syntax_hash_of(statements: Iterable[ast.stmt]) -> str:
+    """SHA-256 of statements, as for `syntax_hash`."""
+    digest = hashlib.sha256()
+    for statement in statements:
+        for piece in _pieces(statement):
+            digest.update(piece.encode("utf-8", "surrogatepass"))
+            digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _pieces(node: Any) -> Iterator[str]:
+    """The tree as strings. `ast.dump` differs between versions of Python: new fields are empty in older code, and
+    empty fields are left out here."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return  # a docstring or another constant without effect
+    if isinstance(node, ast.Constant):
+        yield f"{type(node.value).__name__} {node.value!r}"
+    elif isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name, value in ast.iter_fields(node):
+            if value is None or value == [] or name in ("ctx", "kind", "type_comment"):
+                continue
+            yield f".{name}"
+            yield from _pieces(value)
+        yield ")"
+    elif isinstance(node, list):
+        yield "["
+        for item in node:
+            # The value of a missing key in {**mapping} is None.
+            yield from _pieces(item) if item is not None else ("None",)
+        yield "]"
+    else:
+        yield repr(node)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.core.canonical import canonical, copied
+from deep5.core.canonical import canonical
 from deep5.core.metric import Goal, Metric
 from deep5.recipe.keys import Kind
-from deep5.recipe.part import Part, Parts
+from deep5.recipe.part import Part, Parts, part_of
 from deep5.recipe.recipe import Recipe
 
 __all__ = ["Experiment", "recipe_parts"]
@@ -29,6 +29,7 @@ class Experiment:
         metrics: Pairs of metric and goal; None: reported, without a goal.
         metrics_at: File and line of METRICS, ending in `": "`, or an empty string.
         document: The description of the recipe in a result, including its hash.
+        first_rule: The parts of `document` that differ by the first rule for hashes, under which older runs resume.
         defaults: By key, the value if a recipe omits it, in JSON types.
         source: Content of the recipe's file, or None.
         source_hash: SHA-256 of the source, or None.
@@ -43,6 +44,7 @@ class Experiment:
     metrics: tuple[tuple[Metric, Goal | None], ...]
     metrics_at: str
     document: Mapping[str, Any]
+    first_rule: Mapping[str, Any]
     defaults: Mapping[str, Any]
     source: bytes | None
     source_hash: str | None
@@ -65,6 +67,7 @@ class Experiment:
             metrics=recipe.metrics,
             metrics_at=recipe.where("METRICS"),
             document=document,
+            first_rule=recipe.by_first_rule(),
             defaults=defaults_of(recipe.kind),
             source=recipe.source,
             source_hash=recipe.source_hash(),
@@ -75,19 +78,7 @@ def recipe_parts(recipe: Recipe) -> dict[str, Part]:
     """By key, each part of a recipe; lists and dicts are copies."""
     stated, where = {**recipe.fixed, **recipe.mutable}, recipe.where
     return {
-        key: Part(
-            key=key,
-            kind=about.kind or key,
-            value=copied(stated.get(key, about.default)),
-            stated=key in stated,
-            args=tuple(stated.get(f"{key}_args", ())),
-            kwargs=copied(stated.get(f"{key}_kwargs", {})),
-            where=where(key),
-            where_args=where(f"{key}_args"),
-            where_kwargs=where(f"{key}_kwargs"),
-            file=recipe.path,
-            folder=recipe.folder_of(key),
-        )
+        key: part_of(key, about, stated, where=where, file=recipe.path, folder=recipe.folder_of(key))
         for key, about in recipe.kind.keys.items()
     }
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 import traceback
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, brief, contained, described, suggestion
+from deep5.recipe.opened_files import forget_opened_by, noting
+from deep5.recipe.own_modules import importable
 
 __all__ = ["named_in_file", "read_recipe_file"]
 
@@ -95,7 +95,8 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
     # Classes defined in the file find their module, as `inspect` and data classes require.
     sys.modules[module.__name__] = module
     try:
-        with _beside(path), contained():
+        forget_opened_by(str(path))
+        with importable(path, fresh=True), noting(), contained():
             # A recipe is the user's own program; code stored in a result is never run.
             exec(code, module.__dict__)  # noqa: S102
     except Deep5Error as error:
@@ -118,18 +119,6 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
             "remedy: --debug shows where"
         ) from error
     return module.__dict__
-
-
-@contextlib.contextmanager
-def _beside(path: Path) -> Iterator[None]:
-    """Let a recipe import modules from its own folder, as when Python runs it."""
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(folder)
 
 
 def _code(end: SystemExit) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from deep5.core.errors import (
 )
 from deep5.core.plugins import load, missing_dependency
 from deep5.recipe.file import named_in_file
+from deep5.recipe.keys import Key
+from deep5.recipe.own_modules import importable
 
-__all__ = ["Part", "Parts", "is_factory", "taken"]
+__all__ = ["Part", "Parts", "is_factory", "part_of", "taken"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,7 @@ class Part:
             return made
         named = taken(made, named)
         try:
-            with contained():
+            with self._importable(), contained():
                 return made(*given, *copied(self.args), **{**named, **copied(self.kwargs)})
         except MissingDependency as error:
             raise MissingDependency(f"{self.where}{error}") from error
@@ -116,6 +119,16 @@ class Part:
                 f"{self.where}{self.key!r} cannot be made: {described(error)}; allowed: arguments that "
                 f"{getattr(made, '__qualname__', self.key)} takes; remedy: --debug shows where"
             ) from error
+
+    @contextmanager
+    def _importable(self) -> Iterator[None]:
+        """Let a function import modules beside the file that it is in."""
+        with ExitStack() as stack:
+            if self.file is not None:
+                stack.enter_context(importable(self.file))
+            if isinstance(self.value, str) and ".py:" in self.value:
+                stack.enter_context(importable(Path(self.folder or "", self.value.rpartition(":")[0])))
+            yield
 
     def made(self, *given: Any, **named: Any) -> Any:
         """Call the component; as `component` and `make`."""
@@ -171,6 +184,40 @@ class Part:
     def not_a(self, got: Any, allowed: str) -> RecipeError:
         """The error to raise if a component returns an object of the wrong type for its key."""
         return RecipeError(f"{self.where}{self.key!r} gives a {type(got).__name__}; allowed: {allowed}")
+
+
+def part_of(
+    key: str,
+    about: Key,
+    stated: Mapping[str, Any],
+    *,
+    where: Callable[[str], str],
+    file: Path | None,
+    folder: Path | None,
+) -> Part:
+    """The part of a key; lists and dicts are copies.
+
+    Args:
+        key: The key.
+        about: Its definition.
+        stated: The recipe's values by key.
+        where: Returns the file and line of a key, ending in `": "`, or an empty string.
+        file: The recipe's file, or None.
+        folder: Folder of a relative file; None: the working directory.
+    """
+    return Part(
+        key=key,
+        kind=about.kind or key,
+        value=copied(stated.get(key, about.default)),
+        stated=key in stated,
+        args=tuple(stated.get(f"{key}_args", ())),
+        kwargs=copied(stated.get(f"{key}_kwargs", {})),
+        where=where(key),
+        where_args=where(f"{key}_args"),
+        where_kwargs=where(f"{key}_kwargs"),
+        file=file,
+        folder=folder,
+    )
 
 
 Parts = Mapping[str, Part]

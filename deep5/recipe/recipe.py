@@ -14,17 +14,22 @@ from deep5.core.errors import RecipeError, UsageError, suggestion
 from deep5.core.files import exists, is_file, is_folder
 from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import registered
+from deep5.recipe.content import content_of
 from deep5.recipe.file import read_recipe_file
-from deep5.recipe.keys import Kind, check_parts, kind_of
+from deep5.recipe.keys import TRAINING, Kind, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
+from deep5.recipe.part import Part, part_of
 from deep5.recipe.registered import family_of, recipe_names, registered_recipe
 from deep5.recipe.settings import changed_by_settings, changed_by_size, changes_the_goal
 
-__all__ = ["FULL", "Recipe", "load_recipe"]
+__all__ = ["FULL", "HASH_VERSION", "Recipe", "load_recipe"]
 
 FULL = "full"
 """The default size of a recipe, without `--size`."""
+
+HASH_VERSION = 2
+"""The version of the rule for hashes of recipes with the user's code; for others it gives what version 1 does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +149,34 @@ class Recipe:
         part = "FIXED" if key in self.fixed else "MUTABLE"
         return self.lines.at(part, key) if key in self.fixed or key in self.mutable else self.lines.at(key)
 
-    def fixed_hash(self) -> str:
-        """SHA-256 of the canonical form of FIXED."""
-        return canonical_hash(self._canonical(self.fixed, strict=True))
+    def fixed_hash(self, version: int = HASH_VERSION) -> str:
+        """SHA-256 of FIXED: of its canonical form, and of the user's code, files and network in it, if any.
+
+        Args:
+            version: 1: by the rule of earlier versions of deep5, without the content; equal if there is none.
+
+        Raises:
+            RecipeError: FIXED holds a value without a canonical form, or its network cannot be created.
+        """
+        if version == 1:
+            return str(self.by_first_rule()["hash"])
+        fixed = self._canonical(self.fixed, strict=True)
+        # Text that the first version of the rule cannot give.
+        return canonical_hash(fixed if self.content is None else {"content": self.content, "fixed": fixed})
+
+    @cached_property
+    def content(self) -> dict[str, Any] | None:
+        """Hashes of the user's code, files and network in FIXED, as `deep5.recipe.content.content_of`."""
+        with_model = self.kind.name == TRAINING.name and "model" in self.fixed
+        if with_model and not {"model_args", "model_kwargs"} & self.mutable.keys():
+            keys = self.kind.keys
+            folder = self.folder_of("model")
+            model: Part | None = part_of(
+                "model", keys["model"], self.fixed, where=self.where, file=self.path, folder=folder
+            )
+        else:
+            model = None
+        return content_of(self.fixed, path=self.path, source=self.source, model=model)
 
     def source_hash(self) -> str | None:
         """SHA-256 of the file's content, or None without a file."""
@@ -172,16 +202,23 @@ class Recipe:
         return {
             "name": self.name,
             "hash": self.fixed_hash(),
+            "hash_version": 1 if self.content is None else HASH_VERSION,
+            "content": self.content,
             **self.describe(),
             "size": self.size,
             "division": self.division,
         }
 
-    def _canonical(self, part: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    def by_first_rule(self) -> dict[str, Any]:
+        """The parts of `document` that differ by the first rule for hashes; raises as `describe`."""
+        fixed = self._canonical(self.fixed, strict=True, by_text=True)
+        return {"hash": canonical_hash(fixed), "fixed": fixed, "content": None}
+
+    def _canonical(self, part: Mapping[str, Any], *, strict: bool, by_text: bool = False) -> dict[str, Any]:
         found = {}
         for key, value in part.items():
             try:
-                found[key] = canonical(value, key, strict=strict, beside=self.folder_of(key))
+                found[key] = canonical(value, key, strict=strict, beside=self.folder_of(key), by_text=by_text)
             except RecipeError as error:
                 raise RecipeError(f"{self.where(key)}{error}") from error
         return found
@@ -226,7 +263,10 @@ class Recipe:
         mutable = changed_by_settings(self.name, self.fixed, self.mutable, settings)
         names = frozenset(key.partition(".")[0] for key in settings)
         published = self.published and not changes_the_goal(self.mutable, names)
-        return replace(self, mutable=mutable, settings=self.settings | names, published=published)._checked()
+        changed = replace(self, mutable=mutable, settings=self.settings | names, published=published)._checked()
+        if "content" in vars(self) and not {"model_args", "model_kwargs"} & names:
+            vars(changed)["content"] = self.content  # the same fixed part
+        return changed
 
 
 def _sizes(sizes: Any, lines: RecipeLines) -> dict[str, Mapping[str, Any]]:

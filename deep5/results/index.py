@@ -13,13 +13,14 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import UsageError
 from deep5.core.files import write_atomically
+from deep5.results.inputs import disputes
 from deep5.results.reading import TABLE_BYTES, opened
 from deep5.results.store import Found, survey
 from deep5.results.stored import Stored, stored
@@ -30,7 +31,7 @@ INDEX = ".index.jsonl"
 """Suffix of an index's file name."""
 
 # Increment after a change of `Stored`, or of how it is read from a folder.
-_VERSION = 7
+_VERSION = 8
 _MOST_INDICES = 50
 _MOST_BYTES = 2 * TABLE_BYTES
 _LONGEST_ROW = 1 << 20
@@ -90,7 +91,24 @@ def list_results(root: str | Path, *, rebuild: bool = False) -> Listing:
     if kept != known and (kept or path.exists()):
         _keep(path, kept)
     rows.sort(key=lambda row: (row.started or "", row.folder))
-    return Listing(results=tuple(rows), notes=seen.notes, read=read)
+    rows, notes = _disputed(rows)
+    return Listing(results=tuple(rows), notes=(*seen.notes, *notes), read=read)
+
+
+def _disputed(rows: list[Stored]) -> tuple[list[Stored], list[str]]:
+    """The rows, marked if they are not comparable to others with their hash; and a note for each such hash."""
+    drawn = [(row.drawn or "").partition(" ") for row in rows]
+    found = disputes([(key, value) if value else None for key, _, value in drawn])
+    notes: dict[tuple[str | None, str | None], str] = {}
+    for first, other in found:
+        one, two = rows[first], rows[other]
+        notes.setdefault(
+            (one.hash, one.size),
+            f"{one.folder} and {two.folder} have one hash, {str(one.hash)[:12]}, and another network or other initial "
+            "weights at one seed: no run with this hash is comparable",
+        )
+    marked = [replace(row, disputed=True) if (row.hash, row.size) in notes else row for row in rows]
+    return marked, list(notes.values())
 
 
 def index_folder() -> Path:

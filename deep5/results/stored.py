@@ -15,6 +15,7 @@ from typing import Any
 from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.terminal import counted
 from deep5.results.comparison import COMPARISON_VERSION, ComparisonResult, comparison_schema
+from deep5.results.inputs import data_of, drawn_of
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND
 from deep5.results.reading import read_object, shown_path
 from deep5.results.result import Result
@@ -68,6 +69,9 @@ class Stored:
         verdicts: By candidate of a comparison, and workload if there are several, the verdict against the baseline:
             "faster", "slower" or "no difference shown", the ratio of times, and the interval's ends, if any.
         settings: The mutable parts by their path, such as `optimizer_kwargs.lr`.
+        data: Hash of the data of a run and of their split, if the fixed part determines them.
+        drawn: What determines the initial weights of a run, and their hash, as `deep5.results.inputs.drawn_of`.
+        disputed: Whether a result with the same hash has another network or other initial weights at one seed.
     """
 
     folder: str
@@ -100,10 +104,13 @@ class Stored:
     metrics: dict[str, tuple[float, str]] = field(default_factory=dict)
     verdicts: dict[str, tuple[str, float, float | None, float | None]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    data: str | None = None
+    drawn: str | None = None
+    disputed: bool = False
 
     def row(self) -> dict[str, Any]:
         """One flat row: every field, then `metric.NAME`, `ratio.CANDIDATE` and the like, `set.KEY`; seeds as JSON."""
-        own = {name: getattr(self, name) for name in _FLAT}
+        own = {name: getattr(self, name) for name in _FLAT if name not in _NOT_SHOWN}
         own["seeds"] = json.dumps(self.seeds) if self.seeds else None
         own["comparable"] = self.comparable
         own |= {f"metric.{label}": value for label, (value, _) in self.metrics.items()}
@@ -114,10 +121,15 @@ class Stored:
 
     @property
     def comparable(self) -> str | None:
-        """Runs with the same string ran the same fixed part and may be compared; None: not comparable."""
+        """Runs with the same string ran the same fixed part on the same data and may be compared; None: not comparable.
+
+        A run is not comparable either if a run with the same hash has another network or other weights at one seed.
+        """
         if self.kind != RUN_KIND or self.status != "success" or self.division != "closed" or not self.hash:
             return None
-        return f"{self.hash[:12]} {self.size}"
+        if self.disputed:
+            return None
+        return f"{self.hash[:12]} {self.size}" + (f" {self.data[:8]}" if self.data else "")
 
     def document(self) -> dict[str, Any]:
         """The entry in JSON types; the inverse of `of_document`."""
@@ -147,6 +159,7 @@ class Stored:
 
 _FIELDS = {own.name for own in fields(Stored)}
 _NESTED = ("seeds", "metrics", "verdicts", "settings")
+_NOT_SHOWN = ("drawn", "disputed")
 _FLAT = [own.name for own in fields(Stored) if own.name not in _NESTED]
 
 
@@ -216,6 +229,8 @@ def _run(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
         "seeds": {printable(name): _whole(seed) for name, seed in list(document["seeds"].items())[:_MOST]},
         "threads": _whole((document["threads"] or {}).get("asked")),
         "ranks": _whole(document["ranks"]),
+        "data": data_of(document) or None,
+        "drawn": " ".join(drawn_of(document) or ()) or None,
         "metrics": {
             printable(verdict.label): (verdict.value, printable(verdict.unit))
             for verdict in verdicts

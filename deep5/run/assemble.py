@@ -5,12 +5,15 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import RecipeError
 from deep5.core.events import Event
 from deep5.core.executors import GraphExecutor
 from deep5.core.seeds import derive_seed
+from deep5.recipe.generators import seeded_call
+from deep5.recipe.own_network import made_network
 from deep5.recipe.part import Parts
 from deep5.run.assemble_executor import ExecutorMaker
 from deep5.run.assemble_optimizer import events_of, make_optimizer
@@ -68,12 +71,13 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         derive_seed(seeds["noise"], "rank", communicator.rank) if communicator and communicator.rank else seeds["noise"]
     )
     maker = ExecutorMaker(parts, ranks=_ranks_here(communicator))
-    network = parts["model"].made(seed=seeds["weights"])
+    network, unrepeatable = made_network(parts["model"], seeds["weights"])
     executor = None
     if isinstance(network, Network):
         network = prepared(parts, network)
     else:
-        executor = _native_executor(parts, network, maker, noise)
+        # A module's weights may be drawn when its executor is created.
+        executor = seeded_call(seeds["weights"], partial(_native_executor, parts, network, maker, noise))
         network, maker.name = executor.network, executor.settings().get("framework", maker.name)
     splits = parts["dataset"].made()
     if not isinstance(splits, Splits):
@@ -98,7 +102,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         seeds={"run": seed, **seeds},
         noise=noise,
         threads=maker.threads,
-        warnings=tuple(maker.warnings),
+        warnings=(*maker.warnings, *([] if unrepeatable is None else [unrepeatable])),
     )
 
 

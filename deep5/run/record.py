@@ -101,6 +101,8 @@ class RunRecord:
             try:
                 left = load(resume).document
                 check_name(left["run_id"], self.folder.path)
+                if (version := left["recipe"].get("hash_version")) in (None, 1):
+                    self.document["recipe"] |= {**experiment.first_rule, "hash_version": version}
                 self.document = going_on(left, self.document, experiment.defaults)
             except BaseException:
                 self.folder.close()

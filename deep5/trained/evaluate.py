@@ -33,7 +33,7 @@ class Evaluation:
         framework: The framework, with its version.
         split: `"test"` or `"train"`, of `data`.
         data: Source of the samples.
-        same_data: Whether the data is bit-identical to the run's; None if unknown.
+        same_data: Whether the data are bit-identical to the run's; None if unknown.
         samples: Number of samples.
         accuracy: Percent.
         loss: Mean over the samples.
@@ -116,7 +116,7 @@ class Evaluation:
                 reported = "  as the run recorded" if recorded == value else f"  the run recorded {recorded:.6g} {unit}"
             line(f"  {name:<9} {value:10.6g} {unit}{reported}")
         if self.same_data is False:
-            line("  the data is not that of the run: nothing is compared", "yellow")
+            line("  the data are not those of the run: nothing is compared", "yellow")
         for note in self.notes:
             line(f"  note: {note}", "yellow")
         _print_matrix(self.matrix, self._recalls(), self.names, line)
@@ -189,7 +189,8 @@ def evaluate_result(
     samples = samples_of(run, executor.network, split, data, arguments or {})
     sums, matrix = _judged(executor, samples.batches)
     rows, labels, right, top, loss = sums
-    compared = split == "test" and data is None and samples.same is not False
+    compared = split == "test" and samples.same is not False and (data is None or samples.same is True)
+    unknown = [] if not samples.unknown else [f"whether the data are those of the run is unknown: {samples.unknown}"]
     settings = executor.settings()
     described = data or run.described.get("dataset")
     return Evaluation(
@@ -197,7 +198,7 @@ def evaluate_result(
         framework=f"{framework or settings.get('framework', '')} {settings.get('version', '')}".strip(),
         split=split,
         data=described if isinstance(described, str) else str(samples.description.get("source", "the recipe's data")),
-        same_data=None if data is not None else samples.same,
+        same_data=samples.same,
         samples=rows,
         accuracy=100.0 * right / labels,
         loss=loss / rows,
@@ -205,7 +206,7 @@ def evaluate_result(
         matrix=matrix,
         names=class_names(samples.description),
         recorded=_recorded(run.result) if compared else {},
-        notes=(*run.notes, *notes),
+        notes=(*run.notes, *notes, *unknown),
     )
 
 

@@ -14,6 +14,7 @@ from deep5.core.former_paths import present_name
 from deep5.core.plugins import framework, load, registered
 from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
+from deep5.results.reading import read_object
 from deep5.results.result import Result
 from deep5.results.result import load as load_result
 
@@ -59,12 +60,14 @@ class Samples:
     Attributes:
         batches: A source of batches.
         description: Description of the data set.
-        same: Whether the data is bit-identical to the run's; None if unknown.
+        same: Whether the data and their split are bit-identical to the run's; None if unknown.
+        unknown: Why that is unknown; empty if it is known.
     """
 
     batches: Any
     description: Mapping[str, Any]
     same: bool | None
+    unknown: str = ""
 
 
 def class_names(description: Mapping[str, Any]) -> dict[int, str]:
@@ -111,9 +114,10 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
 def _given_recipe(result: Result, name_or_path: str | Path) -> tuple[Recipe, tuple[str, ...]]:
     recorded = result.document["recipe"]
     recipe = load_recipe(name_or_path).at_size(recorded["size"] or "full")
-    if recipe.fixed_hash() != recorded["hash"]:
+    found = recipe.fixed_hash(recorded.get("hash_version") or 1)
+    if found != recorded["hash"]:
         raise UsageError(
-            f"the recipe {name_or_path} has the fixed part {recipe.fixed_hash()[:12]}, the result {result.folder} that "
+            f"the recipe {name_or_path} has the fixed part {found[:12]}, the result {result.folder} that "
             f"of {recorded['name']!r}, {str(recorded['hash'])[:12]}; allowed: the recipe of the run, as it was"
         )
     recipe = _as_set(recipe, recorded["mutable"])
@@ -298,15 +302,41 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
     splits = dataset.made()
     if not isinstance(splits, Splits):
         raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
-    hashes = [splits.train.content_hash(), splits.test.content_hash()]
-    recorded = run.result.document["provenance"]["data"]
-    same = None if recorded is None or None in hashes else canonical_hash(hashes) == recorded
+    same, unknown = _same_data(run, splits)
     chosen = splits.train if split == "train" else splits.test
     return Samples(
         batches=_sampler(run, recipe, network, chosen),
         description=splits.description,
         same=same,
+        unknown=unknown,
     )
+
+
+def _same_data(run: Trained, splits: Any) -> tuple[bool | None, str]:
+    """Whether data and split are the run's; or None, and why that is unknown."""
+    hashes = [splits.train.content_hash(), splits.test.content_hash()]
+    provenance = run.result.document["provenance"]
+    if provenance["data"] is None:
+        return None, "the run did not record the hash of its data"
+    if None in hashes:
+        return None, "the hash of the data is unknown without reading all of them"
+    data = canonical_hash(hashes)
+    if data == provenance["data"]:
+        return (splits.split_hash or data) == provenance["split"], ""
+    then, now = _described_hash(run.result.folder), splits.description.get("hash")
+    if then is not None and then != now:
+        return None, f"the run's hash of its data covers something else: {then!r:.120}; now {now!r:.120}"
+    return False, ""
+
+
+def _described_hash(folder: Path) -> str | None:
+    """What the run's hash of its data covers, as its description states."""
+    try:
+        described = read_object(folder / "dataset.json", root=folder)
+    except UsageError:
+        return None
+    found = described.get("hash")
+    return found if isinstance(found, str) else None
 
 
 def _sampler(run: Trained, recipe: Recipe, network: Any, samples: Any) -> Any:

@@ -117,7 +117,7 @@ def test_another_framework_gives_the_same_classes(result: Path) -> None:
 def test_another_data_set(result: Path) -> None:
     arguments = {"shape": (784,), "train": 10, "test": 30, "data_seed": 1}
     found = evaluate_result(result, data="synthetic", arguments=arguments)
-    assert (found.samples, found.same, found.same_data) == (30, None, None)
+    assert (found.samples, found.same, found.same_data) == (30, None, False)
     with pytest.raises(UsageError, match="--set is for the data set of --data"):
         evaluate_result(result, arguments=arguments)
     with pytest.raises(UsageError, match=r"unknown data set 'sythetic'.*did you mean 'synthetic'"):
@@ -130,6 +130,37 @@ def test_other_data_is_said_and_not_compared(copy: Path) -> None:
     change(copy, dataset_kwargs={"shape": [784], "train": 120, "test": 50, "data_seed": 7})
     found = evaluate_result(copy)
     assert (found.same_data, found.same) == (False, None)
+
+
+def test_the_run_s_own_data_by_name_are_recognized_and_compared(result: Path) -> None:
+    found = evaluate_result(result, data="synthetic", arguments=FIXED["dataset_kwargs"])
+    assert (found.same_data, found.same) == (True, True)
+
+
+def test_another_split_of_the_same_samples_is_other_data(copy: Path) -> None:
+    document = json.loads((copy / "result.json").read_text())
+    document["provenance"]["split"] = "0" * 64
+    (copy / "result.json").write_text(json.dumps(document))
+    assert evaluate_result(copy).same_data is False
+
+
+def test_data_hashed_by_another_rule_are_unknown(copy: Path) -> None:
+    """As those of image folders before their bytes were hashed."""
+    document = json.loads((copy / "result.json").read_text())
+    document["provenance"]["data"] = "0" * 64
+    (copy / "result.json").write_text(json.dumps(document))
+    described = json.loads((copy / "dataset.json").read_text())
+    (copy / "dataset.json").write_text(json.dumps({**described, "hash": "names of the files"}))
+    found = evaluate_result(copy)
+    assert (found.same_data, found.same) == (None, True)
+    assert "whether the data are those of the run is unknown: the run's hash" in found.notes[-1]
+
+
+def test_data_without_a_recorded_hash_are_unknown(copy: Path) -> None:
+    document = json.loads((copy / "result.json").read_text())
+    document["provenance"]["data"] = None
+    (copy / "result.json").write_text(json.dumps(document))
+    assert evaluate_result(copy).notes[-1].endswith("the run did not record the hash of its data")
 
 
 def test_other_weights_are_said(copy: Path) -> None:

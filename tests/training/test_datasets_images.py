@@ -313,7 +313,7 @@ def test_the_description_of_numbers_is_of_plain_ones(tree: Path) -> None:
     assert ours.train.content_hash() == plain.train.content_hash()
 
 
-def test_hash_of_files_is_of_names_sizes_and_labels(tree: Path) -> None:
+def test_hash_of_files_is_of_names_sizes_labels_and_bytes(tree: Path) -> None:
     def hashes(**options: Any) -> str:
         digest = image_folder(str(tree), size=8, **options).train.content_hash()
         assert isinstance(digest, str)
@@ -324,7 +324,14 @@ def test_hash_of_files_is_of_names_sizes_and_labels(tree: Path) -> None:
     assert len({first, hashes(pixels="uint8"), hashes(fit="crop"), hashes(channels=1), hashes(split_seed=1)}) == 5
     (tree / "ant" / "0.PNG").write_bytes((tree / "ant" / "0.PNG").read_bytes() + b"\0")
     (tree / "ant" / "3.PNG").write_bytes((tree / "ant" / "3.PNG").read_bytes() + b"\0\0")
-    assert hashes() != first
+    longer = hashes()
+    assert longer != first
+    # The same names, sizes and times of modification, and one other byte.
+    for path in tree.rglob("*.PNG"):
+        before = path.stat()
+        path.write_bytes(path.read_bytes()[:-1] + b"\7")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert hashes() != longer
 
 
 def test_an_image_of_a_folder_that_does_not_decode(tree: Path) -> None:
@@ -524,8 +531,9 @@ def test_imagenet_from_records_is_imagenet_from_folders(photographs: Path) -> No
     )
     assert isinstance(stream.train, StreamDataset)
     assert records.description["hash"].startswith("names and sizes of the files, all records by the CRC-32C")
-    assert stream.description["hash"].startswith("names and sizes of the files, nothing of the records in them")
-    assert imagenet(folder=str(photographs), size=16).description["hash"].startswith("names, sizes and labels of the f")
+    assert stream.description["hash"] == records.description["hash"]
+    described = imagenet(folder=str(photographs), size=16).description
+    assert described["hash"].startswith("names, sizes, labels and bytes of")
     streamed = {(int(sample["label"]), sample["input"].tobytes()) for sample in stream.train.samples(2)}
     assert streamed == ours
     in_order = [int(sample["label"]) for sample in stream.test.samples(1)]

@@ -1,4 +1,4 @@
-"""Groups comparable runs: those of one recipe at one size with the same fixed part."""
+"""Groups comparable runs: those of one recipe at one size with the same fixed part and the same inputs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.results.markup import Markup, element, named
+from deep5.results.inputs import data_of, disputes, drawn_of
+from deep5.results.markup import Markup, clean, element, named
 from deep5.results.result import Result
 
-__all__ = ["Group", "badges", "groups", "labels"]
+__all__ = ["Group", "badges", "differing_inputs", "groups", "labels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +28,46 @@ class Group:
 
 
 def groups(runs: Sequence[Result]) -> list[Group]:
-    """Runs by recipe, size, level and fixed part; the fixed part itself counts, not only the stated hash."""
+    """Runs by recipe, size, level, fixed part and inputs; the fixed part itself counts, not only the stated hash.
+
+    Runs with one hash have separate groups if their data differ, or their networks or initial weights at one seed.
+    """
     found: dict[tuple[str, ...], list[Result]] = {}
-    for run in runs:
+    drawn = [drawn_of(run.document) for run in runs]
+    disputed = {own[0] for pair in disputes(drawn) if (own := drawn[pair[0]]) is not None}
+    for run, own in zip(runs, drawn, strict=True):
         recipe = run.document["recipe"]
-        stated = (recipe["name"], recipe["hash"], recipe.get("size"), run.document["level"], recipe["fixed"])
+        apart = own[1] if own is not None and own[0] in disputed else ""
+        inputs = (data_of(run.document), apart)
+        stated = (recipe["name"], recipe["hash"], recipe.get("size"), run.document["level"], recipe["fixed"], inputs)
         found.setdefault(tuple(json.dumps(part, sort_keys=True) for part in stated), []).append(run)
     return [Group(recipe=own[0].document["recipe"], runs=own) for own in found.values()]
+
+
+def differing_inputs(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """A sentence for each hash under which runs had different inputs.
+
+    Args:
+        documents: Names and documents of runs.
+    """
+    by_hash: dict[tuple[Any, Any], list[tuple[str, Mapping[str, Any]]]] = {}
+    for name, document in documents:
+        recipe = document["recipe"]
+        if recipe["hash"] is not None:
+            by_hash.setdefault((recipe["hash"], recipe.get("size")), []).append((name, document))
+    said = []
+    for (hash_of, _), own in by_hash.items():
+        data = {data_of(document): name for name, document in reversed(own) if data_of(document)}
+        if len(data) > 1:
+            said.append((hash_of, "different data", list(data.values())[:2]))
+        if pairs := disputes([drawn_of(document) for _, document in own]):
+            names = [own[number][0] for number in pairs[0]]
+            said.append((hash_of, "different networks or initial weights at one seed", names))
+    return [
+        f"not comparable: {' and '.join(map(clean, names))} have one hash, {str(hash_of)[:12]}, and {what}; they are "
+        "in separate sections"
+        for hash_of, what, names in said
+    ]
 
 
 def labels(runs: Sequence[Result]) -> list[str]:

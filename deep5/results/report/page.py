@@ -14,7 +14,7 @@ from deep5.results.report.collect import Collection
 from deep5.results.report.comparison_part import comparison_part, comparison_title, verdict_list
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import result_differences
-from deep5.results.report.groups import badges, groups
+from deep5.results.report.groups import badges, differing_inputs, groups
 from deep5.results.report.parts import guarded, note
 from deep5.results.report.runs_part import group_part, group_title, run_list
 from deep5.results.report.study_part import study_list, study_part, study_title
@@ -131,6 +131,7 @@ def _apart(found: Collection) -> Markup | None:
         said.append(
             f"not comparable: this page has results of {len(kinds)} different fixed parts, each in a separate section"
         )
+    said += differing_inputs([(name, document) for name, document in _documents(found) if "level" in document])
     if any(recipe["division"] == "open" for recipe in recipes):
         said.append("open: the fixed part of a recipe was changed (also by a size other than full)")
     return note(said, "Read these numbers within their section")

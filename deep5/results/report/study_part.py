@@ -17,7 +17,7 @@ from deep5.results.report.charts import Drawing
 from deep5.results.report.collect import ShownStudy
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
-from deep5.results.report.groups import badges, groups
+from deep5.results.report.groups import badges, differing_inputs, groups
 from deep5.results.report.numbers import number
 from deep5.results.report.parts import facts, guarded, note
 from deep5.results.report.ranks_of_study import scaling_tables, study_drawings
@@ -140,9 +140,11 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
     found = groups(runs)
     failures = [f"{name}: {failure}" for name, own in study.failures.items() for failure in own]
     warnings = [f"{name}: {why}" for name, run in zip(names, runs, strict=True) for why in run.document["warnings"]]
+    warnings = [*differing_inputs([(run.folder.name, run.document) for run in runs]), *warnings]
     if len(found) > 1:
         warnings.insert(
-            0, f"not comparable: its runs are of {len(found)} different fixed parts; each has a separate table"
+            0,
+            f"not comparable: its runs are of {len(found)} different fixed parts or inputs; each has a separate table",
         )
     tables: list[Markup] = []
     for group in found:

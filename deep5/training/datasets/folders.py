@@ -22,7 +22,7 @@ _SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pbm", ".pgm", ".ppm", ".pnm")
 )
 _TEST_NAMES = ("test", "val", "validation")
-HASHED = "names, sizes and labels of the files, not their bytes; and what becomes of them"
+HASHED = "names, sizes, labels and bytes of the files; and what becomes of them"
 """What the hash of a file-based data set covers, for its description."""
 
 

@@ -17,7 +17,6 @@ from deep5.training.datasets.lists import read_list
 from deep5.training.datasets.pixels import Scaling, scaling_of
 from deep5.training.datasets.shards import (
     HASHED_RECORDS,
-    HASHED_STREAM,
     ImageExample,
     find_shards,
     image_records,
@@ -111,7 +110,7 @@ def imagenet(
         parts, layout = _from_records(
             shards, decoders, scaling, classes, stream, window, shuffle_seed, limit, test_limit, workers
         )
-        hashed = HASHED_STREAM if stream else HASHED_RECORDS
+        hashed = HASHED_RECORDS
         hashes = split_hash(np.array([limit or 0, len(shards[0])]), np.array([test_limit or 0, len(shards[1])]))
     else:
         if stream:

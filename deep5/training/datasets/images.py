@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.content_hashes import files_hash
 from deep5.core.errors import UsageError
 from deep5.core.plugins import missing_dependency
 from deep5.core.tensors import TensorSpec, numpy_dtype
@@ -176,6 +178,8 @@ class ImageDataset(Dataset):
         decoder: Decodes the bytes.
         scaling: Scales the pixels; None: they stay bytes.
         identity: Identifies the samples in the hash, e.g. names, sizes and labels of files.
+        content: Returns a hash of the samples' bytes, where `identity` does not cover them; called when the hash of
+            this data set is needed.
         labels: The labels of all samples, if known.
         workers: Threads that decode a batch; None: one per processor, up to eight. Samples do not depend on it.
         dtype: The dtype of the samples' values, which are computed in float32.
@@ -189,6 +193,7 @@ class ImageDataset(Dataset):
         decoder: Decoder,
         scaling: Scaling | None,
         identity: str,
+        content: Callable[[], str] = str,
         labels: np.ndarray | None = None,
         workers: int | None = None,
         dtype: str | None = None,
@@ -197,7 +202,8 @@ class ImageDataset(Dataset):
             raise UsageError(f"a data set of images with workers {workers!r}; allowed: None or at least 1")
         dtype = dtype or ("uint8" if scaling is None else "float32")
         self._read, self._length, self._decoder, self._scaling = read, length, decoder, scaling
-        self._identity, self._labels, self._workers, self._dtype = identity, labels, workers, dtype
+        self._identity, self._content = identity, content
+        self._labels, self._workers, self._dtype = labels, workers, dtype
         self.specs = {
             "input": TensorSpec(shape=(decoder.channels, decoder.size, decoder.size), dtype=dtype),
             "label": TensorSpec(shape=(), dtype="int64"),
@@ -240,9 +246,15 @@ class ImageDataset(Dataset):
         return self._labels if name == "label" else None
 
     def content_hash(self) -> str:
-        """SHA-256 of the samples' identity and the processing; the files are not read."""
+        """SHA-256 of the samples' identity, their bytes and the processing.
+
+        Files are read once: the hash of their bytes is kept in deep5's cache until one of them changes.
+
+        Raises:
+            UsageError: A file cannot be read.
+        """
         scaled = self._scaling.describe() if self._scaling else "none"
-        text = f"{self._identity} {self._decoder.describe()} {scaled} {self._dtype}"
+        text = f"{self._identity} {self._content()} {self._decoder.describe()} {scaled} {self._dtype}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> ImageDataset:
@@ -253,6 +265,7 @@ class ImageDataset(Dataset):
             decoder=self._decoder,
             scaling=self._scaling,
             identity=self._identity,
+            content=self._content,
             labels=self._labels,
             workers=self._workers,
             dtype=fitted(self.specs, specs)["input"],
@@ -299,12 +312,20 @@ def image_files(
         except OSError as error:
             raise UsageError(f"the image {path} cannot be read ({error.strerror or error})") from error
 
+    @functools.cache
+    def content() -> str:
+        try:
+            return files_hash([str(root / name) for name in names])
+        except OSError as error:
+            raise UsageError(f"the image {error.filename} cannot be read ({error.strerror or error})") from error
+
     return ImageDataset(
         read,
         length=len(names),
         decoder=decoder,
         scaling=scaling,
         identity=digest.hexdigest(),
+        content=content,
         labels=labels,
         workers=workers,
     )

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.content_hashes import file_hash
 from deep5.core.errors import UsageError
 from deep5.training.dataset import ArrayDataset, Splits
 from deep5.training.datasets.splitting import check_limit, check_share, split_hash
 
 __all__ = ["arrays"]
 
-# Files up to this size are hashed in full; of larger ones, this number of equally spaced blocks of this size.
+# The files of larger arrays are hashed instead of the arrays, so that the hash can be kept while a file is unchanged.
 _WHOLE_BYTES = 1 << 30
-_BLOCKS, _BLOCK_BYTES = 4096, 1 << 16
 
 
 def arrays(
@@ -83,7 +83,7 @@ def arrays(
             "source": f"NumPy files {_shown(train)}" + ("" if test is None else f" and {_shown(test)}"),
             "samples": {"train": len(parts[0]), "test": len(parts[1])},
             "split": split,
-            "hash": f"all bytes of the arrays; of one above {_WHOLE_BYTES >> 30} GiB, {_BLOCKS} blocks of its bytes",
+            "hash": f"all bytes of the arrays; of one above {_WHOLE_BYTES >> 30} GiB, all bytes of its file",
         },
     )
 
@@ -105,25 +105,23 @@ def _read(given: str | Mapping[str, str]) -> tuple[dict[str, np.ndarray], str]:
     """Arrays by name, and the SHA-256 of their contents."""
     if isinstance(given, str):
         found = _read_npz(Path(given))
+        files = dict.fromkeys(found, given)
     elif isinstance(given, Mapping) and given and all(isinstance(text, str) for pair in given.items() for text in pair):
         found = {name: _read_npy(Path(path)) for name, path in given.items()}
+        files = dict(given)
     else:
         raise UsageError(f"arrays of {given!r:.80}; allowed: an .npz file, or a dict of names and .npy files")
     digest = hashlib.sha256()
     for name, array in sorted(found.items()):
         digest.update(f"{name} {array.dtype}{array.shape}\n".encode())
-        for block in _sampled(array):
-            digest.update(block)
+        if array.nbytes <= _WHOLE_BYTES:
+            digest.update(array.reshape(-1).view(np.uint8).data)
+            continue
+        try:
+            digest.update(file_hash(files[name]).encode())
+        except OSError as error:
+            raise _unreadable(Path(files[name]), error) from error
     return found, digest.hexdigest()
-
-
-def _sampled(array: np.ndarray) -> list[memoryview]:
-    """The bytes of an array that its hash covers."""
-    raw = array.reshape(-1).view(np.uint8).data
-    if len(raw) <= _WHOLE_BYTES:
-        return [raw]
-    begins = np.linspace(0, len(raw) - _BLOCK_BYTES, _BLOCKS).astype(np.int64).tolist()
-    return [raw[begin : begin + _BLOCK_BYTES] for begin in begins]
 
 
 def _read_npy(path: Path) -> np.ndarray:

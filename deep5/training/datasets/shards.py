@@ -23,7 +23,6 @@ from deep5.training.datasets.tfrecord import RecordTable, read_record, record_in
 
 __all__ = [
     "HASHED_RECORDS",
-    "HASHED_STREAM",
     "ImageExample",
     "TFRecordStream",
     "find_shards",
@@ -35,9 +34,7 @@ __all__ = [
 _SCANNERS = 8
 _CHUNK = 32
 HASHED_RECORDS = "names and sizes of the files, all records by the CRC-32C stored with each; and what becomes of them"
-"""What the hash of records by index covers, for the description of a data set."""
-HASHED_STREAM = "names and sizes of the files, nothing of the records in them; and what becomes of them"
-"""What the hash of a stream of records covers."""
+"""What the hash of records covers, for the description of a data set."""
 
 
 class ImageExample:
@@ -163,8 +160,7 @@ def image_records(
         return example.read(read_record(path, int(tables[shard].begins[number]), number), f"{path}, record {number},")
 
     # A record holds image and label, so its checksum covers both.
-    checksums = np.concatenate([table.checksums for table in tables])[:length]
-    content = hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest()
+    content = _checksum(tables, length)
     return ImageDataset(
         read,
         length=length,
@@ -216,8 +212,14 @@ class TFRecordStream(StreamDataset):
                 yield from pool.map(self._decode, *zip(*chunk, strict=True))
 
     def content_hash(self) -> str:
-        """SHA-256 of the names and sizes of the files and the processing of the records; the files are not read."""
-        text = f"{_identity(self._paths)} {self._identity} {self.specs}"
+        """SHA-256 of the names and sizes of the files, the checksums of their records, and the processing.
+
+        Raises:
+            UsageError: A file is corrupt or cannot be read.
+        """
+        with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="deep5-index") as pool:
+            content = _checksum(list(pool.map(record_table, self._paths)))
+        text = f"{_identity(self._paths)} {content} {self._identity} {self.specs}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> TFRecordStream:
@@ -297,6 +299,12 @@ def image_stream(
     return TFRecordStream(
         paths, decode, specs, window=window, seed=seed, workers=workers, identity=f"{identity} {window} {seed}"
     )
+
+
+def _checksum(tables: Sequence[RecordTable], length: int | None = None) -> str:
+    """SHA-256 of the checksums of all records, or of the first."""
+    checksums = np.concatenate([table.checksums for table in tables])[:length]
+    return hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest()
 
 
 def _identity(paths: Sequence[Path]) -> str:

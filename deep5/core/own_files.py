@@ -1,0 +1,65 @@
+"""Which files are the user's: neither the standard library's, nor an installed package's, nor deep5's own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+from deep5.core.compiler import cache_folder
+
+__all__ = ["file_of", "is_own_file", "is_own_module", "is_systems"]
+
+_INSTALLED = {"site-packages", "dist-packages"}
+# Folders of the system and of devices: what is read there is not the recipe's.
+_SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/run", "/boot", "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64")
+
+
+@functools.cache
+def _others() -> tuple[str, ...]:
+    """Folders of the standard library and of deep5, which may have linked parts."""
+    import deep5
+
+    found = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    for place in deep5.__path__:
+        found |= {place, *(entry.path for entry in os.scandir(place) if entry.is_symlink() and entry.is_dir())}
+    return tuple(os.path.realpath(place) + os.sep for place in found if place)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_own_file(path: str) -> bool:
+    """Whether a file may belong to the user; `path` is absolute."""
+    place = os.path.realpath(path)
+    return not place.startswith(_others()) and not _INSTALLED & {*Path(place).parts}
+
+
+def is_systems(path: str) -> bool:
+    """Whether a file belongs to the system, to deep5's cache, or to a program's settings and caches (`~/.…`)."""
+    place, home = os.path.realpath(path), os.path.realpath(Path.home())
+    folders = (*_SYSTEM, os.path.realpath(cache_folder()))
+    return place.startswith((f"{home}{os.sep}.", *(folder + os.sep for folder in folders)))
+
+
+def file_of(module: ModuleType | None) -> str | None:
+    """The source of a module, or the compiled file if there is no source; None if it has no file."""
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) and Path(file).is_file() else None
+
+
+def is_own_module(name: str) -> bool:
+    """Whether a loaded module, by name, is the user's.
+
+    A recipe's file is, wherever it is; a module of an interactive session is too, without a file.
+    """
+    if name == "deep5" or name.startswith("deep5."):
+        return False
+    if name.startswith(("deep5_recipe_", "deep5_component_")):
+        return True
+    module = sys.modules.get(name)
+    file = file_of(module)
+    if file is None:
+        return name == "__main__"
+    return is_own_file(os.path.realpath(file))

@@ -1,0 +1,201 @@
+"""What a recipe's fixed part consists of beyond its text: the user's code, the files it opens, and its network."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deep5.core.canonical import names_file
+from deep5.core.content_hashes import file_hash
+from deep5.core.errors import Deep5Error, RecipeError
+from deep5.core.own_files import file_of, is_own_file, is_own_module, is_systems
+from deep5.core.python_source import syntax_hash
+from deep5.recipe.file import named_in_file
+from deep5.recipe.generators import one_at_a_time
+from deep5.recipe.live_code import add_live
+from deep5.recipe.opened_files import noting, opened_by
+from deep5.recipe.own_code import Code
+from deep5.recipe.own_modules import hidden, importable
+from deep5.recipe.own_network import described_network, is_own_network
+from deep5.recipe.part import Part
+
+__all__ = ["content_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Root:
+    """A component in the fixed part that is the user's code.
+
+    Attributes:
+        component: The class or function; None: a whole file.
+        file: The file, of a component that is named by it.
+    """
+
+    component: Any = None
+    file: Path | None = None
+
+
+def content_of(
+    fixed: Mapping[str, Any], *, path: Path | None, source: bytes | None, model: Part | None
+) -> dict[str, Any] | None:
+    """The hashes of the user's code, files and network in a fixed part; None if it has only named parts and values.
+
+    Args:
+        fixed: The fixed part.
+        path: The recipe's file, or None.
+        source: Its content, or None.
+        model: The part `model` if the fixed part determines it completely, else None.
+
+    Returns:
+        `modules`: by name, the hash of each imported module of the user's; `parts`: the hashes of the definitions of
+        the components; `files`: the hashes of the files that they open; `network`: the hashes of structure and initial
+        weights of the network that the code under `model` creates at the identity's seed, or None.
+
+    Raises:
+        RecipeError: The network cannot be created, or a file cannot be read.
+        MissingDependency: A package that the network needs is not installed.
+    """
+    folder, network = None if path is None else path.parent, None
+    beside = path or Path("recipe.py")
+    with importable(beside), noting() as opened:
+        roots = list(_roots(fixed, folder))
+        creates = model is not None and is_own_network(model.value)
+        if not roots and not creates:
+            return None
+        code, files = _code(roots, path, source)
+        if creates and model is not None:
+            # What the function imports by a name that it computes is imported again, to be noted in every process.
+            with one_at_a_time(), hidden(beside, but=code.modules):
+                network = described_network(model)
+                code, files = _code(roots, path, source)
+    files.update(opened.files())
+    files |= _of_bodies(code)
+    hashes = set()
+    for name in files:
+        if name.endswith((".py", ".pyc")) and os.path.realpath(name) in {*code.files, *code.lines}:
+            continue
+        if name.endswith(".py"):  # imported under a name that the code computes
+            code.parts.add(syntax_hash(Path(name).read_bytes()))
+            continue
+        try:
+            hashes.add(file_hash(name))
+        except OSError as error:
+            raise RecipeError(
+                f"the file {name}, which the recipe's fixed part opens, cannot be read ({error.strerror or error})"
+            ) from error
+    return {
+        "modules": dict(sorted(code.modules.items())),
+        "parts": sorted(code.parts),
+        "files": sorted(hashes),
+        "network": None if network is None else network.document(),
+    }
+
+
+def _code(roots: Iterable[_Root], path: Path | None, source: bytes | None) -> tuple[Code, set[str]]:
+    code, files = Code(), set[str]()
+    for root in roots:
+        _add(code, files, root, path, source)
+    return code, files
+
+
+def _roots(value: Any, folder: Path | None, key: str = "") -> Iterator[_Root]:
+    """The user's components in a value of the fixed part."""
+    if isinstance(value, str):
+        if names_file(key, value):
+            file = Path(folder or "", value.rpartition(":")[0])
+            if file.is_file():
+                yield _Root(file=file)
+                try:
+                    named = named_in_file(value, folder)
+                except Deep5Error:
+                    return  # reported where the component is used
+                yield from _roots(named, folder)
+        elif key == "bare" and ":" in value:
+            yield _Root(component=value)
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _roots(inner, folder, key or str(name))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _roots(inner, folder, key)
+    elif isinstance(value, functools.partial):
+        yield from _roots([value.func, value.args, value.keywords], folder)
+    elif isinstance(value, type):
+        if is_own_module(value.__module__):
+            yield _Root(component=value)
+    elif inspect.isroutine(value):
+        yield from _of_function(value, folder)
+    else:
+        if is_own_module(type(value).__module__):
+            yield _Root(component=type(value))
+        if callable(describe := getattr(value, "describe", None)):
+            try:
+                described = describe()
+            except Exception:
+                return
+            yield from _roots(described, folder)
+
+
+def _of_function(value: Any, folder: Path | None) -> Iterator[_Root]:
+    if is_own_module(str(getattr(value, "__module__", None))):
+        yield _Root(component=value)
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not inspect.ismodule(owner):
+        yield from _roots(owner, folder)
+    for cell in getattr(value, "__closure__", None) or ():
+        try:
+            captured = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+        if captured is not value:
+            yield from _roots(captured, folder)
+
+
+def _add(code: Code, files: set[str], root: _Root, path: Path | None, source: bytes | None) -> None:
+    component = root.component
+    if root.file is not None:
+        code.add_part(str(root.file), root.file.read_bytes(), None)
+        return
+    if isinstance(component, str):
+        code.add_named(component.partition(":")[0], str(Path.cwd()))
+        return
+    files.update(_of_operator(component))
+    module = sys.modules.get(component.__module__)
+    file = file_of(module)
+    if file is None:
+        add_live(code, component)
+        return
+    folder = str((path or Path(file)).resolve().parent)
+    if path is None or os.path.realpath(file) == os.path.realpath(path):
+        own = source if source is not None and path is not None else Path(file).read_bytes()
+        package = str(getattr(module, "__package__", "") or "")
+        code.add_part(file, own, [component.__qualname__.partition(".")[0]], package)
+    elif component.__module__.startswith("deep5_component_"):
+        code.add_part(file, Path(file).read_bytes(), None)
+    else:
+        code.add_module(component.__module__, file, folder)
+
+
+def _of_operator(component: Any) -> list[str]:
+    """The C++ files of an operator."""
+    from deep5.operators.cpp import CppOperator
+    from deep5.operators.cpp_library import source_path
+
+    if not (isinstance(component, type) and issubclass(component, CppOperator)):
+        return []
+    found = [source_path(component, text) for text in (component.source, component.cuda) if text]
+    return [str(file) for file in found if file is not None and file.is_file()]
+
+
+def _of_bodies(code: Code) -> set[str]:
+    """The files that modules opened while they were imported, and the recipe's file by the statements that count."""
+    found = {name for file in code.files for name in opened_by(file)}
+    for file, spans in code.lines.items():
+        found |= {name for name, line in opened_by(file).items() if any(first <= line <= last for first, last in spans)}
+    return {name for name in found if is_own_file(name) and not is_systems(name) and Path(name).is_file()}

@@ -1,0 +1,157 @@
+"""Hashes of the user's own code: of the part of a file that components depend on, and of every module it imports."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from deep5.core.own_files import file_of, is_own_file
+from deep5.core.python_source import parse, syntax_hash, syntax_hash_of
+from deep5.recipe.slices import is_type_checking, reached
+
+__all__ = ["Code"]
+
+_IMPORTERS = ("import_module", "__import__")
+
+
+class Code:
+    """The code that components of a recipe depend on.
+
+    Attributes:
+        modules: SHA-256 of each imported module of the user's, by name, without comments, formatting and docstrings.
+        parts: SHA-256 of the parts of files in which components are defined.
+        files: The files of the modules.
+        lines: By file of `parts`, the first and last lines of the statements that count.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+        self.parts: set[str] = set()
+        self.files: set[str] = set()
+        self.lines: dict[str, list[tuple[int, int]]] = {}
+
+    def add_part(self, file: str, source: bytes, names: Iterable[str] | None, package: str = "") -> None:
+        """Add the part of a file that defines components, and the modules that it imports.
+
+        Args:
+            file: The file.
+            source: Its content.
+            names: The names of the components in it; None: the whole file.
+            package: The package that relative imports start from.
+        """
+        folder = str(Path(file).resolve().parent)
+        try:
+            body = parse(source).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self.parts.add(hashlib.sha256(source).hexdigest())
+            return
+        statements = body if names is None else reached(body, names)
+        self.parts.add(syntax_hash_of(statements))
+        self.lines.setdefault(os.path.realpath(file), []).extend(
+            (statement.lineno, statement.end_lineno or statement.lineno) for statement in statements
+        )
+        self._follow(statements, package, folder)
+
+    def add_module(self, name: str, file: str, folder: str) -> None:
+        """Add a module, the packages that it is in, and the modules that it imports.
+
+        Args:
+            name: Its name.
+            file: Its file.
+            folder: The folder of the recipe, from which modules are imported.
+        """
+        if name in self.modules:
+            return
+        try:
+            source = Path(file).read_bytes()
+        except OSError:
+            return
+        self.files.add(os.path.realpath(file))
+        self.modules[name] = syntax_hash(source) if file.endswith(".py") else hashlib.sha256(source).hexdigest()
+        package = name if Path(file).name == "__init__.py" else name.rpartition(".")[0]
+        if file.endswith(".py"):
+            try:
+                body = parse(source).body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return
+            self._follow(body, package, folder)
+        if package and package != name:
+            self.add_named(package, folder)
+
+    def _follow(self, statements: Sequence[ast.stmt], package: str, folder: str) -> None:
+        for name in _imports(statements, package):
+            self.add_named(name, folder)
+
+    def add_named(self, name: str, folder: str) -> None:
+        """Add a module by name, and what it imports; a name that is none of the user's modules adds nothing."""
+        parts = name.split(".")
+        if parts[0] in sys.stdlib_module_names or parts[0] in ("deep5", "__main__"):
+            return
+        for depth in range(1, len(parts) + 1):
+            own = ".".join(parts[:depth])
+            if own not in self.modules and (file := _located(own, folder)) is not None:
+                self.add_module(own, file, folder)
+
+
+def _imports(statements: Iterable[ast.AST], package: str) -> Iterator[str]:
+    """The names of the modules that statements import, wherever in them; some may be names within a module."""
+    for statement in statements:
+        if is_type_checking(statement):
+            continue
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            base = statement.module or ""
+            if statement.level:
+                try:
+                    base = importlib.util.resolve_name("." * statement.level + base, package)
+                except ImportError:
+                    continue
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in statement.names if alias.name != "*")
+        elif isinstance(statement, ast.Call) and (name := _literal_import(statement)):
+            yield name
+        yield from _imports(ast.iter_child_nodes(statement), package)
+
+
+def _literal_import(call: ast.Call) -> str | None:
+    called = call.func
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    first = call.args[0] if call.args else None
+    if name in _IMPORTERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
+        return first.value
+    return None
+
+
+def _located(name: str, folder: str) -> str | None:
+    """The file of a module of the user's, loaded or not; None if there is none."""
+    if (module := sys.modules.get(name)) is not None:
+        file = file_of(module)
+    else:
+        spec = _spec(name, folder)
+        file = spec.origin if spec is not None and spec.has_location else None
+    return file if file is not None and Path(file).is_file() and is_own_file(os.path.realpath(file)) else None
+
+
+def _spec(name: str, folder: str) -> ModuleSpec | None:
+    """Where a module would be imported from; its packages are not imported for it."""
+    parent = name.rpartition(".")[0]
+    if not parent:
+        places: Sequence[str] | None = [folder, *sys.path]
+    elif (module := sys.modules.get(parent)) is not None:
+        places = list(getattr(module, "__path__", ()))
+    else:
+        found = _spec(parent, folder)
+        places = None if found is None else list(found.submodule_search_locations or ())
+    if not places:
+        return None
+    try:
+        return PathFinder.find_spec(name, places)
+    except (ImportError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,170 @@
+"""Networks that a recipe's own code creates: with the same initial weights at one seed, or reported if not."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import time
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.core.errors import Deep5Error
+from deep5.core.plugins import name_of
+from deep5.core.seeds import derive_seed
+from deep5.core.tensors import to_numpy
+from deep5.recipe.generators import seeded_call
+from deep5.recipe.part import Part, is_factory
+
+__all__ = ["IDENTITY_SEED", "Digest", "described_network", "is_own_network", "made_network"]
+
+IDENTITY_SEED = derive_seed(0, "weights")
+"""The seed of the initial weights in a recipe's hash: that of the weights of a run with seed 0."""
+
+# A network that takes longer is not created a second time to compare the two.
+_CHEAP_S = 10.0
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+# By component, whether two networks created at one seed had the same weights.
+_REPEATS: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest:
+    """Hashes of a network.
+
+    Attributes:
+        structure: Of its structure; None if it differs each time.
+        weights: Of its initial weights; None if they differ each time.
+    """
+
+    structure: str | None
+    weights: str | None
+
+    def document(self) -> dict[str, str | None]:
+        """Both in JSON types."""
+        return {"structure": self.structure, "weights": self.weights}
+
+
+def is_own_network(value: Any) -> bool:
+    """Whether the value of `model` is code that creates a network, and not the name of a registered one."""
+    if isinstance(value, str):
+        return ".py:" in value
+    return is_factory(value) and name_of("networks", value) is None
+
+
+def made_network(part: Part, seed: int) -> tuple[Any, str | None]:
+    """The network under `model`.
+
+    The global generators are seeded while the recipe's own code creates it. If that is cheap, it is created twice.
+
+    Args:
+        part: The part `model`.
+        seed: The seed of the initial weights.
+
+    Returns:
+        The network; and a warning if its initial weights are not the same each time it is created, else None.
+
+    Raises:
+        RecipeError: As `Part.made`.
+        MissingDependency: As `Part.made`.
+    """
+    component = part.component()
+    if not is_own_network(part.value):
+        return part.make(component, seed=seed), None
+    network, seconds = _timed(part, component, seed)
+    repeats = _known(component)
+    if repeats is None and seconds < _CHEAP_S:
+        repeats = _remember(component, digest_of(network) == digest_of(_timed(part, component, seed)[0]))
+    return network, None if repeats is not False else (
+        f"the network of the recipe's own code under {part.key!r} is another one each time, with one seed: "
+        "a run cannot be repeated; remedy: draw its weights from the argument seed, or from the global generators of "
+        "Python, NumPy, PyTorch or TensorFlow, without seeding them from the time"
+    )
+
+
+def described_network(part: Part) -> Digest | None:
+    """The hashes of the network under `model` at the identity's seed; None if its values cannot be read.
+
+    Raises:
+        RecipeError: As `Part.made`.
+        MissingDependency: As `Part.made`.
+    """
+    component = part.component()
+    network, seconds = _timed(part, component, IDENTITY_SEED)
+    found = digest_of(network)
+    if found is None or _known(component) is True or seconds >= _CHEAP_S:
+        return found
+    del network
+    again = digest_of(_timed(part, component, IDENTITY_SEED)[0])
+    _remember(component, found == again)
+    assert again is not None  # noqa: S101 - it is of the same kind
+    return Digest(
+        structure=found.structure if found.structure == again.structure else None,
+        weights=found.weights if found.weights == again.weights else None,
+    )
+
+
+def _timed(part: Part, component: Any, seed: int) -> tuple[Any, float]:
+    begin = time.perf_counter()
+    network = seeded_call(seed, lambda: part.make(component, seed=seed))
+    return network, time.perf_counter() - begin
+
+
+def _known(component: Any) -> bool | None:
+    try:
+        return _REPEATS.get(component)
+    except TypeError:  # some callables have no weak references
+        return None
+
+
+def _remember(component: Any, repeats: bool) -> bool:
+    with suppress(TypeError):
+        _REPEATS[component] = repeats
+    return repeats
+
+
+def digest_of(network: Any) -> Digest | None:
+    """The hashes of a network of any kind: of deep5, a module with `state_dict()` or `get_weights()`, or arrays in
+    dicts and lists; None for others."""
+    if hasattr(network, "structure_hash") and hasattr(network, "weights_hash"):
+        return Digest(structure=network.structure_hash(), weights=network.weights_hash())
+    values: Any = network
+    for name in ("state_dict", "get_weights"):
+        if callable(read := getattr(network, name, None)) and not inspect.isclass(network):
+            values = read()
+            break
+    structure, weights = hashlib.sha256(), hashlib.sha256()
+    if values is not network:
+        structure.update(_ADDRESS.sub("", f"{type(network).__qualname__} {network!r}").encode())
+    try:
+        count = _add(structure, weights, "", values)
+    except (Deep5Error, TypeError, ValueError, RecursionError):
+        return None
+    return Digest(structure=structure.hexdigest(), weights=weights.hexdigest()) if count else None
+
+
+def _add(structure: Any, weights: Any, name: str, value: Any) -> int:
+    """Add values to the digests.
+
+    Returns:
+        Their number.
+    """
+    if isinstance(value, Mapping):
+        return sum(_add(structure, weights, f"{name}/{key}", value[key]) for key in sorted(value, key=str))
+    if isinstance(value, (list, tuple)):
+        return sum(_add(structure, weights, f"{name}/{number}", item) for number, item in enumerate(value))
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        # Settings among the arrays, such as sizes.
+        if value is None or isinstance(value, (bool, int, float, str)):
+            structure.update(f"{name} {value!r}\n".encode())
+            return 0
+        raise TypeError(f"{type(value).__name__} is no array")
+    array = to_numpy(value)
+    structure.update(f"{name} {array.dtype} {array.shape}\n".encode())
+    weights.update(f"{name} {array.dtype} {array.shape}\n".encode())
+    weights.update(array.tobytes())
+    return 1

@@ -1,0 +1,545 @@
+"""The hash of a recipe with the user's own code: other code or content has another hash, and the same has one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.core.errors import RecipeError
+from deep5.core.python_source import syntax_hash
+from deep5.recipe.recipe import Recipe, load_recipe
+
+OWN = """
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+
+import deep5 as d5
+{top}
+
+def own(seed=0):
+    {first}
+    return d5.networks.mlp(features=4, hidden={hidden}, classes=3, seed=seed)
+{more}
+FIXED = {{"model": own, "dataset": "synthetic", "dataset_kwargs": {{"shape": (4,), "classes": 3}}, "epochs": 1 {fixed}}}
+MUTABLE = {{"batch_size": 16, "framework": "reference" {mutable}}}
+METRICS = [("test_accuracy", {goal})]
+{end}
+"""
+SGD = ', "optimizer": "sgd", "optimizer_kwargs": {"lr": 0.1}'
+RULE = """
+class Rule(d5.UpdateRule):
+    hyper = ("lr",)
+    def __init__(self, lr=0.1): self.lr = lr
+    def update_rule(self, grad, param, state): return param - self.lr * {factor} * grad, state
+"""
+Files = dict[str, str | bytes | None]
+
+
+def own(**parts: str) -> str:
+    names = ("top", "more", "fixed", "goal", "end")
+    given = {"first": "pass", "hidden": "8", "mutable": SGD, **dict.fromkeys(names, ""), "goal": "None", **parts}
+    return OWN.format(**given)
+
+
+def rule(factor: str, **parts: str) -> str:
+    """A recipe whose fixed part has a rule, which no network shows."""
+    return own(fixed=', "optimizer": Rule', mutable="", more=RULE.format(factor=factor), **parts)
+
+
+def write(folder: Path, files: Files) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            path.unlink()
+        elif isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content)
+    return folder / "own.py"
+
+
+def hash_of(path: Path) -> str:
+    return load_recipe(path).fixed_hash()
+
+
+def hash_elsewhere(path: Path, **more: Any) -> str:
+    """In a new process."""
+    code = "import sys; from deep5.recipe.recipe import load_recipe; print(load_recipe(sys.argv[1]).fixed_hash())"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, **more)
+    return done.stdout.strip()
+
+
+def npz(value: float) -> bytes:
+    from io import BytesIO
+
+    content = BytesIO()
+    np.savez(content, width=np.array(value))
+    return content.getvalue()
+
+
+def onnx(seed: int) -> bytes:
+    content: bytes = d5.networks.mlp(features=4, hidden=8, classes=3, seed=seed).to_onnx().SerializeToString()
+    return content
+
+
+BESIDE = "Path(__file__).parent"
+# Each: the files of a recipe, and those that are changed.
+DIFFERENT: dict[str, tuple[Files, Files]] = {
+    "a helper": (
+        {"own.py": rule("F", top="from helpers import F"), "helpers.py": "F = 1\n"},
+        {"helpers.py": "F = 2\n"},
+    ),
+    "a helper by its module": (
+        {"own.py": rule("helpers.F", top="import helpers"), "helpers.py": "F = 1\n"},
+        {"helpers.py": "F = 2\n"},
+    ),
+    "a helper's helper": (
+        {
+            "own.py": rule("F", top="from helpers import F"),
+            "helpers.py": "from deeper import F\n",
+            "deeper.py": "F = 1\n",
+        },
+        {"deeper.py": "F = 2\n"},
+    ),
+    "a star": ({"own.py": rule("F", top="from helpers import *"), "helpers.py": "F = 1\n"}, {"helpers.py": "F = 2\n"}),
+    "a package's relative import": (
+        {
+            "own.py": rule("F", top="from pack.use import F"),
+            "pack/__init__.py": "",
+            "pack/use.py": "from .inner import value as F\n",
+            "pack/inner.py": "value = 1\n",
+        },
+        {"pack/inner.py": "value = 2\n"},
+    ),
+    "a package's own file": (
+        {"own.py": rule("F", top="from pack.use import F"), "pack/__init__.py": "A = 1\n", "pack/use.py": "F = 1\n"},
+        {"pack/__init__.py": "A = 2\n"},
+    ),
+    "a module in a folder without __init__": (
+        {"own.py": rule("F", top="from space.use import F"), "space/use.py": "F = 1\n"},
+        {"space/use.py": "F = 2\n"},
+    ),
+    "an import in a function": (
+        {"own.py": own(first="from lazy import W", hidden="8 + 0 * W"), "lazy.py": "W = 1\n"},
+        {"lazy.py": "W = 2\n"},
+    ),
+    "an import by a string": (
+        {
+            "own.py": rule("F", top="import importlib\nF = importlib.import_module('helpers').F"),
+            "helpers.py": "F = 1\n",
+        },
+        {"helpers.py": "F = 2\n"},
+    ),
+    "an import by a computed string": (
+        {
+            "own.py": own(
+                top="import importlib", first="w = importlib.import_module('la' + 'zy').W", hidden="8 + 0 * w"
+            ),
+            "lazy.py": "W = 1\n",
+        },
+        {"lazy.py": "W = 2\n"},
+    ),
+    "a file read at the top": (
+        {
+            "own.py": rule("CFG['f']", top=f"CFG = json.loads(({BESIDE} / 'cfg.json').read_text())"),
+            "cfg.json": '{"f": 1}',
+        },
+        {"cfg.json": '{"f": 2}'},
+    ),
+    "a file read in a helper": (
+        {
+            "own.py": rule("F", top="from helpers import F"),
+            "helpers.py": f"from pathlib import Path\nF = float(({BESIDE} / 'f.txt').read_text())\n",
+            "f.txt": "1",
+        },
+        {"f.txt": "2"},
+    ),
+    "a file read by a helper's function": (
+        {
+            "own.py": rule("F", top=f"from helpers import read\nF = read({BESIDE} / 'f.txt')"),
+            "helpers.py": "def read(path): return float(path.read_text())\n",
+            "f.txt": "1",
+        },
+        {"f.txt": "2"},
+    ),
+    "an array": (
+        {"own.py": own(first=f"w = np.load({BESIDE} / 'w.npz')['width']", hidden="8 + 0 * int(w)"), "w.npz": npz(1)},
+        {"w.npz": npz(2)},
+    ),
+    "a network file": (
+        {"own.py": own(first=f"return d5.Network.from_onnx({BESIDE} / 'n.onnx')"), "n.onnx": onnx(0)},
+        {"n.onnx": onnx(1)},
+    ),
+    "a width": ({"own.py": own(hidden="8")}, {"own.py": own(hidden="9")}),
+    "a variable": ({"own.py": own(top="W = 8", hidden="W")}, {"own.py": own(top="W = 9", hidden="W")}),
+    "a variable that is changed": (
+        {"own.py": rule("P['f']", top="P = {'f': 1}\nP['f'] = 2")},
+        {"own.py": rule("P['f']", top="P = {'f': 1}\nP['f'] = 3")},
+    ),
+    "a variable that a method changes": (
+        {"own.py": rule("P['f']", top="P = {'f': 1}\nP.update(f=2)")},
+        {"own.py": rule("P['f']", top="P = {'f': 1}\nP.update(f=3)")},
+    ),
+    "a variable that a function changes": (
+        {"own.py": rule("F", top="F = 1\ndef change(x):\n    global F\n    F = x\nchange(2)")},
+        {"own.py": rule("F", top="F = 1\ndef change(x):\n    global F\n    F = x\nchange(3)")},
+    ),
+    "a helper that is changed": (
+        {"own.py": rule("helpers.F", top="import helpers\nhelpers.F = 2"), "helpers.py": "F = 1\n"},
+        {"own.py": rule("helpers.F", top="import helpers\nhelpers.F = 3")},
+    ),
+    "a variable after the parts": (
+        {"own.py": rule("F", end="F = 1")},
+        {"own.py": rule("F", end="F = 2")},
+    ),
+    "a variable by its name": (
+        {"own.py": rule("globals()['F']", top="F = 1")},
+        {"own.py": rule("globals()['F']", top="F = 2")},
+    ),
+    "a default": ({"own.py": rule("1", top="W = 8")}, {"own.py": rule("1 + 0", top="W = 8")}),
+    "a base class": (
+        {"own.py": rule("self.f", top="class Base:\n    f = 1", end="").replace("Rule(d5", "Rule(Base, d5")},
+        {"own.py": rule("self.f", top="class Base:\n    f = 2", end="").replace("Rule(d5", "Rule(Base, d5")},
+    ),
+    "a decorator": (
+        {
+            "own.py": rule("1", top="def marked(c):\n    c.mark = 1\n    return c").replace(
+                "class Rule", "@marked\nclass Rule"
+            )
+        },
+        {
+            "own.py": rule("1", top="def marked(c):\n    c.mark = 2\n    return c").replace(
+                "class Rule", "@marked\nclass Rule"
+            )
+        },
+    ),
+    "a function in a function": (
+        {
+            "own.py": own(
+                fixed="",
+                end="def make(n):\n    def inner(seed=0): return own(seed)\n    return inner\nFIXED['model'] = make(1)",
+            ).replace("return own(seed)", "return n and own(seed)")
+        },
+        {
+            "own.py": own(
+                fixed="",
+                end="def make(n):\n    def inner(seed=0): return own(seed)\n    return inner\nFIXED['model'] = make(2)",
+            ).replace("return own(seed)", "return n and own(seed)")
+        },
+    ),
+    "a function with arguments": (
+        {
+            "own.py": own(
+                top="import functools",
+                end="def wide(n, seed=0): return own(seed)\nFIXED['model'] = functools.partial(wide, 1)",
+            )
+        },
+        {
+            "own.py": own(
+                top="import functools",
+                end="def wide(n, seed=0): return own(seed)\nFIXED['model'] = functools.partial(wide, 2)",
+            )
+        },
+    ),
+    "a file's component": (
+        {
+            "own.py": own(fixed=', "optimizer": "parts.py:Rule"', mutable=""),
+            "parts.py": "import deep5 as d5\n" + RULE.format(factor="1"),
+        },
+        {"parts.py": "import deep5 as d5\n" + RULE.format(factor="2")},
+    ),
+    "a file's component's helper": (
+        {
+            "own.py": own(fixed=', "optimizer": "sub/parts.py:Rule"', mutable=""),
+            "sub/parts.py": "import deep5 as d5\nfrom inner import F\n" + RULE.format(factor="F"),
+            "sub/inner.py": "F = 1\n",
+        },
+        {"sub/inner.py": "F = 2\n"},
+    ),
+    "a file that a file's component reads": (
+        {
+            "own.py": own(fixed=', "optimizer": "parts.py:Rule"', mutable=""),
+            "parts.py": f"import deep5 as d5\nfrom pathlib import Path\nF = float(({BESIDE} / 'f.txt').read_text())\n"
+            + RULE.format(factor="F"),
+            "f.txt": "1",
+        },
+        {"f.txt": "2"},
+    ),
+    "a function of deep5 that reads a file": (
+        {
+            "own.py": own(end="FIXED['model'] = d5.Network.from_onnx\nFIXED['model_args'] = ('n.onnx',)"),
+            "n.onnx": onnx(0),
+        },
+        {"n.onnx": onnx(1)},
+    ),
+    "an import for its effect": (
+        {"own.py": rule("1", top="import patches"), "patches.py": "import math\nmath.two = 1\n"},
+        {"patches.py": "import math\nmath.two = 2\n"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_another_recipe_has_another_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before, changes = DIFFERENT[name]
+    path = write(tmp_path, before)
+    first = hash_of(path)
+    assert hash_of(path) == first, "the same again"
+    write(tmp_path, changes)
+    assert hash_of(path) != first
+
+
+# Each: the files of a recipe, and those that are changed without a change of what the fixed part computes.
+COMMENTED = rule("F", top="from helpers import F").replace(
+    "def own(seed=0):", '"""Notes."""\n\n\ndef own(\n    seed=0,  # the seed\n):\n    """A network."""\n'
+)
+SAME: dict[str, tuple[Files, Files]] = {
+    "comments": (
+        {"own.py": rule("F", top="from helpers import F"), "helpers.py": "F = 1\n"},
+        {"own.py": COMMENTED, "helpers.py": '"""Doc."""\n# one\nF = (\n    1\n)\n'},
+    ),
+    "the mutable part": ({"own.py": rule("1")}, {"own.py": rule("1").replace('"batch_size": 16', '"batch_size": 8')}),
+    "the goals": ({"own.py": rule("1")}, {"own.py": rule("1", goal='"> 1 %"')}),
+    "code of the mutable part": (
+        {"own.py": own(mutable=', "optimizer": Rule', more=RULE.format(factor="1"))},
+        {"own.py": own(mutable=', "optimizer": Rule', more=RULE.format(factor="2"))},
+    ),
+    "a helper of the mutable part": (
+        {
+            "own.py": own(mutable=', "optimizer": Rule', top="from helpers import F", more=RULE.format(factor="F")),
+            "helpers.py": "F = 1\n",
+        },
+        {"helpers.py": "F = 2\n"},
+    ),
+    "a file of the mutable part": (
+        {
+            "own.py": own(top=f"TUNED = json.loads(({BESIDE} / 't.json').read_text())", mutable=SGD + ", **TUNED"),
+            "t.json": '{"seed": 1}',
+        },
+        {"t.json": '{"seed": 2}'},
+    ),
+    "a change of the mutable part": (
+        {"own.py": own(end="MUTABLE['seed'] = 1")},
+        {"own.py": own(end="MUTABLE['seed'] = 2")},
+    ),
+    "a program at the end": (
+        {"own.py": own()},
+        {"own.py": own(end="if __name__ == '__main__':\n    print(FIXED)")},
+    ),
+    "output": ({"own.py": own()}, {"own.py": own(end="print('loaded')")}),
+    "a local name of a variable": (
+        {"own.py": own(top="size = 16", first="size = 8", mutable=SGD + ', "accumulate": size // 16')},
+        {"own.py": own(top="size = 32", first="size = 8", mutable=SGD + ', "accumulate": size // 32')},
+    ),
+    "a file beside": ({"own.py": own(), "notes.txt": "1"}, {"notes.txt": "2", "other.py": "1"}),
+    "a file that the function writes itself": (
+        {
+            "own.py": own(
+                top="import tempfile",
+                first="""with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as place:
+        file = Path(place, "n.onnx")
+        d5.networks.mlp(features=4, hidden=8, classes=3).save(file)
+        return d5.Network.from_onnx(file)""",
+            )
+        },
+        {},
+    ),
+    "a file of the system": (
+        {"own.py": own(first="Path('/etc/hosts').read_text(); Path('/proc/self/stat').read_text()")},
+        {},
+    ),
+    "a package of others": ({"own.py": own(top="import safetensors.numpy")}, {}),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_one_recipe_has_one_hash(name: str, tmp_path: Path) -> None:
+    before, changes = SAME[name]
+    path = write(tmp_path, before)
+    first = hash_of(path)
+    assert hash_of(path) == first
+    write(tmp_path, changes)
+    assert hash_of(path) == first
+
+
+ALL: Files = {
+    "own.py": rule(
+        "F * G",
+        top="from helpers import F\nimport helpers.more\nG = float((Path(__file__).parent / 'g.txt').read_text())",
+        first="import importlib; w = importlib.import_module('la' + 'zy').W",
+        hidden="8 * w",
+    ),
+    "helpers/__init__.py": "from .more import F\n",
+    "helpers/more.py": "from pathlib import Path\nF = float((Path(__file__).parent / 'f.txt').read_text())\n",
+    "helpers/f.txt": "1",
+    "lazy.py": "W = 1\n",
+    "g.txt": "2",
+}
+
+
+def test_the_hash_does_not_depend_on_the_place_the_process_or_what_ran_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "one", ALL)
+    first = hash_of(path)
+    content = load_recipe(path).content
+    assert content is not None
+    assert set(content["modules"]) == {"helpers", "helpers.more"}
+    assert len(content["files"]) == 2
+    shutil.copytree(tmp_path / "one", tmp_path / "two" / "deeper")
+    for file in (tmp_path / "two").rglob("*"):
+        os.utime(file, (1, 1))
+    copied = tmp_path / "two" / "deeper" / "own.py"
+    linked = tmp_path / "linked"
+    linked.symlink_to(tmp_path / "one")
+    assert hash_of(copied) == hash_of(linked / "own.py") == hash_of(path) == first
+    monkeypatch.chdir(tmp_path / "one")
+    assert hash_of(Path("own.py")) == first
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "other_name.py").symlink_to(path)
+    assert hash_elsewhere(copied, cwd=tmp_path) == first
+    assert (
+        hash_elsewhere(copied, cwd="/", env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONDONTWRITEBYTECODE": "1"})
+        == first
+    )
+    assert hash_elsewhere(copied, cwd="/") == first, "with compiled modules in __pycache__"
+
+
+def test_two_recipes_with_helpers_of_one_name_each_get_their_own(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path / name, {"own.py": own(top="from helpers import W", hidden="W"), "helpers.py": f"W = {width}\n"})
+        for name, width in (("a", 8), ("b", 9))
+    ]
+    recipes = [load_recipe(path) for path in paths]
+    hashes = [recipe.fixed_hash() for recipe in recipes]
+    assert hashes[0] != hashes[1] == hash_elsewhere(paths[1])
+    assert [recipe.fixed["model"]().parameters()["fc1.weight"].shape[0] for recipe in recipes] == [8, 9]
+    assert [hash_of(path) for path in paths] == hashes
+
+
+def test_a_helper_that_changes_in_one_process_is_loaded_again(tmp_path: Path) -> None:
+    files: Files = {"own.py": own(top="from helpers import W", hidden="W"), "helpers.py": "W = 8\n"}
+    path = write(tmp_path, files)
+    first = hash_of(path)
+    write(tmp_path, {"helpers.py": "W = 8 + 1\n"})
+    assert load_recipe(path).fixed["model"]().parameters()["fc1.weight"].shape[0] == 9
+    assert hash_of(path) != first
+    write(tmp_path, files)
+    assert hash_of(path) == first
+
+
+def test_a_thread_that_opens_files_does_not_take_part(tmp_path: Path) -> None:
+    waits = "t = threading.Thread(target=(Path(__file__).parent / 'log.txt').read_text); t.start(); t.join()"
+    path = write(tmp_path, {"own.py": own(first=waits), "log.txt": "1"})
+    first = hash_of(path)
+    write(tmp_path, {"log.txt": "2"})
+    assert hash_of(path) == first
+
+
+def test_recipes_of_named_parts_have_the_hash_of_the_first_rule(tmp_path: Path) -> None:
+    text = own(end="FIXED['model'] = 'mlp'\nFIXED['model_kwargs'] = {'features': 4, 'hidden': 8, 'classes': 3}")
+    recipe = load_recipe(write(tmp_path, {"own.py": text}))
+    assert recipe.content is None
+    assert recipe.fixed_hash() == recipe.fixed_hash(1)
+    assert recipe.document()["hash_version"] == 1
+    own_code = load_recipe(write(tmp_path, {"own.py": own()}))
+    assert own_code.document()["hash_version"] == 2
+    assert own_code.fixed_hash() != own_code.fixed_hash(1)
+
+
+def test_the_network_takes_part_only_if_the_fixed_part_determines_it(tmp_path: Path) -> None:
+    widths = own(
+        end="def wide(seed=0, hidden=8): return d5.networks.mlp(features=4, hidden=hidden, classes=3)\n"
+        "FIXED['model'] = wide\nMUTABLE['model_kwargs'] = {'hidden': HIDDEN}",
+        top="HIDDEN = 8",
+    )
+    paths = [
+        write(tmp_path / str(width), {"own.py": widths.replace("HIDDEN = 8", f"HIDDEN = {width}")}) for width in (8, 9)
+    ]
+    assert hash_of(paths[0]) == hash_of(paths[1])
+    content = load_recipe(paths[0]).content
+    assert content is not None
+    assert content["network"] is None
+
+
+def test_a_network_that_cannot_be_created_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, {"own.py": own(first="raise ValueError('no')")})
+    with pytest.raises(RecipeError, match=r"own\.py:\d+: 'model' raised ValueError while it was made: no"):
+        hash_of(path)
+
+
+def test_code_of_a_session_without_files_is_hashed_with_the_values_that_it_uses(tmp_path: Path) -> None:
+    code = """
+import linecache, sys, types
+from deep5.recipe.recipe import Recipe
+cell = '''
+import deep5 as d5
+def scaled(x): return {factor} * x
+def rule(): return d5.SGD(scaled(W))
+'''.replace("{factor}", sys.argv[2])
+linecache.cache["<cell>"] = (len(cell), None, cell.splitlines(True), "<cell>")
+W = float(sys.argv[1])
+exec(compile(cell, "<cell>", "exec"), globals())
+del globals()["__file__"]
+fixed = {"model": "mlp", "model_kwargs": {"features": 4, "hidden": 8, "classes": 3}, "dataset": "synthetic",
+         "dataset_kwargs": {"shape": (4,), "classes": 3}, "epochs": 1, "optimizer": rule}
+print(Recipe.make(fixed, {"batch_size": 8, "framework": "reference"}, []).fixed_hash())
+"""
+    path = tmp_path / "session.py"
+    path.write_text(code)
+
+    def hashed(*words: str) -> str:
+        done = subprocess.run([sys.executable, str(path), *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert hashed("1", "2") == hashed("1", "2")
+    assert len({hashed("1", "2"), hashed("3", "2"), hashed("1", "4")}) == 3
+
+
+def test_syntax_hashes_do_not_depend_on_the_version_of_python() -> None:
+    """Computed with Python 3.11; the fields of syntax trees differ between versions."""
+    text = "class A[T]: pass" if sys.version_info >= (3, 12) else "class A: pass"
+    assert len(syntax_hash(text)) == 64
+    known = "def f(x: int = 1, *, y=0) -> str:\n    'Doc.'\n    return f'{x!r:>{y}} {1.5}' + u'ü' + str({**{}, 1: -.0})"
+    assert syntax_hash(known) == KNOWN
+    assert syntax_hash("x = 1") != syntax_hash("x = True")
+    assert syntax_hash("x = 'a'") != syntax_hash("x = b'a'")
+    assert syntax_hash("x = ('a' 'b')") == syntax_hash("x = 'ab'")
+    assert syntax_hash("not python (") == syntax_hash("not python (")
+
+
+KNOWN = "da80bdd0860502c6bd37d45917a5f50aa1aa5ce7240d964567d949035b53e26b"
+
+
+def test_reading_two_recipes_at_once_from_threads_gives_each_its_hash(tmp_path: Path) -> None:
+    path = write(tmp_path, ALL)
+    first, found = hash_of(path), []
+    threads = [threading.Thread(target=lambda: found.append(hash_of(path))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [first] * 4
+
+
+def test_a_recipe_made_in_python_is_its_file(tmp_path: Path) -> None:
+    made = Recipe.make
+    path = write(tmp_path, {"own.py": own()})
+    recipe = load_recipe(path)
+    assert made(recipe.fixed, recipe.mutable, [("test_accuracy", None)]).fixed_hash() == recipe.fixed_hash()

@@ -1,0 +1,195 @@
+"""Networks of the user's own code: the same initial weights at one seed, or a result that says so."""
+
+from __future__ import annotations
+
+# ruff: noqa: S311 - the generators that users draw from
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deep5.core.seeds import derive_seed
+from deep5.recipe.generators import seeded_call
+from deep5.recipe.own_network import Digest, digest_of
+from deep5.recipe.recipe import load_recipe
+from deep5.run.execute import execute
+
+RECIPE = """
+import itertools
+import random
+import time
+
+import numpy as np
+
+import deep5 as d5
+
+COUNT = itertools.count()
+
+def own():
+    net = d5.networks.mlp(features=4, hidden=8, classes=3)
+    return net.with_values({{name: {draw} for name, value in net.parameters().items()}})
+
+FIXED = {{"model": own, "dataset": "synthetic", "epochs": 1,
+         "dataset_kwargs": {{"shape": (4,), "classes": 3, "train": 32, "test": 8}}}}
+MUTABLE = {{"batch_size": 16, "framework": "reference", "optimizer": "sgd", "optimizer_kwargs": {{"lr": 0.1}}}}
+METRICS = [("test_accuracy", None)]
+"""
+DRAWS = {
+    "numpy": "np.random.standard_normal(value.shape).astype(value.dtype)",
+    "python": "np.full_like(value, random.random())",
+}
+CHANGING = {
+    "a counter": "np.full_like(value, next(COUNT))",
+    "the time": "np.full_like(value, time.perf_counter_ns() % 1000003)",
+    "the system": "np.random.default_rng().standard_normal(value.shape).astype(value.dtype)",
+}
+ANOTHER = "is another one each time, with one seed"
+
+
+def recipe(folder: Path, draw: str) -> Path:
+    path = folder / "own.py"
+    path.write_text(RECIPE.format(draw=draw))
+    return path
+
+
+def run(path: Path, **settings: Any) -> dict[str, Any]:
+    made = load_recipe(path).with_settings(settings)
+    document: dict[str, Any] = execute(made, out=path.parent / "out", quiet=True).document
+    return document
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_code_that_draws_from_global_generators_has_one_network_at_one_seed(draw: str, tmp_path: Path) -> None:
+    path = recipe(tmp_path, DRAWS[draw])
+    random.seed(5)
+    first = run(path, seed=3)
+    random.seed(6)
+    np.random.seed(6)  # noqa: NPY002
+    again, other = run(path, seed=3), run(path, seed=4)
+    weights = [own["provenance"]["initial_weights"] for own in (first, again, other)]
+    assert weights[0] == weights[1] != weights[2]
+    assert len({own["recipe"]["hash"] for own in (first, again, other)}) == 1
+    assert not any(ANOTHER in warning for own in (first, again, other) for warning in own["warnings"])
+    content = first["recipe"]["content"]
+    assert content["network"]["weights"] == run(path)["provenance"]["initial_weights"], "the weights of seed 0"
+
+
+@pytest.mark.parametrize("draw", CHANGING)
+def test_a_network_that_cannot_be_repeated_is_reported(draw: str, tmp_path: Path) -> None:
+    path = recipe(tmp_path, CHANGING[draw])
+    first, again = run(path), run(path)
+    assert all(any(ANOTHER in warning for warning in own["warnings"]) for own in (first, again))
+    weights = [own["provenance"]["initial_weights"] for own in (first, again)]
+    assert (weights[0] != weights[1]) is (draw != "a counter"), "a counter begins again where the file is loaded again"
+    assert first["recipe"]["content"]["network"]["weights"] is None
+    assert first["recipe"]["hash"] == again["recipe"]["hash"]
+
+
+def test_a_network_of_the_mutable_part_is_reported_too(tmp_path: Path) -> None:
+    text = (
+        RECIPE.format(draw=CHANGING["a counter"])
+        .replace('"model": own, ', "")
+        .replace("MUTABLE = {", 'MUTABLE = {"model": own, ')
+    )
+    path = tmp_path / "own.py"
+    path.write_text(text)
+    document = run(path)
+    assert any(ANOTHER in warning for warning in document["warnings"])
+    assert document["recipe"]["content"] is None
+
+
+def test_the_states_of_generators_are_restored() -> None:
+    torch = pytest.importorskip("torch")
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    expected = random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    drawn = [seeded_call(seed, lambda: (random.random(), np.random.rand(), torch.rand(1).item())) for seed in (7, 7, 8)]  # noqa: NPY002
+    assert drawn[0] == drawn[1]
+    assert all(one != other for one, other in zip(drawn[0], drawn[2], strict=True))
+    assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected  # noqa: NPY002
+
+
+def test_states_are_restored_after_an_error() -> None:
+    random.seed(2)
+    expected = random.random()
+    random.seed(2)
+
+    def fails() -> None:
+        random.random()
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        seeded_call(0, fails)
+    assert random.random() == expected
+
+
+def test_modules_of_frameworks_and_arrays_have_digests() -> None:
+    torch = pytest.importorskip("torch")
+
+    def module(bias: bool = True) -> Any:
+        return torch.nn.Sequential(torch.nn.Linear(4, 3, bias=bias), torch.nn.ReLU())
+
+    one, two, other = (digest_of(seeded_call(seed, module)) for seed in (1, 1, 2))
+    assert one is not None
+    assert other is not None
+    assert one == two != other
+    assert one.structure == other.structure
+    wider = digest_of(module(False))
+    assert wider is not None
+    assert wider.structure != one.structure
+    tree = {"dense": {"kernel": np.ones((2, 3)), "rate": 0.1}, "list": [np.zeros(2)]}
+    found = digest_of(tree)
+    assert isinstance(found, Digest)
+    assert found == digest_of({**tree, "list": [np.zeros(2)]})
+    assert found != digest_of({**tree, "list": [np.ones(2)]})
+    assert found != digest_of({**tree, "dense": {**tree["dense"], "rate": 0.2}})
+    assert digest_of(object()) is None
+    assert digest_of({"only": "settings"}) is None
+
+
+TORCH = """
+import deep5 as d5
+{top}
+
+def own(seed=0):
+    import torch
+    net = d5.networks.mlp(features=4, hidden=8, classes=3)
+    return net.with_values({{name: torch.randn(*value.shape).numpy() for name, value in net.parameters().items()}})
+
+FIXED = {{"model": own, "dataset": "synthetic", "epochs": 1,
+         "dataset_kwargs": {{"shape": (4,), "classes": 3, "train": 32, "test": 8}}}}
+MUTABLE = {{"batch_size": 16, "framework": "reference", "optimizer": "sgd", "optimizer_kwargs": {{"lr": 0.1}}}}
+METRICS = [("test_accuracy", None)]
+"""
+
+
+def test_a_library_that_the_function_loads_is_seeded_too(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    pytest.importorskip("torch")
+    hashes = []
+    for number, top in enumerate(("", "import torch")):
+        path = tmp_path / f"own{number}.py"
+        path.write_text(TORCH.format(top=top))
+        code = (
+            "import sys; from deep5.recipe.recipe import load_recipe; assert ('torch' in sys.modules) is False;"
+            "print(load_recipe(sys.argv[1]).content['network'])"
+        )
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        hashes.append(done.stdout)
+    assert hashes[0] == hashes[1]
+    assert load_recipe(path).content["network"]["weights"] in hashes[0]  # type: ignore[index]
+    seeds = [derive_seed(seed, "weights") for seed in (0, 1)]
+    first, other = (digest_of(seeded_call(seed, load_recipe(path).fixed["model"])) for seed in seeds)
+    assert first is not None
+    assert other is not None
+    assert first.weights in hashes[0]
+    assert first.weights != other.weights
