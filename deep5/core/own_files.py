@@ -21,10 +21,8 @@ _SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/run", "/boot", "/lib", "/lib32", "
 @functools.cache
 def _others() -> tuple[str, ...]:
     """Folders of the standard library and of deep5, which may have linked parts."""
-    import deep5
-
     found = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    for place in deep5.__path__:
+    for place in sys.modules[__name__.partition(".")[0]].__path__:
         found |= {place, *(entry.path for entry in os.scandir(place) if entry.is_symlink() and entry.is_dir())}
     return tuple(os.path.realpath(place) + os.sep for place in found if place)
 
