@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from deep5.core.compiler import cache_folder
+from deep5.core.content_hashes import HASH_CACHE
 from deep5.core.errors import Deep5Error, Errors, OutputError, UsageError
 from deep5.core.files import is_file, is_folder
 from deep5.core.kernel_cache import BUILD
@@ -30,7 +31,7 @@ KINDS = {
     "compiled": "compiled code",
     "secret": "the secret of compiled code",
     "listings": "the index of results",
-    "data": "downloads, and indices of TFRecord files",
+    "data": "downloads, indices of TFRecord files, and hashes of files",
     "checkpoints": "checkpoints",
 }
 """The kinds that can be deleted, with their descriptions."""
@@ -40,6 +41,7 @@ _COMPILED = re.compile(r".+\.(so|sha256|includes)")
 _SECRET = re.compile(r"cache\.secret|\.cache\.secret\.[0-9a-f]{16}\.tmp")
 _LISTING = re.compile(r"\.?[0-9a-f]{32}\.index\.jsonl(\..*\.tmp)?")
 _INDEX = re.compile(r"[0-9a-f]{64}\.npy")
+_HASH = re.compile(r"[0-9a-f]{64}\.sha256")
 _WHEEL = re.compile(r".+\.whl|results\.json")
 _DATA_SETS = ("cifar-10-batches-bin", "cifar-100-binary", "fashion-mnist", "mnist")
 # With several ranks, each writes its part of the checkpoint next to the first rank's.
@@ -91,6 +93,7 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
         torn = [path for name in _DATA_SETS for path in (root / "data").glob(f".{name}.*.tmp") if _is_folder(path)]
         found += [Found(path=path, kind="data", size_bytes=_size(path), kept=_young(path)) for path in sorted(torn)]
     found += [Found(path=path, kind="data", size_bytes=_size(path)) for path in _files(root / "tfrecord", _INDEX)]
+    found += [Found(path=path, kind="data", size_bytes=_size(path)) for path in _files(root / HASH_CACHE, _HASH)]
     found += [Found(path=path, kind="data", size_bytes=_size(path)) for path in _files(root / "real_files", _WHEEL)]
     if _is_folder(path := root / "real_files") and _is_folder(path := path / "work"):
         found.append(Found(path=path, kind="data", size_bytes=_size(path)))

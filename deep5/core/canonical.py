@@ -158,6 +158,9 @@ def _object(value: Any, key: str, strict: bool, by_text: bool) -> Any:
     content = _content(value)
     if content is not None:
         return content
+    if hasattr(value, "tobytes") and hasattr(value, "dtype") and hasattr(value, "shape"):
+        content_hash = hashlib.sha256(value.tobytes()).hexdigest()
+        return {"array": content_hash, "dtype": str(value.dtype), "shape": list(value.shape)}
     if not strict:
         return {"object": kind.__qualname__}
     raise RecipeError(

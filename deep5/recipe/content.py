@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from deep5.recipe.opened_files import noting, opened_by
 from deep5.recipe.own_code import Code
 from deep5.recipe.own_modules import hidden, importable
 from deep5.recipe.own_network import described_network, is_own_network
-from deep5.recipe.part import Part
+from deep5.recipe.part import Part, is_factory
 
 __all__ = ["content_of"]
 
@@ -42,7 +43,12 @@ class _Root:
 
 
 def content_of(
-    fixed: Mapping[str, Any], *, path: Path | None, source: bytes | None, model: Part | None
+    fixed: Mapping[str, Any],
+    *,
+    path: Path | None,
+    source: bytes | None,
+    model: Part | None,
+    others: Iterable[Part] = (),
 ) -> dict[str, Any] | None:
     """The hashes of the user's code, files and network in a fixed part; None if it has only named parts and values.
 
@@ -51,6 +57,7 @@ def content_of(
         path: The recipe's file, or None.
         source: Its content, or None.
         model: The part `model` if the fixed part determines it completely, else None.
+        others: Other parts, such as the optimizer, that are created to see which files their code opens.
 
     Returns:
         `modules`: by name, the hash of each imported module of the user's; `parts`: the hashes of the definitions of
@@ -63,17 +70,22 @@ def content_of(
     """
     folder, network = None if path is None else path.parent, None
     beside = path or Path("recipe.py")
-    with importable(beside), noting() as opened:
+    with importable(beside):
         roots = list(_roots(fixed, folder))
-        creates = model is not None and is_own_network(model.value)
-        if not roots and not creates:
-            return None
+    creates = model is not None and is_own_network(model.value)
+    if not roots and not creates:
+        return None
+    with importable(beside), noting() as opened:
         code, files = _code(roots, path, source)
         if creates and model is not None:
             # What the function imports by a name that it computes is imported again, to be noted in every process.
             with one_at_a_time(), hidden(beside, but=code.modules):
                 network = described_network(model)
                 code, files = _code(roots, path, source)
+        for part in others:
+            # An error is reported where the part is used, with what it needs there.
+            with suppress(Exception):
+                _create(part)
     files.update(opened.files())
     files |= _of_bodies(code)
     hashes = set()
@@ -95,6 +107,15 @@ def content_of(
         "files": sorted(hashes),
         "network": None if network is None else network.document(),
     }
+
+
+def _create(part: Part) -> None:
+    if part.key == "schedules":
+        part.schedules()
+    elif part.key.endswith("_transforms"):
+        part.transforms()
+    elif is_factory(component := part.component()) and is_own_module(str(getattr(component, "__module__", ""))):
+        part.make(component)
 
 
 def _code(roots: Iterable[_Root], path: Path | None, source: bytes | None) -> tuple[Code, set[str]]:

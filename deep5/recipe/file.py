@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import os
 import sys
 import traceback
 import types
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, brief, contained, described, suggestion
+from deep5.core.own_files import is_own_file
+from deep5.core.python_source import parse
 from deep5.recipe.opened_files import forget_opened_by, noting
 from deep5.recipe.own_modules import importable
 
@@ -96,7 +101,9 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
     sys.modules[module.__name__] = module
     try:
         forget_opened_by(str(path))
-        with importable(path, fresh=True), noting(), contained():
+        # The hook that notes files stays for the life of the process: a recipe of plain values does not need it.
+        noted = is_own_file(os.path.realpath(path)) and not _is_plain(source)
+        with importable(path, fresh=True), noting() if noted else nullcontext(), contained():
             # A recipe is the user's own program; code stored in a result is never run.
             exec(code, module.__dict__)  # noqa: S102
     except Deep5Error as error:
@@ -123,6 +130,21 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
 
 def _code(end: SystemExit) -> str:
     return "" if end.code is None else brief(end.code)
+
+
+def _is_plain(source: bytes) -> bool:
+    """Whether a recipe's fixed part is written as plain values, at every size."""
+    try:
+        body = parse(source).body
+        parts = [
+            node
+            for node in body
+            if any(isinstance(name, ast.Name) and name.id in ("FIXED", "SIZES") for name in ast.walk(node))
+        ]
+        values = [ast.literal_eval(node.value) for node in parts if isinstance(node, ast.Assign)]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return False
+    return bool(values) and len(values) == len(parts) and ".py:" not in repr(values)
 
 
 def _at(error: BaseException, path: Path) -> str:

@@ -32,6 +32,10 @@ HASH_VERSION = 2
 """The version of the rule for hashes of recipes with the user's code; for others it gives what version 1 does."""
 
 
+# Components without effects that need nothing from the run.
+_CREATED = ("optimizer", "gradient_modifier", "compression", "schedules", "train_transforms", "test_transforms")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A benchmark run, as declared.
@@ -167,16 +171,19 @@ class Recipe:
     @cached_property
     def content(self) -> dict[str, Any] | None:
         """Hashes of the user's code, files and network in FIXED, as `deep5.recipe.content.content_of`."""
-        with_model = self.kind.name == TRAINING.name and "model" in self.fixed
-        if with_model and not {"model_args", "model_kwargs"} & self.mutable.keys():
-            keys = self.kind.keys
-            folder = self.folder_of("model")
-            model: Part | None = part_of(
-                "model", keys["model"], self.fixed, where=self.where, file=self.path, folder=folder
-            )
-        else:
-            model = None
-        return content_of(self.fixed, path=self.path, source=self.source, model=model)
+        parts = [self._part(key) for key in ("model", *_CREATED) if self._determines(key)]
+        model = next((part for part in parts if part.key == "model"), None)
+        others = [part for part in parts if part is not model]
+        return content_of(self.fixed, path=self.path, source=self.source, model=model, others=others)
+
+    def _determines(self, key: str) -> bool:
+        """Whether the fixed part determines a component of training completely."""
+        arguments = {f"{key}_args", f"{key}_kwargs"}
+        return self.kind.name == TRAINING.name and key in self.fixed and not arguments & self.mutable.keys()
+
+    def _part(self, key: str) -> Part:
+        about, folder = self.kind.keys[key], self.folder_of(key)
+        return part_of(key, about, self.fixed, where=self.where, file=self.path, folder=folder)
 
     def source_hash(self) -> str | None:
         """SHA-256 of the file's content, or None without a file."""

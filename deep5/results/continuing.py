@@ -107,7 +107,19 @@ def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], def
             "remedy: the original METRICS"
         )
     if left["hash"] != now["hash"]:
-        raise CheckpointError(f"the fixed part of {name} has another hash; remedy: the original recipe")
+        raise CheckpointError(
+            f"the fixed part of {name} has another hash{_changed_content(left, now)}; remedy: the original recipe"
+        )
+
+
+def _changed_content(left: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What changed in the user's own code, files and network, as the middle of a message."""
+    then, here = left.get("content") or {}, now.get("content") or {}
+    old, new = then.get("modules", {}), here.get("modules", {})
+    named = [f"the module {key}" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    what = {"parts": "its own code", "files": "a file that its code opens", "network": "the network of its code"}
+    found = [*named, *(text for key, text in what.items() if then.get(key) != here.get(key))]
+    return f", because these changed: {', '.join(found)}" if found else ""
 
 
 def _brief(value: Any) -> str:

@@ -45,6 +45,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put(folder / "data" / "mine" / "photo.png", 7)
     put(folder / "tfrecord" / ("0" * 64 + ".npy"), 2)
     put(folder / "tfrecord" / "other.npy")
+    put(folder / "hashes" / ("0" * 64 + ".sha256"), 1)
+    put(folder / "hashes" / "other.sha256")
     put(folder / "real_files" / "a-1.0-py3-none-any.whl", 1)
     put(folder / "real_files" / "own.onnx")
     put(folder / "results" / ("0" * 32 + ".index.jsonl"), 5)
@@ -63,18 +65,19 @@ OWN = {
     "results/own.jsonl",
     "data/mine/photo.png",
     "tfrecord/other.npy",
+    "hashes/other.sha256",
     "real_files/own.onnx",
     "notes.txt",
 }
 WHEEL = "real_files/a-1.0-py3-none-any.whl"
-DATA = {"data/mnist/train-images-idx3-ubyte", WHEEL, f"tfrecord/{'0' * 64}.npy"}
+DATA = {"data/mnist/train-images-idx3-ubyte", WHEEL, f"tfrecord/{'0' * 64}.npy", f"hashes/{'0' * 64}.sha256"}
 
 
 def test_compiled_code_goes_and_data_stays(cache: Path, deep5: Command) -> None:
     answer = deep5("clean")
     assert answer.out.splitlines() == [
         f"freed 18 KiB in {cache}",
-        "kept 103 KiB of downloads, and indices of TFRecord files: deep5 clean --data deletes them",
+        "kept 104 KiB of downloads, indices of TFRecord files, and hashes of files: deep5 clean --data deletes them",
     ]
     assert remaining(cache) == OWN | DATA
 
@@ -108,7 +111,7 @@ def test_what_a_killed_process_left_of_a_library_goes(cache: Path) -> None:
 
 
 def test_data_goes_when_it_is_asked_for(cache: Path, deep5: Command) -> None:
-    assert deep5("clean", "--data").out.splitlines()[0] == f"freed 103 KiB in {cache}"
+    assert deep5("clean", "--data").out.splitlines()[0] == f"freed 104 KiB in {cache}"
     assert (cache / "kernels" / "a.so").exists()
     assert deep5("clean", "--all").out == f"freed 18 KiB in {cache}\n"
     assert remaining(cache) == OWN
@@ -117,13 +120,13 @@ def test_data_goes_when_it_is_asked_for(cache: Path, deep5: Command) -> None:
 def test_nothing_goes_in_a_dry_run(cache: Path, deep5: Command) -> None:
     before = remaining(cache)
     lines = deep5("clean", "--all", "--dry-run").out.splitlines()
-    assert lines[0] == f"would free 121 KiB in {cache}"
+    assert lines[0] == f"would free 122 KiB in {cache}"
     assert f"  {cache / 'data' / 'mnist'}  100 KiB" in lines
     assert remaining(cache) == before
     document = json.loads(deep5("clean", "--all", "--dry-run", "--json").out)
     assert (document["freed_bytes"], document["dry_run"]) == (0, True)
     document = json.loads(deep5("clean", "--all", "--json").out)
-    assert document["freed_bytes"] == 121 * KIB
+    assert document["freed_bytes"] == 122 * KIB
     assert {entry["kind"] for entry in document["deleted"]} == {"compiled", "listings", "data"}
     assert document["left"] == []
 
@@ -135,7 +138,7 @@ def test_an_empty_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "nothing").exists()
 
 
-FOLDERS = ["kernels", "torchinductor", "data", "data/mnist", "tfrecord", "real_files", "results"]
+FOLDERS = ["kernels", "torchinductor", "data", "data/mnist", "tfrecord", "hashes", "real_files", "results"]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -154,7 +157,7 @@ def test_links_inside_are_deleted_and_what_they_lead_to_is_not(cache: Path, tmp_
     (cache / "data" / "mnist" / "link").symlink_to(precious.parent)
     (cache / "kernels" / "b.so").symlink_to(precious)
     found = found_in_cache()
-    assert sum(entry.size_bytes for entry in found) == 121 * KIB  # deleting a link frees nothing
+    assert sum(entry.size_bytes for entry in found) == 122 * KIB  # deleting a link frees nothing
     cleaned(found)
     assert precious.exists()
     assert (cache / "kernels" / "b.so").is_symlink()

@@ -286,6 +286,29 @@ DIFFERENT: dict[str, tuple[Files, Files]] = {
         },
         {"n.onnx": onnx(1)},
     ),
+    "a file that a rule reads when it is created": (
+        {
+            "own.py": rule("self.f").replace(
+                "self.lr = lr", "self.lr, self.f = lr, float((Path(__file__).parent / 'f.txt').read_text())"
+            ),
+            "f.txt": "1",
+        },
+        {"f.txt": "2"},
+    ),
+    "an array that a function captures": (
+        {
+            "own.py": own(
+                end="def make(w):\n    def inner(seed=0): return w is not None and own(seed)\n    return inner\n"
+                "FIXED['model'] = make(np.ones(2))"
+            )
+        },
+        {
+            "own.py": own(
+                end="def make(w):\n    def inner(seed=0): return w is not None and own(seed)\n    return inner\n"
+                "FIXED['model'] = make(np.zeros(2))"
+            )
+        },
+    ),
     "an import for its effect": (
         {"own.py": rule("1", top="import patches"), "patches.py": "import math\nmath.two = 1\n"},
         {"patches.py": "import math\nmath.two = 2\n"},
