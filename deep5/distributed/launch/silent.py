@@ -38,7 +38,7 @@ class StoppedRanks:
         self._next = 0.0
 
     def look(self, processes: Mapping[int, Iterable[int]], limit_s: float) -> dict[int, float]:
-        """The seconds for which ranks have been stopped, of those that have been for almost the limit.
+        """The seconds for which ranks have been stopped, if one of them has been for almost the limit; otherwise empty.
 
         Args:
             processes: The processes that a rank needs to continue, by rank.
@@ -51,4 +51,5 @@ class StoppedRanks:
                 rank for rank, those in processes.items() if any(state_of(each).startswith("stopped") for each in those)
             }
             self._since = {rank: self._since.get(rank, now) for rank in stopped}
-        return {rank: now - since for rank, since in self._since.items() if now - since >= _PART * limit_s}
+        seconds = {rank: now - since for rank, since in self._since.items()}
+        return seconds if max(seconds.values(), default=0.0) >= _PART * limit_s else {}
