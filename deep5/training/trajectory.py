@@ -344,7 +344,7 @@ def _distance(
 def _by_parameter(pairs: Sequence[tuple[np.ndarray, np.ndarray]], waypoints: Waypoints, *, smooth: bool) -> float:
     """The largest norm of a difference of one parameter's gradient, relative to the norm.
 
-    Behind kinks, two correct implementations may rarely differ at a state, where an element lies on a kink: of all
+    After kinks, two correct implementations may rarely differ at a state, where an element lies on a kink: of all
     states, the lower median counts. A wrong factor is there at each.
     """
     sizes, apart = (waypoints.norms(each) for each in ([b for _, b in pairs], [a - b for a, b in pairs]))

@@ -18,8 +18,8 @@ from deep5.audit.steady_state import drift_of, far_out_of, steady_from
 from deep5.core.canonical import canonical_hash
 from deep5.core.seeds import derive_seed
 from deep5.measuring import samples, statistics
-from deep5.measuring.scheme import SCHEMES
 from deep5.measuring.environment import describe_software, describe_system, environment_hash
+from deep5.measuring.scheme import SCHEMES
 from deep5.results.round_samples import order_of_round
 
 RNG = np.random.default_rng(0)

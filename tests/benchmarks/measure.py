@@ -113,8 +113,8 @@ def measure(
     """Samples of each benchmark, by its name.
 
     Every round starts new processes of both sides, so that rounds are independent; within a round the sides take turns
-    sample by sample, in alternating order, so that other load on the machine affects both. Which side begins is drawn for
-    each round.
+    sample by sample, in alternating order, so that other load on the machine affects both. Which side begins is drawn
+    for each round.
     """
     seed = secrets.randbits(31)
     found = {each.name: Samples() for each in chosen}

@@ -6,6 +6,10 @@ import math
 
 import numpy as np
 import pytest
+
+from deep5.measuring.samples import median_interval
+from deep5.measuring.scheme import CURRENT
+from deep5.measuring.statistics import STATED, median_ratio, ratio_of_medians
 from simulated import (
     NOISES,
     SINES,
@@ -16,10 +20,6 @@ from simulated import (
     quick_called_different,
     sequential,
 )
-
-from deep5.measuring.samples import median_interval
-from deep5.measuring.scheme import CURRENT
-from deep5.measuring.statistics import STATED, median_ratio, ratio_of_medians
 
 LOOKS = CURRENT.looks
 _PROMISED = sum(CURRENT.shares)

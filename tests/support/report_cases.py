@@ -142,7 +142,8 @@ def comparison(
     document = {
         "schema_version": COMPARISON_VERSION, "run_id": name, "status": "success", "reasons": [],
         "warnings": warnings_of(samples, {}), "recipe": RECIPE, "kind": "training",
-        "mode": "quick" if rounds <= CURRENT.quick_rounds else "rigorous", "baseline": labels[0], "threads": 2, "seed": 0,
+        "mode": "quick" if rounds <= CURRENT.quick_rounds else "rigorous",
+        "baseline": labels[0], "threads": 2, "seed": 0,
         "measurement": {
             "clock": "time.perf_counter_ns", "scope": "whole steps", "order": "round after round", "most_processes": 8,
             "processors": [0, 1], "time_limit_s": 600.0, "memory_limit_bytes": 2**32, "proof_steps": 100,
@@ -156,7 +157,7 @@ def comparison(
             for label in labels
         ],
         "equivalence": equivalence, "processes": processes_of(samples), "calibration": None,
-        "proof": {"steps": 100, "smooth": True}, 
+        "proof": {"steps": 100, "smooth": True},
         "statistics": {"scheme": CURRENT.version, "looks": list(CURRENT.looks), "confidence": STATED},
         "workloads": [{"workload": workload, "flops": None, "bytes": None} for workload in workloads], "resumed": [],
         "results": results_of(samples, sizes),

@@ -1,7 +1,7 @@
 """The honest folders that the tests of `deep5 audit` start from: one per kind of result, made by deep5.
 
 They are committed in `tests/audit/honest`, without large pictures and the digits recipe, which tests add;
-`python tests/audit/honest_results.py` makes them again, except for the old ones.
+`python tests/support/honest_results.py` makes them again, except for the old ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ METRICS = [(d5.OperatorTime(), None), (d5.OperatorCoverage(), None)]
 RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0 = "run", "set", "study", "quick", "rigorous", "level0"
 # Comparisons under the first scheme, made by an earlier deep5.
 OLD_QUICK, OLD_RIGOROUS = "old_quick", "old_rigorous"
-HONEST = Path(__file__).with_name("honest")
+HONEST = Path(__file__).parents[1] / "audit" / "honest"
 
 
 _ROUNDS = CURRENT.looks[0]

@@ -1,0 +1,946 @@
+"""Doctored results: honest folders of each kind, changed as a cheat would, and the rule under which each is caught.
+
+`python tests/support/doctored.py docs/red_team.md` writes the table of the docs.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from deep5.bench.summary import rates_of, roofline_of
+from deep5.core.canonical import canonical_hash
+from deep5.measuring.calibration import Calibration
+from deep5.measuring.environment import environment_hash
+from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_in
+from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
+from honest_results import LEVEL0, OLD_RIGOROUS, QUICK, RIGOROUS, RUN, SET, STUDY
+
+Doctor = Callable[[Path], None]
+"""Changes a folder."""
+
+# How a result is doctored --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[Any]:
+    """Edit the document of a JSON file."""
+    document = json.loads(path.read_text())
+    yield document
+    path.write_text(json.dumps(document))
+
+
+def result(change: Callable[[Any], Any]) -> Doctor:
+    def doctor(folder: Path) -> None:
+        with edited(folder / "result.json") as document:
+            change(document)
+
+    return doctor
+
+
+def comparison(change: Callable[[Any], Any]) -> Doctor:
+    def doctor(folder: Path) -> None:
+        with edited(folder / "comparison.json") as document:
+            change(document)
+
+    return doctor
+
+
+def study(change: Callable[[Any], Any]) -> Doctor:
+    def doctor(folder: Path) -> None:
+        with edited(folder / "study.json") as document:
+            change(document)
+
+    return doctor
+
+
+def rows(change: Callable[[list[RoundSample]], list[RoundSample]]) -> Doctor:
+    """Change the samples of a comparison."""
+
+    def doctor(folder: Path) -> None:
+        path = folder / "samples.csv"
+        path.write_text(round_samples_text(change(read_round_samples(path))))
+
+    return doctor
+
+
+def cells(change: Callable[[dict[str, str]], dict[str, str] | None]) -> Doctor:
+    """Change each line of a run's samples; a line for which `change` returns None is left out."""
+
+    def doctor(folder: Path) -> None:
+        path = folder / "samples.csv"
+        with path.open(newline="") as file:
+            lines = list(csv.DictReader(file))
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(line for old in lines if (line := change(dict(old))) is not None)
+
+    return doctor
+
+
+def metric(name: str, **fields: Any) -> Doctor:
+    def change(document: Any) -> None:
+        next(row for row in document["metrics"] if row["name"] == name).update(fields)
+
+    return result(change)
+
+
+def in_first(doctor: Doctor) -> Doctor:
+    """Apply to the first run of the folder, by name."""
+    return lambda folder: doctor(sorted(path for path in folder.iterdir() if path.is_dir())[0])
+
+
+def in_run(doctor: Doctor) -> Doctor:
+    """Apply to the first run of a study."""
+    return lambda folder: doctor(sorted((folder / "runs").iterdir())[0])
+
+
+def put(document: Any, *path: Any, to: Any) -> None:
+    for key in path[:-1]:
+        document = document[key]
+    document[path[-1]] = to
+
+
+def setting(*path: Any, to: Any) -> Doctor:
+    """Set one field of a document of any kind."""
+
+    def doctor(folder: Path) -> None:
+        name = next(n for n in ("comparison.json", "study.json", "result.json") if (folder / n).exists())
+        with edited(folder / name) as document:
+            put(document, *path, to=to)
+
+    return doctor
+
+
+def rehash(document: Any) -> None:
+    document["recipe"]["hash"] = canonical_hash(document["recipe"]["fixed"])
+
+
+def changed_fixed(document: Any) -> None:
+    document["recipe"]["fixed"]["dataset_kwargs"] = {"limit": 64}
+    rehash(document)
+
+
+def swapped(samples: list[RoundSample]) -> list[RoundSample]:
+    """Swap the times of the two candidates."""
+    other = {"reference": "onnxruntime", "onnxruntime": "reference"}
+    return [sample._replace(candidate=other[sample.candidate]) for sample in samples]
+
+
+def slowest_dropped(samples: list[RoundSample]) -> list[RoundSample]:
+    """Drop the slowest sample that another sample follows; dropping the last of a process would leave no gap."""
+    within = [one for one, other in pairwise(samples) if one.process == other.process and one.phase == "steady"]
+    slowest = max(within, key=lambda s: s.seconds)
+    return [sample for sample in samples if sample is not slowest]
+
+
+def other_warm_up(samples: list[RoundSample]) -> list[RoundSample]:
+    """Count three samples more or fewer as warm-up."""
+    some = any(sample.phase == "warm-up" for sample in samples)
+    if some:
+        return [s._replace(phase="steady") if s.phase == "warm-up" else s for s in samples]
+    return [s._replace(phase="warm-up") if s.phase == "steady" and s.place < 3 else s for s in samples]
+
+
+def half_warm(samples: list[RoundSample]) -> list[RoundSample]:
+    """Declare half of the samples of each process its warm-up, or none where half of them were."""
+    counts = Counter(sample.process for sample in samples if sample.phase != "first")
+    warm = Counter(sample.process for sample in samples if sample.phase == "warm-up")
+    ends = {process: count // 2 if warm[process] != count // 2 else 0 for process, count in counts.items()}
+    return [
+        s if s.phase == "first" else s._replace(phase="warm-up" if s.place < ends[s.process] else "steady")
+        for s in samples
+    ]
+
+
+def copied(samples: list[RoundSample]) -> list[RoundSample]:
+    """Give the second process the steady times of its candidate's first process."""
+    first, own = samples[0], [s for s in samples if s.process == samples[0].process]
+    later = next(s.process for s in samples if s.candidate == first.candidate and s.process != first.process)
+    number = next(s.round for s in samples if s.process == later)
+    rest = [s for s in samples if s.process != later]
+    return sorted(rest + [s._replace(process=later, round=number) for s in own], key=lambda s: s.process)
+
+
+def scaled(factor: float, *, clock: bool) -> Doctor:
+    """Scale a candidate's times and recompute everything that follows from them."""
+
+    def doctor(folder: Path) -> None:
+        made_to_follow(
+            folder,
+            [
+                sample._replace(seconds=sample.seconds * factor, time_s=sample.time_s * (factor if clock else 1))
+                if sample.candidate == "onnxruntime"
+                else sample
+                for sample in read_round_samples(folder / "samples.csv")
+            ],
+        )
+
+    return doctor
+
+
+def one_short(folder: Path) -> None:
+    """Report a sample that took 50 ms longer as a tenth of its time, and recompute what follows from it."""
+    samples = read_round_samples(folder / "samples.csv")
+    steady: dict[int, list[int]] = {}
+    for place, sample in enumerate(samples):
+        if sample.phase == "steady":
+            steady.setdefault(sample.process, []).append(place)
+    # In the process with the fewest samples, where one counts most: among very many, one such sample is plausible.
+    places = min(steady.values(), key=len)
+    at, process = places[len(places) // 2], samples[places[0]].process
+    samples[at] = samples[at]._replace(seconds=samples[at].seconds / 10)
+    made_to_follow(
+        folder,
+        [
+            own._replace(time_s=own.time_s + 0.05) if place >= at and own.process == process else own
+            for place, own in enumerate(samples)
+        ],
+    )
+
+
+def made_to_follow(folder: Path, samples: list[RoundSample]) -> None:
+    """Write other samples and what is derived from them."""
+    (folder / "samples.csv").write_text(round_samples_text(samples))
+    with edited(folder / "comparison.json") as document:
+        sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+        floors = {row["rounds"]: row["floor"] for row in document["verdicts"]}
+        document["results"] = results_of(samples, sizes)
+        document["verdicts"] = verdicts_of(samples, document["baseline"], floors)
+
+
+def dropped_run(folder: Path) -> None:
+    """Drop a run of a study: its folder and all records of it."""
+    with edited(folder / "study.json") as document:
+        own = document["candidates"]["fast"]
+        shutil.rmtree(folder / own["runs"].pop())
+        gone = str(own["seeds"].pop())
+        for told in own["metrics"].values():
+            told["values"].pop()
+            told["mean"], told["deviation"] = told["values"][0] if told["mean"] is not None else None, None
+        del gone
+
+
+def dropped_round(folder: Path) -> None:
+    """Drop a slow round of one candidate, with its process and its samples."""
+    with edited(folder / "comparison.json") as document:
+        number = next(n for n, row in enumerate(document["processes"]) if row["round"] == 3)
+        del document["processes"][number]
+    path = folder / "samples.csv"
+    samples = [sample for sample in read_round_samples(path) if sample.process != number]
+    path.write_text(round_samples_text(s._replace(process=s.process - (s.process > number)) for s in samples))
+
+
+def best_epoch(folder: Path) -> None:
+    """Report the value of the best epoch, which is not the last."""
+    with (folder / "samples.csv").open(newline="") as file:
+        values = [float(line["value"]) for line in csv.DictReader(file) if line["metric"] == "test_loss"]
+    cells(lambda line: {**line, "value": "0.001"} if (line["metric"], line["index"]) == ("test_loss", "0") else line)(
+        folder
+    )
+    metric("test_loss", value=0.001)(folder)
+    assert min(values) > 0.001
+
+
+def shared_seed(folder: Path) -> None:
+    """Give two runs of a study the same seed, and report two seeds."""
+    with edited(folder / "study.json") as document:
+        own = document["candidates"]["fast"]
+        first, second = (folder / path for path in own["runs"])
+    name = second.name
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    result(lambda d: d.update(run_id=name))(second)
+
+
+def failed(folder: Path) -> None:
+    """Report a run as failed, in the form of a failed run: no metric is checked against its goal."""
+    with edited(folder / "result.json") as document:
+        document.update(status="failed", reasons=["broken"], accepted=None)
+        for row in document["metrics"]:
+            row["passed"] = None
+
+
+def unlisted(document: Any) -> None:
+    for key in ("runs", "seeds"):
+        document["candidates"]["fast"][key].pop()
+
+
+def with_more(runs: int, change: Callable[[Any], Any], status: str = "success") -> Doctor:
+    """Add `runs` run folders to a study that does not list them."""
+
+    def doctor(folder: Path) -> None:
+        first = sorted((folder / "runs").iterdir())[0]
+        for number in range(runs):
+            other = first.with_name(f"{first.name[:-1]}{number}more")
+            shutil.copytree(first, other)
+            result(lambda d, name=other.name: d.update(run_id=name))(other)  # type: ignore[misc]
+            if status == "failed":
+                failed(other)
+        study(change)(folder)
+
+    return doctor
+
+
+def resumed_at(*times: str) -> Callable[[Any], None]:
+    """Report that a study was resumed at these times."""
+    return lambda document: document.update(resumed=list(times))
+
+
+def as_interrupted(runs: int) -> Doctor:
+    """Report a study as interrupted after runs had ended and before they were listed."""
+
+    def doctor(document: Any) -> None:
+        document["finished"] = False
+        document["notes"] = ["the study was interrupted"]
+        for _ in range(runs):
+            unlisted(document)
+
+    return study(doctor)
+
+
+def loaded(folder: Path) -> None:
+    """Other processes took half of a processor, yet there is a verdict based on a quiet machine's floor."""
+    with edited(folder / "comparison.json") as document:
+        document["calibration"]["others_share"] = 0.0
+        document["processes"][-1]["machine"]["others_share"] = 0.5
+
+
+def same_seed(folder: Path) -> None:
+    one, other = sorted(folder.iterdir())
+    shutil.rmtree(other)
+    shutil.copytree(one, folder / "again")
+
+
+def resumed(document: Any, environment: str = "0" * 64) -> None:
+    document["resumed"].append({"time": "", "checkpoint": None, "step": 1, "epoch": 0, "environment": environment})
+
+
+def last_left_out(folder: Path) -> None:
+    cells(lambda r: None if (r["metric"], r["index"]) == ("test_loss", "2") else r)(folder)
+    metric("test_loss", samples=2)(folder)
+
+
+def other_environment(document: Any) -> None:
+    document["software"]["packages"]["numpy"] = "1.0"
+    document["provenance"]["environment"] = environment_hash(document["system"]["before"], document["software"])
+
+
+def link_out(name: str) -> Doctor:
+    def doctor(folder: Path) -> None:
+        outside = folder.parent / "outside"
+        outside.mkdir()
+        shutil.move(folder / name, outside / name)
+        (folder / name).symlink_to(outside / name)
+
+    return doctor
+
+
+def drawn_order(seed: int, number: int, count: int = 2) -> list[int]:
+    return order_of_round(seed, number, count, reverses=False)
+
+
+def other_order(folder: Path) -> None:
+    """Store a seed that draws another order than the one in which the candidates ran."""
+    with edited(folder / "comparison.json") as document:
+        own = [drawn_order(document["seed"], number) for number in range(8)]
+        document["seed"] = next(
+            seed for seed in range(100) if [drawn_order(seed, number) for number in range(8)] != own
+        )
+
+
+def cells_of(name: str, factor: float) -> Doctor:
+    """Scale all samples of a metric, its value and its interval by the same factor."""
+
+    def change(document: Any) -> None:
+        own = next(row for row in document["metrics"] if row["name"] == name)
+        own["value"] *= factor
+        if own["interval"] is not None:
+            own["interval"] |= {end: own["interval"][end] * factor for end in ("low", "high")}
+
+    def doctor(folder: Path) -> None:
+        cells(lambda r: {**r, "value": repr(float(r["value"]) * factor)} if r["metric"] == name else r)(folder)
+        result(change)(folder)
+
+    return doctor
+
+
+def fast_steps(folder: Path) -> None:
+    """Make the steps, and the first call with them, fifty times as fast."""
+    cells_of("step_latency", 1 / 50)(folder)
+    result(lambda d: d["measurement"].update(first_call_s=d["measurement"]["first_call_s"] / 50))(folder)
+    with (folder / "samples.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["metric"] == "step_latency"]
+    values = sorted(float(line["value"]) for line in lines if line["epoch"] != "0")
+    middle = (values[2] + values[3]) / 2
+    result(lambda d: d["measurement"].update(first_call_s=float(lines[0]["value"]) / 1e3))(folder)
+    metric("step_latency", value=middle, interval={"low": values[0], "high": values[-1], "confidence": None})(folder)
+
+
+def some_fast_steps(folder: Path) -> None:
+    """Make the steps of the last epoch a tenth faster; their share of the peak stays."""
+    cells(
+        lambda r: (
+            {**r, "value": repr(float(r["value"]) * 0.9)} if (r["metric"], r["epoch"]) == ("step_latency", "2") else r
+        )
+    )(folder)
+
+
+def best_throughput(folder: Path) -> None:
+    """Report the value of the best epoch."""
+    with (folder / "samples.csv").open(newline="") as file:
+        values = [float(line["value"]) for line in csv.DictReader(file) if line["metric"] == "throughput"]
+    metric("throughput", value=max(values))(folder)
+
+
+def fast_clock(folder: Path) -> None:
+    """Shorten the times of the evaluations as if training had taken a third."""
+
+    def change(row: dict[str, str]) -> dict[str, str]:
+        row["time_s"] = repr(float(row["time_s"]) / 3) if row["time_s"] else ""
+        if row["metric"] in ("wall_clock_time", "time_to_accuracy"):
+            row["value"] = row["time_s"]
+        return row
+
+    cells(change)(folder)
+    with edited(folder / "result.json") as document:
+        for row in document["metrics"]:
+            if row["name"] in ("wall_clock_time", "time_to_accuracy"):
+                row["value"] /= 3
+
+
+def broken_off(ran: int, again: int, left: int | None = None) -> Doctor:
+    """Interrupt the sixth round of a rigorous comparison after `ran` candidates, and resume it with its last `again`.
+
+    Of the resumed processes `left` exist, and the comparison was interrupted once more; None: all exist.
+    """
+
+    def doctor(folder: Path) -> None:
+        samples = read_round_samples(folder / "samples.csv")
+        with edited(folder / "comparison.json") as document:
+            old, labels = document["processes"], document["candidates"]
+            proofs = [row for row in old if row["job"] != "time"]
+            begin = next(number for number, row in enumerate(old) if row["round"] == 5)
+            rest = old[begin + len(labels) - again :]
+            document["processes"] = [*old[: begin + ran], *proofs, *rest]
+            moved = len(document["processes"]) - len(old)
+            # The times must differ in their last bits.
+            made = [s._replace(seconds=s.seconds * 1.00001, time_s=s.time_s * 1.00001) for s in samples]
+            made = [s for s in made if s.process < begin + ran]
+            made += [s._replace(process=s.process + moved) for s in samples if s.process >= len(old) - len(rest)]
+            at = 0.0
+            for number, row in enumerate(document["processes"]):
+                document["processes"][number] = {**row, "begin_s": at, "wall_s": row["wall_s"] * 1.0001}
+                at += row["wall_s"] * 1.0001 + 0.1
+            lived = sum(row["wall_s"] for row in document["processes"])
+            own = {"wall_s": at, "processes_s": lived, "harness_s": at - lived, "harness_share": (at - lived) / at}
+            document["resources"] |= own
+            document["resumed"] = [document["started"]]
+            if left is not None:
+                document["processes"] = document["processes"][: begin + ran + len(proofs) + left]
+                document |= {"status": "aborted", "reasons": ["interrupted"], "resources": None}
+            stands = standing(document)
+            counts = [s for s in made if s.process in stands and (left is None or s.round < 5)]
+            sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+            document["results"] = results_of(counts, sizes)
+            floors = {10: Calibration.of_document(document["calibration"]).floor(10)}
+            document["verdicts"] = verdicts_of(counts, document["baseline"], floors)
+            document["warnings"] = warnings_in(document, made)
+        there = len(document["processes"])
+        (folder / "samples.csv").write_text(round_samples_text([s for s in made if s.process < there]))
+
+    return doctor
+
+
+def second_as_first(folder: Path) -> None:
+    """Report the first call of a resumed process, in a run that was not resumed."""
+    lines = list(csv.DictReader((folder / "samples.csv").read_text().splitlines()))
+    (second,) = [float(r["value"]) for r in lines if (r["metric"], r["step"]) == ("step_latency", "1")]
+    setting("measurement", "first_call_s", to=second / 1e3)(folder)
+
+
+def as_resumed(doctor: Doctor) -> Doctor:
+    """Apply the change, and report the result as resumed."""
+
+    def both(folder: Path) -> None:
+        doctor(folder)
+        if (folder / "comparison.json").exists():
+            comparison(lambda d: d["resumed"].append(d["started"]))(folder)
+        else:
+            result(lambda d: resumed(d, d["provenance"]["environment"]))(folder)
+
+    return both
+
+
+def other_line(folder: Path) -> None:
+    """Change a line of recipe.py and update its hash."""
+    path = folder / "recipe.py"
+    path.write_bytes(path.read_bytes() + b"# as fast as can be\n")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    name = "comparison.json" if (folder / "comparison.json").exists() else "result.json"
+    with edited(folder / name) as document:
+        document["provenance"]["recipe_source"] = digest
+        document["recipe"]["division"] = "closed"
+
+
+def value_of_a_failed_one(folder: Path) -> None:
+    """Report values that a failed run never had."""
+    failed(folder)
+    cells(lambda r: {**r, "value": "99.0"} if r["metric"] == "test_loss" else r)(folder)
+
+
+def operators(change: Callable[[Any], Any]) -> Doctor:
+    """Change the first row of a run of operators."""
+
+    def doctor(folder: Path) -> None:
+        with edited(folder / "operators.json") as document:
+            change(document["rows"][0])
+
+    return doctor
+
+
+def other_peak(folder: Path) -> None:
+    """Report a slower machine, so that the operator is near its peak."""
+    with edited(folder / "operators.json") as document:
+        document["roofline"]["flop_s"] *= 0.9
+        document["rows"][0].update(rates_of_row(document))
+
+
+def rates_of_row(document: Any) -> dict[str, float | None]:
+    row = document["rows"][0]
+    return rates_of(row["median_s"], row["flops"], row["bytes"], roofline_of(document["roofline"]))
+
+
+def nan_proof(folder: Path) -> None:
+    with edited(folder / "comparison.json") as document:
+        for row in document["equivalence"]:
+            if row["candidate"] == "onnxruntime":
+                row.update(relative="nan", passed=False)
+
+
+def decoy(name: str) -> Doctor:
+    return lambda folder: (folder / name).write_text("{}") and None
+
+
+def link_in(folder: Path) -> None:
+    """Make samples.csv of a run of a study a link to that of another run."""
+    one, other = sorted((folder / "runs").iterdir())[:2]
+    (one / "samples.csv").unlink()
+    (one / "samples.csv").symlink_to(Path("..") / other.name / "samples.csv")
+
+
+def pipe(name: str) -> Doctor:
+    def doctor(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return doctor
+
+
+def described(change: Callable[[Any], Any]) -> Doctor:
+    def doctor(folder: Path) -> None:
+        with edited(folder / "dataset.json") as document:
+            change(document)
+
+    return doctor
+
+
+def noisy(folder: Path) -> None:
+    """Make one process twice as slow as the others, and derive everything again except the warnings."""
+    path = folder / "samples.csv"
+    samples = [
+        s._replace(seconds=s.seconds * 2, time_s=s.time_s * 2) if s.round == 2 else s for s in read_round_samples(path)
+    ]
+    path.write_text(round_samples_text(samples))
+
+
+def at_once(folder: Path) -> None:
+    """Let the last two processes begin at the same time."""
+    with edited(folder / "comparison.json") as document:
+        document["processes"][-1]["begin_s"] = document["processes"][-2]["begin_s"]
+
+
+def other_rate(seeds: int, *, recipe: bool = True) -> Doctor:
+    """Run a study's candidate with another learning rate than its settings state."""
+
+    def doctor(folder: Path) -> None:
+        with edited(folder / "study.json") as document:
+            paths = document["candidates"]["fast"]["runs"][:seeds]
+        for path in paths:
+            with edited(folder / path / "result.json") as document:
+                document["components"]["optimizer"]["lr"] = 0.3
+                if recipe:
+                    document["recipe"]["mutable"]["optimizer_kwargs"]["lr"] = 0.3
+
+    return doctor
+
+
+def set_of(row: int, settings: dict[str, Any]) -> Doctor:
+    """Give a candidate of a comparison settings that its recipe does not have."""
+    return setting("candidates", row, "settings", to=settings)
+
+
+def other_weights(folder: Path) -> None:
+    """Give all candidates the same weights, but not those that the seed draws."""
+    with edited(folder / "comparison.json") as document:
+        for candidate in document["candidates"]:
+            candidate["provenance"]["initial_weights"] = "0" * 64
+
+
+INVENTED = {"low": 1.0, "high": 1.1, "confidence": None}
+
+CORPUS: list[tuple[str, str, Doctor, int, str]] = [
+    # The eight cases of the specification.
+    ("a dropped run", STUDY, dropped_run, 11, "which are declared: dropped"),
+    ("a dropped round", RIGOROUS, dropped_round, 11, "did not run in round 3, in its turn"),
+    ("a shared seed", STUDY, shared_seed, 11, "are repetitions with the same seed 0"),
+    ("a changed fixed part", SET, in_first(result(changed_fixed)), 14, "with different fixed parts (dataset_kwargs)"),
+    ("swapped samples", QUICK, rows(swapped), 8, "no such process of this candidate"),
+    ("an impossible time", QUICK, scaled(1e-4, clock=True), 8, "operations take at least"),
+    ("one short sample", QUICK, one_short, 8, "took less than half of the time between their readings"),
+    ("another share of deep5's own", QUICK, setting("resources", "harness_share", to=0.0), 9, "deep5's share"),
+    ("no warning of noise", QUICK, setting("warnings", to=[]), 13, "a warning is missing"),
+    ("an edited summary", QUICK, setting("results", 0, "median_s", to=1e-3), 9, "median_s; stored 0.001"),
+    ("an undeclared precision", RUN, setting("numerics", "dtype", to="bfloat16"), 2, "has the element type 'bfloat16'"),
+    ("another split", SET, in_first(setting("provenance", "split", to="0" * 64)), 12,
+     "have one fixed part and different split"),
+    # Rule 1.
+    ("a longer proof", QUICK, setting("proof", "steps", to=1000), 1, "the stored proof has 1000 steps"),
+    ("no proof", QUICK, setting("equivalence", to=[]), 1, "without a proof of its loss at a float64 state"),
+    ("a failing row marked passed", QUICK, setting("equivalence", 0, "relative", to=0.5), 1,
+     "whether 0.5 is within 1e-09; stored True"),
+    ("a loose tolerance", QUICK, setting("equivalence", 0, "allowed", to=0.5), 1, "0.5 is allowed; deep5 allows"),
+    ("other weights", QUICK, setting("candidates", 0, "provenance", "initial_weights", to="0" * 64), 1,
+     "have different initial weights"),
+    ("half a proof", QUICK, comparison(lambda d: d["equivalence"].pop(-2)), 1,
+     "without a proof of its gradients at a float64 state"),
+    # Rule 2.
+    ("no numerics", RUN, setting("numerics", to=None), 2, "does not state its numerics"),
+    ("TF32", RUN, setting("numerics", "tf32", to=True), 2, "the run rounds products to TF32"),
+    ("TF32 of a candidate", QUICK, setting("candidates", 1, "observed", "tf32", to=True), 2,
+     "onnxruntime rounds products to TF32"),
+    ("TF32 in secret", QUICK, setting("candidates", 1, "peaks", "product_error", to=1e-3), 2,
+     "its product in float32 is off by 0.001"),
+    ("another type of a candidate", QUICK, setting("candidates", 1, "observed", "dtype", to="float64"), 2,
+     "have different element types"),
+    ("low precision inside", QUICK, setting("candidates", 1, "observed", "compute_dtype", to="float16"), 2,
+     "computes in 'float16'"),
+    ("another precision than declared", RUN, setting("recipe", "mutable", "precision", to="float64"), 2,
+     "by the recipe's precision; stored 'float32', recomputed 'float64'"),
+    ("no type declared, and a lower one inside", RUN,
+     result(lambda d: d["numerics"].update(dtype=None, compute_dtype="bfloat16")), 2, "computes in 'bfloat16'"),
+    ("TF32 by another word", RUN, setting("numerics", "tf32", to="yes"), 2, "rounds products to TF32 ('yes')"),
+    ("no types at all", QUICK, comparison(lambda d: [put(row, "observed", "dtype", to=None) for row in
+     d["candidates"]]), 2, "has the element type None"),
+    ("no probe of the products", QUICK, setting("candidates", 1, "peaks", "product_error", to=None), 2,
+     "the error of its matrix product is missing"),
+    ("no peaks", QUICK, comparison(lambda d: [put(row, "peaks", to=None) for row in d["candidates"]]), 8,
+     "its peaks are missing"),
+    ("a proof that is no number", QUICK, nan_proof, 1, "onnxruntime was timed, and failed the proof in"),
+    ("proved on other data", QUICK, setting("candidates", 1, "proved_on", "data", to="0" * 64), 1,
+     "onnxruntime was proved on other data than those of the timing"),
+    ("more rounds than anybody runs", RIGOROUS, rows(lambda samples: [s._replace(round=number) for number, s in
+     enumerate(samples * 3)]), 8, "samples.csv has "),
+    ("the operations of an operator unsaid", LEVEL0, operators(lambda row: row.update(flops=None)), 9,
+     "gflop_s of MatMul"),
+    ("another rate of memory", LEVEL0, operators(lambda row: row.update(gbyte_s=99.0)), 9, "gbyte_s of MatMul"),
+    ("another share of the peak", LEVEL0, operators(lambda row: row.update(share_of_peak=0.999)), 9,
+     "share_of_peak of MatMul"),
+    ("another share of the roofline", LEVEL0, operators(lambda row: row.update(share_of_roofline=0.999)), 9,
+     "share_of_roofline of MatMul"),
+    ("cold times of nobody", LEVEL0, operators(lambda row: row.update(cold={"median_s": 1e-6})), 9,
+     "the cold times of MatMul"),
+    ("other warm-ups", LEVEL0, operators(lambda row: row.update(warm_ups=row["warm_ups"] + 1)), 8,
+     "the warm-ups of MatMul"),
+    ("a higher peak", LEVEL0, other_peak, 9, "the peak flop_s"),
+    ("a headline that no row has", LEVEL0, cells_of("operator_time", 0.01), 9, "the samples of operator_time"),
+    ("a study without its hash", STUDY, study(lambda d: d.pop("hash")), 11, "study.json does not state its hash"),
+    ("a study without its seeds", STUDY, study(lambda d: d.pop("seeds")), 11, "study.json does not state its seeds"),
+    ("a seed of another fixed part", STUDY, in_run(result(changed_fixed)), 14, ", except the seed"),
+    ("a seed of another split", STUDY, in_run(setting("provenance", "split", to="0" * 64)), 12, ": the split of "),
+    ("a time to no target", STUDY, setting("target", to=None), 11, "the time to a target; there is no target"),
+    ("another type of operators", LEVEL0, setting("numerics", "dtype", to="float16"), 2,
+     "stored ['float16'], recomputed ['float32']"),
+    # Rule 3.
+    ("more threads", QUICK, setting("candidates", 0, "observed", "threads", to=64), 3, "reference has 64 threads"),
+    ("other processors", QUICK, setting("candidates", 0, "observed", "affinity", to=[0, 1, 2, 3]), 3,
+     "the processors that it ran on"),
+    ("more threads of a run", RUN, setting("threads", "framework", to=64), 3, "the run has 64 threads"),
+    ("another framework", QUICK, setting("candidates", 0, "observed", "framework", to="onnxruntime"), 3,
+     "should run on reference, and ran on onnxruntime"),
+    # Rules 4 and 5.
+    ("another clock", RUN, setting("measurement", "clock", to="time.time"), 4, "the clock; stored 'time.time'"),
+    ("another clock of a comparison", QUICK, setting("measurement", "clock", to="cuda events"), 4,
+     "the clock; stored 'cuda events'"),
+    ("no scope", RUN, setting("measurement", "scope", to=None), 5, "no scope states what the clock covers"),
+    ("no scope of a metric", RUN, metric("step_latency", scope=None), 5, "step_latency is in ms without a scope"),
+    ("no scope of a comparison", QUICK, setting("measurement", "scope", to=" "), 5,
+     "no scope states what the clock covers"),
+    # Rule 6.
+    ("no first call", RUN, setting("measurement", "first_call_s", to=None), 6, "the first call is not separate"),
+    ("another first call", RUN, setting("measurement", "first_call_s", to=1e-5), 6,
+     "the first call, by the first step; stored 1e-05"),
+    ("another first call, as resumed", RUN, as_resumed(setting("measurement", "first_call_s", to=1e-5)), 6,
+     "the first call, by the first step; stored 1e-05"),
+    ("the second step as the first call", RUN, second_as_first, 6, "the first call, by the first step; stored"),
+    ("other warm-up than told", QUICK, rows(other_warm_up), 6, "the stored warm-up has"),
+    (
+        "half of the samples as warm-up",
+        QUICK,
+        rows(half_warm),
+        6,
+        "the stored warm-up has",
+    ),
+    ("the first call as a sample", QUICK, rows(lambda s: [r for r in s if r.phase != "first"]), 6,
+     "0 samples are marked as the first call"),
+    ("samples below the clock", QUICK, rows(lambda s: [r._replace(seconds=1e-9) for r in s]), 6,
+     "which no clock can resolve"),
+    # Rule 7.
+    ("quick with many processes", QUICK, setting("measurement", "most_processes", to=30), 7,
+     "the mode is quick with up to 30 processes"),
+    ("rigorous with one process", QUICK, setting("mode", to="rigorous"), 7, "with at most 2 processes per candidate"),
+    ("a run rigorous with one process", LEVEL0, setting("measurement", "mode", to="rigorous"), 7,
+     "the mode is rigorous with 1 processes"),
+    ("two at a time", QUICK, at_once, 7, "ran at the same time"),
+    ("other rules than those of its time", OLD_RIGOROUS, setting("statistics", "scheme", to=2), 7,
+     "the rounds after which verdicts are computed"),
+    ("older rules", RIGOROUS, comparison(lambda d: d["statistics"].pop("scheme")), 7,
+     "the rounds after which verdicts are computed"),
+    ("another order under old rules", OLD_RIGOROUS, other_order, 7, "the order is not that of the seed"),
+    ("another order", RIGOROUS, other_order, 7, "the order is not that of the seed"),
+    ("a whole round ran again", RIGOROUS, broken_off(2, 2), 7, "round 5 was complete, and ran again"),
+    ("half a round of another day", RIGOROUS, broken_off(1, 1), 7, "did not run again: its results were not measured"),
+    ("a round ran again, unsaid", RIGOROUS,
+     lambda f: (broken_off(1, 2)(f), comparison(lambda d: d["resumed"].clear())(f)), 7,
+     "repeated 1 times between rounds, and the comparison was resumed 0 times"),
+    # Rule 8.
+    ("no samples", QUICK, lambda folder: (folder / "samples.csv").unlink(), 8, "there is no samples.csv"),
+    ("no samples of a run", RUN, lambda folder: (folder / "samples.csv").unlink(), 8, "there is no samples.csv"),
+    ("a slow sample dropped", QUICK, rows(slowest_dropped), 8, "samples are missing, duplicated, or out of order"),
+    ("a sample twice", QUICK, rows(lambda s: [*s, s[-1]]), 8, "samples are missing, duplicated, or out of order"),
+    ("samples sorted", QUICK, rows(lambda s: sorted(s, key=lambda r: (r.process, r.phase, r.seconds))), 8,
+     "time decreases"),
+    ("a process copied", RIGOROUS, rows(copied), 8, "are bit-identical to those of"),
+    ("a sample that is no number", QUICK, rows(lambda s: [s[0]._replace(seconds=float("nan")), *s[1:]]), 8,
+     "is not positive and finite"),
+    ("a step dropped", RUN, cells(lambda r: None if (r["metric"], r["index"]) == ("step_latency", "4") else r), 8,
+     "there are 8 samples; stored: 9"),
+    (
+        "accuracies that the log does not have",
+        RUN,
+        cells(lambda r: {**r, "value": "99.0"} if r["metric"] == "test_accuracy" else r),
+        8,
+        "the accuracies are not those of the events",
+    ),
+    ("times that do not fit", QUICK, scaled(0.5, clock=False), 8, "are not timed"),
+    ("slow times that do not fit", QUICK, scaled(3.0, clock=False), 8,
+     "its samples took longer than the time between their readings (by 3)"),
+    ("longer than the process lived", QUICK, scaled(50.0, clock=True), 8, "and the process took"),
+    (
+        "steps longer than training",
+        RUN,
+        cells(lambda r: {**r, "value": "99999.0"} if (r["metric"], r["index"]) == ("step_latency", "3") else r),
+        8,
+        "took longer than the time between their losses",
+    ),
+    ("a process without samples", RIGOROUS, rows(lambda s: [r for r in s if r.round != 5]), 8,
+     "finished, and its samples are missing"),
+    # Rule 9.
+    ("a better verdict", QUICK, comparison(lambda d: d["verdicts"][0].update(ratio=0.1, word="faster")), 9,
+     "ratio; stored 0.1"),
+    ("a narrow interval", QUICK, comparison(lambda d: d["results"][0].update(low_s=d["results"][0]["median_s"])), 9,
+     ": low_s; stored"),
+    ("another p", RIGOROUS, setting("verdicts", 0, "p", to=1e-6), 9, ": p; stored 1e-06"),
+    ("another p under old rules", OLD_RIGOROUS, setting("verdicts", 0, "p", to=1e-6), 9, ": p; stored 1e-06"),
+    ("a smaller p of the whole comparison", RIGOROUS, setting("verdicts", 0, "sequential_p", to=1e-6), 9,
+     ": sequential_p; stored 1e-06"),
+    ("a claim for the whole table", RIGOROUS,
+     comparison(lambda d: d["verdicts"][0].update(whole_table=not d["verdicts"][0]["whole_table"])), 9,
+     ": whole_table; stored"),
+    ("a result twice as good", QUICK, comparison(lambda d: d["results"][0].update(samples_per_s=1e9)), 9,
+     "samples_per_s; stored 1000000000.0"),
+    ("a result dropped", QUICK, comparison(lambda d: d["results"].pop()), 9,
+     "can be computed from the samples, and is not stored"),
+    ("another value", RUN, metric("peak_memory", value=1.0), 9, "the value of peak_memory; stored 1.0"),
+    ("another latency", RUN, metric("step_latency", value=0.01), 9, "the value of step_latency; stored 0.01"),
+    ("another loss", RUN, metric("training_loss", value=0.01), 9, "the value of training_loss; stored 0.01"),
+    ("a throughput beyond all epochs", RUN, metric("throughput", value=1e9), 9,
+     "the value of throughput is beyond those of all epochs"),
+    ("passed without meeting the goal", RUN, metric("test_accuracy", goal={"relation": ">=", "bound": 99.9}), 9,
+     "meets the goal >= 99.9; stored True"),
+    ("accepted without passing", RUN, setting("accepted", to=False), 9, "whether the run is accepted"),
+    ("another mean", STUDY, setting("candidates", "slow", "metrics", "test_accuracy", "mean", to=99.0), 9,
+     "the mean of test_accuracy; stored 99.0"),
+    ("another operator time", LEVEL0, metric("operator_time", value=1e-6), 9,
+     "the value of operator_time; stored 1e-06"),
+    # Rule 10.
+    ("no calibration", QUICK, setting("calibration", to=None), 10, "no calibration of the machine"),
+    ("a verdict under another load", QUICK, loaded, 10, "the floor under the load of other programs; stored 1.0"),
+    ("another floor", QUICK, setting("verdicts", 0, "floor", to=1.00001), 10,
+     "the noise floor of 2 rounds; stored 1.00001"),
+    ("calibrated with other threads", QUICK, setting("calibration", "threads", to=77), 10,
+     "the calibration's threads; stored 77"),
+    # Rule 11.
+    ("a run not listed", STUDY, study(unlisted), 11, "finished, and is not listed"),
+    ("two runs not listed, as interrupted", STUDY, as_interrupted(2), 11, "finished, and is not listed"),
+    ("two runs not listed, as resumed", STUDY,
+     study(lambda d: (resumed_at("2999-01-01T00:00:00Z")(d), unlisted(d), unlisted(d))), 11,
+     "finished, and is not listed"),
+    ("a run not listed, and resumed before it", STUDY,
+     study(lambda d: (resumed_at("2000-01-01T00:00:00Z")(d), unlisted(d))), 11, "finished, and is not listed"),
+    ("nine runs not listed, as resumed nine times at the end", STUDY,
+     with_more(9, resumed_at(*(f"2999-01-0{n}T00:00:00Z" for n in range(1, 10)))), 11,
+     "finished, and is not listed"),
+    ("resumed nine times, as a number", STUDY, with_more(9, lambda d: d.update(resumed=9)), 11,
+     "resumed in study.json is 9; allowed: a list of times"),
+    ("resumed at no time", STUDY, study(resumed_at("yesterday")), 11, "resumed in study.json is not as deep5 writes"),
+    ("two failures not told, as unfinished", STUDY, with_more(2, lambda d: d.update(finished=False), "failed"), 11,
+     "2 runs failed, 0 failures are listed"),
+    ("a target as the recipe's own", STUDY,
+     study(lambda d: d.update(target={"metric": "test_accuracy", "goal": 50.0, "origin": "recipe"})), 11,
+     "the target 'test_accuracy' 50.0 is stored as the recipe's; its runs state ["),
+    ("a candidate dropped", STUDY, study(lambda d: d["candidates"].pop("fast")), 11,
+     "finished, and is not listed"),
+    ("a run that is not there", STUDY, lambda f: shutil.rmtree(sorted((f / "runs").iterdir())[0]), 11,
+     "is listed, and does not exist"),
+    ("a run that failed, as one that ended", STUDY, in_run(failed), 11, "its status is failed"),
+    ("a run outside of the study", STUDY, setting("candidates", "fast", "runs", 0, to="../run"), 11,
+     "'../run' is listed as a run, and is not a separate folder"),
+    ("another seed told", RUN, setting("seeds", "run", to=5), 11, "the run's seed, by its recipe; stored 5"),
+    ("another goal than declared", RUN, metric("wall_clock_time", goal={"relation": "<", "bound": 900.0}), 11,
+     "are not those declared before the run"),
+    ("a verdict on one that failed", QUICK, setting("candidates", 1, "status", to="failed"), 11,
+     "is failed, and has a verdict"),
+    ("one that never ran", QUICK, setting("candidates", 1, "status", to="waiting"), 11, "is waiting at the end"),
+    ("a repetition with the same seed", SET, same_seed, 11, "are the same run"),
+    # Rule 12.
+    ("the best epoch", RUN, best_epoch, 12, "that of the best epoch, not the last"),
+    ("the last epoch left out", RUN, last_left_out, 12, "is evaluated after 2 epochs"),
+    ("a target that was reached later", RUN, metric("epochs_to_accuracy", value=3.0), 12,
+     "the first evaluation that reached 1; stored 3.0"),
+    ("another split of a candidate", QUICK, setting("candidates", 0, "provenance", "split", to="0" * 64), 12,
+     "have different split"),
+    # Rule 13.
+    ("a warning taken out", RIGOROUS, noisy, 13, "a warning is missing"),
+    # Rule 14.
+    ("a fixed part that has another hash", RUN, setting("recipe", "fixed", "epochs", to=300), 14,
+     "the recipe's hash; stored"),
+    ("another recipe file", RUN, lambda folder: (folder / "recipe.py").write_text("FIXED = {}"), 14,
+     "the hash of recipe.py"),
+    ("another machine", RUN, setting("system", "before", "cpu", "model", to="Fastest 9000"), 14,
+     "the environment's hash"),
+    ("another network", RUN, setting("provenance", "network", to="0" * 64), 14,
+     "the hash of the network in network.onnx"),
+    ("trained weights of another run", RUN, setting("provenance", "trained_weights", to="0" * 64), 14,
+     "the hash of weights.safetensors"),
+    ("another version", QUICK, setting("software", "packages", "numpy", to="1.0"), 14, "the environment's hash"),
+    ("runs of two environments", STUDY, in_run(result(other_environment)), 14, "have 2 environments"),
+    ("a resumption elsewhere", RUN, result(resumed), 14, "in another environment"),
+    # Two results in one folder; levels and divisions that do not match the contents.
+    ("a run that is a comparison, too", RUN, decoy("comparison.json"), 14, "holds result.json and comparison.json"),
+    ("a comparison that is a study, too", QUICK, decoy("study.json"), 14, "holds comparison.json and study.json"),
+    ("a run of a study that is a comparison, too", STUDY, in_run(decoy("comparison.json")), 14,
+     "holds result.json and comparison.json"),
+    ("another level", RUN, setting("level", to=0), 14, "the level of a result of training; stored 0"),
+    ("a level and no numerics", RUN, result(lambda d: d.update(level=3, numerics=None)), 14,
+     "the level of a result of training; stored 3"),
+    ("operators as training", LEVEL0, setting("level", to=2), 14, "the level of a result of operators; stored 2"),
+    ("parts of two measurements", RUN, setting("recipe", "mutable", "candidate", to="nothing"), 14,
+     "the parts of training and of hand-written code"),
+    ("a line changed in a recipe of deep5", QUICK, other_line, 14, "recipe.py is not the recipe 'digits_lenet'"),
+    ("no environment", RUN, lambda folder: (folder / "environment.json").unlink(), 14, "there is no environment.json"),
+    ("no environment, as resumed", RUN, as_resumed(lambda folder: None), 14, "there is no environment-2.json"),
+    # Data and split.
+    ("a split of nobody", RUN, setting("provenance", "split", to="0" * 64), 12, "the hash of the split of the run"),
+    ("data of nobody", RUN, setting("provenance", "data", to="0" * 64), 1, "the hash of the data of the run"),
+    ("no data", RUN, setting("provenance", "data", to=None), 1, "there is no hash of the run's data"),
+    ("other samples described", RUN, described(lambda d: d["samples"].update(train=97)), 12,
+     "samples of the train set in dataset.json; stored 97, recomputed 96"),
+    ("another split described", RUN, described(lambda d: d.update(split="the easy ones")), 12,
+     "the description of the digits in dataset.json"),
+    ("nothing described", RUN, lambda folder: (folder / "dataset.json").unlink(), 12, "there is no dataset.json"),
+    ("weights of nobody", QUICK, other_weights, 1, "the hash of the initial weights of reference"),
+    # Times scaled together with everything derived from them.
+    ("a throughput of a thousand", RUN, cells_of("throughput", 1000.0), 8, "s by the throughput, and"),
+    ("a throughput of three", RUN, cells_of("throughput", 3.0), 8, "s by the throughput, and"),
+    ("steps of a fiftieth", RUN, fast_steps, 8, "are step time"),
+    ("fast steps of some", RUN, some_fast_steps, 8, "times that in another"),
+    ("beyond the peak", RUN, cells_of("utilisation", 1e5), 8, "of the machine's measured peak; allowed"),
+    ("a clock of a third", RUN, fast_clock, 8, "and its epochs"),
+    ("a throughput of a thousand, as resumed", RUN, as_resumed(cells_of("throughput", 1000.0)), 8,
+     "s by the throughput, and"),
+    ("another throughput, as resumed", RUN, as_resumed(best_throughput), 9, "the value of throughput; stored"),
+    ("another latency, as resumed", RUN, as_resumed(metric("step_latency", value=0.01)), 9,
+     "the value of step_latency; stored 0.01"),
+    ("two at a time, as resumed", QUICK, as_resumed(at_once), 7, "ran at the same time"),
+    ("a dropped round, as resumed", RIGOROUS, as_resumed(dropped_round), 11,
+     "did not run in round 3, in its turn"),
+    ("another order, as resumed", RIGOROUS, as_resumed(other_order), 7, "the order is not that of the seed"),
+    # Intervals and values that no measurement gave.
+    ("an interval of one reading", RUN, metric("peak_memory", interval=INVENTED), 9, "peak_memory has an interval"),
+    ("another interval", RUN, metric("step_latency", interval=INVENTED), 9,
+     "the interval of step_latency; stored [1.0, 1.1]"),
+    ("a confidence of nobody", RUN, result(lambda d: d["metrics"][7]["interval"].update(confidence=0.999)), 9,
+     "has the confidence 0.999"),
+    ("another confidence", QUICK, setting("results", 0, "confidence", to=0.999), 9, "confidence; stored 0.999"),
+    ("values of a run that failed", RUN, value_of_a_failed_one, 9, "the value of test_loss; stored"),
+    ("a value of a run that failed, without samples", RUN, lambda f: (failed(f), (f / "samples.csv").unlink()), 8,
+     "there is no samples.csv"),
+    # Links and special files.
+    ("a document outside", RUN, link_out("result.json"), 8, "is a link"),
+    ("samples outside", RUN, link_out("samples.csv"), 8, "is a link"),
+    ("samples of a comparison outside", QUICK, link_out("samples.csv"), 8, "is a link"),
+    ("a recipe outside", RUN, link_out("recipe.py"), 14, "is a link"),
+    ("a network outside", RUN, link_out("network.onnx"), 14, "is a link"),
+    ("a pipe", RUN, pipe("samples.csv"), 8, "samples.csv is not a plain file"),
+    ("samples of a study's run as a pipe", STUDY, in_run(pipe("samples.csv")), 8, "samples.csv is not a plain file"),
+    ("samples of a study's run that are another's", STUDY, link_in, 8, "is a link"),
+    ("a document that is a pipe", RUN, pipe("result.json"), 8, "is not a plain file"),
+    ("events that are a pipe", RUN, pipe("events.mllog"), 8, "is not a plain file"),
+    ("a recipe that is a pipe", RUN, pipe("recipe.py"), 14, "is not a plain file"),
+    ("weights that are a pipe", RUN, pipe("weights.safetensors"), 14, "is not a plain file"),
+    ("an environment that is a pipe", RUN, pipe("environment.json"), 14, "is not a plain file"),
+    ("a description that is a pipe", RUN, pipe("dataset.json"), 12, "is not a plain file"),
+    ("operators that are a pipe", LEVEL0, pipe("operators.json"), 9, "is not a plain file"),
+    ("a study that is a pipe", STUDY, pipe("study.json"), 11, "is not a plain file"),
+    ("a comparison that is a pipe", QUICK, pipe("comparison.json"), 8, "is not a plain file"),
+    ("samples of a comparison that are a pipe", QUICK, pipe("samples.csv"), 8, "is not a plain file"),
+    ("no JSON", RUN, lambda f: (f / "result.json").write_text("{" * 10_000), 8, "is truncated or not JSON"),
+    ("deep JSON", STUDY, lambda f: (f / "study.json").write_text("[" * 100_000), 11, "it nests deeper than 100"),
+    ("a study of nothing", STUDY, lambda f: (f / "study.json").write_text("[]"), 11, "study.json"),
+    ("candidates that are none", STUDY, study(lambda d: d.update(candidates={"a": 3})), 11,
+     "study.json is not as deep5 writes it"),
+    # Settings, and what ran.
+    ("a candidate's other rate", QUICK, setting("candidates", 1, "recipe", "optimizer_kwargs", "lr", to=0.1), 14,
+     "onnxruntime: the recipe, compared with that of reference with the same settings"),
+    ("the baseline's other rate", QUICK, setting("candidates", 0, "recipe", "optimizer_kwargs", "lr", to=0.1), 14,
+     "reference: the recipe, compared with the comparison's"),
+    ("a setting that did not stand", QUICK, set_of(1, {"optimizer_kwargs.lr": 0.1}), 14,
+     "onnxruntime: optimizer_kwargs of its recipe, by its settings; stored {'lr': 0.003}, recomputed {'lr': 0.1}"),
+    ("batches of another size", QUICK, comparison(lambda d: [put(row, "recipe", "batch_size", to=32) for row in
+     [*d["candidates"], {"recipe": d["recipe"]["mutable"]}]]), 14, "timed with batches of 64; its recipe has 32"),
+    ("a seed's other rate", STUDY, other_rate(1), 14, "optimizer_kwargs of its recipe, by its settings"),
+    ("a rate of all seeds", STUDY, other_rate(2), 14, "optimizer_kwargs of its recipe, by its settings"),
+    ("a seed's other optimizer", STUDY, other_rate(1, recipe=False), 14, "fast: the optimizer of "),
+    ("another optimizer of all seeds", STUDY, other_rate(2, recipe=False), 14,
+     "the optimizer's lr, by its recipe; stored 0.3, recomputed 0.1"),
+    ("a seed of other batches", STUDY, in_run(setting("recipe", "mutable", "batch_size", to=48)), 14,
+     ", except the seed"),
+    ("no ONNX", RUN, lambda f: (f / "network.onnx").write_bytes(b"\xff" * 100), 14, "it is not ONNX"),
+    ("a log that is none", RUN, lambda f: (f / "events.mllog").write_text(":::MLLOG {\n:::MLLOG []\n"), 8,
+     "line 1 is damaged"),
+    ("settings that are none", QUICK, setting("candidates", 0, "observed", to={"threads": [], "dtype": {}}), 2,
+     "is not as deep5 writes it"),
+    ("a calibration that is none", QUICK, setting("calibration", to={}), 10,
+     "the calibration is not as deep5 writes it"),
+]  # fmt: skip
