@@ -27,12 +27,14 @@ from deep5.run.execute import execute
 from deep5.training.checkpointer import Checkpointer
 from doctored import (
     CORPUS,
+    UNSEEN,
     Doctor,
     broken_off,
     cells,
     drawn_order,
     edited,
     metric,
+    page,
     rates_of_row,
     scaled,
     setting,
@@ -95,6 +97,19 @@ def test_doctored_results_are_caught(
     assert not report
     found = [str(finding) for finding in report.findings]
     assert any(finding.rule == rule and words in finding.what for finding in report.findings), found
+
+
+def test_the_docs_list_every_cheat() -> None:
+    docs = Path(__file__).parents[2] / "docs" / "red_team.md"
+    assert docs.read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize(("kind", "doctor"), [row[1:3] for row in UNSEEN], ids=[row[0] for row in UNSEEN])
+def test_what_a_folder_cannot_show(given: Callable[[str], Path], kind: str, doctor: Doctor) -> None:
+    """The docs name these limits; a finding here is good news, and the row belongs to those that are caught."""
+    folder = given(kind)
+    doctor(folder)
+    assert audit([folder])
 
 
 @pytest.mark.parametrize("rounds", [1, 5])

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -597,6 +598,115 @@ def other_weights(folder: Path) -> None:
             candidate["provenance"]["initial_weights"] = "0" * 64
 
 
+def rehashed(change: Callable[[Any], Any]) -> Doctor:
+    """Change the software of a result, and recompute the environment's hash."""
+
+    def doctor(folder: Path) -> None:
+        for name in ("result.json", "comparison.json", "environment.json"):
+            if not (folder / name).exists():
+                continue
+            with edited(folder / name) as document:
+                change(document["software"])
+                if "provenance" in document:
+                    known = environment_hash(document["system"]["before"], document["software"])
+                    document["provenance"]["environment"] = known
+
+    return doctor
+
+
+def other_accuracy(folder: Path) -> None:
+    """Report an accuracy that no number of correct test samples gives, in all places where it is stored."""
+    cells(lambda r: {**r, "value": "43.0"} if (r["metric"], r["index"]) == ("test_accuracy", "2") else r)(folder)
+    metric("test_accuracy", value=43.0)(folder)
+    _last_accuracy(folder, 0.43)
+
+
+def _last_accuracy(folder: Path, share: float) -> None:
+    lines = (folder / "events.mllog").read_text().splitlines()
+    last = max(number for number, line in enumerate(lines) if '"eval_accuracy"' in line)
+    fields = json.loads(lines[last].partition(" ")[2]) | {"value": share}
+    lines[last] = f":::MLLOG {json.dumps(fields)}"
+    (folder / "events.mllog").write_text("\n".join(lines) + "\n")
+
+
+def silent_nan(folder: Path) -> None:
+    """A NaN loss, without the warning."""
+    cells(lambda r: {**r, "value": "nan"} if r["metric"] == "test_loss" else r)(folder)
+    metric("test_loss", value="nan", passed=None)(folder)
+
+
+def log_of(days: int) -> Doctor:
+    """Move the times of the events."""
+
+    def doctor(folder: Path) -> None:
+        lines = []
+        for line in (folder / "events.mllog").read_text().splitlines():
+            fields = json.loads(line.partition(" ")[2])
+            lines.append(f":::MLLOG {json.dumps(fields | {'time_ms': fields['time_ms'] + days * 86_400_000})}")
+        (folder / "events.mllog").write_text("\n".join(lines) + "\n")
+
+    return doctor
+
+
+def without_goal(document: Any) -> None:
+    """Remove a goal, also where it is declared."""
+    for row in (*document["metrics"], *document["recipe"]["metrics"]):
+        if row.get("name", row.get("metric")) == "test_accuracy":
+            row["goal"] = None
+            if "passed" in row:
+                row["passed"] = None
+
+
+def without_metric(folder: Path) -> None:
+    """Remove a metric with a goal, its samples, and its declaration."""
+    with edited(folder / "result.json") as document:
+        document["metrics"] = [row for row in document["metrics"] if row["name"] != "test_accuracy"]
+        declared = document["recipe"]["metrics"]
+        document["recipe"]["metrics"] = [row for row in declared if row["metric"] != "test_accuracy"]
+    cells(lambda r: None if r["metric"] == "test_accuracy" else r)(folder)
+
+
+def without_rows(*whats: str) -> Doctor:
+    """Remove parts of the proof of all candidates."""
+
+    def change(document: Any) -> None:
+        document["equivalence"] = [row for row in document["equivalence"] if row["what"] not in whats]
+
+    return comparison(change)
+
+
+def renamed(document: Any) -> None:
+    """Give the measurements of one framework the name of another."""
+    made = json.loads(json.dumps(document).replace('"onnxruntime"', '"pytorch"'))
+    software = document["software"]
+    document.clear()
+    document.update(made, software=software)
+
+
+def quiet_floor(folder: Path) -> None:
+    """Make the calibration of a noisy machine quiet, and recompute the noise floors and the verdicts."""
+    samples = [
+        s._replace(seconds=s.seconds * 1.2, time_s=s.time_s * 1.2) if s.round == 1 else s
+        for s in read_round_samples(folder / "samples.csv")
+    ]
+    (folder / "samples.csv").write_text(round_samples_text(samples))
+    with edited(folder / "comparison.json") as document:
+        told = document["calibration"]
+        told["processes"] = {name: [1 + 0.01 * (n % 20) for n in range(32)] for name in told["processes"]}
+        document["warnings"] = warnings_in(document, samples)
+        told["processes"] = {name: [1 + 0.0001 * (n % 20) for n in range(32)] for name in told["processes"]}
+        floors = {row["rounds"]: Calibration.of_document(told).floor(row["rounds"]) for row in document["verdicts"]}
+        sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+        document["results"] = results_of(samples, sizes)
+        document["verdicts"] = verdicts_of(samples, document["baseline"], floors)
+
+
+def slower_slowest(samples: list[RoundSample]) -> list[RoundSample]:
+    """Make the slowest sample slower, which moves no median."""
+    slowest = max((s for s in samples if s.phase == "steady" and s.calls > 1), key=lambda s: s.seconds)
+    return [s._replace(seconds=s.seconds * 1.001) if s is slowest else s for s in samples]
+
+
 INVENTED = {"low": 1.0, "high": 1.1, "confidence": None}
 
 CORPUS: list[tuple[str, str, Doctor, int, str]] = [
@@ -608,7 +718,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("swapped samples", QUICK, rows(swapped), 8, "no such process of this candidate"),
     ("an impossible time", QUICK, scaled(1e-4, clock=True), 8, "operations take at least"),
     ("one short sample", QUICK, one_short, 8, "took less than half of the time between their readings"),
-    ("another share of deep5's own", QUICK, setting("resources", "harness_share", to=0.0), 9, "deep5's share"),
+    ("another share of the harness", QUICK, setting("resources", "harness_share", to=0.0), 9, "deep5's share"),
     ("no warning of noise", QUICK, setting("warnings", to=[]), 13, "a warning is missing"),
     ("an edited summary", QUICK, setting("results", 0, "median_s", to=1e-3), 9, "median_s; stored 0.001"),
     ("an undeclared precision", RUN, setting("numerics", "dtype", to="bfloat16"), 2, "has the element type 'bfloat16'"),
@@ -646,19 +756,19 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "the error of its matrix product is missing"),
     ("no peaks", QUICK, comparison(lambda d: [put(row, "peaks", to=None) for row in d["candidates"]]), 8,
      "its peaks are missing"),
-    ("a proof that is no number", QUICK, nan_proof, 1, "onnxruntime was timed, and failed the proof in"),
+    ("a NaN proof", QUICK, nan_proof, 1, "onnxruntime was timed, and failed the proof in"),
     ("proved on other data", QUICK, setting("candidates", 1, "proved_on", "data", to="0" * 64), 1,
      "onnxruntime was proved on other data than those of the timing"),
-    ("more rounds than anybody runs", RIGOROUS, rows(lambda samples: [s._replace(round=number) for number, s in
-     enumerate(samples * 3)]), 8, "samples.csv has "),
-    ("the operations of an operator unsaid", LEVEL0, operators(lambda row: row.update(flops=None)), 9,
+    ("more rounds than any comparison runs", RIGOROUS, rows(lambda samples: [s._replace(round=number) for number, s in
+     enumerate(samples * 9)]), 8, "samples.csv has "),
+    ("the operations of an operator unreported", LEVEL0, operators(lambda row: row.update(flops=None)), 9,
      "gflop_s of MatMul"),
     ("another rate of memory", LEVEL0, operators(lambda row: row.update(gbyte_s=99.0)), 9, "gbyte_s of MatMul"),
     ("another share of the peak", LEVEL0, operators(lambda row: row.update(share_of_peak=0.999)), 9,
      "share_of_peak of MatMul"),
     ("another share of the roofline", LEVEL0, operators(lambda row: row.update(share_of_roofline=0.999)), 9,
      "share_of_roofline of MatMul"),
-    ("cold times of nobody", LEVEL0, operators(lambda row: row.update(cold={"median_s": 1e-6})), 9,
+    ("invented cold times", LEVEL0, operators(lambda row: row.update(cold={"median_s": 1e-6})), 9,
      "the cold times of MatMul"),
     ("other warm-ups", LEVEL0, operators(lambda row: row.update(warm_ups=row["warm_ups"] + 1)), 8,
      "the warm-ups of MatMul"),
@@ -693,7 +803,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("another first call, as resumed", RUN, as_resumed(setting("measurement", "first_call_s", to=1e-5)), 6,
      "the first call, by the first step; stored 1e-05"),
     ("the second step as the first call", RUN, second_as_first, 6, "the first call, by the first step; stored"),
-    ("other warm-up than told", QUICK, rows(other_warm_up), 6, "the stored warm-up has"),
+    ("another warm-up than reported", QUICK, rows(other_warm_up), 6, "the stored warm-up has"),
     (
         "half of the samples as warm-up",
         QUICK,
@@ -720,7 +830,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("another order", RIGOROUS, other_order, 7, "the order is not that of the seed"),
     ("a whole round ran again", RIGOROUS, broken_off(2, 2), 7, "round 5 was complete, and ran again"),
     ("half a round of another day", RIGOROUS, broken_off(1, 1), 7, "did not run again: its results were not measured"),
-    ("a round ran again, unsaid", RIGOROUS,
+    ("a round ran again, unreported", RIGOROUS,
      lambda f: (broken_off(1, 2)(f), comparison(lambda d: d["resumed"].clear())(f)), 7,
      "repeated 1 times between rounds, and the comparison was resumed 0 times"),
     # Rule 8.
@@ -731,7 +841,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("samples sorted", QUICK, rows(lambda s: sorted(s, key=lambda r: (r.process, r.phase, r.seconds))), 8,
      "time decreases"),
     ("a process copied", RIGOROUS, rows(copied), 8, "are bit-identical to those of"),
-    ("a sample that is no number", QUICK, rows(lambda s: [s[0]._replace(seconds=float("nan")), *s[1:]]), 8,
+    ("a NaN sample", QUICK, rows(lambda s: [s[0]._replace(seconds=float("nan")), *s[1:]]), 8,
      "is not positive and finite"),
     ("a step dropped", RUN, cells(lambda r: None if (r["metric"], r["index"]) == ("step_latency", "4") else r), 8,
      "there are 8 samples; stored: 9"),
@@ -804,7 +914,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("resumed nine times, as a number", STUDY, with_more(9, lambda d: d.update(resumed=9)), 11,
      "resumed in study.json is 9; allowed: a list of times"),
     ("resumed at no time", STUDY, study(resumed_at("yesterday")), 11, "resumed in study.json is not as deep5 writes"),
-    ("two failures not told, as unfinished", STUDY, with_more(2, lambda d: d.update(finished=False), "failed"), 11,
+    ("two failures unreported, as unfinished", STUDY, with_more(2, lambda d: d.update(finished=False), "failed"), 11,
      "2 runs failed, 0 failures are listed"),
     ("a target as the recipe's own", STUDY,
      study(lambda d: d.update(target={"metric": "test_accuracy", "goal": 50.0, "origin": "recipe"})), 11,
@@ -816,7 +926,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a run that failed, as one that ended", STUDY, in_run(failed), 11, "its status is failed"),
     ("a run outside of the study", STUDY, setting("candidates", "fast", "runs", 0, to="../run"), 11,
      "'../run' is listed as a run, and is not a separate folder"),
-    ("another seed told", RUN, setting("seeds", "run", to=5), 11, "the run's seed, by its recipe; stored 5"),
+    ("another seed reported", RUN, setting("seeds", "run", to=5), 11, "the run's seed, by its recipe; stored 5"),
     ("another goal than declared", RUN, metric("wall_clock_time", goal={"relation": "<", "bound": 900.0}), 11,
      "are not those declared before the run"),
     ("a verdict on one that failed", QUICK, setting("candidates", 1, "status", to="failed"), 11,
@@ -861,15 +971,15 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("no environment", RUN, lambda folder: (folder / "environment.json").unlink(), 14, "there is no environment.json"),
     ("no environment, as resumed", RUN, as_resumed(lambda folder: None), 14, "there is no environment-2.json"),
     # Data and split.
-    ("a split of nobody", RUN, setting("provenance", "split", to="0" * 64), 12, "the hash of the split of the run"),
-    ("data of nobody", RUN, setting("provenance", "data", to="0" * 64), 1, "the hash of the data of the run"),
+    ("an invented split", RUN, setting("provenance", "split", to="0" * 64), 12, "the hash of the split of the run"),
+    ("invented data", RUN, setting("provenance", "data", to="0" * 64), 1, "the hash of the data of the run"),
     ("no data", RUN, setting("provenance", "data", to=None), 1, "there is no hash of the run's data"),
     ("other samples described", RUN, described(lambda d: d["samples"].update(train=97)), 12,
      "samples of the train set in dataset.json; stored 97, recomputed 96"),
     ("another split described", RUN, described(lambda d: d.update(split="the easy ones")), 12,
      "the description of the digits in dataset.json"),
     ("nothing described", RUN, lambda folder: (folder / "dataset.json").unlink(), 12, "there is no dataset.json"),
-    ("weights of nobody", QUICK, other_weights, 1, "the hash of the initial weights of reference"),
+    ("invented weights", QUICK, other_weights, 1, "the hash of the initial weights of reference"),
     # Times scaled together with everything derived from them.
     ("a throughput of a thousand", RUN, cells_of("throughput", 1000.0), 8, "s by the throughput, and"),
     ("a throughput of three", RUN, cells_of("throughput", 3.0), 8, "s by the throughput, and"),
@@ -890,7 +1000,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("an interval of one reading", RUN, metric("peak_memory", interval=INVENTED), 9, "peak_memory has an interval"),
     ("another interval", RUN, metric("step_latency", interval=INVENTED), 9,
      "the interval of step_latency; stored [1.0, 1.1]"),
-    ("a confidence of nobody", RUN, result(lambda d: d["metrics"][7]["interval"].update(confidence=0.999)), 9,
+    ("an invented confidence", RUN, result(lambda d: d["metrics"][7]["interval"].update(confidence=0.999)), 9,
      "has the confidence 0.999"),
     ("another confidence", QUICK, setting("results", 0, "confidence", to=0.999), 9, "confidence; stored 0.999"),
     ("values of a run that failed", RUN, value_of_a_failed_one, 9, "the value of test_loss; stored"),
@@ -943,4 +1053,113 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "is not as deep5 writes it"),
     ("a calibration that is none", QUICK, setting("calibration", to={}), 10,
      "the calibration is not as deep5 writes it"),
+    # What the stored data show, each field of which is plausible by itself.
+    ("seconds of 97 %", QUICK, scaled(0.97, clock=False), 8, "between two readings"),
+    ("seconds of 97 % in all rounds", RIGOROUS, scaled(0.97, clock=False), 8, "between two readings"),
+    ("seconds of 103 %", QUICK, scaled(1.03, clock=False), 8, "its samples took longer than the time between"),
+    ("another version of the framework", RUN, setting("framework", "version", to="9.9"), 14,
+     "and the package numpy has"),
+    ("another version of the package", RUN, rehashed(lambda d: d["packages"].update(numpy="1.0")), 14,
+     "and the package numpy has the version 1.0"),
+    ("another version of a candidate", QUICK, rehashed(lambda d: d["packages"].update(onnxruntime="1.0")), 14,
+     "and the package onnxruntime has the version 1.0"),
+    ("an accuracy that the test set cannot give", RUN, other_accuracy, 8, "test samples; allowed: an integer"),
+    ("a NaN without a warning", RUN, silent_nan, 13, "test_loss is not finite, and no warning reports it"),
+    ("initial weights of zero hash", RUN, setting("provenance", "initial_weights", to="0" * 64), 14,
+     "which is no hash"),
+    ("a batch order of zero hash", RUN, setting("provenance", "batch_order", to="0" * 64), 14, "which is no hash"),
+    ("first batches of zero hash", QUICK, setting("candidates", 0, "proved_on", "first_batches", to="0" * 64), 14,
+     "which is no hash"),
+    ("finished a year later", RUN, setting("finished", to="2027-11-25T21:50:12Z"), 8, "by its dates"),
+    ("begun a year before", RUN,
+     result(lambda d: d.update(started="2025-11-25T21:50:10Z", finished="2025-11-25T21:50:12Z")), 8, "and its name is"),
+    ("a log of a year later", RUN, log_of(365), 8, "and its events is"),
+    ("a comparison of a year before", QUICK,
+     comparison(lambda d: d.update(started="2025-11-27T13:12:14Z", finished="2025-11-27T13:12:46Z")), 8, "its name is"),
+    ("a calibration of a year before", QUICK, setting("calibration", "when", to="2025-11-27T13:11:46Z"), 8,
+     "and its calibration is"),
+    ("an unknown key", RUN, result(lambda d: d.update(verified=True)), 8, "unknown field"),
+    ("an unknown key inside", RUN, result(lambda d: d["measurement"].update(verified=True)), 8, "unknown field"),
+    ("an unknown key of a comparison", QUICK, comparison(lambda d: d.update(verified=True)), 8, "unknown field"),
+    ("an unknown key of a study", STUDY, study(lambda d: d.update(verified=True)), 11, "study.json states verified"),
+    ("an unknown key of a study's candidate", STUDY, study(lambda d: d["candidates"]["fast"].update(rank=1)), 11,
+     "candidates.fast states rank"),
+    ("a goal removed", RUN, result(without_goal), 11, "the goals are not those of recipe.py"),
+    ("a metric with a goal removed", RUN, without_metric, 11, "the goals are not those of recipe.py"),
+    ("a label with another framework", QUICK, setting("candidates", 1, "framework", to="pytorch"), 3,
+     "should run on pytorch, and ran on onnxruntime"),
+    ("labels exchanged", QUICK,
+     comparison(lambda d: [row.update(label=other) for row, other in zip(d["candidates"], ("onnxruntime", "reference"),
+     strict=True)]), 11, "allowed: the label's"),
+    ("one framework's times as another's", QUICK,
+     lambda f: (comparison(renamed)(f), rows(lambda s: [r._replace(candidate=r.candidate.replace("onnxruntime",
+     "pytorch")) for r in s])(f)), 14, "and the package torch has the version"),
+    ("no proof of the loss a step later", QUICK, without_rows("loss a step later"), 1,
+     "without a proof of: loss a step"),
+    ("no proof of the update", QUICK, without_rows("update on its own gradient"), 1, "without a proof of: update on"),
+    ("no proof of a whole step", QUICK, without_rows("update of a whole step"), 1, "without a proof of: update of a"),
+    ("no proof of the gradients in float64", QUICK, without_rows("gradients in float64 at a float64 state"), 1,
+     "without a proof of: gradients in float64"),
+    ("no free training", QUICK, without_rows("losses in float32, free-running"), 1, "without part (d)"),
+    ("no free training, and a network with kinks", QUICK,
+     lambda f: (without_rows("losses in float32, free-running")(f), setting("proof", "smooth", to=False)(f)), 1,
+     "without part (d)"),
+    ("a calibration made quiet", QUICK, comparison(lambda d: d["calibration"].update(processes={name: [1.0] * 32 for
+     name in d["calibration"]["processes"]})), 10, "the noise floor of 2 rounds"),
+    ("a calibration made quiet, with its floors", QUICK, quiet_floor, 13, "noise floor is too narrow"),
 ]  # fmt: skip
+"""Name, kind of result, change, rule and words of the finding."""
+
+UNSEEN: list[tuple[str, str, Doctor, str]] = [
+    ("all times of a candidate scaled together: samples, readings, and all that follows", QUICK,
+     scaled(0.97, clock=True), "nothing else depends on them"),
+    ("the throughput of a run raised by 3 %, with all that follows", RUN, cells_of("throughput", 1 / 0.97),
+     "on a busy machine, events and samples may differ by a quarter"),
+    ("a few of many samples", QUICK, rows(slower_slowest), "no median moves"),
+]  # fmt: skip
+"""Name, kind of result, change, and why a folder cannot show it."""
+
+_KINDS = {
+    RUN: "run", SET: "runs", STUDY: "study", QUICK: "comparison, quick", RIGOROUS: "comparison, rigorous",
+    OLD_RIGOROUS: "comparison of the first scheme", LEVEL0: "operators",
+}  # fmt: skip
+_PAGE = """# Cheats, and what finds them
+
+Each row is a result that deep5 made, changed as a cheat would change it. `tests/audit/test_audit.py` changes them anew
+and requires the finding; the same folders pass unchanged. Generated by `python tests/support/doctored.py
+docs/red_team.md`. The rules are those of [comparing.md](comparing.md#checking-results).
+
+## Caught by `deep5 audit`
+
+{count} of {count}.
+
+| change | result | rule |
+|---|---|---:|
+{rows}
+
+## What a folder cannot show
+
+These changes have no finding. Against a change after the measurement, sign the result.
+
+| change | result | why |
+|---|---|---|
+{unseen}
+"""
+
+
+def main(path: Path) -> None:
+    """Write the page."""
+    path.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The table of the docs."""
+    rows = [
+        f"| {name} | {_KINDS[kind]} | {rule} |" for name, kind, _, rule, _ in sorted(CORPUS, key=lambda row: row[3])
+    ]
+    unseen = [f"| {name} | {_KINDS[kind]} | {why} |" for name, kind, _, why in UNSEEN]
+    return _PAGE.format(count=len(CORPUS), rows="\n".join(rows), unseen="\n".join(unseen))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
