@@ -156,7 +156,7 @@ def test_mpi_tells_who_waits_for_a_rank_that_does_not_come() -> None:
             print(f"{type(error).__name__}: {error}", flush=True)
     """
     ended = under_mpi(MPI + dedent(program), 2)
-    assert ended.output.count("CommunicationError: all_reduce was not finished within 0.5 s") == 2, ended
+    assert ended.output.count("OperationTimeout: all_reduce was not finished within 0.5 s") == 2, ended
     assert ended.status == 3, ended
     assert "rank 0 exits with 2 MPI operations pending" in ended.errors
 
@@ -226,7 +226,7 @@ def test_a_message_that_was_begun_and_does_not_end_holds_nobody_up(monkeypatch: 
             print(f"{type(error).__name__}: {error}", flush=True)
     """
     ended = under_mpi(MPI + dedent(program), 2)
-    assert "CommunicationError: receive from rank 1 was not finished within 1 s" in ended.output, ended
+    assert "OperationTimeout: receive from rank 1 was not finished within 1 s" in ended.output, ended
     assert ended.status == 3, ended
 
 
@@ -296,7 +296,7 @@ def test_gloo_ends_where_a_rank_does_not_come() -> None:
     """
     first, second = as_processes(GLOO + dedent(program), 2)
     assert (first.status, second.status) == (0, 0), (first, second)
-    told = "CommunicationError: all_reduce was not finished on rank 0 within 0.3 s; remedy: every rank has to call"
+    told = "OperationTimeout: all_reduce was not finished on rank 0 within 0.3 s; remedy: every rank has to call"
     assert first.output.startswith(told)
     assert first.output.endswith("False False\n")
 
