@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import functools
 import platform
+import signal
 import sys
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, TypeVar
@@ -230,6 +231,7 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
     group = _Group(range(size), lost, reasons, {})
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
+    alarm = threading.Event()
 
     def work(rank: int) -> None:
         group.threads[rank] = threading.get_ident()
@@ -245,6 +247,8 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
                 reasons[0] = f"rank {rank} raised {type(error).__name__}: {error}"
                 lost.set()
             group.condition.notify_all()
+        if rank and any(isinstance(each, OperationTimeout) for each in (error, error.__cause__)):
+            alarm.set()
 
     others = range(1, size)
     threads = [threading.Thread(target=work, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in others]
@@ -252,7 +256,8 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
     try:
         for thread in threads:
             thread.start()
-        work(0)
+        with _woken(alarm, group):
+            work(0)
         with suppress(RuntimeError):
             # A signal may arrive between the acquisition of the lock and its block: then this thread still holds the
             # lock.
@@ -272,6 +277,37 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
         lost.set()
         raise CommunicationError(f"the ranks did not finish within {timeout_s:g} s")
     return results
+
+
+@contextmanager
+def _woken(alarm: threading.Event, group: _Group) -> Iterator[None]:
+    """Raise an error in rank 0, in this context, if it hangs while another rank has waited for it as long as it may.
+
+    Only in the main thread, where a signal interrupts Python's code and its waits.
+    """
+    main, free = threading.main_thread(), signal.SIG_DFL
+    if threading.current_thread() is not main or signal.getsignal(signal.SIGALRM) != free:
+        yield
+        return
+    over = threading.Event()
+
+    def ring() -> None:
+        alarm.wait()
+        if not over.wait(_FAILED_S) and main.ident is not None:
+            signal.pthread_kill(main.ident, signal.SIGALRM)
+
+    def raise_there(*_: object) -> None:
+        if not over.is_set():
+            group.check()
+
+    signal.signal(signal.SIGALRM, raise_there)
+    threading.Thread(target=ring, name="deep5-alarm", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        alarm.set()
+        signal.signal(signal.SIGALRM, free)
 
 
 def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
