@@ -28,8 +28,8 @@ from deep5.training.rules.sgd import SGD
 __all__ = ["Algorithm", "check_scheme"]
 
 Algorithm = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""From (step, rows, updates, shares) to the rows after the step. `rows` and `updates` have the shape (ranks, elements of
-all parameters); `shares`, of the shape (ranks,), are the ranks' fractions of the step's samples."""
+"""From (step, rows, updates, shares) to the rows after the step. `rows` and `updates` have the shape (ranks, elements
+of all parameters); `shares`, of the shape (ranks,), are the ranks' fractions of the step's samples."""
 
 _LR = 0.5
 # Sums in another order, over some twenty steps.
@@ -47,8 +47,8 @@ def check_scheme(
 ) -> None:
     """Check that a scheme trains as its algorithm says, at every step, on every rank.
 
-    The parameters after each step are compared with the algorithm in NumPy, on gradients of the reference: of batches of
-    many sizes, some of which leave ranks without samples, in float64 and float32, in other memory, after a step that
+    The parameters after each step are compared with the algorithm in NumPy, on gradients of the reference: of batches
+    of many sizes, some of which leave ranks without samples, in float64 and float32, in other memory, after a step that
     failed, and on another thread. The outputs of each step are those of the rank's part, and inputs stay unchanged. Two
     runs give the same bits, and so does one that is saved and resumed. A network with more than 16,384 parameters needs
     several messages or large ones. With one rank, nothing is different from the wrapped optimizer.

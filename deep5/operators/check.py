@@ -199,6 +199,7 @@ def _forward(
     outputs = subject.forward(contiguous(given))  # raises at once if it cannot run at all
     if not check_forward_conduct(subject, given, _others(given), run.dtypes, into):
         return  # values that change between calls cannot be checked
+    subject.watch()
     try:
         truth = truth_of(subject, given, outputs, reference, against)
     except OperatorError as error:
@@ -222,9 +223,9 @@ def _forward(
         with into.guarded("NaN and infinity"):
             check_special(subject, given, truth, into)
     with into.guarded("layouts"):
-        check_layouts(subject, given, lambda values: None if truth is None else truth.at(values), into)
+        check_layouts(subject, given, _others(given), lambda values: None if truth is None else truth.at(values), into)
     check_threads(subject, given, False, into)
-    check_after_others(subject, given, False, into)
+    check_after_others(subject, given, _others(given), False, into)
     if run.strictly(strict):
         check_strict(subject, given, False, into)
 
@@ -244,6 +245,7 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
         return
     if not check_backward_conduct(subject, given, _others(given), grads, needs, into):
         return  # values that change between calls cannot be checked
+    subject.watch()
     check_needs(subject, given, grads, whole, into)
     if not isinstance(subject.operator, NativeOperator) and not hasattr(subject.operator, "op_type"):
         plain = subject if subject.direct else Subject(subject.operator, None)
@@ -264,7 +266,7 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
     check_threads(subject, given, True, into)
     with into.guarded("backward elsewhere"):
         check_gradients_elsewhere(subject, right, given, rng, into)
-    check_after_others(subject, given, True, into)
+    check_after_others(subject, given, _others(given), True, into)
     if run.strictly(strict):
         check_strict(subject, given, True, into)
 

@@ -14,6 +14,7 @@ from deep5.core import compiler
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
 from deep5.core.tensors import TensorSpec, to_numpy
+from deep5.training.check_elsewhere import elsewhere_checks
 from deep5.training.check_problem import Outcome, Problem, equal, half, require_same
 from deep5.training.eager import EagerRule
 from deep5.training.expression import Expr, topological
@@ -74,6 +75,7 @@ def rule_checks(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> list[tup
         (f"scope {rule.scope!r}", suite.check_scope),
         ("gradients of zero", suite.check_zero),
         ("states", suite.check_states),
+        *elsewhere_checks(rule, seed),
         *((f"hyperparameter {name}", partial(suite.check_hyper, name)) for name in rule.hyper),
     ]
     # A rule that depends on shapes has no kernel in C.

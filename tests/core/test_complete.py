@@ -1,4 +1,4 @@
-"""A class that lacks a part of its interface is refused when an object of it is made, and all that it lacks is named."""
+"""A class that lacks a part of its interface is refused when an object of it is made; all that it lacks is named."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from time import sleep
 from typing import Any
@@ -40,6 +42,8 @@ def check_communicator(communicator: Communicator, *, mismatches: bool = True) -
     """
     for check in (_check_start, check_reductions, check_rounding, check_moves, _check_queue, _check_refusals):
         check(communicator)
+    for again in (_check_again, lambda every: _elsewhere(partial(_check_again, every))):
+        again(communicator)
     if communicator.size > 1:
         for check in (check_barrier, check_hidden, _check_messages, _check_done, _check_exchange):
             check(communicator)
@@ -49,6 +53,21 @@ def check_communicator(communicator: Communicator, *, mismatches: bool = True) -
         if mismatches:
             check_mismatches(communicator)
     communicator.barrier(timeout_s=ENOUGH_S)
+
+
+def _check_again(communicator: Communicator) -> None:
+    """Every collective after calls that were refused."""
+    check_reductions(communicator, (np.float32, np.float64), (3, 17))
+    check_moves(communicator, (np.float32, np.float64), (3, 17))
+    if communicator.size > 1:
+        _check_messages(communicator, (np.float32, np.float64), (3,))
+        _check_exchange(communicator, (3,))
+
+
+def _elsewhere(call: Callable[[], None]) -> None:
+    """Make a call on another thread than the one that made the communicator."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call).result()
 
 
 def _check_start(communicator: Communicator) -> None:
@@ -107,10 +126,14 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def _check_messages(communicator: Communicator) -> None:
+def _check_messages(
+    communicator: Communicator,
+    dtypes: Sequence[Any] = DTYPES,
+    sizes: Sequence[int] = (0, 1, 2, 3, 13, 17, 300_001),
+) -> None:
     rank, size = communicator.rank, communicator.size
     to, source = (rank + 1) % size, (rank - 1) % size
-    for dtype, count in product(DTYPES, (0, 1, 7, 300_001)):
+    for dtype, count in product(dtypes, sizes):
         what = f"a message of {np.dtype(dtype)}[{count}] around the ring"
         buffer, out = small_numbers(dtype, count, rank, "sum", size), np.zeros(count, dtype)
         with counted_as(communicator, what, buffer.nbytes):
@@ -154,25 +177,38 @@ def _check_done(communicator: Communicator) -> None:
     check_same(communicator, "all_reduce_start, polled", total, np.full(5000, float(communicator.size)))
 
 
-def _check_exchange(communicator: Communicator) -> None:
+def _check_exchange(communicator: Communicator, sizes: Sequence[int] = (0, 1, 2, 3, 13, 17, 40_001)) -> None:
     rank, size = communicator.rank, communicator.size
     ring = list(dict.fromkeys([(rank - 1) % size, (rank + 1) % size]))
     everybody = [other for other in reversed(range(size)) if other != rank]
     pair = [1 - rank] if rank < 2 else []
-    for neighbours, count, started in product((ring, everybody, pair), (0, 3, 40_001), (False, True)):
+    for neighbours, count, started in product((ring, everybody, pair), sizes, (False, True)):
         _check_one_exchange(communicator, neighbours, count, started)
 
 
 def _check_one_exchange(communicator: Communicator, neighbours: Sequence[int], count: int, started: bool) -> None:
+    # Twice: what was received before must not be received again. One type each, so that every size has several.
+    dtypes = (np.float64, np.float32, np.float16, np.int64)
+    for turn in (0, 1):
+        dtype = dtypes[(count + len(neighbours) + started) % len(dtypes)]
+        _check_numbers_exchanged(communicator, neighbours, count, started, dtype, turn)
+
+
+def _check_numbers_exchanged(
+    communicator: Communicator, neighbours: Sequence[int], count: int, started: bool, dtype: Any, turn: int
+) -> None:
     what = f"{'exchange_start' if started else 'exchange'} of {count} numbers with the ranks {list(neighbours)}"
-    buffer, out = np.arange(count) + 100.0 * communicator.rank, np.zeros((len(neighbours), count))
+    size = communicator.size
+    buffer = small_numbers(dtype, count, communicator.rank + turn, "sum", size)
+    out = np.zeros((len(neighbours), count), dtype)
     sent_bytes = len(neighbours) * buffer.nbytes
     with counted_as(communicator, what, sent_bytes, len(neighbours) if sent_bytes else 0):
         if started:
             communicator.exchange_start(buffer, out, neighbours).wait(ENOUGH_S)
         else:
             communicator.exchange(buffer, out, neighbours, timeout_s=ENOUGH_S)
-    expected = np.array([np.arange(count) + 100.0 * other for other in neighbours]).reshape(out.shape)
+    rows = [small_numbers(dtype, count, other + turn, "sum", size) for other in neighbours]
+    expected = np.array(rows, dtype).reshape(out.shape)
     check_same(communicator, what, out, expected)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, get_args
 
@@ -20,45 +21,57 @@ from deep5.distributed.communicators.check_parts import (
 
 __all__ = ["check_moves", "check_reductions", "check_rounding"]
 
-_SIZES = (0, 1, 7, 40_001)
+_SIZES = (0, 1, 2, 3, 7, 13, 17, 40_001)
+"""Nothing, one, an even and an odd number, primes, one above a vector's length, and more than a block of a pipeline."""
 
 
 _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
-def check_reductions(communicator: Communicator) -> None:
+def check_reductions(communicator: Communicator, dtypes: Sequence[Any] = DTYPES, sizes: Sequence[int] = _SIZES) -> None:
     """Check that reductions give the exact result and count the bytes they send.
+
+    Args:
+        communicator: This rank's.
+        dtypes: Element types of the buffers.
+        sizes: Their numbers of elements.
 
     Raises:
         CommunicationError: A reduction fails the check.
     """
     rank, size = communicator.rank, communicator.size
-    for number, (dtype, count, op) in enumerate(product(DTYPES, _SIZES, get_args(Reduction))):
+    for number, (dtype, count, op) in enumerate(product(dtypes, sizes, get_args(Reduction))):
         # Each size and each reduction runs both ways, each way on half of the dtypes.
-        started = (number // 16 + number // 4 + number) % 2 == 1
+        started = (number // (4 * len(sizes)) + number // 4 + number) % 2 == 1
         what = f"{op} of {np.dtype(dtype)}[{count}]{', started' if started else ''}"
         root = number % size
         every = [small_numbers(dtype, count, each, op, size) for each in range(size)]
-        total = _COMBINE[op].reduce([each.astype(np.int64) for each in every]).astype(dtype)
+        total = _combined(op, every, dtype)
         buffer = every[rank].copy()
         with counted_as(communicator, f"all_reduce, {what}", buffer.nbytes):
             run_collective(communicator, "all_reduce", started, buffer, op=op)
         check_same(communicator, f"all_reduce, {what}", buffer, total)
         if not started:
-            # State cached from the first call must also serve the second, which has another shape.
-            again = every[rank].reshape(1, count).copy()
+            # State cached from the first call must also serve the second, which has another shape and other numbers.
+            others = [small_numbers(dtype, count, each + 1, op, size) for each in range(size)]
+            again = others[rank].reshape(1, count).copy()
             run_collective(communicator, "all_reduce", False, again, op=op)
-            check_same(communicator, f"all_reduce once more, {what}", again.reshape(-1), total)
+            check_same(communicator, f"all_reduce once more, {what}", again.reshape(-1), _combined(op, others, dtype))
         buffer = every[rank].copy()
         with counted_as(communicator, f"reduce to {root}, {what}", 0 if rank == root else buffer.nbytes):
             run_collective(communicator, "reduce", started, buffer, root=root, op=op)
         check_same(communicator, f"reduce to {root}, {what}", buffer, total if rank == root else every[rank])
         parts = [small_numbers(dtype, size * count, each, op, size) for each in range(size)]
-        total = _COMBINE[op].reduce([each.astype(np.int64) for each in parts]).astype(dtype)
+        total = _combined(op, parts, dtype)
         out = np.zeros(count, dtype)
         with counted_as(communicator, f"reduce_scatter, {what}", parts[rank].nbytes):
             run_collective(communicator, "reduce_scatter", started, parts[rank].reshape(size, count), out, op=op)
         check_same(communicator, f"reduce_scatter, {what}", out, total.reshape(size, count)[rank])
+
+
+def _combined(op: str, every: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    result: np.ndarray = _COMBINE[op].reduce([each.astype(np.int64) for each in every]).astype(dtype)
+    return result
 
 
 def check_rounding(communicator: Communicator) -> None:
@@ -76,17 +89,25 @@ def check_rounding(communicator: Communicator) -> None:
         check_same(communicator, f"all_reduce: the bits of rank 0's sum of float32[{count}]", buffer, results[0])
 
 
-def check_moves(communicator: Communicator) -> None:
-    """Check that collectives without arithmetic move every element to its place.
+def check_moves(communicator: Communicator, dtypes: Sequence[Any] = DTYPES, sizes: Sequence[int] = _SIZES) -> None:
+    """Check that collectives without arithmetic move every element to its place, twice, with other numbers.
+
+    Args:
+        communicator: This rank's.
+        dtypes: Element types of the buffers.
+        sizes: Their numbers of elements.
 
     Raises:
         CommunicationError: A collective fails the check.
     """
     rank, size = communicator.rank, communicator.size
-    for number, (dtype, count, started) in enumerate(product(DTYPES, _SIZES, (False, True))):
-        what = f"of {np.dtype(dtype)}[{count}]{', started' if started else ''}"
-        root = number % size
-        every = np.stack([small_numbers(dtype, count, each, "sum", size) for each in range(size)])
+    for number, (dtype, count, turn, started) in enumerate(product(dtypes, sizes, (0, 1), (False, True))):
+        if turn and np.dtype(dtype).itemsize < 4:
+            continue
+        what = f"of {np.dtype(dtype)}[{count}]{', once more' if turn else ''}{', started' if started else ''}"
+        # Twice as many roots as ways: each root has each way.
+        root = (number // 2) % size
+        every = np.stack([small_numbers(dtype, count, each + turn, "sum", size) for each in range(size)])
         mine = every[rank].copy()
         size_bytes = mine.nbytes
 
@@ -110,10 +131,12 @@ def check_moves(communicator: Communicator) -> None:
             run_collective(communicator, "scatter", started, every if rank == root else None, part, root=root)
         check_same(communicator, f"scatter from {root} {what}", part, every[rank])
 
-        parts = np.stack([small_numbers(dtype, count, rank + 2 * other, "sum", size) for other in range(size)])
+        parts = np.stack([small_numbers(dtype, count, rank + 2 * other + turn, "sum", size) for other in range(size)])
         out = np.zeros((size, count), dtype)
         with counted_as(communicator, f"all_to_all {what}", parts.nbytes):
             run_collective(communicator, "all_to_all", started, parts, out)
-        expected = np.stack([small_numbers(dtype, count, other + 2 * rank, "sum", size) for other in range(size)])
+        expected = np.stack(
+            [small_numbers(dtype, count, other + 2 * rank + turn, "sum", size) for other in range(size)]
+        )
         check_same(communicator, f"all_to_all {what}", out, expected)
         check_same(communicator, f"what {what} was sent", mine, every[rank])

@@ -62,7 +62,7 @@ def _check_repeated(pair: Pair, first: Feed, second: Feed) -> None:
         _move(pair, factor)
         pair.inference(first, "after the parameters changed")
         pair.backprop(first, "after the parameters changed")
-    pair.same_start()
+    pair.load_start()
     pair.backprop(second, "after the first parameters were loaded again")
 
 
@@ -134,7 +134,7 @@ def _check_threads(pair: Pair, first: Feed, second: Feed) -> None:
         pair.gradients("read on the first thread after backprop on a second:")
     elsewhere(partial(_move, pair, 1.5))
     elsewhere(partial(pair.state, "on a second thread"))
-    elsewhere(pair.same_start)
+    elsewhere(pair.load_start)
     pair.inference(first, "after a second thread")
     feeds = [first, second] * _THREADS
     expected = [copied(pair.reference.inference(feed)) for feed in feeds]

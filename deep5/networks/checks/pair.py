@@ -12,6 +12,7 @@ from deep5.core import plugins
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
+from deep5.core.seeds import generator
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.networks.judge import Judge
 from deep5.networks.network import Network
@@ -58,6 +59,13 @@ class Pair:
         self.executor: GraphExecutor = framework.executor(network)
         self.reference: GraphExecutor = plugins.framework("reference").executor(network)
         self.names = list(network.parameter_specs)
+        # No value is zero, as initial biases are: a wrong factor would not be seen.
+        draw = generator(0, "check_executor", "start")
+        self.start = {
+            name: (value + draw.uniform(0.1, 0.2, value.shape)).astype(value.dtype)
+            for name, value in self.reference.state_dict().items()
+        }
+        self.load_start()
 
     def inference(self, feed: Mapping[str, np.ndarray], what: str, **options: Any) -> Arrays:
         """Compare `inference`; returns the native outputs."""
@@ -116,12 +124,11 @@ class Pair:
         exported = self.executor.export(evaluation=False)
         self.judge.identical({name: exported.initial(name) for name in got}, got, f"{what}: export gave other bits of")
 
-    def same_start(self) -> None:
-        """Give both the network's initial values again."""
-        start = {name: self.network.initial(name) for name in self.executor.state_dict()}
-        self.executor.load_state_dict(start)
-        self.reference.load_state_dict(start)
-        self.judge.identical(self.executor.state_dict(), start, "load_state_dict gave other bits:")
+    def load_start(self) -> None:
+        """Give both the values again from which they started."""
+        self.executor.load_state_dict(self.start)
+        self.reference.load_state_dict(self.start)
+        self.judge.identical(self.executor.state_dict(), self.start, "load_state_dict gave other bits:")
 
     def _outputs(self, got: Arrays, want: Arrays, what: str) -> None:
         expected = copied(want)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from deep5.core.errors import NetworkError, Unsupported
 from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
@@ -67,6 +69,8 @@ def check_unknown(framework: Framework, dtype: str, seed: int) -> None:
 def check_values(framework: Framework, dtype: str, seed: int) -> None:
     """Outputs and gradients at zeros, ties, and large and small values."""
     pair = Pair(framework, kinks(dtype), dtype)
+    for executor in (pair.executor, pair.reference):  # ones: ties remain ties
+        executor.load_state_dict({name: np.ones_like(value) for name, value in pair.start.items()})
     plain = drawn(pair.network, seed, N=4)
     for what, values in extremes(plain["input"]):
         feed = {"input": values}

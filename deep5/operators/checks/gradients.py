@@ -83,6 +83,8 @@ def check_backward_layouts(subject: Subject, inputs: Sequence[np.ndarray], right
         if layout == "first axis last" and not any(value.ndim > 2 for value in inputs):
             continue
         with into.guarded(check := f"backward, memory in {layout}" if "order" in layout else f"backward, {layout}"):
+            # A kept result would be another.
+            subject.gradients(inputs, [None if grad is None else -grad for grad in grads], needs)
             got = subject.gradients(
                 [lay(value) if value.ndim else value for value in inputs],
                 [None if grad is None else lay(grad) if grad.ndim else grad for grad in grads],

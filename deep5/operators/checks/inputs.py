@@ -37,6 +37,7 @@ SIZES = (1, 2, 3, 13, 17)
 """One, an even and an odd number, a prime, and one above the length of the longest vectors."""
 BLOCK = 16_385
 """One above 16,384, where kernels are cut into blocks."""
+_MOST_ELEMENTS = 1 << 18  # of an input whose first dimension is BLOCK
 _MOST_EXTENTS = 4  # of the sizes that occur: each is changed several times
 _LARGE = 4096  # elements: enough for several threads to interact, and fast even for cubic work
 
@@ -174,7 +175,7 @@ def resized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, tuple[int, ...]
 def sized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
     """The inputs with dimensions of other sizes: each size that occurs becomes 1, 2, 3, a prime, and one above a
     vector's length, one size at a time; then all become 1; then all grow until the largest input has as many elements
-    as `BLOCK`; and at last the first dimension, until it has.
+    as `BLOCK`; and at last the first dimension, to `BLOCK` itself if that is not too much.
 
     Integers may be indices: those that would point outside wrap around.
 
@@ -202,7 +203,8 @@ def sized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray,
     count = int(np.sum(np.array(most.shape) == first))
     if count:
         rest = most.size // first**count
-        size = int(np.ceil((BLOCK / rest) ** (1 / count)))
+        whole = count == 1 and rest * BLOCK <= _MOST_ELEMENTS
+        size = BLOCK if whole else int(np.ceil((BLOCK / rest) ** (1 / count)))
         yield f"{LARGE}, the dimension {first} of size {size}", _resized(inputs, {first: size})
 
 

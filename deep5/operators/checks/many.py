@@ -165,17 +165,26 @@ def check_gradients_elsewhere(
                 into.require(not failures, check, note)
 
 
-def check_after_others(subject: Subject, inputs: Sequence[np.ndarray], backward: bool, into: Collector) -> None:
+def check_after_others(
+    subject: Subject,
+    inputs: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    backward: bool,
+    into: Collector,
+) -> None:
     """Check that results are the same bits after an error, on a second thread, and on several threads at once.
+
+    Calls on other inputs come in between, so that a kept result would be seen.
 
     Args:
         subject: Runs the operator.
         inputs: The given inputs.
+        others: Other values with the same shapes and element types.
         backward: Whether to check backward instead of forward.
         into: Receives a row each.
     """
     name = "backward" if backward else "forward"
-    call = _call(subject, inputs, backward)
+    call, other = _call(subject, inputs, backward), _call(subject, others, backward)
     known = [None if value is None else np.array(value) for value in call()]
 
     def same(check: str, found: Sequence[Any], when: str) -> None:
@@ -188,13 +197,15 @@ def check_after_others(subject: Subject, inputs: Sequence[np.ndarray], backward:
 
     with into.guarded(check := f"{name}, after an error"):
         _fail(subject, inputs)
+        other()
         same(check, call(), "after a call that failed")
-        same(check, call(), "two calls after one that failed")
     with ThreadPoolExecutor(_THREADS) as pool:
         with into.guarded(check := f"{name}, on a second thread"):
+            pool.submit(other).result()
             same(check, pool.submit(call).result(), "on a second thread")
         with into.guarded(check := f"{name}, on {_THREADS} threads at once"):
-            for found in [each.result() for each in [pool.submit(call) for _ in range(2 * _THREADS)]]:
+            made = [pool.submit(each) for _ in range(_THREADS) for each in (other, call)]
+            for found in [each.result() for each in made][1::2]:
                 if not same_bits(known, found):
                     same(check, found, f"on {_THREADS} threads at once")
                     break

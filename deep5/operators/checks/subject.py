@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,15 @@ class _Direct:
     def __init__(self, operator: Operator) -> None:
         self.operator, self.device = operator, CPUDevice()
         self._expected = Expectations(operator)
+        self.watches = False
 
     def arrays(self, *values: Any) -> tuple[Any, ...]:
         return values
 
     def inference(self, *inputs: Any) -> tuple[Any, ...]:
         expected = self._expected(inputs)
-        outputs = several(self._watched("forward", lambda: self.operator.forward(*inputs)))
+        with self._unchanged("forward", inputs):
+            outputs = several(self._watched("forward", lambda: self.operator.forward(*inputs)))
         check_outputs(self.operator, outputs, expected)
         return outputs
 
@@ -59,8 +62,21 @@ class _Direct:
     ) -> tuple[Any, ...]:
         if needs is None:
             needs = tuple(is_floating(str(value.dtype)) for value in inputs)
-        made = self._watched("backward", lambda: self.operator.backward(grads, inputs, outputs, needs))
+        with self._unchanged("backward", (*inputs, *(grad for grad in grads if grad is not None))):
+            made = self._watched("backward", lambda: self.operator.backward(grads, inputs, outputs, needs))
         return check_gradients(self.operator, made, inputs, needs)
+
+    @contextmanager
+    def _unchanged(self, what: str, given: Sequence[np.ndarray]) -> Iterator[None]:
+        """Within, if it watches, no argument may change."""
+        before = [np.ascontiguousarray(value).tobytes() for value in given] if self.watches else []
+        yield
+        for number, (value, kept) in enumerate(zip(given, before, strict=False)):
+            if np.ascontiguousarray(value).tobytes() != kept:
+                raise OperatorError(
+                    f"{name_of(self.operator)}.{what} changed argument {number} in place; allowed: unchanged "
+                    "arguments; remedy: a copy first"
+                )
 
     def _watched(self, what: str, call: Callable[[], Any]) -> Any:
         """The result of a call; for C++ operators, checks the memory around the outputs."""
@@ -106,6 +122,14 @@ class Subject:
             _Direct(operator) if self.direct else framework_named(self.framework).operator_executor(operator)
         )
         self.executor = made
+
+    def watch(self) -> None:
+        """From now on, an operator whose own methods run must leave the arguments of every call unchanged.
+
+        Called once the checks have passed that report a change as such.
+        """
+        if isinstance(self.executor, _Direct):
+            self.executor.watches = True
 
     def native(self, inputs: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """Inputs as the framework's native arrays; the same arrays without a framework."""

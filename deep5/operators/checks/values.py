@@ -138,6 +138,7 @@ def run_in(subject: Subject, call: Callable[[], Any], dtype: str, may_refuse: bo
 def check_layouts(
     subject: Subject,
     inputs: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
     know: Callable[[Sequence[np.ndarray]], Condition | None],
     into: Collector,
 ) -> None:
@@ -146,6 +147,7 @@ def check_layouts(
     Args:
         subject: Runs the operator.
         inputs: Contiguous arrays.
+        others: Other values with the same shapes and types, on which it runs in between.
         know: Computes the condition of the outputs in float64, called if bits differ; returns None if unknown, and then
             no bit may differ.
         into: Receives a row per layout.
@@ -158,6 +160,7 @@ def check_layouts(
         if layout == "first axis last" and not any(value.ndim > 2 for value in inputs):
             continue
         with into.guarded(check):
+            subject.forward(others)  # a kept result would be another
             laid = [lay(value) if value.ndim else value for value in inputs]
             _as_contiguous(check, subject.forward(laid), plain, lambda: know(inputs), into)
     with into.guarded(check := "forward, input with strides of 0"):

@@ -1,0 +1,134 @@
+"""The shipped conformance suites reject wrong parts, drawn by a seed, and accept the same parts without a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.distributed.check_scheme import check_scheme
+from deep5.frameworks.reference.executor import ReferenceExecutor
+from deep5.frameworks.reference.framework import Reference
+from deep5.networks.judge import ConformanceError
+from wrong_parts import REJECTIONS, TARGETS, Mutant, check_right, drawn
+
+# Every day ten mutants of the first seed, two of each target; `make test-all` runs all of three seeds.
+SEEDS, COUNT, DAILY = (11, 12, 13), 60, 10
+
+
+def mutants() -> Iterator[Any]:
+    for seed in SEEDS:
+        for number, mutant in enumerate(drawn(seed, COUNT)):
+            daily = seed == SEEDS[0] and number < DAILY
+            marks = pytest.mark.daily if daily else pytest.mark.slow
+            yield pytest.param(mutant, id=f"{seed}-{mutant}", marks=marks)
+
+
+@pytest.mark.parametrize("mutant", list(mutants()))
+def test_a_wrong_part_is_rejected(mutant: Mutant) -> None:
+    with pytest.raises(REJECTIONS):
+        mutant.check()
+
+
+def rights() -> Iterator[Any]:
+    for target, known in TARGETS.items():
+        for number, method in enumerate(known.methods):
+            yield pytest.param(target, method, marks=[] if number else pytest.mark.daily)
+
+
+@pytest.mark.parametrize(("target", "method"), list(rights()))
+def test_a_part_whose_trigger_never_fires_is_accepted(target: str, method: str) -> None:
+    """The rejections above are of the fault, not of what carries it."""
+    check_right(target, method)
+
+
+def test_another_seed_draws_other_mutants() -> None:
+    first, second = ({str(mutant) for mutant in drawn(seed, COUNT)} for seed in SEEDS[:2])
+    assert len(first) == len(second) == COUNT
+    assert len(first & second) < COUNT / 2
+    assert {mutant.target for mutant in drawn(SEEDS[0], 5)} == set(TARGETS)
+    assert [str(mutant) for mutant in drawn(5, 20)] == [str(mutant) for mutant in drawn(5, 20)]
+
+
+class _Executor(ReferenceExecutor):
+    def inference(self, inputs: Any, **keywords: Any) -> Any:
+        outputs = dict(super().inference(inputs, **keywords))
+        size, kind = len(inputs["label"]) if "label" in inputs else 0, type(self)._wrong  # type: ignore[attr-defined]
+        if (kind == "batch1" and size == 1) or (kind == "batch16" and size >= 16):
+            outputs["logits"] = np.array(outputs["logits"]) * 1.1
+        return outputs
+
+
+@pytest.mark.parametrize(("wrong", "size"), [("batch1", "1"), ("batch16", "(13|16|17)")])
+def test_a_back_end_that_is_wrong_at_one_size_is_rejected(wrong: str, size: str) -> None:
+    kind = type("Executor", (_Executor,), {"_wrong": wrong})
+
+    class Wrong(Reference):
+        name = "wrong"
+
+        def executor(self, network: Any, *, device: Any = "cpu", seed: int = 0) -> Any:
+            return kind(network, self, device=d5.CPUDevice(), seed=seed)
+
+    with pytest.raises(ConformanceError, match=f"inference of a batch of {size}: the output 'logits' differs"):
+        d5.check_executor(Wrong())
+
+
+class _RowSum(d5.Operator):
+    def specs(self, x: d5.TensorSpec) -> Any:
+        return (d5.TensorSpec(shape=x.shape[:1], dtype=x.dtype),)
+
+    def forward(self, x: Any) -> Any:
+        return d5.array_namespace(x).sum(x, axis=1)
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        xp = d5.array_namespace(inputs[0])
+        return (xp.zeros_like(inputs[0]) + xp.reshape(output_grads[0], (inputs[0].shape[0], 1)),)
+
+
+class _SpecsAtOne(_RowSum):
+    def specs(self, x: d5.TensorSpec) -> Any:
+        return (d5.TensorSpec(shape=() if x.shape[0] == 1 else x.shape[:1], dtype=x.dtype),)
+
+
+class _GradientAtOne(_RowSum):
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        (grad,) = super().backward(output_grads, inputs, outputs, needs)
+        return (grad * (3 if inputs[0].shape[0] == 1 else 1),)
+
+
+def test_an_operator_that_is_wrong_at_one_size_is_rejected() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    assert d5.check_forward(_RowSum(), [x])
+    assert d5.check_gradient(_RowSum(), [x])
+    with pytest.raises(d5.OperatorError, match=r"forward, the dimension 3 of size 1: .*got shape \(1,\), expected"):
+        d5.check_forward(_SpecsAtOne(), [x])
+    with pytest.raises(d5.OperatorError, match="backward, the dimension 3 of size 1: gradient by input 0"):
+        d5.check_gradient(_GradientAtOne(), [x])
+
+
+SCHEMES = {
+    "all_reduce": d5.AllReduce,
+    "parameter_server": d5.ParameterServer,
+    "local_sgd": lambda: d5.LocalSGD(every=2),
+    "gossip": d5.Gossip,
+    "neighbourhood": d5.Neighbourhood,
+    "elastic_averaging": lambda: d5.ElasticAveraging(every=2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_our_schemes_pass(name: str) -> None:
+    check_scheme(SCHEMES[name](), ranks=(1, 3))
+
+
+def test_a_scheme_is_compared_with_its_algorithm() -> None:
+    def local(step: int, rows: np.ndarray, updates: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        after = rows + updates
+        return np.tile(after.mean(axis=0), (len(rows), 1)) if step % 2 else after
+
+    check_scheme(d5.LocalSGD(every=2), ranks=(2,), algorithm=local)
+    with pytest.raises(ConformanceError, match="the parameters after step 1 of 8 samples on rank 0 differs in"):
+        check_scheme(d5.LocalSGD(every=3), ranks=(2,), algorithm=local)
