@@ -128,10 +128,10 @@ class WaitsTooLong(ThreadCommunicator):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (Averages, r"all_reduce, sum of float32\[7\]: on rank \d, [67] of 7 numbers are wrong"),
+        (Averages, r"all_reduce, sum of float32\[\d\]: on rank \d, \d of \d numbers are wrong"),
         (CountsNothing, "all_reduce, .* counted 0 bytes in 1 messages; allowed: 4 in 1"),
-        (ExchangesBackwards, r"exchange of 3 numbers with the ranks \[.*\]: .* 6 of 6 numbers are wrong"),
-        (RoundsDifferently, r"the bits of rank 0's sum of float32\[3\]: on rank 1"),
+        (ExchangesBackwards, r"exchange of 3 numbers with the ranks \[.*\]: .* \d of 6 numbers are wrong"),
+        (RoundsDifferently, r"all_reduce.* of float32\[3\].*: on rank 1, \d of 3 numbers are wrong"),
         (DoesNotWait, "barrier: over in .* before rank 2 had come"),
         (WaitsTooLong, "barrier while rank 2 does not come: rank . got the error after"),
     ],
