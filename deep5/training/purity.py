@@ -44,10 +44,10 @@ def traced_twice(rule: UpdateRule, trace: Callable[[UpdateRule], Traced]) -> Tra
     name, names, seen = type(rule).__name__, set[str](), set[str]()
     with _calls(seen):
         first = trace(recorded_copy(rule, names))
-        # Their values are symbols of the trace.
-        reads, generators = Reads(rule, names - {*first.inputs, *first.sums}), _generators()
-        before = reads.value
-        second = trace(recorded_copy(rule, names))
+    # The values of inputs and sums are symbols of the trace.
+    reads, generators = Reads(rule, names - {*first.inputs, *first.sums}), _generators()
+    before = reads.value
+    second = trace(recorded_copy(rule, names))
     if (difference := _difference(first, second)) is not None:
         raise RuleError(f"two traces of {name} differ: {difference}; {_REMEDY}")
     for what, content in _generators().items():
@@ -68,10 +68,17 @@ def check_inputs(rule: UpdateRule) -> None:
     Raises:
         RuleError: Two calls for one step return different numbers.
     """
+    name, seen, generators = type(rule).__name__, set[str](), _generators()
+    allowed = (
+        "allowed: a function of info and of the rule's attributes, so that every rank and a resumed run get the same "
+        "number; remedy: info.step instead of a counter or the time, and rng = deep5.generator(info.seed, "
+        '"noise", info.step) for random numbers'
+    )
     for step in (0, 1, 2, 3, 10, 100, 1000):
         info = StepInfo(step=step, batch_size=1)
         try:
-            first, second = dict(rule.new_input(info)), dict(rule.new_input(info))
+            with _calls(seen):
+                first, second = dict(rule.new_input(info)), dict(rule.new_input(info))
         except Exception:  # a rule may be defined for fewer steps, or need an epoch; the step itself will report it
             if step == 0:
                 raise
@@ -79,11 +86,12 @@ def check_inputs(rule: UpdateRule) -> None:
         for key in {**first, **second}:
             if frozen(first.get(key)) != frozen(second.get(key)):
                 raise RuleError(
-                    f"{type(rule).__name__}.new_input returned {key}={first.get(key)!r}, then {key}="
-                    f"{second.get(key)!r} for the same step {step}; allowed: a function of info and of the rule's "
-                    "attributes, so that every rank and a resumed run get the same number; remedy: info.step instead "
-                    'of a counter, and rng = deep5.generator(info.seed, "noise", info.step) for random numbers'
+                    f"{name}.new_input returned {key}={first.get(key)!r}, then {key}={second.get(key)!r} for the same "
+                    f"step {step}; {allowed}"
                 )
+    drawn = [what for what, state in _generators().items() if what in generators and generators[what] != state]
+    if drawn or seen:
+        raise RuleError(f"{name}.new_input reads {min([*drawn, *seen])}; {allowed}")
 
 
 def _difference(first: Any, second: Any) -> str | None:

@@ -54,6 +54,9 @@ class RuleNamespace(ShapedFunctions):
     def ones(self, shape: Any, *, dtype: Any = None) -> Expr:
         return self.full(shape, 1.0)
 
+    def astype(self, x: Any, dtype: Any, /, *, copy: bool = True) -> Expr:
+        return lift(x)
+
     def asarray(self, x: Any, *, dtype: Any = None, copy: bool | None = None) -> Expr:
         return lift(x)
 

@@ -83,7 +83,9 @@ def indexed(x: Expr, key: Any) -> Expr:
     if not x.element:
         raise refused("indexed a scalar")
     keys = key if isinstance(key, tuple) else (key,)
-    if not all(part is None or part is ... or isinstance(part, (int, np.integer, slice)) for part in keys):
+    plain = all(part is None or part is ... or isinstance(part, (int, np.integer, slice)) for part in keys)
+    # Not every framework has slices that go backwards.
+    if not plain or any(isinstance(part, slice) and (part.step or 1) < 0 for part in keys):
         raise refused(f"indexed an array by {key!r:.60}")
     try:
         found = np.broadcast_to(np.int8(0), shape)[key].shape
@@ -118,7 +120,11 @@ class Linalg:
 
     def vecdot(self, a: Any, b: Any, *, axis: int = -1) -> Expr:
         """The standard's `vecdot`."""
-        return self._xp.sum(lift(a) * b, axis=axis)
+        return self._xp.vecdot(a, b, axis=axis)
+
+    def tensordot(self, a: Any, b: Any, *, axes: Any = 2) -> Expr:
+        """The standard's `tensordot`."""
+        return self._xp.tensordot(a, b, axes=axes)
 
     def diagonal(self, x: Any, *, offset: int = 0) -> Expr:
         """The standard's `diagonal`."""
@@ -191,6 +197,32 @@ class ShapedFunctions:
         if rank < 2:
             raise refused(f"transposed an array of {rank} dimensions")
         return self.permute_dims(x, (*range(rank - 2), rank - 1, rank - 2))
+
+    def moveaxis(self, x: Any, source: int, destination: int, /) -> Expr:
+        """The standard's `moveaxis`, of one axis."""
+        rank = len(shape_of(array(x)))
+        (before,), (after,) = axes_of(source, rank), axes_of(destination, rank)
+        order = [axis for axis in range(rank) if axis != before]
+        order.insert(after, before)
+        return self.permute_dims(x, tuple(order))
+
+    def vecdot(self, a: Any, b: Any, *, axis: int = -1) -> Expr:
+        """The standard's `vecdot`."""
+        return self.sum(lift(a) * b, axis=axis)
+
+    def tensordot(self, a: Any, b: Any, *, axes: Any = 2) -> Expr:
+        """The standard's `tensordot`."""
+        a, b = array(a), array(b)
+        left, right = len(shape_of(a)), len(shape_of(b))
+        first, second = (range(left - axes, left), range(axes)) if isinstance(axes, int) else axes
+        first, second = axes_of(tuple(first), left), axes_of(tuple(second), right)
+        kept = [axis for axis in range(left) if axis not in first]
+        rest = [axis for axis in range(right) if axis not in second]
+        inner = math.prod(a.shape[axis] for axis in first)
+        rows = self.reshape(self.permute_dims(a, (*kept, *first)), (-1, inner))
+        columns = self.reshape(self.permute_dims(b, (*second, *rest)), (inner, -1))
+        shape = (*(a.shape[axis] for axis in kept), *(b.shape[axis] for axis in rest))
+        return self.reshape(self.matmul(rows, columns), shape)
 
     def reshape(self, x: Any, /, shape: Any, *, copy: bool | None = None) -> Expr:
         """The standard's `reshape`."""

@@ -13,6 +13,7 @@ from deep5.core.arguments import is_finite
 from deep5.core.errors import RecipeError, RuleError, contained, described
 from deep5.core.events import StepInfo
 from deep5.training.expression import Expr, ShapeNeeded, lift, topological
+from deep5.training.frozen_value import frozen
 from deep5.training.hyper_ranges import hyper_fault
 from deep5.training.pipeline import Stages
 from deep5.training.purity import check_inputs, traced_twice
@@ -251,6 +252,8 @@ def _check_attributes(rule: UpdateRule, name: str) -> None:
         raise RuleError(f"{name}.hyper is {rule.hyper!r}; allowed: a tuple of names, such as ('lr',)")
     for attribute in rule.hyper:
         value = getattr(rule, attribute, None)
+        if frozen(value) != frozen(getattr(rule, attribute, None)):
+            raise RuleError(f"the hyperparameter {name}.{attribute} is another number each time; allowed: a number")
         if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
             raise RuleError(f"the hyperparameter {name}.{attribute} is {value!r}; allowed: a number")
         if not is_finite(value):  # the first step would make every parameter NaN

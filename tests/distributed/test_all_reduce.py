@@ -47,6 +47,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "accelegrad, all stages": lambda: grouped(d5.AcceleGrad(0.3), clip_norm=0.3, weight_decay=0.01, loss_scale=16.0),
     "lars": lambda: d5.LARS(0.5),
     "lars, groups": lambda: grouped(d5.LARS(0.5)),
+    "muon, all stages": lambda: grouped(d5.Muon(0.02), clip_norm=0.3, coupled_weight_decay=0.01, loss_scale=16.0),
+    "shampoo, dynamic": lambda: RuleOptimizer(d5.Shampoo(0.05), clip_norm=0.3, loss_scale="dynamic"),
     "momentum, clipped": lambda: RuleOptimizer(d5.Momentum(0.1), clip_value=0.02),
 }
 

@@ -643,11 +643,8 @@ BAD = {
         "used xp.cumulative_sum; allowed: ",
     ),
     "arity": (updating(lambda s, g, p, st: (XP(p).sqrt(g, p), st)), "xp.sqrt in an update rule got 2 arguments"),
-    "shape": (updating(lambda s, g, p, st: (p - g / g.shape[0], st)), "used '.shape' of an array"),
     "method": (updating(lambda s, g, p, st: (p - g.mean(), st)), "used '.mean' of an array"),
-    "index": (updating(lambda s, g, p, st: (p - g[0], st)), "indexed an array"),
     "item": (updating(_item), r"assigned into an array \(rules are pure\)"),
-    "length": (updating(lambda s, g, p, st: (p - len(g), st)), "used the length of an array"),
     "iterates": (updating(lambda s, g, p, st: (p - max(g), st)), "iterated over an array"),
     "numpy constant": (updating(lambda s, g, p, st: (p - np.ones(3) * g, st)), "combined an array with a ndarray"),
     "string": (updating(lambda s, g, p, st: (p - "a" * g, st)), "combined an array with a str"),
@@ -721,7 +718,6 @@ BAD = {
         ),
         "Bad.eval_param reads self.norm, which sums gives only to a step",
     ),
-    "shaped": (updating(lambda s, g, p, st: (p - XP(p).ones((3,)), st)), r"made an array of shape \(3,\)"),
     "raises": (updating(lambda s, g, p, st: 1 / 0), "cannot be traced: ZeroDivisionError"),
 }
 

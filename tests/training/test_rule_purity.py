@@ -225,9 +225,50 @@ def test_new_input_is_a_function_of_the_step() -> None:
 
     for late in (0, 3, 1000):
         with pytest.raises(
-            RuleError, match=f"for the same step {late}; .*remedy: info.step instead of a counter, and rng"
+            RuleError, match=f"for the same step {late}; .*remedy: info.step instead of a counter or the time"
         ):
             trace_rule(Own())
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (lambda: 1 + int(time.time()) // 86400, "new_input reads the time"),
+        (lambda: np.random.randint(0, 2), "new_input reads 'numpy.random'|for the same step"),
+        (lambda: random.randint(0, 1), "new_input reads Python's 'random'|for the same step"),
+    ],
+)
+def test_new_input_reads_neither_clock_nor_generator(number: Callable[[], float], message: str) -> None:
+    class Own(d5.UpdateRule):
+        hyper = ("lr",)
+        lr = 0.1
+
+        def new_input(self, info: Any) -> Any:
+            return {"factor": number()}
+
+        def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+            return param - self.lr * grad * self.factor, state
+
+        factor: float
+
+    with pytest.raises(RuleError, match=message):
+        trace_rule(Own())
+
+
+def test_a_hyperparameter_is_one_number() -> None:
+    class Own(d5.UpdateRule):
+        hyper = ("lr",)
+        count = itertools.count(1)
+
+        @property
+        def lr(self) -> float:
+            return 0.1 * next(self.count)
+
+        def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+            return param - self.lr * grad, state
+
+    with pytest.raises(RuleError, match=r"Own\.lr is another number each time"):
+        trace_rule(Own())
 
 
 def test_random_numbers_have_a_right_way() -> None:
