@@ -64,13 +64,19 @@ class Evaluator:
         dtype: The parameter's.
         shared: Known values, by serial number.
         arrays: Values of the leaves by name.
+        orders: The order of evaluation by an expression's serial number; kept from step to step by the caller.
     """
 
     def __init__(
-        self, functions: ArrayFunctions, dtype: str, shared: Mapping[int, Array], arrays: Mapping[str, Array]
+        self,
+        functions: ArrayFunctions,
+        dtype: str,
+        shared: Mapping[int, Array],
+        arrays: Mapping[str, Array],
+        orders: dict[int, list[Expr]],
     ) -> None:
         self._functions, self._dtype = functions, dtype
-        self.known, self.arrays = dict(shared), dict(arrays)
+        self.known, self.arrays, self._orders = dict(shared), dict(arrays), orders
         self._rounded: dict[int, Array] = {}
 
     def element(self, expression: Expr) -> Array:
@@ -82,7 +88,10 @@ class Evaluator:
 
     def __call__(self, expression: Expr) -> Array:
         """The value as it is: an array, a scalar in float64, or a Python number."""
-        for node in topological([expression]):
+        order = self._orders.get(expression.serial)
+        if order is None:
+            order = self._orders[expression.serial] = topological([expression])
+        for node in order:
             if node.serial not in self.known:
                 self.known[node.serial] = self._value(node)
         return self.known[expression.serial]
@@ -98,7 +107,8 @@ class Evaluator:
                 return self._functions.broadcast(scalar, self._like())
             return self._functions.namespace.broadcast_to(scalar, node.dimensions)
         if node.op == "eye":
-            return self._functions.eye(*node.args, self._dtype)
+            rows, columns, k = node.args
+            return self._functions.eye(rows, columns, k, self._dtype)
         if node.op == "item":
             return self._functions.cast(self._operand(node.args[0], element=True), "float64")
         if node.op in SHAPED:

@@ -7,7 +7,7 @@ float64, as in the kernel: `1 - beta2` in float32 would be off by 1.3e-5.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +98,9 @@ class FunctionalRule:
         self._traced: TracedRule = self._numbers.traced
         self._traced_of = {name: self._numbers.traced_of(shape) for name, shape in shapes.items()}
         self.shaped = self._numbers.shaped
+        # Found once: a step that is not compiled evaluates the same expressions each time.
+        self._orders: dict[int, list[Expr]] = {}
+        self._scalars: dict[tuple[int, bool], list[Expr]] = {}
         self._present = present if self.shaped and present is not None else _unchanged
         self._store = store if self.shaped and store is not None else _unchanged
         self.traces = 1
@@ -162,7 +165,7 @@ class FunctionalRule:
                 value, traced = self._present(name, parameters[name]), self._traced_of[name]
                 if part.has_masters:
                     value = states[f"{MASTER}/{name}"] = self._functions.cast(value, part.dtype)
-                evaluate = Evaluator(self._functions, part.dtype, shared(traced), {"param": value})
+                evaluate = Evaluator(self._functions, part.dtype, shared(traced), {"param": value}, self._orders)
                 for key, expression in traced.states.items():
                     value = evaluate(expression)
                     if expression.element:
@@ -208,7 +211,9 @@ class FunctionalRule:
                 if part.has_masters:
                     gradient = self._functions.cast(gradient, part.dtype)
                 arrays = {"grad": gradient, "param": value, **self._own(states, name)}
-                own.append((name, Evaluator(self._functions, part.dtype, shared(self._traced_of[name]), arrays)))
+                own.append(
+                    (name, Evaluator(self._functions, part.dtype, shared(self._traced_of[name]), arrays, self._orders))
+                )
             work.append((part, shared, own))
         if self._traced.norm is not None:
             values = [
@@ -272,7 +277,7 @@ class FunctionalRule:
                     found[name] = parameters[name]
                     continue
                 arrays = {"param": self._param(part, name, parameters, states), **self._own(states, name)}
-                value = Evaluator(self._functions, part.dtype, shared(traced), arrays).element(expression)
+                value = Evaluator(self._functions, part.dtype, shared(traced), arrays, self._orders).element(expression)
                 value = self._functions.cast(value, part.stored) if part.has_masters else value
                 found[name] = self._store(name, value)
         return found
@@ -301,16 +306,13 @@ class FunctionalRule:
         def shared(traced: TracedRule) -> dict[int, Array]:
             if id(traced) in done:
                 return done[id(traced)]
-            evaluate = Evaluator(self._functions, part.dtype, {} if known is None else known(traced), inputs)
-            for node in topological(traced.roots()):
-                leaves = (node.args[0] in inputs,) if node.op == "input" else ()
-                operands = [arg for arg in node.args if isinstance(arg, Expr)]
-                if (
-                    not node.element
-                    and all(leaves)
-                    and all(arg.op == "const" or arg.serial in evaluate.known for arg in operands)
-                ):
-                    evaluate(node)
+            before = {} if known is None else known(traced)
+            evaluate = Evaluator(self._functions, part.dtype, before, inputs, self._orders)
+            key = id(traced), known is None
+            if key not in self._scalars:
+                self._scalars[key] = _scalars(traced, inputs)
+            for node in self._scalars[key]:
+                evaluate(node)
             done[id(traced)] = evaluate.known
             return evaluate.known
 
@@ -333,6 +335,19 @@ class FunctionalRule:
                 parts = [total] * len(parts)
             for (_, evaluate), value in zip(work, parts, strict=True):
                 evaluate.arrays[f"sum:{key}"] = value
+
+
+def _scalars(traced: TracedRule, inputs: Collection[str]) -> list[Expr]:
+    """The scalars of a trace that follow from these inputs only."""
+    found: list[Expr] = []
+    known: set[int] = set()
+    for node in topological(traced.roots()):
+        operands = [arg for arg in node.args if isinstance(arg, Expr)]
+        given = node.op != "input" or node.args[0] in inputs
+        if not node.element and given and all(arg.op == "const" or arg.serial in known for arg in operands):
+            found.append(node)
+            known.add(node.serial)
+    return found
 
 
 def _unchanged(name: str, value: Array) -> Array:

@@ -69,21 +69,21 @@ class Adafactor(UpdateRule):
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
         """One step; see the class."""
         xp = array_namespace(param)
-        square = grad * grad + self.epsilon1
+        square = grad * grad
         new: dict[str, Array] = {}
         if param.ndim < 2:
-            v = new["v"] = (1 - self.share) * state["v"] + self.share * square
+            v = new["v"] = (1 - self.share) * state["v"] + self.share * (square + self.epsilon1)
             update = grad / xp.sqrt(v)
         else:
             for name, axis in (("rows", -1), ("columns", -2)):
-                mean = xp.mean(square, axis=axis, keepdims=True)
+                mean = xp.mean(square, axis=axis, keepdims=True) + self.epsilon1
                 new[name] = (1 - self.share) * state[name] + self.share * mean
             # The quotient first: the product of two means of tiny gradients would be zero.
             relative = new["rows"] / xp.mean(new["rows"], axis=-2, keepdims=True)
-            update = grad / xp.sqrt(relative) / xp.sqrt(new["columns"])
+            update = grad * (1 / xp.sqrt(relative)) * (1 / xp.sqrt(new["columns"]))
         one = xp.ones((), dtype=param.dtype)
-        clipped = update / xp.maximum(one, _rms(update) / self.clip)
-        return param - xp.maximum(self.epsilon2, _rms(param)) * self.rate * clipped, new
+        rate = xp.maximum(self.epsilon2, _rms(param)) * self.rate / xp.maximum(one, _rms(update) / self.clip)
+        return param - rate * update, new
 
     share: float
     rate: float
