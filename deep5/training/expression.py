@@ -17,7 +17,7 @@ import numpy as np
 
 from deep5.core.errors import RuleError
 
-__all__ = ["OPERATIONS", "Expr", "ShapeNeeded", "combined", "lift", "power", "topological"]
+__all__ = ["OPERATIONS", "Expr", "ShapeNeeded", "combined", "lift", "power", "provide", "topological"]
 
 
 _NEEDED = "an update rule used the shape of an array"
@@ -172,9 +172,7 @@ class Expr:
         self._refuse("iterated over an array")
 
     def __getitem__(self, key: Any) -> Any:
-        from deep5.training.shaped import indexed
-
-        return indexed(self, key)
+        return namespace().index(self, key)
 
     def __matmul__(self, other: Any) -> Any:
         return namespace().matmul(self, other)
@@ -306,11 +304,18 @@ def _broadcast(op: str, shapes: list[tuple[int, ...] | None]) -> tuple[int, ...]
         ) from None
 
 
+# Set by the module of the functions, which are functions of symbols: it imports this one.
+_NAMESPACE: list[Any] = []
+
+
+def provide(functions: Any) -> None:
+    """Set the functions of the array API that a rule may use."""
+    _NAMESPACE[:] = [functions]
+
+
 def namespace() -> Any:
     """The functions of the array API that a rule may use."""
-    from deep5.training.rule_namespace import NAMESPACE
-
-    return NAMESPACE
+    return _NAMESPACE[0]
 
 
 def power(base: Any, exponent: Any) -> Expr:

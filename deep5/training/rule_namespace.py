@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from deep5.core.errors import RuleError
-from deep5.training.expression import OPERATIONS, Expr, combined, lift, power
-from deep5.training.shaped import ShapedFunctions, fixed
+from deep5.training.expression import OPERATIONS, Expr, combined, lift, power, provide
+from deep5.training.shaped import ShapedFunctions, fixed, indexed
 
 __all__ = ["NAMESPACE"]
 
@@ -54,6 +54,9 @@ class RuleNamespace(ShapedFunctions):
     def ones(self, shape: Any, *, dtype: Any = None) -> Expr:
         return self.full(shape, 1.0)
 
+    def index(self, x: Expr, key: Any) -> Expr:
+        return indexed(x, key)
+
     def astype(self, x: Any, dtype: Any, /, *, copy: bool = True) -> Expr:
         return lift(x)
 
@@ -64,3 +67,5 @@ class RuleNamespace(ShapedFunctions):
 _EXTRA = tuple(name for kind in (RuleNamespace, ShapedFunctions) for name in vars(kind) if not name.startswith("_"))
 NAMESPACE = RuleNamespace()
 """The namespace of the symbols of `deep5.training.expression`."""
+
+provide(NAMESPACE)

@@ -19,6 +19,7 @@ from deep5.training.pipeline import Stages
 from deep5.training.purity import check_inputs, traced_twice
 from deep5.training.reads import Reads, own_attributes
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_namespace import NAMESPACE
 
 __all__ = ["TracedRule", "trace_rule"]
 
@@ -202,7 +203,7 @@ def _as_before(value: Expr, initial: Expr, what: str) -> Expr:
 
 def _conditioned(raw: Expr, stages: Stages) -> tuple[Expr, Expr | None]:
     """The gradient that a rule sees, and the one whose norm is clipped; see `GradientPipeline`."""
-    grad, xp = raw, raw.__array_namespace__()
+    grad, xp = raw, NAMESPACE
     if "loss_scale" in stages.names and stages.fused:
         grad = grad * (1.0 / _stage("loss_scale"))
     if "clip_value" in stages.names:
