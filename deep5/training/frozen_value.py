@@ -55,6 +55,9 @@ class _Freezer:
         return type(value).__qualname__, self._content(value)
 
     def _content(self, value: Any) -> Any:
+        exact = _EXACT.get(type(value))  # the usual ones, which need no search
+        if exact is not None:
+            return exact(self, value)
         for kinds, content in _CONTENT:
             if isinstance(value, kinds):
                 return content(self, value)
@@ -128,3 +131,9 @@ _CONTENT: tuple[tuple[Any, Callable[[_Freezer, Any], Any]], ...] = (
     (types.GeneratorType, _Freezer._generator),
     (Iterator, _Freezer._iterator),
 )
+_EXACT: dict[type, Callable[[_Freezer, Any], Any]] = {
+    dict: _Freezer._mapping,
+    list: _Freezer._items,
+    tuple: _Freezer._items,
+    types.SimpleNamespace: _Freezer._object,
+}
