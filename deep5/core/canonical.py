@@ -20,9 +20,9 @@ from deep5.core.python_source import source_of, syntax_hash
 
 __all__ = ["canonical", "canonical_hash", "check_nesting", "copied", "names_file"]
 
-# Levels of dicts and lists in a recipe's value, and bits of an integer: JSON, and Python's text of an integer, have
-# limits of their own.
-_DEPTH, _BITS = 100, 4096
+# Levels of dicts and lists in a recipe's value, values in all of them, and bits of an integer: JSON, and Python's text
+# of an integer, have limits of their own.
+_DEPTH, _VALUES, _BITS = 100, 1_000_000, 4096
 
 # Recipe key to the registry in which its objects are looked up, so that a class and its name are equivalent.
 _REGISTRY = {
@@ -107,11 +107,17 @@ def check_nesting(value: Any, what: str) -> None:
         what: Its name in messages.
 
     Raises:
-        RecipeError: More than 100 levels, or an integer of more than 4,096 bits.
+        RecipeError: More than 100 levels, more than a million values, or an integer of more than 4,096 bits.
     """
-    waiting = [(value, 0)]
+    waiting, seen = [(value, 0)], 0
     while waiting:
         item, depth = waiting.pop()
+        seen += 1
+        if seen > _VALUES:
+            raise RecipeError(
+                f"{what} holds more than {_VALUES:,} values; allowed: at most as many; remedy: a file that a component "
+                "reads"
+            )
         if isinstance(item, int) and item.bit_length() > _BITS:
             raise RecipeError(
                 f"{what} holds an integer of {item.bit_length()} bits; allowed: at most {_BITS}; remedy: a smaller one"

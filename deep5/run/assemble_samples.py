@@ -42,7 +42,8 @@ def samplers(
             _check_labels(network, samples, "training" if key == "train_sampler" else "test")
             fit, transforms = fitted(samples, transforms, network.inputs)
         except UsageError as error:
-            raise RecipeError(f"{parts['dataset'].where}data set and network do not fit: {error}") from error
+            allowed = "" if "allowed: " in str(error) else "; allowed: samples of the network's inputs"
+            raise RecipeError(f"{parts['dataset'].where}data set and network do not fit: {error}{allowed}") from error
         part = parts[key]
         sampler = part.made(fit, number, seed=seed, transforms=transforms)
         if not isinstance(sampler, BatchSource):

@@ -59,7 +59,7 @@ def load_warnings(goals: Iterable[str], share: float | None, processors: int, th
     >>> load_warnings(["wall_clock_time"], 0.5, 2, 1)
     ['other programs took 50% of the processors, so wall_clock_time is not that of a quiet machine; remedy: run it \
 again on a quiet machine']
-    >>> load_warnings([], 0.5, 2, 2)
+    >>> load_warnings(["throughput"], 0.5, 2, 2)[1:]
     ['the run had 2 threads on 1 free processor of 2, where threads wait for each other; remedy: --threads 1']
     """
     taken = 0.0 if share is None else share
@@ -71,7 +71,8 @@ again on a quiet machine']
             f"other programs took {taken:.0%} of the processors, so {names} {are} of a quiet machine; remedy: run it "
             "again on a quiet machine"
         )
-    free = max(1, processors - round(taken * processors))
+    # Without such a goal, threads that wait do no harm to what is reported, and come and go with the load.
+    free = max(1, processors - (round(taken * processors) if names else 0))
     if threads is not None and threads > free:
         what = (
             f"{free} free processor{'s' * (free != 1)} of {processors}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,8 +36,8 @@ def run_recipe(
     """Run a recipe and print its table.
 
     Called from a recipe's own `if __name__ == "__main__":`, it ends the program on an error with a message and an exit
-    status, as `deep5 run` does; called from other code, it raises. For a recipe with ranks, the program is started once
-    per rank; all ranks other than the first end here.
+    status, as `deep5 run` does; called from other code, and in a notebook or any interactive interpreter, it raises.
+    For a recipe with ranks, the program is started once per rank; all ranks other than the first end here.
 
     Args:
         fixed: Components that must not change.
@@ -73,7 +74,7 @@ def run_recipe(
         recipe = recipe.at_size(size).with_settings(settings or {})
         result, shown = _run(recipe, path if script else None, script=script, out=out, quiet=quiet)
     except (Deep5Error, KeyboardInterrupt) as error:
-        if not script:
+        if not script or _is_interactive():
             raise
         print(f"deep5: {str(error) or 'interrupted'}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
         sys.exit(error.exit_status if isinstance(error, Deep5Error) else 130)
@@ -84,6 +85,11 @@ def run_recipe(
 
         verdict_table(result, Console())
     return result
+
+
+def _is_interactive() -> bool:
+    """Whether somebody types into this process, which an exit would take away: Python's prompt, IPython, a notebook."""
+    return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
 
 
 def _run(recipe: Recipe, program: Path | None, *, script: bool, **options: Any) -> tuple[Result, bool]:

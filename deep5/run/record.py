@@ -6,7 +6,7 @@ import inspect
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, contained, described
-from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.metric import Metric, Observer
 
 if TYPE_CHECKING:
     from deep5.recipe.experiment import Experiment
@@ -225,7 +225,7 @@ class RunRecord:
         rows = list(self.extra_rows)
         labels = metric_labels(self.document["metrics"])
         for label, (metric, _), observer in zip(labels, self.experiment.metrics, self.observers, strict=True):
-            rows += sample_rows(label, metric.unit, _samples_of(observer))
+            rows += sample_rows(label, metric.unit, observer.samples())
         self.folder.write_samples(rows)
 
     def _write_files(self) -> None:
@@ -252,11 +252,8 @@ class RunRecord:
             names = ("written", "seconds", "left_out")
             self.document["checkpoints"] = {name: getattr(keeper, name) for name in names}
             self.document["checkpoints"]["left_out"] = list(keeper.left_out)
-        self.document["resources"] = {
-            "set_up_s": self._set_up_s,
-            **self._lived(),
-            "others_share": self.others_share,
-        }
+        own = {"others_share": self.others_share}
+        self.document["resources"] = {"set_up_s": self._set_up_s, **self._lived(), **own}
 
     def _end(self, status: str, reason: str) -> None:
         """Record a run that failed; an error here must not hide the original one."""
@@ -334,13 +331,9 @@ def _observer(metric: Metric, where: str) -> Observer:
     return observer
 
 
-def _samples_of(observer: Observer) -> Sequence[Sample]:
-    return observer.samples()
-
-
 def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
     try:
-        value, interval, samples = observer.value(), observer.interval(), _samples_of(observer)
+        value, interval, samples = observer.value(), observer.interval(), observer.samples()
         missing = observer.missing() if value is None else None
         numbers = [] if value is None else [value]
         numbers += [] if interval is None else [interval[0], interval[1]]

@@ -47,11 +47,15 @@ def top_k_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> int:
         labels: As returned by `class_rows`.
         k: At least 1.
 
+    Raises:
+        ShapeError: The scores are no rows of classes, or there is not one label for each.
+
     >>> top_k_hits(np.array([[0.1, 0.7, 0.2], [0.5, 0.5, 0.0]]), np.array([2, 1]), 1)
     0
     >>> top_k_hits(np.array([[0.1, 0.7, 0.2], [0.5, 0.5, 0.0]]), np.array([2, 1]), 2)
     2
     """
+    _check_rows(scores, labels)
     known = (labels >= 0) & (labels < scores.shape[1]) & ~np.isnan(scores).any(axis=1)
     scores, labels = scores[known], labels[known]
     own = np.take_along_axis(scores, labels[:, None], axis=1)
@@ -70,14 +74,26 @@ def confusion(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         int64 of shape (classes, classes + 1): true classes in rows, predicted ones in columns; the last column counts
         rows with NaN, which predict nothing.
 
+    Raises:
+        ShapeError: As `top_k_hits`.
+
     >>> confusion(np.array([[2.0, 1.0], [2.0, 1.0], [np.nan, 1.0]]), np.array([0, 1, 1])).tolist()
     [[1, 0, 0], [1, 0, 1]]
     """
+    _check_rows(scores, labels)
     classes = scores.shape[1]
     predicted = np.where(np.isnan(scores).any(axis=1), classes, scores.argmax(axis=1))
     known = (labels >= 0) & (labels < classes)
     cells = labels[known] * (classes + 1) + predicted[known]
     return np.bincount(cells, minlength=classes * (classes + 1)).reshape(classes, classes + 1).astype(np.int64)
+
+
+def _check_rows(scores: np.ndarray, labels: np.ndarray) -> None:
+    if scores.ndim != 2 or labels.shape != scores.shape[:1]:
+        raise ShapeError(
+            f"got scores of shape {scores.shape} and labels of shape {labels.shape}; allowed: (rows, classes) and "
+            "(rows,); remedy: class_rows(scores, labels)"
+        )
 
 
 def recalls(matrix: np.ndarray) -> np.ndarray:
