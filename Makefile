@@ -11,7 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # setuptools warns of folders named like the package; here that folder is the package.
-INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --progress-bar off --no-build-isolation -c constraints.txt
+# constraints.txt without its hashes: with them, pip would refuse this folder, which has none.
+VERSIONS := $(VENV)/versions.txt
+INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --progress-bar off --no-build-isolation -c $(VERSIONS)
 # The back-ends, and the browser, without which the suite fails instead of skipping what needs them.
 DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference,browser
 # Of what pip says, the large downloads and the outcome; errors go another way and are all shown.
@@ -26,9 +28,9 @@ JOBS ?= 1
 # `make test-all` runs these folders of tests/ one after another.
 PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py))))))
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
-TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH ?= $(shell sed -n 's/^torch==\([^ ]*\).*/\1/p' constraints.txt)
 
-.PHONY: help run venv browser test test-all bench bench-smoke operator-bench overhead real-files validate mutants coverage lint constraints clean
+.PHONY: help run venv browser test test-all bench bench-smoke operator-bench overhead real-files validate mutants coverage lint constraints sbom clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -37,7 +39,7 @@ help: ## Say what there is (this text)
 run: $(VENV)/.pytorch ## Install deep5 with PyTorch and run the first recipe, digits_lenet
 	$(BIN)/deep5 run digits_lenet
 
-venv: $(VENV)/.complete ## The complete environment: every framework and the tools of development
+venv: $(VENV)/.complete ## The complete environment; HASHES=1: only files whose SHA-256 is in constraints.txt
 
 browser: ## Chromium for the tests of the report, where it is missing: from the system's packages, as root
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then exit 0; fi; \
@@ -109,9 +111,13 @@ constraints: $(VENV)/.python ## Renew constraints.txt: the newest of everything 
 	sed -n 1p constraints.txt > $(VENV)/constraints.new
 	$(VENV)/renewed/bin/python -m pip freeze --all --exclude-editable \
 		| sed -E '/^(nvidia-|triton|cuda-)/d; s/ @ .*//; s/\+[A-Za-z0-9.]+$$//' | LC_ALL=C sort -f >> $(VENV)/constraints.new
-	mv $(VENV)/constraints.new constraints.txt
-	rm -rf $(VENV)/renewed
+	$(BIN)/python tests/support/hashed.py $(VENV)/constraints.new constraints.txt
+	rm -rf $(VENV)/renewed $(VENV)/constraints.new
 	@echo "constraints.txt is renewed; 'make test' tries it"
+
+sbom: $(VENV)/.complete ## Write sbom.json: the packages of .venv, their licenses and sources, as CycloneDX
+	$(BIN)/python -m cyclonedx_py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--of JSON -o sbom.json $(BIN)/python
 
 clean: ## Remove what was built; .venv and results stay
 	rm -rf .staging .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
@@ -133,7 +139,8 @@ $(VENV)/.python: constraints.txt
 	fi; \
 	echo "$$("$$chosen" --version) ($$chosen) makes $(VENV)"; \
 	"$$chosen" -m venv $(VENV)
-	@$(PIP) install --progress-bar off -c constraints.txt --upgrade pip setuptools wheel $(BRIEFLY)
+	@sed -E '/^ +--hash=/d; s/ \\$$//' constraints.txt > $(VERSIONS)
+	@$(PIP) install --progress-bar off -c $(VERSIONS) --upgrade pip setuptools wheel $(BRIEFLY)
 	@touch $@
 
 $(VENV)/.pytorch: $(VENV)/.python pyproject.toml entry_points.txt setup.py constraints.txt
@@ -143,5 +150,6 @@ $(VENV)/.pytorch: $(VENV)/.python pyproject.toml entry_points.txt setup.py const
 
 $(VENV)/.complete: $(VENV)/.python pyproject.toml entry_points.txt setup.py constraints.txt
 	@echo "Installing deep5 with every framework and the development tools into $(VENV): some minutes the first time"
-	@$(INSTALL) -e '.[all,openvino,dev]' $(BRIEFLY)
+	@$(if $(HASHES),$(PIP) install --progress-bar off --no-build-isolation --require-hashes --no-deps -r constraints.txt $(BRIEFLY))
+	@$(INSTALL) $(if $(HASHES),--no-deps) -e '.[all,openvino,dev]' $(BRIEFLY)
 	@touch $(VENV)/.pytorch $@

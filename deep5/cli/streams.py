@@ -56,7 +56,7 @@ def steady_streams() -> None:
     for name, number in (("stdout", 1), ("stderr", 2)):
         given: TextIO | None = getattr(sys, name)
         if given is not None and (given is not getattr(sys, f"__{name}__") or _descriptor(given) != number):
-            continue  # somebody captures it
+            continue  # a caller captures it
         if given is not None:
             given.flush()
         setattr(sys, name, _steady(given, number))

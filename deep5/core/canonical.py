@@ -21,7 +21,7 @@ from deep5.core.python_source import source_of, syntax_hash
 __all__ = ["canonical", "canonical_hash", "check_nesting", "copied", "names_file"]
 
 # Levels of dicts and lists in a recipe's value, values in all of them, and bits of an integer: JSON, and Python's text
-# of an integer, have limits of their own.
+# of an integer, have limits too.
 _DEPTH, _VALUES, _BITS = 100, 1_000_000, 4096
 
 # Recipe key to the registry in which its objects are looked up, so that a class and its name are equivalent.

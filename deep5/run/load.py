@@ -28,7 +28,7 @@ class MachineLoad:
         self.processors: int = self._before["processors"]
 
     def others_share(self, *, wait: bool) -> float | None:
-        """Share of the processors' time that other programs used, 0 to 1; None if that was too short to tell.
+        """Share of the processors' time that other programs used, 0 to 1; None if that was too short.
 
         Args:
             wait: Whether to observe the machine for the rest of a second, if less has passed.

@@ -88,7 +88,7 @@ def run_recipe(
 
 
 def _is_interactive() -> bool:
-    """Whether somebody types into this process, which an exit would take away: Python's prompt, IPython, a notebook."""
+    """Whether a user types into this process, which an exit would take away: Python's prompt, IPython, a notebook."""
     return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
 
 
