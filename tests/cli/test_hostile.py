@@ -102,16 +102,12 @@ def test_whatever_a_recipes_code_raises_is_reported(place: str, raised: str, dee
         rejected(deep5("check", "own.py"), 2)
 
 
-@pytest.mark.parametrize("command", ["compare", "study"])
+@pytest.mark.parametrize("command", ["study"])
 def test_an_exit_in_a_process_of_a_candidate_is_a_failure(command: str, deep5: Command, tmp_path: Path) -> None:
     # os._exit cannot be caught within a process; from outside it is one that ended without an answer.
     for number, raised in enumerate(("raise SystemExit(0)", "import os; os._exit(0)")):
         (tmp_path / "own.py").write_text(RECIPE + PLACES["step"][0].replace("{}", raised))
-        more = (
-            ("--vary", "batch_size=8", "--target", "accuracy=50", "--seeds", "1")
-            if command == "study"
-            else ("--vary", "batch_size=8,16", "--steps", "2")
-        )
+        more = ("--vary", "batch_size=8", "--target", "accuracy=50", "--seeds", "1")
         answer = deep5(command, "own.py", *more, "--out", f"out{number}")
         assert answer.status == 3
         assert "Traceback" not in answer.out + answer.err
