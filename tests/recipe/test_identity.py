@@ -566,3 +566,39 @@ def test_a_recipe_made_in_python_is_its_file(tmp_path: Path) -> None:
     path = write(tmp_path, {"own.py": own()})
     recipe = load_recipe(path)
     assert made(recipe.fixed, recipe.mutable, [("test_accuracy", None)]).fixed_hash() == recipe.fixed_hash()
+
+
+def test_a_recipe_of_plain_values_installs_no_hook(tmp_path: Path) -> None:
+    """The hook is called at every event of the interpreter, also in code that is timed."""
+    plain = own(fixed="").replace('"model": own', '"model": "mlp"')
+    code = (
+        "import sys; from deep5.recipe.recipe import load_recipe; from deep5.recipe import opened_files\n"
+        "for name in sys.argv[1:]: load_recipe(name).fixed_hash(); print(len(opened_files._INSTALLED))"
+    )
+    paths = [write(tmp_path / "a", {"own.py": plain}), write(tmp_path / "b", {"own.py": own()})]
+    names = ["digits_lenet", "deepbench_gemm", *map(str, paths)]
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "0", "0", "1"]
+
+
+def test_an_interrupted_run_does_not_resume_with_another_helper(tmp_path: Path) -> None:
+    from deep5.core.errors import CheckpointError
+    from deep5.run.execute import execute
+
+    stops = """
+class Stop(d5.Event):
+    def after_epoch(self, trainer, epoch): raise KeyboardInterrupt
+"""
+    files: Files = {
+        "own.py": rule("F", top="from helpers import F")
+        .replace("MUTABLE = {", 'MUTABLE = {"events": [Stop()], ')
+        .replace("FIXED =", stops + "\nFIXED ="),
+        "helpers.py": "F = 1\n",
+    }
+    path = write(tmp_path, files)
+    with pytest.raises(KeyboardInterrupt):
+        execute(load_recipe(path), out=tmp_path / "out", quiet=True)
+    [folder] = (tmp_path / "out").iterdir()
+    write(tmp_path, {"helpers.py": "F = 2\n"})
+    with pytest.raises(CheckpointError, match="has another hash, because these changed: the module helpers; remedy"):
+        execute(load_recipe(path), resume=folder, quiet=True)

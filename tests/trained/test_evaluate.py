@@ -235,6 +235,27 @@ def test_a_data_set_of_the_recipes_own_needs_the_recipe(tmp_path: Path) -> None:
         evaluate_result(folder, recipe=file)
 
 
+def test_a_result_with_a_hash_of_the_first_rule_is_evaluated_with_its_recipe(tmp_path: Path, deep5: Command) -> None:
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
+
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    recipe = load_recipe(file)
+    folder = execute(recipe, out=tmp_path / "out", quiet=True).folder
+    document = json.loads((folder / "result.json").read_text())
+    document["recipe"] |= recipe.by_first_rule()
+    del document["recipe"]["content"], document["recipe"]["hash_version"]
+    (folder / "result.json").write_text(json.dumps(document))
+    assert evaluate_result(folder, recipe=file).same is True
+    assert json.loads(deep5("audit", str(folder), "--json").out)["findings"] == []
+    # By text: a comment in the function changes the hash of the first rule, and not the present one.
+    file.write_text(OWN.replace("def own(*, test=40):", "def own(*, test=40):  # samples"))
+    assert load_recipe(file).fixed_hash() == recipe.fixed_hash()
+    with pytest.raises(UsageError, match="allowed: the recipe of the run, as it was"):
+        evaluate_result(folder, recipe=file)
+
+
 def test_a_recipe_with_transforms_is_evaluated_with_them(tmp_path: Path) -> None:
     from deep5.training.transforms import Normalise
 
