@@ -115,6 +115,22 @@ def test_the_states_of_generators_are_restored() -> None:
     assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected  # noqa: NPY002
 
 
+@pytest.mark.slow
+def test_weights_of_tensorflow_and_keras_are_seeded() -> None:
+    tensorflow, keras = pytest.importorskip("tensorflow"), pytest.importorskip("keras")
+
+    def drawn() -> Any:
+        model = keras.Sequential([keras.layers.Dense(3)])
+        model.build((None, 4))
+        return {"keras": model.get_weights(), "tensorflow": [tensorflow.random.normal([3]).numpy()]}
+
+    one, two, other = (digest_of(seeded_call(seed, drawn)) for seed in (1, 1, 2))
+    assert one is not None
+    assert other is not None
+    assert one == two
+    assert one.weights != other.weights
+
+
 def test_states_are_restored_after_an_error() -> None:
     random.seed(2)
     expected = random.random()
@@ -193,3 +209,45 @@ def test_a_library_that_the_function_loads_is_seeded_too(tmp_path: Path) -> None
     assert other is not None
     assert first.weights in hashes[0]
     assert first.weights != other.weights
+
+
+NATIVE = """
+import torch
+from torch import nn
+
+import deep5 as d5
+
+INPUTS = {{"input": d5.TensorSpec(shape=("N", 4)), "label": d5.TensorSpec(shape=("N",), dtype="int64")}}
+
+def module():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+def own():
+    return {made}
+
+def run_on(network, *, device):
+    from deep5.frameworks.pytorch.native import from_module
+    return from_module({run}, torch.nn.functional.cross_entropy, inputs=INPUTS)
+
+FIXED = {{"model": own, "dataset": "synthetic", "epochs": 1,
+         "dataset_kwargs": {{"shape": (4,), "classes": 3, "train": 32, "test": 8}}}}
+MUTABLE = {{"batch_size": 16, "executor": run_on, "optimizer": "sgd", "optimizer_kwargs": {{"lr": 0.1}}}}
+METRICS = [("training_loss", None)]
+"""
+
+
+@pytest.mark.parametrize(("made", "run_of"), [("module()", "network"), ("'a network'", "module()")])
+def test_a_module_of_pytorch_has_one_set_of_weights_at_one_seed(made: str, run_of: str, tmp_path: Path) -> None:
+    """Drawn where the model is created, or where its executor is."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "own.py"
+    path.write_text(NATIVE.format(made=made, run=run_of))
+    torch.manual_seed(1)
+    first = run(path, seed=3)
+    torch.manual_seed(2)
+    again, other = run(path, seed=3), run(path, seed=4)
+    weights = [own["provenance"]["initial_weights"] for own in (first, again, other)]
+    assert weights[0] == weights[1] != weights[2]
+    assert len({own["recipe"]["hash"] for own in (first, again, other)}) == 1
+    assert (first["recipe"]["content"]["network"] is not None) is (made == "module()")
+    assert not any(ANOTHER in warning for warning in first["warnings"])
