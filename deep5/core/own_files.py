@@ -11,11 +11,13 @@ from types import ModuleType
 
 from deep5.core.compiler import cache_folder
 
-__all__ = ["file_of", "is_own_file", "is_own_module", "is_systems"]
+__all__ = ["file_of", "is_own_file", "is_own_module", "is_users"]
 
 _INSTALLED = {"site-packages", "dist-packages"}
 # Folders of the system and of devices: what is read there is not the recipe's.
-_SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/run", "/boot", "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64")
+_SYSTEM = tuple(
+    f"/{name}/" for name in ("proc", "sys", "dev", "etc", "run", "boot", "lib", "lib64", "usr/lib", "usr/lib64")
+)
 
 
 @functools.cache
@@ -34,11 +36,21 @@ def is_own_file(path: str) -> bool:
     return not place.startswith(_others()) and not _INSTALLED & {*Path(place).parts}
 
 
-def is_systems(path: str) -> bool:
-    """Whether a file belongs to the system, to deep5's cache, or to a program's settings and caches (`~/.…`)."""
-    place, home = os.path.realpath(path), os.path.realpath(Path.home())
-    folders = (*_SYSTEM, os.path.realpath(cache_folder()))
-    return place.startswith((f"{home}{os.sep}.", *(folder + os.sep for folder in folders)))
+def is_users(path: str, folder: Path | None) -> bool:
+    """Whether a file that a recipe's code opens is the user's.
+
+    Files of installed packages, of the system, of deep5 and its cache, and of the settings and caches of programs
+    (`~/.…`) are not, unless these are in the folder of the recipe.
+
+    Args:
+        path: The file, absolute.
+        folder: The recipe's folder, or None.
+    """
+    place = os.path.realpath(path)
+    if not is_own_file(path) or place.startswith((*_SYSTEM, os.path.realpath(cache_folder()) + os.sep)):
+        return False
+    beside = folder is not None and place.startswith(os.path.realpath(folder) + os.sep)
+    return beside or not place.startswith(os.path.realpath(Path.home()) + os.sep + ".")
 
 
 def file_of(module: ModuleType | None) -> str | None:

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from deep5.core.canonical import names_file
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import Deep5Error, RecipeError
-from deep5.core.own_files import file_of, is_own_file, is_own_module, is_systems
+from deep5.core.own_files import file_of, is_own_module, is_users
 from deep5.core.python_source import syntax_hash
 from deep5.recipe.file import named_in_file
 from deep5.recipe.generators import one_at_a_time
@@ -69,25 +69,26 @@ def content_of(
         MissingDependency: A package that the network needs is not installed.
     """
     folder, network = None if path is None else path.parent, None
-    beside = path or Path("recipe.py")
-    with importable(beside):
+    # A recipe made in Python imports from where that program does.
+    with importable(path) if path is not None else nullcontext():
         roots = list(_roots(fixed, folder))
     creates = model is not None and is_own_network(model.value)
     if not roots and not creates:
         return None
-    with importable(beside), noting() as opened:
+    with importable(path) if path is not None else nullcontext(), noting() as opened:
         code, files = _code(roots, path, source)
         if creates and model is not None:
             # What the function imports by a name that it computes is imported again, to be noted in every process.
-            with one_at_a_time(), hidden(beside, but=code.modules):
+            with one_at_a_time(), hidden(path, but=code.modules) if path is not None else nullcontext():
                 network = described_network(model)
                 code, files = _code(roots, path, source)
         for part in others:
             # An error is reported where the part is used, with what it needs there.
             with suppress(Exception):
                 _create(part)
-    files.update(opened.files())
+    files |= opened.read - opened.written
     files |= _of_bodies(code)
+    files = {name for name in files if is_users(name, folder) and Path(name).is_file()}
     hashes = set()
     for name in files:
         if name.endswith((".py", ".pyc")) and os.path.realpath(name) in {*code.files, *code.lines}:
@@ -219,4 +220,4 @@ def _of_bodies(code: Code) -> set[str]:
     found = {name for file in code.files for name in opened_by(file)}
     for file, spans in code.lines.items():
         found |= {name for name, line in opened_by(file).items() if any(first <= line <= last for first, last in spans)}
-    return {name for name in found if is_own_file(name) and not is_systems(name) and Path(name).is_file()}
+    return found

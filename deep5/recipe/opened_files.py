@@ -13,11 +13,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from deep5.core.own_files import is_own_file, is_systems
+from deep5.core.own_files import is_own_file
 
 __all__ = ["Opened", "forget_opened_by", "noting", "opened_by"]
 
@@ -42,14 +41,6 @@ class Opened:
 
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
-
-    def files(self) -> list[str]:
-        """The regular files that still exist, without the system's, installed, and written ones."""
-        return [
-            path
-            for path in sorted(self.read - self.written)
-            if is_own_file(path) and not is_systems(path) and Path(path).is_file()
-        ]
 
 
 @contextmanager
