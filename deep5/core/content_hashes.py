@@ -7,7 +7,6 @@ import os
 import stat
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,6 +67,8 @@ def files_hash(paths: Sequence[str], stats: Sequence[os.stat_result] | None = No
     kept = kept_hashes() / f"{key}.sha256"
     if (known := _known(kept)) is not None:
         return known
+    from concurrent.futures import ThreadPoolExecutor  # takes 10 ms to import, and most recipes hash no file
+
     with ThreadPoolExecutor(_READERS, thread_name_prefix="deep5-hash") as pool:
         each = list(pool.map(_read, paths)) if len(paths) > 1 else [_read(path) for path in paths]
     found_hash = each[0] if len(each) == 1 else hashlib.sha256("\n".join(each).encode()).hexdigest()
