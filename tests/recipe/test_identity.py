@@ -502,7 +502,7 @@ def test_the_network_takes_part_only_if_the_fixed_part_determines_it(tmp_path: P
 
 def test_a_network_that_cannot_be_created_is_refused_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, {"own.py": own(first="raise ValueError('no')")})
-    with pytest.raises(RecipeError, match=r"own\.py:\d+: 'model' raised ValueError while it was made: no"):
+    with pytest.raises(RecipeError, match=r"own\.py:\d+: 'model' .*ValueError.*: no"):
         hash_of(path)
 
 
