@@ -12,9 +12,11 @@ from typing import Any
 from deep5.audit.comparison_rows import valid
 from deep5.audit.comparison_samples import check_samples
 from deep5.audit.data import check_data, check_weights
+from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
+from deep5.audit.newer import read_newer
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.plausible import check_dates, check_hashes, check_versions
 from deep5.audit.proof_rows import check_proof
@@ -26,7 +28,7 @@ from deep5.audit.turns import check_turns
 from deep5.audit.verdict_rows import calibrated_floor, disturbed
 from deep5.audit.work import check_work
 from deep5.core.errors import Deep5Error
-from deep5.results.comparison import ComparisonResult, load_comparison
+from deep5.results.comparison import ComparisonResult, comparison_schema, load_comparison
 from deep5.results.kind import COMPARISON
 
 __all__ = ["audit_comparison"]
@@ -45,7 +47,8 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
         ledger: Receives the findings.
     """
     try:
-        result = load_comparison(root)
+        newer = read_newer(ledger, root, COMPARISON, comparison_schema())
+        result = load_comparison(root) if newer is None else ComparisonResult(folder=root, document=newer)
     except Deep5Error as error:
         ledger.hold(8, False, f"{COMPARISON} cannot be read: {error}")
         return
@@ -60,6 +63,7 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
         (1, "the provenance of the candidates", _check_provenance),
         (2, "the settings as read back", _check_observed),
         (4, "the measurement", _check_measurement),
+        (8, "the duration", _check_duration),
         (10, "the calibration", _check_calibration),
         (11, "the status of the candidates", _check_candidates),
         (11, "the labels of the candidates", _check_labels),
@@ -193,6 +197,15 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
         f"the mode is {document['mode']} with up to {reported['most_processes']} processes per candidate; allowed: "
         f"{quick}",
     )
+
+
+def _check_duration(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """The dates of a comparison that ended agree with its duration."""
+    if document["finished"] is None or document["resources"] is None:
+        return
+    # Comparisons of the first scheme began their clock before their first date.
+    first = document["processes"][0]["begin_s"] if document["processes"] and not rules_of(document).tossed else 0.0
+    check_duration(ledger, document, document["resources"]["wall_s"], before_s=first)
 
 
 def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:

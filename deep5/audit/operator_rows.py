@@ -21,6 +21,8 @@ __all__ = ["check_operator_rows"]
 _FILE = "operators.json"
 # A peak is measured for a tenth of a second, and clocks vary: a rate may be slightly higher, but never twice as high.
 _ROOM = 1.5
+# So many other processes may have shared a processor while the peak was measured, where the result reports it.
+_SHARED, _REPORTED = 20.0, "times the measured peak: other work"
 
 
 def check_operator_rows(
@@ -41,7 +43,8 @@ def check_operator_rows(
         used: set[str] = set()
         for row in reported["rows"]:
             used |= set(row["series"])
-            _check_row(ledger, row, samples, reported["roofline"])
+            room = _SHARED if any(_REPORTED in said for said in reported["warnings"]) else _ROOM
+            _check_row(ledger, row, samples, reported["roofline"], room)
         warm = {name for name in samples if name.startswith("time[") and " | warm | " in name}
         ledger.hold(8, warm == used, f"series without a row, or rows without a series: {sorted(warm ^ used)[:3]}")
         _check_coverage(ledger, reported)
@@ -69,7 +72,11 @@ def check_operator_rows(
 
 
 def _check_row(
-    ledger: Ledger, row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], roofline: Mapping[str, Any]
+    ledger: Ledger,
+    row: Mapping[str, Any],
+    samples: Mapping[str, Sequence[SampleRow]],
+    roofline: Mapping[str, Any],
+    room: float,
 ) -> None:
     name = f"{row['problem']}, {row['direction']}, {row['candidate']}"
     series = [[sample.value for sample in samples.get(own, ())] for own in row["series"]]
@@ -92,7 +99,7 @@ def _check_row(
     rate = row["flops"] / warm["median_s"]
     ledger.hold(
         8,
-        rate <= _ROOM * peak,
+        rate <= room * peak,
         f"{name}: {row['flops']} operations in {warm['median_s']:.3g} s are {rate:.3g} a second, and the machine's "
         f"measured peak is {peak:.3g}",
     )

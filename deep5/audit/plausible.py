@@ -112,7 +112,8 @@ def check_dates(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None
     if calibration and not document["resumed"]:
         dates.append(("its calibration", datetime.fromisoformat(str(calibration["when"]))))
     for what, when in dates:
-        apart = abs(when - begun)
+        # A run that was interrupted before its first checkpoint starts its log again, any time later.
+        apart = begun - when if document["resumed"] and when > begun else abs(when - begun)
         allowed = 2 * _APART if what == "its calibration" else _APART
         ledger.hold(
             8,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,13 @@ from deep5.audit.collective_rows import check_collective_rows
 from deep5.audit.data import check_data, check_description, check_own_network, check_weights
 from deep5.audit.declared import check_declared
 from deep5.audit.drawn_order import seed_for
+from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
 from deep5.audit.measured import CODE, COLLECTIVES, OPERATORS, TRAINING, check_level
 from deep5.audit.network_file import check_network
+from deep5.audit.newer import read_newer
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.operator_rows import check_operator_rows
 from deep5.audit.plausible import check_accuracies, check_dates, check_hashes, check_not_numbers, check_versions
@@ -32,13 +33,12 @@ from deep5.core.errors import Deep5Error
 from deep5.results.kind import RESULT
 from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
+from deep5.results.schema import schema
 
 __all__ = ["audit_run"]
 
 _CLOCK = "time.perf_counter_ns"
 _TIMED = ("s", "ms", "us", "ns", "samples/s", "J")
-# Dates are in whole seconds, and the machine is examined between them and the clock: a share of a long run.
-_DATES_S, _DATES_SHARE = 5.0, 0.1
 # The warning of a run that was resumed with other threads or another framework.
 # Results of older versions have other words for "resumed".
 _RESUMED = re.compile(r"(?:resumed|went +on) with (?:an)?other ")
@@ -55,7 +55,8 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
         The run, for checks of several runs; None if it cannot be read.
     """
     try:
-        result = load(root)
+        newer = read_newer(ledger, root, RESULT, schema())
+        result = load(root) if newer is None else Result(folder=root, document=newer)
     except Deep5Error as error:
         ledger.hold(8, False, f"{RESULT} cannot be read: {error}")
         return None
@@ -233,16 +234,7 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -
     begun, ended = document["started"], document["finished"]
     ledger.hold(11, begun is not None and ended is not None, "the run does not state its start and end")
     if begun is not None and ended is not None and document["resources"]:
-        lived = (datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds()
-        wall = float(document["resources"]["wall_time_s"])
-        room = _DATES_S + _DATES_SHARE * max(lived, wall)
-        # A resumed run has no process between an interruption and its resumption.
-        off = abs(lived - wall) if not document["resumed"] else wall - lived
-        ledger.hold(
-            8,
-            off <= room,
-            f"it took {lived:g} s by its dates and {wall:.3g} s by its clock; allowed: a difference of {room:.3g} s",
-        )
+        check_duration(ledger, document, float(document["resources"]["wall_time_s"]))
 
 
 def _check_observed(ledger: Ledger, document: Mapping[str, Any], native: str | None, kind: str) -> None:

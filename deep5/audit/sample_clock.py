@@ -10,6 +10,7 @@ from typing import Any
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.audit.timed_samples import TimedSample
+from deep5.audit.verdict_rows import BUSY
 
 __all__ = ["Key", "check_on_clock"]
 
@@ -27,6 +28,8 @@ _BETWEEN_S, _BETWEEN = 3e-4, 0.01
 # the process exactly between two readings, but rarely does; in some hundred comparisons next to other programs it never
 # did. Inference checks its samples between readings, which may take as long as a sample.
 _FAR_S, _FAR, _RARE = 1e-2, 0.5, 0.01
+# The same, and a number, where the process reports that other programs used the processors, which requires a warning.
+_RARE_BUSY, _FEW_BUSY = 0.05, 2
 # Maximum ratio of a sample to the time between its readings, which are microseconds apart. A partial batch counts more
 # than it took; where the batches are not known, it was at least half full.
 _LONGER, _UNKNOWN = 1.001, 2.0
@@ -57,18 +60,30 @@ def check_on_clock(ledger: Ledger, document: Mapping[str, Any], series: Series) 
         ]
         if not known:
             ledger.skip("samples against the time between them: the sizes of the batches are not known")
-        _check_gaps(ledger, f"{key[0]}, {key[1]}, process {key[2]}", gaps, document["kind"], known=known)
+        name = f"{key[0]}, {key[1]}, process {key[2]}"
+        if document["kind"] == "training":
+            _check_far(ledger, name, gaps, document["processes"], key[2])
+        _check_gaps(ledger, name, gaps, document["kind"], known=known)
+
+
+def _check_far(
+    ledger: Ledger, name: str, gaps: Sequence[tuple[float, float]], processes: Sequence[Mapping[str, Any]], number: int
+) -> None:
+    """Single samples that are much shorter than the time between their readings are rare."""
+    far = [gap for gap, busy in gaps if gap - busy > max(_FAR_S, _FAR * gap)]
+    machine = processes[number]["machine"] if 0 <= number < len(processes) else None
+    shared = ((machine or {}).get("others_share") or 0.0) >= BUSY
+    most = max(_FEW_BUSY, _RARE_BUSY * len(gaps)) if shared else _RARE * len(gaps)
+    ledger.hold(
+        8,
+        len(far) <= most,
+        f"{name}: {len(far)} of {len(gaps)} samples took less than half of the time between their readings; "
+        f"allowed: {most:.3g}",
+    )
 
 
 def _check_gaps(ledger: Ledger, name: str, gaps: Sequence[tuple[float, float]], kind: str, *, known: bool) -> None:
     training = kind != "inference"
-    far = [gap for gap, busy in gaps if gap - busy > max(_FAR_S, _FAR * gap)]
-    ledger.hold(
-        8,
-        not training or len(far) <= _RARE * len(gaps),
-        f"{name}: {len(far)} of {len(gaps)} samples took less than half of the time between their readings; "
-        f"allowed: {_RARE:.0%}",
-    )
     if len(gaps) < _SERIES:
         return
     off = median(gap - busy for gap, busy in gaps)

@@ -90,7 +90,7 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
         counts = coverage.setdefault(label, {"measured": 0, "of": 0})
         counts["measured"] += measured
         counts["of"] += 1
-    said = [text for raw in found for text in raw["warnings"]] + _unsteady(found)
+    said = [text for raw in found for text in raw["warnings"]] + _unsteady(found) + _beyond_peak(rows)
     times = OperatorTimes(
         rows=rows,
         left_out=left_out,
@@ -131,6 +131,17 @@ def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"the measured peak varies from {min(seen) / 1e9:.3g} to {max(seen) / 1e9:.3g} GFLOP/s: the machine has other "
         "work, or is throttled; shares are of the best; remedy: a quiet machine"
+    ]
+
+
+def _beyond_peak(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A warning if a rate is above the measured peak: then the machine was slower when the peak was measured."""
+    most = max((row["share_of_peak"] for row in rows if row["share_of_peak"] is not None), default=0.0)
+    if most <= 1 + _STEADY:
+        return []
+    return [
+        f"the highest rate is {most:.3g} times the measured peak: other work slowed the machine while the peak was "
+        "measured; shares of it are too high; remedy: a quiet machine"
     ]
 
 

@@ -23,6 +23,7 @@ from deep5.compare.resumed import options_left
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.measuring.calibration import Calibration, calibrate, calibration_of_this_machine, kept_calibration, said_of
 from deep5.recipe.recipe import Recipe, load_recipe
+from deep5.results.clock import Session
 from deep5.results.comparison import ComparisonResult, load_comparison
 from deep5.results.round_samples import order_of_round
 
@@ -73,14 +74,14 @@ def run_comparison(
             on disk.
         RunFailed: Fewer than two candidates could be timed; the folder is marked and readable.
     """
-    begin = perf_counter()
+    session = Session()
     options = given_options(options)
     if resume is not None:
         options = options_left(load_comparison(resume), options, load_recipe(recipe).name)
     plan, recipes = make_plan(recipe, **options)
     checked_s = check_able(plan, recipes)
     comparison = _Comparison(
-        plan, recipes, Path(out), None if resume is None else Path(resume), tell or _unreported, begin
+        plan, recipes, Path(out), None if resume is None else Path(resume), tell or _unreported, session
     )
     comparison.processes_s += checked_s
     return comparison.run()
@@ -94,10 +95,10 @@ class _Comparison:
     """A running comparison."""
 
     def __init__(
-        self, plan: Plan, recipes: Mapping[str, Recipe], out: Path, resume: Path | None, tell: Tell, begin: float
+        self, plan: Plan, recipes: Mapping[str, Recipe], out: Path, resume: Path | None, tell: Tell, session: Session
     ) -> None:
-        self.plan, self.recipes, self.tell, self.begin = plan, recipes, tell, begin
-        self.folder = ComparisonRecord(out, plan, recipes, _scope(plan.kind), resume)
+        self.plan, self.recipes, self.tell, self.begin = plan, recipes, tell, session.begin_s
+        self.folder = ComparisonRecord(out, plan, recipes, _scope(plan.kind), resume, session)
         # A resumed comparison continues its clock, without the time between its processes.
         before, self.processes_s = self.folder.spent_s()
         self.begin -= before
@@ -299,7 +300,7 @@ class _Comparison:
         if self.plan.baseline not in measured or len(measured) < 2:
             reasons = self.folder.reasons()
             raise RunFailed(f"there is nothing to compare: {'; '.join(reasons) or 'no candidate was timed'}")
-        return self.folder.finish(self._resources())
+        return self.folder.finish(self._resources)
 
     def _resources(self) -> dict[str, float]:
         wall = perf_counter() - self.begin
@@ -316,7 +317,7 @@ class _Comparison:
             with suppress(Exception):
                 self.folder.judge(self._floors(), self.folder.rounds)
         with suppress(Exception):
-            self.folder.end(status, reason, self._resources())
+            self.folder.end(status, reason, self._resources)
 
 
 def _results_in(path: Path) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from deep5.core.errors import OutputError
 from deep5.measuring.pinning import processors
 from deep5.measuring.statistics import STATED
 from deep5.recipe.recipe import Recipe
+from deep5.results.clock import Session, now
 from deep5.results.comparison import (
     COMPARISON_VERSION,
     ComparisonResult,
@@ -51,6 +52,8 @@ class ComparisonRecord:
         plan: The plan of the comparison.
         recipes: By candidate, the recipe that it runs.
         scope: Description of the timed work.
+        resume: The folder of an interrupted comparison to resume in, instead of a new one.
+        session: This process's part of the comparison; None: it begins now.
 
     Attributes:
         path: The folder.
@@ -58,11 +61,17 @@ class ComparisonRecord:
     """
 
     def __init__(
-        self, out: Path, plan: Plan, recipes: Mapping[str, Recipe], scope: str, resume: Path | None = None
+        self,
+        out: Path,
+        plan: Plan,
+        recipes: Mapping[str, Recipe],
+        scope: str,
+        resume: Path | None = None,
+        session: Session | None = None,
     ) -> None:
         from deep5.measuring.environment import describe_environment
 
-        self._plan, self._recipes = plan, recipes
+        self._plan, self._recipes, self._session = plan, recipes, session or Session()
         recipe = recipes[plan.baseline]
         self._samples: list[RoundSample] = []
         self._batch_sizes: dict[tuple[str, str], int | None] = {}
@@ -135,7 +144,7 @@ class ComparisonRecord:
             },
             "resources": None,
             "resumed": [],
-            "started": _now(),
+            "started": self._session.begun,
             "finished": None,
         }
         if resume is not None:
@@ -160,12 +169,12 @@ class ComparisonRecord:
         Raises:
             UsageError: It is finished, or is another comparison than this one.
         """
-        document, now = left.document, encode(self.document)
-        refuse_another(left, now)
+        document, asked = left.document, encode(self.document)
+        refuse_another(left, asked)
         self.path = left.folder.absolute()
         self.document = {**document, "reasons": ["the comparison has not finished"], "status": "aborted"}
-        self.document["resumed"] = [*document["resumed"], _now()]
-        if any((reported["software"].get("commit") or {}).get("dirty") for reported in (document, now)):
+        self.document["resumed"] = [*document["resumed"], now()]
+        if any((reported["software"].get("commit") or {}).get("dirty") for reported in (document, asked)):
             self.warn(
                 "the comparison was resumed, and deep5's source has uncommitted changes: whether all rounds ran the "
                 "same code is not known; remedy: commit them, and start a new comparison"
@@ -332,14 +341,18 @@ class ComparisonRecord:
             write_atomically(self.path / "samples.csv", round_samples_text(self._samples))
             write_atomically(self.path / COMPARISON, json.dumps(encoded, indent=2, allow_nan=False) + "\n")
 
-    def finish(self, resources: Mapping[str, float]) -> ComparisonResult:
-        """Write the comparison as successful, and read it back."""
+    def finish(self, resources: Callable[[], Mapping[str, float]]) -> ComparisonResult:
+        """Write the comparison as successful, and read it back.
+
+        Args:
+            resources: Returns its times, up to now.
+        """
         self.warn(*warnings_in(self.document, self._samples))
         self._close("success", [], resources)
         return load_comparison(self.path)
 
-    def end(self, status: str, reason: str, resources: Mapping[str, float]) -> None:
-        """Record a comparison that failed."""
+    def end(self, status: str, reason: str, resources: Callable[[], Mapping[str, float]]) -> None:
+        """Record a comparison that failed; arguments as for `finish`."""
         self._close(status, [reason], resources)
 
     def changed(self, label: str) -> list[str]:
@@ -363,21 +376,16 @@ class ComparisonRecord:
         """Candidates with valid times, whatever their state."""
         return {sample.candidate for sample in counted(self.document, self._samples)}
 
-    def _close(self, status: str, reasons: list[str], resources: Mapping[str, float]) -> None:
+    def _close(self, status: str, reasons: list[str], resources: Callable[[], Mapping[str, float]]) -> None:
         from deep5.measuring.environment import describe_system
 
-        self.document |= {
-            "status": status,
-            "reasons": reasons,
-            "resources": dict(resources),
-            "finished": _now(),
-        }
         self.document["system"]["after"] = describe_system()
+        # The two clocks are read together.
+        used, ended = dict(resources()), now()
+        self.document |= {"status": status, "reasons": reasons, "resources": used, "finished": ended}
+        begun = self.document["started"] if self.document["resumed"] else None
+        self.warn(*self._session.clock_warnings(ended, begun, used["wall_s"]))
         self.write()
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @contextmanager

@@ -8,13 +8,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, contained, described
 from deep5.core.metric import Metric, Observer
+from deep5.results.clock import Session, now
 
 if TYPE_CHECKING:
     from deep5.recipe.experiment import Experiment
@@ -76,7 +76,7 @@ class RunRecord:
         self.extra_rows: list[SampleRow] = []
         self.checkpointer: Any = None
         self.others_share: float | None = None
-        self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
+        self._session, self._cpu, self._set_up_s = Session(), process_time(), set_up_s
         environment = describe_environment()
         provenance = {
             **known.pop("provenance", {}),
@@ -89,7 +89,7 @@ class RunRecord:
             software=environment.software,
             provenance=provenance,
             metrics=self._rows(judged=False, valued=False),
-            started=_now(),
+            started=self._session.begun,
             **known,
         )
         # Totals of the earlier processes of a resumed run.
@@ -189,7 +189,7 @@ class RunRecord:
 
     def _lived(self) -> dict[str, float]:
         return {
-            "wall_time_s": self._before["wall_time_s"] + perf_counter() - self._begin,
+            "wall_time_s": self._before["wall_time_s"] + perf_counter() - self._session.begin_s,
             "cpu_time_s": self._before["cpu_time_s"] + process_time() - self._cpu,
         }
 
@@ -207,7 +207,7 @@ class RunRecord:
         self.document["measurement"] = dict(about.get("measurement", self.document["measurement"]))
         self.document["resumed"].append(
             {
-                "time": _now(),
+                "time": now(),
                 "checkpoint": None if checkpoint is None else checkpoint.name,
                 "step": about["step"],
                 "epoch": about["epoch"],
@@ -246,14 +246,19 @@ class RunRecord:
         from deep5.measuring.environment import describe_system
 
         self.document["system"]["after"] = describe_system()
-        self.document["finished"] = _now()
+        self.document["resources"] = {
+            "set_up_s": self._set_up_s,
+            **self._lived(),
+            "others_share": self.others_share,
+        }
+        self.document["finished"] = ended = now()
+        begun = self.document["started"] if self.document["resumed"] else None
+        self.warn(*self._session.clock_warnings(ended, begun, self.document["resources"]["wall_time_s"]))
         if self.checkpointer is not None:
             keeper = self.checkpointer
             names = ("written", "seconds", "left_out")
             self.document["checkpoints"] = {name: getattr(keeper, name) for name in names}
             self.document["checkpoints"]["left_out"] = list(keeper.left_out)
-        own = {"others_share": self.others_share}
-        self.document["resources"] = {"set_up_s": self._set_up_s, **self._lived(), **own}
 
     def _end(self, status: str, reason: str) -> None:
         """Record a run that failed; an error here must not hide the original one."""
@@ -397,7 +402,3 @@ def _scope(metric: Metric) -> str:
         return "the metric does not say what is on the clock"
     end = text.find(" Args:", begin)
     return text[begin : end if end > 0 else None].strip()
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,8 @@ def many_rounds(one: Path, path: Path) -> None:
                 for sample in samples
                 if sample.candidate == labels[place] and sample.round == 0
             ]
-    document |= {"mode": "rigorous", "processes": processes}
+    ended = datetime.fromisoformat(document["started"]) + timedelta(seconds=begin)
+    document |= {"mode": "rigorous", "processes": processes, "finished": f"{ended:%Y-%m-%dT%H:%M:%SZ}"}
     document["measurement"]["most_processes"] = _ROUNDS
     lived = sum(row["wall_s"] for row in processes)
     own = begin - lived
