@@ -532,6 +532,11 @@ def _as_newer(result: Path) -> None:
 # The command ----------------------------------------------------------------------------------------------------------
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     """Make and audit a range of cases."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -550,20 +555,20 @@ def main() -> int:
             continue
         begin, folder, count = time.monotonic(), out / str(case.number), count + 1
         shutil.rmtree(folder, ignore_errors=True)
-        print(f"{case.number} {case.kind}: {case.what}", flush=True)
+        _say(f"{case.number} {case.kind}: {case.what}")
         try:
             found = made(case, folder)
         except (Deep5Error, Exception) as error:
             broken += 1
-            print(f"   NOT MADE: {type(error).__name__}: {error}", flush=True)
+            _say(f"   NOT MADE: {type(error).__name__}: {error}")
             continue
-        print(f"   {found.status}, {found.checks} checks, {time.monotonic() - begin:.0f} s", flush=True)
+        _say(f"   {found.status}, {found.checks} checks, {time.monotonic() - begin:.0f} s")
         for finding in found.findings:
-            print(f"   ACCUSED: {finding}", flush=True)
+            _say(f"   ACCUSED: {finding}")
         accused += bool(found.findings)
         if not found.findings and not asked.keep:
             shutil.rmtree(folder)
-    print(f"{accused} of {count} accused, {broken} not made" + (f"; {out}" if accused + broken else ""))
+    _say(f"{accused} of {count} accused, {broken} not made" + (f"; {out}" if accused + broken else ""))
     return bool(accused or broken)
 
 
