@@ -7,7 +7,7 @@ import io
 import os
 import select
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 __all__ = ["BROKEN_PIPE", "output_status", "steady_streams"]
 
@@ -29,9 +29,9 @@ class _Steady(io.FileIO):
 
     failure: OSError | None = None
 
-    def write(self, data: object) -> int:
+    def write(self, data: Any) -> int:
         """Write all of the data, or none of it."""
-        view = memoryview(data).cast("B")  # type: ignore[call-overload]
+        view = memoryview(data).cast("B")
         done = 0
         while done < len(view):
             try:
@@ -105,5 +105,5 @@ def _steady(given: TextIO | None, number: int) -> TextIO:
         errors="backslashreplace" if given is None or given.errors == "strict" else given.errors,
         line_buffering=number == 2 or raw.isatty(),
     )
-    made.mode = "w"  # as that of Python's own streams
+    made.mode = "w"  # type: ignore[misc]  # as that of Python's own streams
     return made

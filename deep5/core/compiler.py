@@ -361,7 +361,9 @@ def _try_loading(command: str, built: Path, what: str, language: Language) -> No
     """Load what was compiled in another process: half a library may end the process that loads it."""
     program = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
     try:
-        done = supervise([sys.executable or "python3", "-I", "-S", "-c", program, str(built)], time_limit_s=_LOAD_TIMEOUT_S)
+        done = supervise(
+            [sys.executable or "python3", "-I", "-S", "-c", program, str(built)], time_limit_s=_LOAD_TIMEOUT_S
+        )
     except OSError:  # this user may not start the interpreter again, or it is part of another program
         return
     # A library that only this process can load, as it needs what is loaded here, is tried here.

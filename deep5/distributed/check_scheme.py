@@ -174,7 +174,7 @@ class _Case:
 
         def work(communicator: Communicator) -> tuple[list[np.ndarray], list[Mapping[str, np.ndarray]], Any]:
             executor, own = made(communicator)
-            after, outputs = [], []
+            after, outputs = list[np.ndarray](), list[Mapping[str, np.ndarray]]()
             for step, count in enumerate(self._sizes):
                 if step == saved_after:
                     kept = executor.state_dict(), own.state_dict()
@@ -230,9 +230,9 @@ class _Case:
         return outputs, self._flat(executor.gradients())
 
     def _flat(self, values: Mapping[str, Any]) -> np.ndarray:
-        return np.concatenate([np.array(to_numpy(values[name])).reshape(-1) for name in self._names])
+        return np.asarray(np.concatenate([np.array(to_numpy(values[name])).reshape(-1) for name in self._names]))
 
 
 def _together(step: int, rows: np.ndarray, updates: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """SGD on the samples of all ranks."""
-    return rows + shares @ updates
+    return np.asarray(rows + shares @ updates)

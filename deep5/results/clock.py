@@ -1,4 +1,4 @@
-"""Dates of a result by the system clock, compared with the clock of its times, which nobody can set."""
+"""Dates of a result by the system clock, compared with the clock of its times, which cannot be set."""
 
 from __future__ import annotations
 

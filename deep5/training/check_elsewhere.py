@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def elsewhere_checks(rule: UpdateRule, seed: int) -> list[tuple[str, Callable[[]
     """
     suite = _Elsewhere(rule, seed)
     return [
-        *((f"sizes from 1 to 16,385, {dtype}", lambda dtype=dtype: suite.check_sizes(dtype)) for dtype in _TOLERANCE),  # type: ignore[misc]
+        *((f"sizes from 1 to 16,385, {dtype}", partial(suite.check_sizes, dtype)) for dtype in _TOLERANCE),
         ("other memory", suite.check_layouts),
         ("a second thread", suite.check_thread),
         ("after an error", suite.check_after_error),
@@ -66,7 +67,7 @@ class _Elsewhere:
         self.small = Problem.make({"a": (5, 4), "b": (7,)}, _STEPS, seed)
 
     def check_sizes(self, dtype: str) -> None:
-        """The kernel agrees with the rule under NumPy, at each size, each parameter with all others and alone."""
+        """The kernel agrees with the rule under NumPy, at each size, each parameter with all others and by itself."""
         together = self.kernel(self.problem, dtype), self.eager(self.problem, dtype)
         self._same(*together, _TOLERANCE[dtype], f"in {dtype} as a kernel differs from it run directly under NumPy")
         for name in ("one", "prime", "block") if dtype == "float64" else ():
@@ -77,11 +78,12 @@ class _Elsewhere:
 
     def check_layouts(self) -> None:
         """Parameters and gradients that are not contiguous give the same result."""
-        for what, lay in {
+        layouts: dict[str, Callable[[np.ndarray], Any]] = {
             "in Fortran order": np.asfortranarray,
             "with strides of 2": lambda value: np.repeat(value, 2, axis=-1)[..., ::2],
             "with negative strides": lambda value: np.array(value[::-1])[::-1],
-        }.items():
+        }
+        for what, lay in layouts.items():
             found = self.eager(self.problem, "float64", lay)
             self._same(found, self.eager(self.problem), _TOLERANCE["float64"], f"gives another result on arrays {what}")
 
@@ -102,7 +104,7 @@ class _Elsewhere:
             ("update_rule", 3),
             ("eval_param", 2),
         ):
-            with suppress(Exception):  # whatever it raises for what is no array
+            with suppress(Exception):  # whatever it raises for a value that is not an array
                 getattr(self.rule, method)(*[object()] * count)
         for run, want in zip((self.kernel, self.eager), before, strict=True):
             self._same(run(self.small), want, 0.0, "gives another result after a call that failed")

@@ -26,7 +26,7 @@ _REMEDY = (
     'rng = deep5.generator(info.seed, "noise", info.step) there; keep what depends on earlier steps in a state of '
     "init_state"
 )
-# Functions in C that read the clock, without a module of their own.
+# Functions in C that read the clock, that are in no module.
 _DATES = ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from honest_results import HONEST, LEVEL0, QUICK, RECIPE, RUN
 
 from deep5.audit import audit
 from deep5.core.errors import RunFailed
@@ -30,6 +29,7 @@ from honest_cases import CASES, drawn, made
 from honest_cases import QUICK as QUICKLY
 from honest_cases import RUN as RUNS
 from honest_machine import Clock, Hooks, Interruption
+from honest_results import HONEST, LEVEL0, QUICK, RECIPE, RUN
 
 # Cheap ones of the drawn cases, which run every day.
 _DAILY = (1, 14, 27, 31, 58, 96)

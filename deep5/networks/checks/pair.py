@@ -36,7 +36,7 @@ def copied(values: Arrays) -> Feed:
 
 
 def elsewhere(call: Callable[[], _Result]) -> _Result:
-    """The result of a call on a thread of its own."""
+    """The result of a call on a separate thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result()
 

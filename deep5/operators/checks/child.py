@@ -55,7 +55,7 @@ def main(report: Report) -> None:
     if "maker" in head:
         operator: Any = _made_again(head)
         for what, values in runs:
-            if LARGE in what:  # most of what Python computes too slowly there, NumPy computes in a loop of its own
+            if LARGE in what:  # most of what Python computes too slowly there, NumPy computes in its own loop
                 continue
             # The checks report the operator's own errors.
             with suppress(Exception, SystemExit):

@@ -22,7 +22,7 @@ class Muon(UpdateRule):
 
     Any other parameter (a bias, a scale) has AdamW's step instead, as the author recommends, with the rate
     `adam_lr` · lr. Embeddings and the last layer are matrices here; the author gives them AdamW's step, too: put them
-    in an optimizer of their own, or accept Muon's.
+    in a separate optimizer, or accept Muon's.
 
     Args:
         lr: Learning rate; it also scales the decay and, for other parameters, Adam's rate.
