@@ -111,7 +111,11 @@ constraints: $(VENV)/.python ## Renew constraints.txt: the newest of everything 
 	sed -n 1p constraints.txt > $(VENV)/constraints.new
 	$(VENV)/renewed/bin/python -m pip freeze --all --exclude-editable \
 		| sed -E '/^(nvidia-|triton|cuda-)/d; s/ @ .*//; s/\+[A-Za-z0-9.]+$$//' | LC_ALL=C sort -f >> $(VENV)/constraints.new
-	$(BIN)/python tests/support/hashed.py $(VENV)/constraints.new constraints.txt
+	$(VENV)/renewed/bin/python -m pip install --progress-bar off uv
+	sed -n 1p constraints.txt > $(VENV)/constraints.hashed
+	$(VENV)/renewed/bin/uv pip compile $(VENV)/constraints.new --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --quiet >> $(VENV)/constraints.hashed
+	mv $(VENV)/constraints.hashed constraints.txt
 	rm -rf $(VENV)/renewed $(VENV)/constraints.new
 	@echo "constraints.txt is renewed; 'make test' tries it"
 

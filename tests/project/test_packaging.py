@@ -134,9 +134,18 @@ def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("#")
     lines = [line.removesuffix(" \\") for line in lines if not line.startswith("    --hash=sha256:")]
-    found = [re.fullmatch(r"([A-Za-z0-9._-]+)==([0-9][A-Za-z0-9.]*)", line) for line in lines[1:]]
-    assert None not in found, "only name==version, without addresses and local versions"
+    found = [re.fullmatch(r"([A-Za-z0-9._-]+)==([0-9][A-Za-z0-9.]*)( ; .+)?", line) for line in lines[1:]]
+    assert None not in found, "only name==version and a marker, without addresses and local versions"
     return {canonicalize_name(pin[1]): pin[2] for pin in found if pin is not None}
+
+
+def test_every_pin_has_hashes() -> None:
+    """What `pip install --require-hashes` needs; and no package is pinned twice."""
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8").partition("\n")[2]
+    entries = text.replace(" \\\n", " ").splitlines()
+    assert len(entries) == len(pins())
+    for entry in entries:
+        assert re.fullmatch(r"[^\\]+?( +--hash=sha256:[0-9a-f]{64})+", entry), entry[:100]
 
 
 def test_what_the_project_needs_is_pinned_within_its_range() -> None:
