@@ -46,7 +46,7 @@ def hyper_bounds(optimizer: object, name: str) -> tuple[float, float]:
 def hyper_fault(optimizer: object, name: str, value: float) -> str | None:
     """What is allowed instead of a finite value that is out of range; None if it is in range.
 
-    >>> from deep5.training.rules import Adam
+    >>> from deep5.training.rules.adam import Adam
     >>> hyper_fault(Adam(), "beta1", 1.0), hyper_fault(Adam(), "beta1", 0.9)
     ('a number of at least 0 and below 1', None)
     """
