@@ -325,14 +325,16 @@ def _draw_metrics(draw: random.Random, recipe: _Recipe) -> None:
         recipe.words.append("a goal that is missed")
 
 
-def _machine(draw: random.Random, steps: int, words: list[str]) -> dict[str, Any]:
-    """What the machine does meanwhile."""
+def _machine(
+    draw: random.Random, steps: int, words: list[str], *, hooks: bool = False, sets: bool = True
+) -> dict[str, Any]:
+    """What the machine does meanwhile; `hooks`: also to events; `sets`: also to the clock."""
     found: dict[str, Any] = {}
-    if draw.random() < 0.2:
+    if draw.random() < 0.2 and sets:
         found |= {"set_at": draw.randrange(steps), "set_by_s": draw.choice((-1.0, 1.0)) * _HOUR_S}
         words.append(f"the clock set by {found['set_by_s']:+g} s")
     for key in ("slow_disk", "slow_hooks", "newer"):
-        found[key] = draw.random() < 0.2
+        found[key] = draw.random() < 0.2 and (hooks or key != "slow_hooks")
         words += [key.replace("_", " ")] * found[key]
     if draw.random() < 0.3:
         found["others"] = draw.choice((1, 2, 3))
@@ -340,13 +342,13 @@ def _machine(draw: random.Random, steps: int, words: list[str]) -> dict[str, Any
     return found
 
 
-def _interruptions(draw: random.Random, steps: int, words: list[str]) -> dict[str, Any]:
+def _interruptions(draw: random.Random, steps: int, words: list[str], *, errors: bool = False) -> dict[str, Any]:
     if draw.random() >= 0.35:
         return {}
     count = draw.choice((1, 1, 2))
     at = sorted(draw.randrange(steps) for _ in range(count))
     pauses = tuple(draw.choice((0.0, _HOUR_S, 3.5 * _DAY_S)) for _ in range(draw.choice((count, count, 0))))
-    error = draw.random() < 0.4
+    error = draw.random() < 0.4 and errors
     words.append(f"ends after {at} by {'an error' if error else 'the user'}, resumed after {list(pauses)} s")
     return {"interruptions": tuple(at), "pauses_s": pauses, "error": error, "every_steps": draw.choice((1, 1, 3, 1000))}
 
@@ -354,7 +356,8 @@ def _interruptions(draw: random.Random, steps: int, words: list[str]) -> dict[st
 def _run(number: int, draw: random.Random) -> Case:
     frameworks = ["reference"] * 8 + ["pytorch"] * 8 + ["onnxruntime"] * 2 + ["jax", "tensorflow"]
     recipe = _training(draw, frameworks)
-    more = _interruptions(draw, recipe.steps, recipe.words) | _machine(draw, recipe.steps, recipe.words)
+    more = _interruptions(draw, recipe.steps, recipe.words, errors=True)
+    more |= _machine(draw, recipe.steps, recipe.words, hooks=True)
     return Case(number=number, kind=RUN, what=", ".join(recipe.words), source=recipe.source(), **more)
 
 
@@ -417,7 +420,7 @@ def _operators(number: int, draw: random.Random) -> Case:
     metrics = [f"(d5.OperatorTime(), {goal})", "(d5.OperatorCoverage(), None)"]
     words = [operator, str(shapes), str(frameworks), *(key for key in ("cold", "backward") if key in mutable | fixed)]
     source = _Recipe(fixed, mutable, metrics).source()
-    more = _machine(draw, 1, words) | {"set_at": None, "slow_hooks": False}
+    more = _machine(draw, 1, words, sets=False)
     return Case(number=number, kind=OPERATORS, what=", ".join(words), source=source, **more)
 
 
