@@ -29,7 +29,7 @@ from honest_cases import CASES, drawn, made
 from honest_cases import QUICK as QUICKLY
 from honest_cases import RUN as RUNS
 from honest_machine import Clock, Hooks, Interruption
-from honest_results import HONEST, LEVEL0, QUICK, RECIPE, RUN
+from honest_results import HONEST, LEVEL0, QUICK, RECIPE, RUN, STUDY
 
 # Cheap ones of the drawn cases, which run every day.
 _DAILY = (1, 14, 27, 31, 58, 96)
@@ -255,6 +255,17 @@ def test_the_throughput_is_within_the_clock_of_its_steps(factor: float, found: b
             writer.writerow({**line, "value": repr(float(line["value"]) * factor)} if scaled else line)
     found_now = [finding for finding in _findings(folder) if "s by the throughput, and its steps" in finding]
     assert bool(found_now) == found
+
+
+@pytest.mark.parametrize(("samples", "found"), [(96, True), (3, False)])
+def test_seeds_of_a_tiny_training_set_may_draw_one_order(samples: int, found: bool, tmp_path: Path) -> None:
+    """Three samples have 216 orders in three epochs."""
+    folder = Path(shutil.copytree(HONEST / STUDY, tmp_path / STUDY))
+    for run in (folder / "runs").iterdir():
+        _edit(run / "result.json", lambda d: d["provenance"].update(batch_order="0123456789abcdef" * 4))
+        log = run / "events.mllog"
+        log.write_text(log.read_text().replace('"train_samples", "value": 96', f'"train_samples", "value": {samples}'))
+    assert any("have the same batch order" in finding for finding in _findings(folder)) == found
 
 
 # Keys of newer versions -----------------------------------------------------------------------------------------------
