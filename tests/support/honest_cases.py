@@ -390,6 +390,8 @@ def _comparison(number: int, draw: random.Random) -> Case:
 def _study(number: int, draw: random.Random) -> Case:
     recipe = _training(draw, ["reference", "reference", "pytorch"], plain=True)
     key, values = draw.choice((("lr", (0.01, 0.1)), ("batch_size", (recipe.mutable["batch_size"], 1))))
+    if values[0] == values[1]:  # two candidates with the same settings are repetitions with the same seeds
+        key, values = "lr", (0.01, 0.1)
     varied = {
         name: {"optimizer_kwargs": {"lr": value}} if key == "lr" else {"batch_size": value}
         for name, value in zip(("one", "other"), values, strict=True)
