@@ -10,6 +10,7 @@ from typing import Any
 
 from deep5.audit.files import bytes_of
 from deep5.audit.finding import Ledger
+from deep5.core.python_source import parse
 
 __all__ = ["check_declared"]
 
@@ -44,7 +45,7 @@ def _stated(root: Path) -> list[Any] | None:
     """The goals of METRICS in the order of the file; None if they are not literals, or assigned more than once."""
     source = bytes_of(root, "recipe.py", most_bytes=_SOURCE_BYTES)
     try:
-        tree = ast.parse(source or b"")
+        tree = parse(source or b"")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     named = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "METRICS"]

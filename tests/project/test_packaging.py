@@ -238,7 +238,7 @@ def test_recipe_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> No
     python = room / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
     # pip requires hashes of everything, also of the wheel, where the constraints have some.
-    versions = elsewhere / "versions.txt"
+    versions = tmp_path / "versions.txt"
     versions.write_text("".join(f"{name}=={version}\n" for name, version in pins().items()))
     done = run(*pip, "install", "--quiet", "-c", versions, wheel, cwd=elsewhere)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -449,6 +450,8 @@ def broken_off(ran: int, again: int, left: int | None = None) -> Doctor:
             own = {"wall_s": at, "processes_s": lived, "harness_s": at - lived, "harness_share": (at - lived) / at}
             document["resources"] |= own
             document["resumed"] = [document["started"]]
+            begun = datetime.fromisoformat(document["started"])
+            document["finished"] = f"{begun + timedelta(seconds=at):%Y-%m-%dT%H:%M:%SZ}"
             if left is not None:
                 document["processes"] = document["processes"][: begin + ran + len(proofs) + left]
                 document |= {"status": "aborted", "reasons": ["interrupted"], "resources": None}
