@@ -33,7 +33,7 @@ _APART = timedelta(days=1)
 _NAMED = re.compile(r"-(\d{8}-\d{6})-[0-9a-f]+$")
 _SILENT = re.compile(r"\b(?:nan|-?inf)\b")
 # Data sets with one label per sample.
-_ONE_LABEL = {"digits", "mnist", "fashion_mnist", "cifar10", "cifar100"}
+_ONE_LABEL = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 # A share is a quotient of integers, stored as a percentage in double precision.
 _ROUNDING = 1e-9
 

@@ -40,7 +40,7 @@ _NEEDED = {
 
 
 # Optimizers of deep5 that are bare update rules, so that their updates are compared too, if nothing wraps them.
-_BARE = {"sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop"}
+_BARE = ("sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop")
 _WRAPPERS = {
     "parameter_groups", "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale", "master_weights",
     "precision", "accumulate", "scheme", "compression",
