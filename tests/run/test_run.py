@@ -733,7 +733,7 @@ def test_an_observer_that_cannot_be_read_does_not_hide_why_the_run_failed(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("observer", "says"), [(Observer, "raised TypeError"), (dict, "returned a dict as its observer")]
+    ("observer", "says"), [(Observer, "created no observer: TypeError"), (dict, "returned a dict as its observer")]
 )
 def test_a_metric_that_gives_no_observer(observer: Any, says: str, tmp_path: Path) -> None:
     class Broken(d5.Metric):
