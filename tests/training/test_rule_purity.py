@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import gc
 import itertools
 import os
 import random
@@ -526,3 +527,22 @@ def test_the_environment_is_watched() -> None:
             kernel.update({"w": np.zeros(3)}, d5.StepInfo(batch_size=1))
     finally:
         del os.environ["DEEP5_TEST_FACTOR"]
+
+
+def test_a_collector_that_reads_the_clock_accuses_no_rule() -> None:
+    """As JAX's does, at any time."""
+    threshold, read = gc.get_threshold(), list[float]()
+
+    def stamp(phase: str, info: dict[str, int]) -> None:
+        read.append(time.perf_counter())
+
+    gc.callbacks.append(stamp)
+    gc.set_threshold(1, 1, 1)
+    try:
+        for rule in (d5.SGD(0.1), d5.Adam(), d5.AcceleGrad()):
+            trace_rule(rule)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(stamp)
+    assert read
+    assert gc.isenabled()
