@@ -28,7 +28,8 @@ from deep5.results.comparison import (
     comparison_schema,
     load_comparison,
 )
-from deep5.results.comparison_summary import counted, results_of, verdicts_in, warnings_in
+from deep5.results.comparison_summary import counted, results_of, verdicts_in
+from deep5.results.comparison_warnings import warnings_in
 from deep5.results.folder import locked
 from deep5.results.kind import COMPARISON
 from deep5.results.round_samples import RoundSample, round_samples_text

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from deep5.core.errors import TooFewSamples, UsageError
 from deep5.measuring.bootstrap import median_distribution, place_of_share
+from deep5.measuring.order_test import order_p, signed_rank_p
 from deep5.measuring.samples import Interval, paired_ratios
 from deep5.measuring.scheme import CURRENT, Scheme
 
@@ -22,21 +22,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "LOOKS",
     "STATED",
     "Steady",
     "Verdict",
     "drift",
     "far_out",
     "floor_of",
-    "holm",
     "judge",
     "median_ratio",
-    "order_p",
     "ratio_of_medians",
     "signed_rank_p",
     "smallest_shown",
     "steady_part",
 ]
+
+LOOKS = CURRENT.looks
+"""Numbers of rounds at which a comparison is evaluated."""
 
 STATED = 0.95
 """Stated confidence of a ratio's interval."""
@@ -84,7 +86,7 @@ def judge(
     candidate: Sequence[float],
     baseline: Sequence[float],
     floor: float,
-    first: Sequence[bool],
+    first: Sequence[bool] | None = None,
     scheme: Scheme = CURRENT,
 ) -> Verdict:
     """Determine whether a candidate is faster or slower than a baseline.
@@ -98,7 +100,7 @@ def judge(
         candidate: Seconds, shape (rounds,), one fresh process per round.
         baseline: Seconds of the same rounds.
         floor: Result of `floor_of` for this number of rounds.
-        first: Whether the candidate's process ran before the baseline's, by round.
+        first: Whether the candidate's process ran before the baseline's, by round; None: unknown, as for `order_p`.
         scheme: Rules of the comparison.
 
     Raises:
@@ -113,7 +115,7 @@ def judge(
     ratios = np.log(paired_ratios(candidate, baseline))
     if not ratios.size:
         raise UsageError("a verdict without rounds; allowed: at least one")
-    if len(first) != ratios.size:
+    if first is not None and len(first) != ratios.size:
         raise UsageError(f"the order of {len(first)} rounds; allowed: that of {ratios.size}")
     if not floor >= 1:
         raise UsageError(f"noise floor {floor!r}; allowed: a ratio of at least 1")
@@ -135,31 +137,6 @@ def judge(
     return Verdict(
         word=word, ratio=math.exp(middle), interval=interval, p=p, floor=floor, smallest=smallest, rounds=rounds
     )
-
-
-def order_p(ratios: Sequence[float], first: Sequence[bool], scheme: Scheme = CURRENT) -> float:
-    """Exact two-sided p-value of a difference between two candidates, from the order that was drawn in each round.
-
-    If the candidates are identical, the times of a round's first and second process do not depend on which of them came
-    first, and that was a coin toss. The signed-rank test is applied to the sign of the toss times (log first - log
-    second - the mean of these differences over the rounds). Its distribution over the tosses is that of the signed-rank
-    statistic, for any noise, and the mean cancels what the position or a trend does to every round. In the direction of
-    the tosses this is the ratio, shifted by the mean where the candidate came second.
-
-    Args:
-        ratios: Logarithms of candidate time / baseline time, by round.
-        first: Whether the candidate's process ran first, by round.
-        scheme: Rules of the comparison; without `centered`, no mean is taken.
-
-    References:
-        Fisher, The Design of Experiments, 1935, section 21 (a test by the randomization that was carried out).
-    """
-    if not scheme.centered:
-        return signed_rank_p(ratios)
-    signs = [1.0 if value else -1.0 for value in first]
-    differences = [sign * ratio for sign, ratio in zip(signs, ratios, strict=True)]
-    mean = math.fsum(differences) / len(differences)
-    return signed_rank_p([sign * (value - mean) for sign, value in zip(signs, differences, strict=True)])
 
 
 def median_ratio(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
@@ -219,70 +196,6 @@ def _percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> I
     below, tail = np.cumsum(weights[order]), (1 - _PERCENTILES) / 2
     low, high = (float(values[order[place_of_share(below, share)]]) for share in (tail, 1 - tail))
     return Interval(low=math.exp(low), high=math.exp(high), confidence=STATED)
-
-
-def signed_rank_p(differences: Sequence[float]) -> float:
-    """Two-sided exact p-value of the signed-rank test: probability that random signs are at least as one-sided.
-
-    Ties share the mean of their ranks. A zero difference takes part in the ranking and has no sign. The distribution is
-    therefore that of the given differences.
-
-    Args:
-        differences: Shape (n,), such as logarithms of ratios.
-
-    References:
-        Wilcoxon, 1945; Pratt, Remarks on Zeros and Ties in the Wilcoxon Signed Rank Procedures, 1959.
-
-    >>> signed_rank_p([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
-    0.0078125
-    """
-    import numpy as np
-    from scipy.stats import rankdata
-
-    values = np.asarray(differences, np.float64)
-    # Doubled, shared ranks are integers too.
-    ranks = np.rint(2 * rankdata(np.abs(values))).astype(int)
-    ranks, signs = ranks[values != 0], np.sign(values[values != 0])
-    positive = int(ranks[signs > 0].sum())
-    shares = _shares_of_sums(tuple(sorted(ranks.tolist())))
-    return min(1.0, 2 * float(shares[min(positive, shares.size - 1 - positive)]))
-
-
-@lru_cache(maxsize=64)
-def _shares_of_sums(ranks: tuple[int, ...]) -> NDArray[np.float64]:
-    """By sum, the share of all subsets of the ranks with at most that sum."""
-    import numpy as np
-
-    ways = np.zeros(sum(ranks) + 1)
-    ways[0] = 1.0
-    for rank in ranks:
-        ways[rank:] += ways[:-rank].copy()
-    shares: NDArray[np.float64] = np.cumsum(ways) / ways.sum()
-    return shares
-
-
-_WHOLE_TABLE = 0.05
-
-
-def holm(values: Sequence[float | None]) -> list[bool]:
-    """Which p-values of a table hold together: no more than 5 % of tables have a wrong one among them.
-
-    Args:
-        values: One per comparison, each valid by itself; None: without a test.
-
-    References:
-        Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
-
-    >>> holm([0.001, 0.06, None, 0.02])
-    [True, False, False, True]
-    """
-    holds = [False] * len(values)
-    tested = sorted((value, place) for place, value in enumerate(values) if value is not None)
-    for number, (value, place) in enumerate(tested):
-        if value > _WHOLE_TABLE / (len(tested) - number):
-            break
-        holds[place] = True
-    return holds
 
 
 def smallest_shown(ratios: Sequence[float], floor: float, scheme: Scheme = CURRENT) -> float:

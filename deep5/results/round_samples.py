@@ -51,7 +51,7 @@ class RoundSample(NamedTuple):
     time_s: float
 
 
-def order_of_round(seed: int, number: int, count: int, *, reverses: bool) -> list[int]:
+def order_of_round(seed: int, number: int, count: int, *, reverses: bool = False) -> list[int]:
     """The order of candidates in a round: drawn for each round, or for every two and reversed in the second.
 
     If it reverses, the first in one round is the last in the next, and the effect of the position on times cancels. A

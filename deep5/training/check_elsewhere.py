@@ -13,7 +13,7 @@ import numpy as np
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
 from deep5.core.tensors import TensorSpec, to_numpy
-from deep5.training.check_problem import Outcome, Problem
+from deep5.training.check_problem import Outcome, Problem, require_same
 from deep5.training.eager import EagerRule
 from deep5.training.emit_c import emit_c
 from deep5.training.given import traces_of
@@ -147,16 +147,8 @@ class _Elsewhere:
         return {key: np.array(to_numpy(value)) for key, value in found.items()}
 
     def _same(self, got: Outcome, want: Outcome, tolerance: float, what: str) -> None:
-        for key, value in want.items():
-            if np.array_equal(got[key], value, equal_nan=True):
-                continue
-            with np.errstate(all="ignore"):
-                scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=1e-300))
-                error = float(np.max(np.abs(got[key] - value) / scale))
-            if not error <= tolerance:
-                state, _, name = key.partition("/")
-                raise RuleError(
-                    f"{self.name} {what}; got a relative difference of {error:.2g} in {state!r} of the parameter "
-                    f"{name!r} of shape {value.shape}, allowed: {tolerance:g}; remedy: the same operations whatever "
-                    "the shape, the type, the memory and the thread, and nothing kept from call to call"
-                )
+        remedy = (
+            "the same operations whatever the shape, the type, the memory and the thread, and nothing kept from call "
+            "to call"
+        )
+        require_same(got, want, tolerance, f"{self.name} {what}", remedy)

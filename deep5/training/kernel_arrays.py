@@ -28,12 +28,7 @@ def checked_parameters(
         ShapeError: One is missing, strided, read-only, or of another shape or dtype.
     """
     live = []
-    for name, shape in zip(names, shapes, strict=True):
-        if name not in parameters:
-            raise ShapeError(f"the parameter {name!r} is missing; allowed: {', '.join(names)}")
-        array = parameters[name]
-        if array.shape != shape or str(array.dtype) != dtype:
-            raise ShapeError(f"parameter {name!r}: got {array.dtype}{array.shape}, expected {dtype}{shape}")
+    for name, array in zip(names, _fitting("parameter", names, shapes, dtype, parameters), strict=True):
         if not (array.flags.c_contiguous and array.flags.writeable):
             raise ShapeError(f"parameter {name!r}: got strided or read-only memory; allowed: contiguous, writable")
         live.append(array.reshape(-1))
@@ -54,12 +49,23 @@ def checked_gradients(
     Raises:
         ShapeError: One is missing, or of another shape or dtype.
     """
-    kept = []
+    return [np.ascontiguousarray(array) for array in _fitting("gradient of", names, shapes, dtype, gradients)]
+
+
+def _fitting(
+    what: str, names: Sequence[str], shapes: Sequence[Shape], dtype: str, arrays: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+    """The arrays in the order of the names.
+
+    Raises:
+        ShapeError: One is missing, or of another shape or dtype.
+    """
+    found = []
     for name, shape in zip(names, shapes, strict=True):
-        if name not in gradients:
-            raise ShapeError(f"the gradient of {name!r} is missing; allowed: {', '.join(names)}")
-        array = gradients[name]
+        if name not in arrays:
+            raise ShapeError(f"the {what} {name!r} is missing; allowed: {', '.join(names)}")
+        array = arrays[name]
         if array.shape != shape or str(array.dtype) != dtype:
-            raise ShapeError(f"gradient of {name!r}: got {array.dtype}{array.shape}, expected {dtype}{shape}")
-        kept.append(np.ascontiguousarray(array))
-    return kept
+            raise ShapeError(f"{what} {name!r}: got {array.dtype}{array.shape}, expected {dtype}{shape}")
+        found.append(array)
+    return found

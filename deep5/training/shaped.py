@@ -36,6 +36,7 @@ SHAPED: dict[str, Callable[..., Any]] = {
 
 
 def refused(what: str) -> RuleError:
+    """The error of a rule that calls a function in a way that is outside the array standard."""
     return RuleError(f"an update rule {what}; allowed: as in the array standard (https://data-apis.org/array-api)")
 
 
@@ -59,6 +60,11 @@ def array(x: Any) -> Expr:
 
 
 def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
+    """The axes that an argument `axis` names, each in [0, rank); None: all.
+
+    Raises:
+        RuleError: It names no axes of an array of this rank, or one twice.
+    """
     given = range(rank) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
     try:
         found = tuple(operator.index(one) for one in given)

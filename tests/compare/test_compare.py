@@ -35,8 +35,9 @@ from deep5.measuring.environment import default_threads
 from deep5.measuring.pinning import processors
 from deep5.measuring.scheme import CURRENT, SCHEMES
 from deep5.results.comparison import load_comparison
-from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_of_machine
+from deep5.results.comparison_summary import results_of, standing, verdicts_of
 from deep5.results.comparison_table import comparison_tables, sentence, whole_table
+from deep5.results.comparison_warnings import warnings_of_machine
 from deep5.results.folder import locked
 from deep5.results.round_samples import order_of_round, round_samples_text
 

@@ -37,30 +37,6 @@ EXPOSED = {
 }
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The kernel folder of an empty cache, with a new secret, as a new process finds it."""
-    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for name, empty in (("_GIVEN_UP", {}), ("_FAILURES", []), ("_LOADED", {})):
-        monkeypatch.setattr(compiler, name, empty)
-    return tmp_path / "cache" / "kernels"
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The sources for which the compiler was called."""
-    seen: list[str] = []
-    inner = compiler._call_compiler
-
-    def counted(call: list[str], code: Path, *rest: Any) -> None:
-        seen.append(code.read_text(encoding="utf-8"))
-        inner(call, code, *rest)
-
-    monkeypatch.setattr(compiler, "_call_compiler", counted)
-    return seen
-
-
 def load(source: str) -> Any:
     """Load a library as a process does that has not loaded it before."""
     compiler._LOADED.clear()

@@ -11,22 +11,21 @@ from scipy import stats
 
 from deep5.core.errors import TooFewSamples, UsageError
 from deep5.measuring.bootstrap import median_distribution
+from deep5.measuring.order_test import holm, order_p, signed_rank_p
 from deep5.measuring.scheme import CURRENT, SCHEMES, Scheme, scheme_of
 from deep5.measuring.statistics import (
     STATED,
     drift,
     far_out,
     floor_of,
-    holm,
     judge,
     median_ratio,
-    order_p,
     ratio_of_medians,
-    signed_rank_p,
     smallest_shown,
     steady_part,
 )
-from deep5.results.comparison_summary import verdicts_of, warnings_of
+from deep5.results.comparison_summary import verdicts_of
+from deep5.results.comparison_warnings import warnings_of
 from deep5.results.round_samples import RoundSample
 
 RNG = np.random.default_rng(0)

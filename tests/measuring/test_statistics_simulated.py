@@ -9,7 +9,8 @@ import pytest
 
 from deep5.measuring.samples import median_interval
 from deep5.measuring.scheme import CURRENT
-from deep5.measuring.statistics import STATED, median_ratio, ratio_of_medians
+from deep5.measuring.statistics import LOOKS, STATED, floor_of, judge, median_ratio, ratio_of_medians
+from deep5.results.round_samples import order_of_round
 from simulated import (
     NOISES,
     SINES,
@@ -21,7 +22,6 @@ from simulated import (
     sequential,
 )
 
-LOOKS = CURRENT.looks
 _PROMISED = sum(CURRENT.shares)
 
 
@@ -120,3 +120,20 @@ def test_the_smallest_difference_that_is_said_to_be_shown_is(noise: float) -> No
     # Half of it is mostly not detected: the stated difference is not far too large.
     half = found_at(smallest / 2, 2 * tries)
     assert half <= 0.6 * tries, half / tries
+
+
+def test_the_test_is_exact_without_the_order_too() -> None:
+    """Noise with a period of four processes, in the driver's order; `judge` is not given which candidate came first."""
+    rng, wrong, tries = np.random.default_rng(0), 0, 400
+    for seed in range(tries):
+        places = np.arange(32 + 2 * LOOKS[-1])
+        noise = 0.05 * np.sin(2 * np.pi * places / 4 + 2 * np.pi * rng.random()) + 0.002 * rng.standard_normal(
+            places.size
+        )
+        calibration, rest = np.exp(noise[:32]), np.exp(noise[32:]).reshape(-1, 2)
+        orders = np.array([order_of_round(seed, number, 2) for number in range(LOOKS[-1])])
+        times = np.empty_like(rest)
+        np.put_along_axis(times, orders, rest, axis=1)
+        verdicts = (judge(times[:look, 1], times[:look, 0], floor_of(calibration, look)) for look in LOOKS)
+        wrong += any(verdict.word != "no difference shown" for verdict in verdicts)
+    assert wrong <= most_of(tries, _PROMISED)

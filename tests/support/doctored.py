@@ -23,7 +23,8 @@ from deep5.bench.summary import rates_of, roofline_of
 from deep5.core.canonical import canonical_hash
 from deep5.measuring.calibration import Calibration
 from deep5.measuring.environment import environment_hash
-from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_in
+from deep5.results.comparison_summary import results_of, standing, verdicts_of
+from deep5.results.comparison_warnings import warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from honest_results import LEVEL0, OLD_RIGOROUS, QUICK, RIGOROUS, RUN, SET, STUDY
 

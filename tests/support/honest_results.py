@@ -20,7 +20,8 @@ from deep5.measuring.calibration import Calibration
 from deep5.measuring.environment import default_threads
 from deep5.measuring.scheme import CURRENT
 from deep5.recipe.recipe import load_recipe
-from deep5.results.comparison_summary import results_of, verdicts_of, warnings_in
+from deep5.results.comparison_summary import results_of, verdicts_of
+from deep5.results.comparison_warnings import warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from deep5.run.execute import execute
 from deep5.study.study import run_study

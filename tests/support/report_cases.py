@@ -16,7 +16,8 @@ from deep5.core.metric import Sample
 from deep5.measuring.scheme import CURRENT
 from deep5.measuring.statistics import STATED
 from deep5.results.comparison import COMPARISON_VERSION, comparison_schema
-from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of
+from deep5.results.comparison_summary import results_of, verdicts_of
+from deep5.results.comparison_warnings import warnings_of
 from deep5.results.folder import ResultFolder
 from deep5.results.kind import COMPARISON
 from deep5.results.round_samples import RoundSample, round_samples_text

@@ -15,8 +15,9 @@ from statistics import NormalDist
 
 import numpy as np
 
+from deep5.measuring.order_test import order_p
 from deep5.measuring.scheme import CURRENT
-from deep5.measuring.statistics import Verdict, floor_of, judge, order_p
+from deep5.measuring.statistics import Verdict, floor_of, judge
 from deep5.results.round_samples import order_of_round
 
 __all__ = [

@@ -19,8 +19,8 @@ from deep5.operators.checks.jacobian import check_jacobian
 from deep5.operators.checks.subject import Subject, refuses, specs
 from deep5.operators.checks.threads import too_large
 from deep5.operators.checks.truth import Truth, own_dtype
-from deep5.operators.checks.values import compared, tolerance_of
-from deep5.operators.contract import is_floating, specs_of
+from deep5.operators.checks.values import compare_with
+from deep5.operators.contract import specs_of
 
 __all__ = ["check_after_others", "check_gradients_elsewhere", "check_values_elsewhere"]
 
@@ -108,14 +108,7 @@ def _compare(
     except Exception as error:  # a reference function may raise any error
         into.say(check, "passed", f"it runs; {truth.name} does not: {error}")
         return
-    own = own_dtype(values)
-    moved = truth.jumps(values, known, own) if is_floating(own) and own != "float64" else None
-    into.compare(
-        check,
-        compared(got, known, moved, truth.precision, values),
-        tolerance_of(got, truth.precision, values),
-        itself=itself,
-    )
+    compare_with(truth, check, got, values, known, into, itself=itself)
 
 
 def check_gradients_elsewhere(

@@ -12,8 +12,8 @@ from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.inputs import floating, resized
 from deep5.operators.checks.subject import Subject, refuses, specs
 from deep5.operators.checks.truth import Truth, own_dtype
-from deep5.operators.checks.values import REFERENCE, compared, tolerance_of
-from deep5.operators.contract import is_floating, specs_of
+from deep5.operators.checks.values import REFERENCE, compare_with, compared, tolerance_of
+from deep5.operators.contract import specs_of
 
 __all__ = ["check_follows", "check_sizes"]
 
@@ -99,14 +99,8 @@ def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
                     raise
                 into.say(check, "refused", str(error).split("\n", 1)[0])
                 continue
-            known = truth.at(values)
             own = own_dtype(values)
-            moved = truth.jumps(values, known, own) if is_floating(own) and own != "float64" else None
-            into.compare(
-                check,
-                compared(got, known, moved, truth.precision, values),
-                tolerance_of(got, truth.precision, values),
-                itself=not truth.given and (own == "float64" or not truth.informative),
-            )
+            itself = not truth.given and (own == "float64" or not truth.informative)
+            compare_with(truth, check, got, values, truth.at(values), into, itself=itself)
     if not tried and any(extent > 1 for value in inputs for extent in value.shape):
         into.say("forward, other sizes", "not evaluated", "it takes none that are one less or one more: only these")

@@ -16,7 +16,16 @@ from deep5.operators.checks.tolerance import Condition, deviation, epsilon, tole
 from deep5.operators.checks.truth import Truth, own_dtype
 from deep5.operators.contract import is_floating, specs_of
 
-__all__ = ["REFERENCE", "check_dtypes", "check_empty", "check_layouts", "compared", "run_in", "tolerance_of"]
+__all__ = [
+    "REFERENCE",
+    "check_dtypes",
+    "check_empty",
+    "check_layouts",
+    "compare_with",
+    "compared",
+    "run_in",
+    "tolerance_of",
+]
 
 REFERENCE = "remedy: a reference (--against FILE.py:FUNCTION, or reference=)"
 
@@ -55,6 +64,33 @@ def compared(
         )
         for number, value in enumerate(got)
     ]
+
+
+def compare_with(
+    truth: Truth,
+    check: str,
+    got: Sequence[np.ndarray],
+    values: Sequence[np.ndarray],
+    known: Condition,
+    into: Collector,
+    *,
+    itself: bool,
+) -> None:
+    """Compare outputs with those of a truth, and report the row.
+
+    Args:
+        truth: The source of the expected outputs.
+        check: Name of the row.
+        got: The outputs.
+        values: The inputs.
+        known: The expected outputs, `truth.at(values)`.
+        into: Receives the row.
+        itself: Whether the operator is compared with itself.
+    """
+    own = own_dtype(values)
+    moved = truth.jumps(values, known, own) if is_floating(own) and own != "float64" else None
+    rows = compared(got, known, moved, truth.precision, values)
+    into.compare(check, rows, tolerance_of(got, truth.precision, values), itself=itself)
 
 
 def tolerance_of(got: Sequence[np.ndarray], precision: str, inputs: Sequence[np.ndarray]) -> str:
