@@ -16,7 +16,7 @@ from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import registered
 from deep5.recipe.content import content_of
 from deep5.recipe.file import read_recipe_file
-from deep5.recipe.keys import TRAINING, Kind, check_parts, kind_of
+from deep5.recipe.keys import Kind, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
 from deep5.recipe.part import Part, part_of
@@ -179,7 +179,7 @@ class Recipe:
     def _determines(self, key: str) -> bool:
         """Whether the fixed part determines a component of training completely."""
         arguments = {f"{key}_args", f"{key}_kwargs"}
-        return self.kind.name == TRAINING.name and key in self.fixed and not arguments & self.mutable.keys()
+        return key in self.fixed and not arguments & self.mutable.keys()
 
     def _part(self, key: str) -> Part:
         about, folder = self.kind.keys[key], self.folder_of(key)

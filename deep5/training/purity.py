@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import random
@@ -77,9 +78,10 @@ def check_inputs(rule: UpdateRule) -> None:
     )
     for step in (0, 1, 2, 3, 10, 100, 1000):
         info = StepInfo(step=step, batch_size=1)
+        tried = copy.copy(rule)  # a rule may set a hyperparameter at a later step, and has not reached it
         try:
             with _calls(seen):
-                first, second = dict(rule.new_input(info)), dict(rule.new_input(info))
+                first, second = dict(tried.new_input(info)), dict(tried.new_input(info))
         except Exception:  # a rule may be defined for fewer steps, or need an epoch; the step itself will report it
             if step == 0:
                 raise

@@ -341,8 +341,10 @@ def test_native_optimizers_are_torchs_bit_for_bit(name: str) -> None:
 
 def test_what_torchs_optimizers_refuse() -> None:
     optimizer: Any = TORCH.optimizer("adam")()
-    with pytest.raises(UsageError, match=r"torch refuses the optimizer .*'lr': -1.*Invalid learning rate"):
+    with pytest.raises(UsageError, match=r"got lr=-1.0; allowed: a number of at least 0"):
         TORCH.optimizer("sgd")(lr=-1.0).bind(executor())
+    with pytest.raises(UsageError, match=r"torch refuses the optimizer .*'momentum': 0.*Nesterov momentum requires"):
+        TORCH.optimizer("nesterov")(momentum=0.0).bind(executor())
     optimizer.bind(executor())
     with pytest.raises(
         UsageError, match="no hyperparameter 'learning_rate' of this optimizer; allowed: lr, beta1, beta2, epsilon"

@@ -103,9 +103,9 @@ def test_an_operator_that_is_wrong_at_one_size_is_rejected() -> None:
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     assert d5.check_forward(_RowSum(), [x])
     assert d5.check_gradient(_RowSum(), [x])
-    with pytest.raises(d5.OperatorError, match=r"forward, the dimension 3 of size 1: .*got shape \(1,\), expected"):
+    with pytest.raises(d5.OperatorError, match=r"forward, dimension 3 = 1: .*got shape \(1,\), expected"):
         d5.check_forward(_SpecsAtOne(), [x])
-    with pytest.raises(d5.OperatorError, match="backward, the dimension 3 of size 1: gradient by input 0"):
+    with pytest.raises(d5.OperatorError, match="backward, dimension 3 = 1: gradient by input 0"):
         d5.check_gradient(_GradientAtOne(), [x])
 
 

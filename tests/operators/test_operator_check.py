@@ -431,8 +431,9 @@ def test_what_was_not_judged_is_not_called_passed() -> None:
         assert report.values == 0
         assert "IPow on NumPy: no value was evaluated, since there was nothing to compare with" in str(report)
         assert ": passed" not in str(report)
-    # And one of rank 0.
-    assert check_forward(IPow(2), [np.arange(6)], reference=lambda x: x * x).values == 6 + 1
+    # The given ones, one of rank 0, and those of other sizes.
+    values = check_forward(IPow(2), [np.arange(6)], reference=lambda x: x * x).values
+    assert values == 6 + 1 + (1 + 2 + 3 + 13 + 17 + 16_385)
 
 
 def test_the_table_has_eighty_columns_and_says_what_its_words_mean() -> None:

@@ -67,14 +67,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # A comparison is only planned: other tests cover its processes.
 PLANNED = """
-import sys
+import os
 import deep5.compare.driver
 from deep5.cli.main import main
 from deep5.compare.options import given_options
 from deep5.compare.plan import make_plan
 
 def run_comparison(recipe, *, out, tell, resume=None, **options):
-    sys.exit(0 if make_plan(recipe, **given_options(options)) else 1)
+    os._exit(0 if make_plan(recipe, **given_options(options)) else 1)  # SystemExit of a recipe is an error
 
 deep5.compare.driver.run_comparison = run_comparison
 main()

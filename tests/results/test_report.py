@@ -806,12 +806,13 @@ def test_a_missing_package_is_told_with_its_remedy(folder: Path, monkeypatch: py
         report_page(collect([folder]))
 
 
-def test_a_browser_that_is_required_and_missing_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    import conftest
-
+def test_a_browser_that_is_required_and_missing_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    (session,) = [made for made in request.config.pluginmanager.get_plugins() if hasattr(made, "_require")]
     monkeypatch.setattr(browser.shutil, "which", lambda program: None)
     with pytest.raises(pytest.UsageError, match="lists 'browser', but the program 'chromium' is not installed; remedy"):
-        conftest._require("browser")
+        session._require("browser")
 
 
 def contrast(one: str, other: str) -> float:

@@ -29,6 +29,11 @@ class Collector:
         self.operator, self.framework = operator, framework
         self._out, self._rows = out, list[Row]()
 
+    @property
+    def failed(self) -> bool:
+        """Whether a check has failed so far."""
+        return any(row.verdict == "FAILED" for row in self._rows)
+
     def report(self) -> OperatorReport:
         """The report of all rows so far."""
         return OperatorReport(operator=self.operator, framework=self.framework, rows=tuple(self._rows))

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 LARGER = "larger inputs"
-LARGE = "one above a cache block"
+LARGE = "large,"
 """Begins the description of inputs with many elements."""
 SIZES = (1, 2, 3, 13, 17)
 """One, an even and an odd number, a prime, and one above the length of the longest vectors."""
@@ -187,9 +187,9 @@ def sized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray,
     for extent in sorted(extents[:_MOST_EXTENTS], key=lambda extent: extent != first):
         for size in SIZES if extent == first else (1, SIZES[-1]):
             if size != extent:
-                yield f"the dimension {extent} of size {size}", _resized(inputs, {extent: size})
+                yield f"dimension {extent} = {size}", _resized(inputs, {extent: size})
     if len(extents) > 1:
-        yield "all dimensions of size 1", _resized(inputs, dict.fromkeys(extents, 1))
+        yield "all dimensions = 1", _resized(inputs, dict.fromkeys(extents, 1))
     most = max(inputs, key=np.size, default=np.zeros(0))
     if not 0 < most.size < BLOCK or not most.ndim:
         return
@@ -197,7 +197,7 @@ def sized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray,
     if grown > 1:
         factor = (BLOCK / most.size) ** (1 / grown)
         yield (
-            f"{LARGE}, all dimensions",
+            f"{LARGE} all dimensions",
             _resized(inputs, {own: int(np.ceil(own * factor)) for own in extents if own > 1}),
         )
     count = int(np.sum(np.array(most.shape) == first))
@@ -205,7 +205,7 @@ def sized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray,
         rest = most.size // first**count
         whole = count == 1 and rest * BLOCK <= _MOST_ELEMENTS
         size = BLOCK if whole else int(np.ceil((BLOCK / rest) ** (1 / count)))
-        yield f"{LARGE}, the dimension {first} of size {size}", _resized(inputs, {first: size})
+        yield f"{LARGE} dimension {first} = {size}", _resized(inputs, {first: size})
 
 
 def _resized(inputs: Sequence[np.ndarray], extents: Mapping[int, int]) -> tuple[np.ndarray, ...]:

@@ -73,8 +73,6 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
         into: Receives a row per size that `specs` accepts, and per kind of values.
     """
     known = [np.array(value) for value in subject.forward(contiguous(inputs))]
-    own = own_dtype(inputs)
-    itself = not truth.given and (own == "float64" or not truth.informative)
     for kind, cases in (("size", sized(inputs)), ("value", extreme(inputs) if any(floating(inputs)) else ())):
         for what, values in cases:
             check = f"forward, {what}"
@@ -91,7 +89,7 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
                         raise
                     into.say(check, "refused", str(error).split("\n", 1)[0])
                     continue
-                _compare(check, got, values, truth, itself, into)
+                _compare(check, got, values, truth, into)
                 again = subject.forward(contiguous(inputs))
                 if not same_bits(known, again):
                     raise OperatorError(
@@ -101,14 +99,14 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
 
 
 def _compare(
-    check: str, got: Sequence[np.ndarray], values: Sequence[np.ndarray], truth: Truth, itself: bool, into: Collector
+    check: str, got: Sequence[np.ndarray], values: Sequence[np.ndarray], truth: Truth, into: Collector
 ) -> None:
     try:
         known = truth.at(values)
     except Exception as error:  # a reference function may raise any error
         into.say(check, "passed", f"it runs; {truth.name} does not: {error}")
         return
-    compare_with(truth, check, got, values, known, into, itself=itself)
+    compare_with(truth, check, got, values, known, into)
 
 
 def check_gradients_elsewhere(

@@ -11,7 +11,7 @@ from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.inputs import floating, resized
 from deep5.operators.checks.subject import Subject, refuses, specs
-from deep5.operators.checks.truth import Truth, own_dtype
+from deep5.operators.checks.truth import Truth
 from deep5.operators.checks.values import REFERENCE, compare_with, compared, tolerance_of
 from deep5.operators.contract import specs_of
 
@@ -99,8 +99,6 @@ def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
                     raise
                 into.say(check, "refused", str(error).split("\n", 1)[0])
                 continue
-            own = own_dtype(values)
-            itself = not truth.given and (own == "float64" or not truth.informative)
-            compare_with(truth, check, got, values, truth.at(values), into, itself=itself)
+            compare_with(truth, check, got, values, truth.at(values), into)
     if not tried and any(extent > 1 for value in inputs for extent in value.shape):
         into.say("forward, other sizes", "not evaluated", "it takes none that are one less or one more: only these")

@@ -101,7 +101,7 @@ class Scheduled(Event):
                 raise UsageError(f"schedule of {track.name!r} at step {info.step}: {error}") from error
 
     def _number(self, track: _Track, value: Any) -> float:
-        allowed = "" if is_finite(value) and track.low <= value <= track.high else "a finite number"
+        allowed = "" if is_finite(value) and track.low <= float(value) <= track.high else "a finite number"
         if allowed and track.low > -1.0:
             allowed = f"a number of at least 0 and at most {track.high:.3g}"
         if allowed:
