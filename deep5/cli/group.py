@@ -11,7 +11,7 @@ import click
 from deep5.cli.errors import errors
 from deep5.core.errors import UnknownName
 
-__all__ = ["CommandGroup"]
+__all__ = ["CommandGroup", "DefaultGroup"]
 
 
 class CommandGroup(click.Group):
@@ -45,3 +45,23 @@ class CommandGroup(click.Group):
         if not ctx.resilient_parsing and args[0] not in names and not args[0].startswith("-"):
             ctx.fail(str(UnknownName("command", args[0], names)))
         return super().resolve_command(ctx, args)
+
+
+class DefaultGroup(CommandGroup):
+    """A group that takes what is not the name of a command as the arguments of one: `deep5 check RECIPE`.
+
+    Args:
+        default: The name of that command.
+    """
+
+    def __init__(self, *args: Any, default: str, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self._default = default
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of the named command, or of the default one."""
+        if not args or args[0] not in (*self.commands, *self.late, "-h", "--help"):
+            return self.commands[self._default].make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)

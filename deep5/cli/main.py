@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from deep5.cli.errors import errors, fail, reported
-from deep5.cli.group import CommandGroup
+from deep5.cli.group import CommandGroup, DefaultGroup
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
 from deep5.cli.streams import output_status, steady_streams
 
@@ -59,19 +59,9 @@ def _cli() -> None:
     """Run deep-learning recipes, check them, and see what there is to build them from."""
 
 
-class _OrRecipe(CommandGroup):
-    """A group that treats an unknown command as a recipe: `deep5 check RECIPE`."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if not args or args[0] not in (*self.commands, *self.late, "-h", "--help"):
-            return self.commands["recipe"].make_context(info_name, args, parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-
 @_cli.group(
-    cls=_OrRecipe,
+    cls=DefaultGroup,
+    default="recipe",
     late={"optimizer": ("deep5.cli.check_optimizer", "optimizer_command")},
     subcommand_metavar="RECIPE | COMMAND …",
 )

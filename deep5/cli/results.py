@@ -1,14 +1,17 @@
-"""The command `deep5 results`."""
+"""The commands `deep5 results`, `deep5 results sign` and `deep5 results verify`."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NoReturn
 
 import click
 
+from deep5.cli.group import DefaultGroup
 from deep5.core.errors import Errors, UsageError
 
 __all__ = ["results_command"]
@@ -17,13 +20,20 @@ _LAST = 50
 
 
 def results_command(errors: Errors) -> click.Command:
-    """Create the command.
+    """Create the commands.
 
     Args:
         errors: Error handling of the command line.
     """
 
-    @click.command("results")
+    @click.group("results", cls=DefaultGroup, default="list", subcommand_metavar="[ROOT] | COMMAND …")
+    def results() -> None:
+        """List runs, comparisons and studies under ROOT (results); sign them, and verify signatures.
+
+        `deep5 results [ROOT]` is short for `deep5 results list [ROOT]`.
+        """
+
+    @results.command("list")
     @click.argument("root", default="results")
     @click.option(
         "--where",
@@ -97,7 +107,51 @@ def results_command(errors: Errors) -> click.Command:
             else:
                 show(_text(root, shown, len(found), len(rows), names, units))
 
-    return command
+    @results.command("sign")
+    @click.argument("folder", metavar="FOLDER")
+    @click.option("--key", metavar="FILE", required=True, help="Your SSH private key, or the public one of an agent's.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def sign_command(folder: str, key: str, debug: bool) -> None:
+        """Sign FOLDER, a result folder or a folder of them, with an SSH key, so that later changes are visible.
+
+        Writes SHA256SUMS, the hash of every file, and SHA256SUMS.sig, its signature by ssh-keygen.
+        """
+        with errors(debug, False) as show:
+            from deep5.results.signature import SIGNATURE, sign
+
+            count = sign(folder, key)
+            show(
+                f"{folder}: {count} files are signed in {SIGNATURE}; deep5 results verify {folder} --signer {_pub(key)}"
+            )
+
+    @results.command("verify")
+    @click.argument("folder", metavar="FOLDER")
+    @click.option("--signer", metavar="FILE", help="The signer's public key, or ssh-keygen's file of allowed signers.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def verify_command(folder: str, signer: str | None, as_json: bool, debug: bool) -> NoReturn:
+        """Compare FOLDER with its signature: files changed, missing or added since, and the signer.
+
+        The exit status is 0 only if nothing changed and the signature is by a key of --signer.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.results.signature import verify
+
+            found = verify(folder, signer)
+            if as_json:
+                show(json.dumps({"verified": bool(found), **asdict(found)}, indent=2))
+            else:
+                by = f" by {found.signer}" if found.signer else ""
+                made = f"signed{by} with the key {found.key}" if found.key else "no valid signature"
+                state = "as signed" if found else "NOT as signed"
+                show("\n".join((*found.faults, f"{folder}: {found.files} files, {made}: {state}")))
+        sys.exit(0 if found else 1)
+
+    return results
+
+
+def _pub(key: str) -> str:
+    return f"{key.removesuffix('.pub')}.pub"
 
 
 def _requested(where: Sequence[str], named: Mapping[str, str | None], known: Sequence[str]) -> dict[str, str]:

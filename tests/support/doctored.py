@@ -1145,7 +1145,7 @@ docs/red_team.md`. The rules are those of [comparing.md](comparing.md#checking-r
 
 ## What a folder cannot show
 
-These changes have no finding. Against a change after the measurement, sign the result.
+These changes have no finding. [A signature](results.md#signatures) makes a change after the measurement visible.
 
 | change | result | why |
 |---|---|---|
