@@ -86,7 +86,10 @@ def _check_row(
     for field, value in warm.items():
         ledger.same(8 if field == "samples" else 9, f"{field} of {name}", row[field], value)
     cold, tried = (_beside(row, samples, state) for state in ("cold", "warm-up"))
-    ledger.same(9, f"the cold times of {name}", row["cold"], middle(cold) if cold and cold[0] else None)
+    found = middle(cold) if cold and cold[0] else None
+    ledger.same(9, f"the cold times of {name}", row["cold"], found)
+    if found is not None:
+        _check_moved(ledger, name, row["bytes"], found["median_s"], room, roofline)
     ledger.same(8, f"the warm-ups of {name}", row["warm_ups"], sum(map(len, tried)))
     for field, value in rates(warm["median_s"], row["flops"], row["bytes"], roofline).items():
         ledger.same(9, f"{field} of {name}", row[field], value)
@@ -109,6 +112,23 @@ def _beside(row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], 
     """The times of the row's other series, by process."""
     parts = [own.rpartition(" | warm | ") for own in row["series"]]
     return [[sample.value for sample in samples.get(f"{head} | {state} | {tail}", ())] for head, _, tail in parts]
+
+
+def _check_moved(
+    ledger: Ledger, name: str, size: int | None, median_s: float, room: float, roofline: Mapping[str, Any]
+) -> None:
+    """A call after an eviction of the caches moves its inputs and outputs through the memory."""
+    peak = max([roofline["byte_s"] or 0.0, *(seen[1] or 0.0 for seen in roofline["seen"].values())])
+    if not size or not peak:
+        ledger.skip("cold times compared with the memory: the number of bytes, or the peak, is not known")
+        return
+    rate = size / median_s
+    ledger.hold(
+        8,
+        rate <= room * peak,
+        f"{name}: {size} bytes in {median_s:.3g} s, after an eviction of the caches, are {rate:.3g} a second, and the "
+        f"machine's measured peak is {peak:.3g}",
+    )
 
 
 def _check_peak(ledger: Ledger, roofline: Mapping[str, Any]) -> None:

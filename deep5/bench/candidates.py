@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from deep5.bench.plan import Plan, Workload, make_operator_of
 from deep5.core.errors import Deep5Error, Unsupported, UsageError
 from deep5.core.plugins import framework
@@ -52,11 +54,14 @@ class Prepared:
         work: The work to time.
         settings: Returns the settings that the framework reports; some know them only after a run.
         read: Returns the results of a call as NumPy arrays, outputs before gradients, waiting if necessary.
+        renewed: Returns the same work with the elements of its inputs in other places, by number; None for hand-written
+            code, which holds its inputs.
     """
 
     work: Work
     settings: Callable[[], dict[str, Any]]
     read: Callable[[Any], list[Any]]
+    renewed: Callable[[int], Work] | None = None
 
 
 def candidates(plan: Plan) -> list[Candidate]:
@@ -162,7 +167,7 @@ def prepare(
     engine = framework(candidate.framework)
     operator = make_operator_of(plan, work.problem, candidate.framework.partition(":")[0])
     executor = engine.operator_executor(operator, device=plan.device)
-    native = executor.arrays(*inputs)
+    native, grads = executor.arrays(*inputs), tuple[Any, ...]()
     if work.direction.needs:
         if work.outputs is None:
             first = read(executor.inference(*native))
@@ -173,14 +178,18 @@ def prepare(
                 for index, value in enumerate(first)
             )
         grads = tuple(None if grad is None else executor.arrays(grad)[0] for grad in output_grads)
-        call = partial(executor.inference_and_backprop, native, grads, needs=work.direction.needs)
-        loop = Work(call=call, synchronize=executor.synchronize)
-        return Prepared(work=loop, settings=executor.settings, read=read)
-    return Prepared(
-        work=Work(call=executor.inference, arguments=native, synchronize=executor.synchronize),
-        settings=executor.settings,
-        read=read,
-    )
+
+    def of(values: tuple[Any, ...]) -> Work:
+        if not work.direction.needs:
+            return Work(call=executor.inference, arguments=values, synchronize=executor.synchronize)
+        call = partial(executor.inference_and_backprop, values, grads, needs=work.direction.needs)
+        return Work(call=call, synchronize=executor.synchronize)
+
+    def renewed(number: int) -> Work:
+        # Not new values: they may have to be indices, or positive.
+        return of(executor.arrays(*(np.roll(value, number + 1) for value in inputs)))
+
+    return Prepared(work=of(native), settings=executor.settings, read=read, renewed=renewed)
 
 
 def read(outputs: Any) -> list[NDArray[Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
@@ -24,7 +24,7 @@ from deep5.core.seeds import derive_seed, generator
 from deep5.measuring import loops as timing
 from deep5.operators.checks.survival import death
 
-__all__ = ["SCOPE", "measure", "measure_here", "measure_series"]
+__all__ = ["SCOPE", "measure", "measure_here", "measure_series", "stage_name"]
 
 SCOPE = (
     "whole calls with inputs in the framework's memory, each finished by synchronize before the next begins; a "
@@ -180,9 +180,11 @@ def _time(
     with timing.collector_spared():
         for work in works:
             inputs, grads = random_values(work, plan.seed, plan.bounds)
-            made = _prepared(plan, work, ready, inputs, grads, raw, order, begin, report)
-            report(f"the timed calls of {work.direction.name}")
+            made, standard = _prepared(plan, work, ready, inputs, grads, raw, order, begin, report)
+            report(stage_name(work.key))
             sample(plan, made, order, begin)
+            report(f"the check of {work.direction.name} after the timed calls")
+            made = _still_right(made, standard, raw)
             if evictor is not None:
                 sample_cold(plan, made, evictor, order, begin)
             for series in made:
@@ -193,6 +195,11 @@ def _time(
     if evictor is not None:
         evictor.close()
     raw["warnings"] += _thread_warnings(plan, raw["settings"], raw["series"])
+
+
+def stage_name(key: Mapping[str, str]) -> str:
+    """The report of the stage that samples a workload."""
+    return f"the timed calls of {key['direction']} of {key['problem']}"
 
 
 def _start(plan: Plan, candidate: Candidate, raw: dict[str, Any]) -> str | None:
@@ -227,8 +234,9 @@ def _prepared(
     order: Any,
     begin: float,
     report: Callable[[str], object],
-) -> list[Series]:
-    """All candidates that run this workload correctly, after first call, check of results, calibration, and warm-up.
+) -> tuple[list[Series], Any]:
+    """All candidates that run this workload correctly, after first call, check of results, calibration, and warm-up;
+    and the results to which all are compared.
 
     First calls have a random order, because later candidates find memory and kernels cached by earlier ones.
     """
@@ -265,7 +273,28 @@ def _prepared(
     for candidate in ready:
         if candidate in reasons:
             raw["left_out"].append({**work.key, "candidate": candidate.label, "reason": reasons[candidate]})
-    return [tried[candidate][0] for candidate in in_order if candidate not in reasons]
+    return [tried[candidate][0] for candidate in in_order if candidate not in reasons], standard
+
+
+def _still_right(made: Sequence[Series], standard: Any, raw: dict[str, Any]) -> list[Series]:
+    """Those whose results are right after the timed calls, too; the document lists the others as left out."""
+    found = []
+    for series in made:
+        label = series.candidate.label
+        try:
+            own = series.prepared
+            arrays = own.read(own.work.call(*own.work.arguments))
+            reason = difference(series.work, Results(label=label, bare=series.candidate.bare, arrays=arrays), standard)
+            if reason is None and (fault := timing.untimed_work(own.work, own.read)) is not None:
+                reason = f"{fault}; its work is not on the clock"
+        except Exception as error:  # any error of a framework is its answer, and is listed
+            reason = reason_of(error)
+        if reason is None:
+            found.append(series)
+        else:
+            reason = f"after the timed calls: {reason}"
+            raw["left_out"].append({**series.work.key, "candidate": label, "reason": reason})
+    return found
 
 
 def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Sequence[dict[str, Any]]) -> list[str]:

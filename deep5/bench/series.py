@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.bench.candidates import Candidate, Prepared
 from deep5.bench.plan import Plan, Workload
 from deep5.measuring import loops as timing
+from deep5.measuring.kept_results import reuses_results
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,6 +88,8 @@ def warm_up(series: Series, begin: float, plan: Plan) -> str | None:
     fault = timing.untimed_work(loop, series.prepared.read)
     if fault is not None:
         return f"invalid: {fault}; its work is not on the clock"
+    if series.prepared.renewed is not None and (fault := reuses_results(series.prepared.renewed)) is not None:
+        return f"invalid: {fault}: its results are kept from earlier calls"
     each = timing.time_loop(loop, 1)
     series.warm_ups.append((perf_counter() - begin, each))
     budget = _BUDGET_S[plan.mode]

@@ -11,6 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from deep5.compare.clocks import replaced_clock
+from deep5.compare.stages import largest_memory
 from deep5.core.child_main import Report
 
 __all__ = ["ARRAYS", "main"]
@@ -45,6 +47,8 @@ def main(place: str, report: Report) -> None:
     try:
         with contained():
             answer, arrays = _job(request, report, begin)
+        if (fault := replaced_clock()) is not None:
+            answer = {**answer, "reason": fault}
     except Deep5Error as error:
         answer, arrays = {"reason": str(error)}, {}
     except Exception as error:  # any error of a framework or of user code is the candidate's answer
@@ -52,7 +56,7 @@ def main(place: str, report: Report) -> None:
     report("the end")
     if arrays:
         _write_arrays(folder / ARRAYS, arrays)
-    (folder / "answer.json").write_text(json.dumps({**answer, "memory_bytes": _largest_memory()}))
+    (folder / "answer.json").write_text(json.dumps({"memory_bytes": largest_memory(), **answer}))
     sys.stdout.flush()
     # Errors while libraries unload do not belong to the candidate's result.
     os._exit(0)
@@ -86,10 +90,3 @@ def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     from safetensors.numpy import save_file
 
     save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, path)
-
-
-def _largest_memory() -> int:
-    """Peak resident memory of this process so far."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from deep5.compare.settings_check import framework_of, observed, peaks_of, provenance_of
+from deep5.compare.stages import CHECKS, largest_memory
 from deep5.compare.training import (
     assembled,
     executors_of,
@@ -18,6 +19,7 @@ from deep5.compare.training import (
     is_smooth,
     of_reference,
 )
+from deep5.compare.witness import reuses_inference
 from deep5.core.errors import Unsupported
 from deep5.core.tensors import to_numpy
 from deep5.measuring.machine_load import machine_between, machine_state
@@ -31,6 +33,7 @@ SCOPE = (
     "finished by synchronize before the next begins"
 )
 
+_STAGE = "the timed calls"
 _BATCHES = 8
 _BUDGET_S = {"quick": 2.0, "rigorous": 1.0}
 _FEWEST, _PATIENCE = 20, 4
@@ -82,6 +85,10 @@ def _prove(
     return _outputs(recipe, request, report, begin, None)
 
 
+def _read(outputs: Mapping[str, Any]) -> list[np.ndarray]:
+    return [np.array(to_numpy(value)) for value in outputs.values()]
+
+
 def _time(
     recipe: Recipe, request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -98,12 +105,13 @@ def _time(
     set_up_s = perf_counter() - begin
     report("the first call")
     first_call_s = timing.time_loop(work, 1)
-    report("the timed calls")
-    origin, budget_s = perf_counter(), _BUDGET_S[request["mode"]]
+    budget_s = _BUDGET_S[request["mode"]]
     samples: list[tuple[float, float, int]] = []
     found = steady_part([])
     with timing.collector_spared():
-        fault = timing.untimed_work(work, lambda outputs: [np.array(to_numpy(value)) for value in outputs.values()])
+        report(_STAGE)
+        origin = perf_counter()
+        fault = timing.untimed_work(work, _read)
         if fault is not None:
             return {"reason": f"{fault}; its work is not on the clock"}, {}
         calls, tried = timing.calibrate(work)
@@ -115,14 +123,22 @@ def _time(
                     break
             seconds = timing.time_loop(work, calls)
             samples.append((perf_counter() - origin, seconds, calls))
+        report(CHECKS)
+        memory_bytes = largest_memory()
+        if (fault := timing.untimed_work(work, _read)) is not None:
+            return {"reason": f"{fault}; its work is not on the clock"}, {}
+        if (fault := reuses_inference(executor, inputs, first_batches(parts, _BATCHES))) is not None:
+            return {"reason": fault}, {}
     found = steady_part([seconds for _, seconds, _ in samples])
     outputs = executor.inference(inputs)
     finite = all(np.isfinite(np.asarray(to_numpy(value), np.float64)).all() for value in outputs.values())
-    report("the peaks")
     return {
+        "memory_bytes": memory_bytes,
         "workloads": [
             {
                 "workload": "inference",
+                "stage": _STAGE,
+                "stage_begin_s": 0.0,
                 "batch_size": size,
                 "first_call_s": first_call_s,
                 "samples": samples,

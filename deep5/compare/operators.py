@@ -10,10 +10,11 @@ import numpy as np
 
 from deep5.bench.agreement import tolerances, wrong_dtypes
 from deep5.bench.candidates import Candidate, prepare, random_values, read, reason_of, set_numerics
-from deep5.bench.measure import SCOPE, measure_series
+from deep5.bench.measure import SCOPE, measure_series, stage_name
 from deep5.bench.plan import Plan, Workload, workloads
 from deep5.bench.recipe import plan_of
 from deep5.compare.settings_check import observed, peaks_of
+from deep5.compare.stages import CHECKS, largest_memory
 from deep5.core.errors import Deep5Error
 from deep5.core.plugins import framework
 from deep5.core.tensors import TensorSpec
@@ -114,15 +115,19 @@ def _time(
     before = machine_state()
     plan = _plan(recipe, request)
     raw = measure_series(plan, request.get("round", 0), report)
+    report(CHECKS)
+    memory_bytes = largest_memory()
     name = plan.frameworks[0]
     if not raw["series"]:
         reasons = [entry["reason"] for entry in raw["left_out"]]
         raise Deep5Error(f"it ran no workload; the first reason: {reasons[0] if reasons else 'none'}")
-    report("the peaks")
     return {
+        "memory_bytes": memory_bytes,
         "workloads": [
             {
                 "workload": workload_name(series),
+                "stage": stage_name(series),
+                "stage_begin_s": series["warm_ups"][-1][0],
                 "batch_size": None,
                 "flops": series["flops"],
                 "bytes": series["bytes"],

@@ -13,9 +13,10 @@ from typing import Any
 import psutil
 
 from deep5.compare import child
+from deep5.compare.stages import CHECKS, disagreement
 from deep5.core.errors import UsageError
 from deep5.core.process_tree import resident_bytes
-from deep5.core.python_child import keep, read_answer, run_function
+from deep5.core.python_child import read_answer, run_function
 from deep5.measuring.pinning import environment, processors
 
 __all__ = ["Outcome", "check_limits", "run_process"]
@@ -32,7 +33,7 @@ class Outcome:
         reason: Why it does not count, or None.
         begin_s: Start time, in seconds since the origin.
         wall_s: Duration.
-        memory_bytes: Largest observed resident memory.
+        memory_bytes: Largest observed resident memory, without that of the checks at the end.
     """
 
     answer: dict[str, Any] | None
@@ -86,28 +87,37 @@ def run_process(
     folder.mkdir(parents=True, exist_ok=True)
     more = {"folder": str(folder), "processors": processors(pinned or threads)}
     (folder / "request.json").write_text(json.dumps({**request, **more}))
-    memory = 0
+    memory, most = 0, 0
+    begin = perf_counter()
+    stages, last, since = dict[str, float](), "the start", begin
 
     def look(processes: Sequence[psutil.Process]) -> str | None:
-        nonlocal memory
-        memory = max(memory, resident_bytes(processes))
+        nonlocal memory, most
+        used = resident_bytes(processes)
+        memory, most = max(memory, 0 if last == CHECKS else used), max(most, used)
         # Rounded up and down in the message, so that it shows the used memory above the limit.
-        return f"used {math.ceil(memory / 2**20)} MiB of memory" if memory > memory_limit_bytes else None
+        return f"used {math.ceil(most / 2**20)} MiB of memory" if most > memory_limit_bytes else None
 
-    begin = perf_counter()
+    def hear(doing: str) -> None:
+        nonlocal last, since
+        now = perf_counter()
+        stages[last] = stages.get(last, 0.0) + now - since
+        last, since = doing, now
+
     ended = run_function(
-        child.main, str(folder), time_limit_s=time_limit_s, environment=environment(threads), look=look, hear=keep
+        child.main, str(folder), time_limit_s=time_limit_s, environment=environment(threads), look=look, hear=hear
     )
     answer = read_answer(ended, folder / "answer.json")
     found, reason = answer.value, None if answer.fault is None else f"it {answer.fault}"
-    if memory > memory_limit_bytes:
+    if most > memory_limit_bytes:
         reason = f"{reason}; allowed: {memory_limit_bytes >> 20} MiB; remedy: --memory-limit, or a smaller size"
     elif ended.late:
         reason = f"it {ended.stopped}, in {ended.doing}; remedy: --time-limit, or a smaller size"
     if reason is None:
         try:
             memory = max(memory, int(found["memory_bytes"]))
-            reason = found.get("reason")
+            reason = found.get("reason") or disagreement(found.get("workloads", []), stages)
+            found["reason"] = reason
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             found, reason = None, f"its answer cannot be read ({type(error).__name__}: {error})"
     return Outcome(answer=found, reason=reason, begin_s=begin - origin, wall_s=ended.wall_s, memory_bytes=memory)

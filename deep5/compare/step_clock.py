@@ -50,7 +50,7 @@ class StepClock(Event):
 
     def __init__(self, batch_size: int, budget_s: float) -> None:
         self.batch_size, self._budget_s = batch_size, budget_s
-        self.first_call_s = 0.0
+        self.first_call_s = self.first_elapsed_s = 0.0
         self.samples: list[tuple[float, float, int]] = []
         self.warm_up, self.settled = 0, False
         self.outputs: Arrays = {}
@@ -80,7 +80,8 @@ class StepClock(Event):
         now = perf_counter_ns()
         seconds = (now - self._last) / 1e9 * self.batch_size / self._seen
         if not self.first_call_s:
-            self.first_call_s, self._origin = seconds, now
+            self.first_call_s, self.first_elapsed_s = seconds, (now - self._origin) / 1e9
+            self._origin = now
         else:
             self.samples.append(((now - self._origin) / 1e9, seconds, self._steps))
             self._decide(trainer)

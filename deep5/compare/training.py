@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deep5.compare.settings_check import framework_of, observed, peaks_of, provenance_of
+from deep5.compare.stages import CHECKS, largest_memory
 from deep5.compare.step_clock import StepClock, timed_read, unfinished
+from deep5.compare.witness import WITNESSED, not_trained
 from deep5.core.errors import RecipeError, Unsupported, UsageError
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor
@@ -33,6 +35,7 @@ SCOPE = (
     "multiplied by the batch size; every reading follows a synchronize; no evaluation, checkpoint or progress bar"
 )
 
+_STAGE = "the training that is timed"
 _RESTARTS = 11
 _BUDGET_S = {"quick": 3.0, "rigorous": 1.5}
 
@@ -107,11 +110,13 @@ def _time(
     timed_read(parts.executor)  # a framework's first copy to the host is not part of the training
     clock = StepClock(parts.batch_size, _BUDGET_S[request["mode"]])
     set_up_s = perf_counter() - begin
-    report("the training that is timed")
     # A schedule is part of the step; events that save, draw, or stop are not.
     own = [event for event in parts.events if isinstance(event, Scheduled)]
     with timing.collector_spared():
+        report(_STAGE)
         trainer.train(1_000_000, [*own, clock])
+    report(CHECKS)
+    memory_bytes = largest_memory()
     # Three times, because another program may preempt this process at a critical moment.
     fault = None
     for _ in range(3):
@@ -119,12 +124,18 @@ def _time(
         if fault is None:
             break
     fault = fault or unfinished(parts.executor, clock)
+    fault = None if fault is None else f"{fault}; its work is not on the clock"
     loss = float(np.asarray(to_numpy(clock.outputs["loss"]), np.float64).reshape(-1)[0])
-    report("the peaks")
+    if fault is None and np.isfinite(loss) and trainer.accumulate == 1:
+        other = not_trained(trainer, first_batches(parts, WITNESSED))
+        fault = None if other is None else f"it {other}: the timed steps do not compute what the proved ones do"
     return {
+        "memory_bytes": memory_bytes,
         "workloads": [
             {
                 "workload": "training step",
+                "stage": _STAGE,
+                "stage_begin_s": -clock.first_elapsed_s,
                 "batch_size": clock.batch_size,
                 "first_call_s": clock.first_call_s,
                 "samples": clock.samples,
@@ -132,7 +143,7 @@ def _time(
                 "settled": clock.settled,
             }
         ],
-        **({} if fault is None else {"reason": f"{fault}; its work is not on the clock"}),
+        **({} if fault is None else {"reason": fault}),
         **({} if np.isfinite(loss) else {"reason": f"its loss is {loss} after {trainer.step} steps"}),
         "settings": observed(parts.executor.settings()) | {"train_samples": len(parts.train_sampler.dataset)},
         "warnings": list(parts.warnings),

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from cheats import LIVE
 from deep5.bench.summary import rates_of, roofline_of
 from deep5.core.canonical import canonical_hash
 from deep5.measuring.calibration import Calibration
@@ -523,6 +524,19 @@ def other_peak(folder: Path) -> None:
         document["rows"][0].update(rates_of_row(document))
 
 
+def faster_than_memory(folder: Path) -> None:
+    """Add times after an eviction of the caches, in which the memory moves fewer bytes."""
+    from deep5.audit.operator_summary import middle
+
+    times = [5e-7 + 1e-9 * number for number in range(8)]
+    with edited(folder / "operators.json") as document:
+        row = document["rows"][0]
+        row["cold"] = middle([times])
+        name = row["series"][0].replace("| warm |", "| cold |")
+    with (folder / "samples.csv").open("a", encoding="utf-8") as file:
+        file.writelines(f"{name},{index},{value!r},s,,,{9.0 + index}\n" for index, value in enumerate(times))
+
+
 def rates_of_row(document: Any) -> dict[str, float | None]:
     row = document["rows"][0]
     return rates_of(row["median_s"], row["flops"], row["bytes"], roofline_of(document["roofline"]))
@@ -779,6 +793,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("other warm-ups", LEVEL0, operators(lambda row: row.update(warm_ups=row["warm_ups"] + 1)), 8,
      "the warm-ups of MatMul"),
     ("a higher peak", LEVEL0, other_peak, 9, "the peak flop_s"),
+    ("fewer bytes than the memory can move", LEVEL0, faster_than_memory, 8, "after an eviction of the caches, are"),
     ("a headline that no row has", LEVEL0, cells_of("operator_time", 0.01), 9, "the samples of operator_time"),
     ("a study without its hash", STUDY, study(lambda d: d.pop("hash")), 11, "study.json does not state its hash"),
     ("a study without its seeds", STUDY, study(lambda d: d.pop("seeds")), 11, "study.json does not state its seeds"),
@@ -1129,6 +1144,10 @@ _KINDS = {
     RUN: "run", SET: "runs", STUDY: "study", QUICK: "comparison, quick", RIGOROUS: "comparison, rigorous",
     OLD_RIGOROUS: "comparison of the first scheme", LEVEL0: "operators",
 }  # fmt: skip
+_STATUS = {
+    "failed": "the candidate fails, and has no verdict",
+    "different": "the proof fails: it is not timed",
+}
 _PAGE = """# Cheats, and what finds them
 
 Each row is a result that deep5 made, changed as a cheat would change it. `tests/audit/test_audit.py` changes them anew
@@ -1142,6 +1161,19 @@ docs/red_team.md`. The rules are those of [comparing.md](comparing.md#checking-r
 | change | result | rule |
 |---|---|---:|
 {rows}
+
+## Caught by `deep5 compare` while it measures
+
+{live} of {live}. Each row is a framework, registered as a user's would be. It computes the right results in the proof,
+except for the one of zeros, and cheats while it is timed. `tests/compare/test_live_cheats.py` runs them all by the
+command.
+
+| cheat | compared | outcome | reason, in part |
+|---|---|---|---|
+{cheats}
+
+A framework runs in the process that times it. One that recognizes each of these checks, and behaves well during them,
+cannot be excluded. Results therefore state the versions of all packages, so that a doubtful one can be measured again.
 
 ## What a folder cannot show
 
@@ -1164,7 +1196,14 @@ def page() -> str:
         f"| {name} | {_KINDS[kind]} | {rule} |" for name, kind, _, rule, _ in sorted(CORPUS, key=lambda row: row[3])
     ]
     unseen = [f"| {name} | {_KINDS[kind]} | {why} |" for name, kind, _, why in UNSEEN]
-    return _PAGE.format(count=len(CORPUS), rows="\n".join(rows), unseen="\n".join(unseen))
+    cheats = [f"| {cheat.what} | {cheat.kind} | {_STATUS[cheat.status]} | {cheat.said} |" for cheat in LIVE]
+    return _PAGE.format(
+        count=len(CORPUS),
+        rows="\n".join(rows),
+        unseen="\n".join(unseen),
+        live=len(LIVE),
+        cheats="\n".join(cheats),
+    )
 
 
 if __name__ == "__main__":
