@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,7 @@ class Key:
         kind: Kind of the component it names (a key of `KINDS`, or "candidates"), or None for a plain value.
         default: Value if the recipe omits the key.
         least: Smallest allowed integer, or None if it is not a number.
+        most: Largest allowed integer, or None.
         flag: Whether it is True or False.
         optional: Whether None means that there is no value.
         fault: Returns the error in a value, or None; for values that the fields above do not describe.
@@ -51,6 +53,7 @@ class Key:
     kind: str | None = None
     default: Any = _REQUIRED
     least: int | None = None
+    most: int | None = None
     flag: bool = False
     optional: bool = False
     fault: Callable[[Any], str | None] | None = None
@@ -104,7 +107,8 @@ _TRAINING = {
     "train_transforms": Key(kind="transforms", default=()),
     "test_transforms": Key(kind="transforms", default=()),
     "prefetch": Key(default=0, least=0),
-    "epochs": Key(least=1),
+    # The order of all samples in all epochs is hashed before the first one.
+    "epochs": Key(least=1, most=1_000_000),
     "batch_size": Key(fault=faults.batch_size_fault),
     "accumulate": Key(default=1, least=1),
     "framework": Key(kind="frameworks", default=None),
@@ -272,8 +276,10 @@ def _fault(key: str, about: Key | None, value: Any) -> str | None:
         fault = about.fault(value)
         return fault and f"{key!r} {fault}"
     if about.least is not None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < about.least:
-            return f"{key!r} is {value!r}; allowed: an integer of at least {about.least}"
+        high = math.inf if about.most is None else about.most
+        if isinstance(value, bool) or not isinstance(value, int) or not about.least <= value <= high:
+            end = "" if about.most is None else f" and at most {about.most}"
+            return f"{key!r} is {brief(value)}; allowed: an integer of at least {about.least}{end}"
         return None
     if about.flag:
         return None if isinstance(value, bool) else f"{key!r} is {value!r}; allowed: True or False"

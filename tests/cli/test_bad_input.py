@@ -127,6 +127,7 @@ IN_THE_RECIPE = [
     changed("metric twice", METRIC, f"{METRIC}, {METRIC}", 16, "METRICS holds TestAccuracy.* twice; allowed: once"),
     changed("epochs in words", EPOCHS, '"epochs": "ten"', 8, "'epochs' is 'ten'", NUMBER),
     changed("no epochs", EPOCHS, '"epochs": 0', 8, "'epochs' is 0", NUMBER),
+    changed("epochs without end", EPOCHS, '"epochs": 10**100', 8, "'epochs' is 1000000000", NUMBER),
     changed("half an epoch", EPOCHS, '"epochs": 0.5', 8, "'epochs' is 0.5", NUMBER),
     changed("batch size a truth", BATCH, '"batch_size": True', 11, "'batch_size' is True", NUMBER),
     changed("batch too large", BATCH, '"batch_size": 61', 11, "'batch_size' is 61; allowed: at most 60", checked=False),

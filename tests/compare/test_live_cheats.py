@@ -73,6 +73,23 @@ def check(cheats: Sequence[LiveCheat], folder: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_framework_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    names = ("--frameworks", "reference,honest,quitting,leaving")
+    words = ["compare", "digits_lenet", *names, "--threads", "1", "--out", str(out), "--size", "smoke", "--steps", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "deep5", *words], capture_output=True, text=True, timeout=600, check=False
+    )
+    (left,) = out.iterdir()
+    reference, honest, quitting, leaving = load_comparison(left).candidates
+    assert [reference["status"], honest["status"]] == ["timed", "timed"]
+    assert [quitting["status"], leaving["status"]] == ["failed", "failed"]
+    assert "exit(0) ends a program instead of reporting an error" in quitting["reason"]
+    assert leaving["reason"] == "it exited with status 0 in the assembly, without an answer"
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.daily
 def test_a_training_that_stops_and_a_replaced_clock_are_caught(tmp_path: Path) -> None:
     check([cheat for cheat in LIVE if cheat.name in ("stopping", "patched")], tmp_path)
