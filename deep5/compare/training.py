@@ -127,7 +127,7 @@ def _time(
     fault = None if fault is None else f"{fault}; its work is not on the clock"
     loss = float(np.asarray(to_numpy(clock.outputs["loss"]), np.float64).reshape(-1)[0])
     if fault is None and np.isfinite(loss) and trainer.accumulate == 1:
-        other = not_trained(trainer, first_batches(parts, WITNESSED))
+        other = not_trained(trainer, first_batches(parts, WITNESSED), _maker(of_reference(recipe), "reference"))
         fault = None if other is None else f"it {other}: the timed steps do not compute what the proved ones do"
     return {
         "memory_bytes": memory_bytes,

@@ -21,17 +21,7 @@ from deep5.training.eager import EagerRule
 from deep5.training.optimizer import RuleOptimizer, as_step_optimizer
 from deep5.training.rule import UpdateRule
 
-__all__ = [
-    "Batch",
-    "Make",
-    "Replayed",
-    "Rounding",
-    "Schedules",
-    "Waypoints",
-    "free_running",
-    "unscheduled",
-    "update_error",
-]
+__all__ = ["Batch", "Make", "Replayed", "Rounding", "Schedules", "Waypoints", "free_running", "unscheduled"]
 
 Batch = tuple[StepInfo, Mapping[str, np.ndarray]]
 Make = Callable[[], UpdateRule | StepOptimizer]
@@ -306,32 +296,6 @@ def _bound(executor: GraphExecutor, make: Make) -> StepOptimizer:
     return optimizer
 
 
-def update_error(
-    rule: UpdateRule,
-    state: Mapping[str, np.ndarray],
-    optimizer: Mapping[str, np.ndarray],
-    gradient: Mapping[str, np.ndarray],
-    info: StepInfo,
-    found: Mapping[str, Any],
-) -> tuple[float, float]:
-    """How far a whole step is from the rule's own update in float64.
-
-    Args:
-        rule: The rule, of an optimizer without groups and pipeline.
-        state: The executor's state before the step.
-        optimizer: The optimizer's state before it, as `STATE/PARAMETER`.
-        gradient: The gradients.
-        info: The step.
-        found: The executor's state after it.
-
-    Returns:
-        The error relative to the update, each element weighted by its effect on the loss; and the largest change of an
-        element by the update, in units in the last place.
-    """
-    update = _Update(rule, state, optimizer, gradient, info)
-    return update.weighted(found), update.moved(state)
-
-
 class _Update:
     """One update of the original rule in float64, with a back-end's gradient."""
 
@@ -373,13 +337,6 @@ class _Update:
             float(np.max(np.abs(value.astype(np.float64) - self._after[name]) / np.spacing(np.abs(value)), initial=0.0))
             for name in self._gradient
             for value in (np.asarray(found[name]),)
-        )
-
-    def moved(self, state: Mapping[str, np.ndarray]) -> float:
-        """The largest change of an element, in units in the last place of its element type."""
-        return max(
-            float(np.max(np.abs(self._after[name] - self._before[name]) / np.spacing(np.abs(state[name])), initial=0.0))
-            for name in self._gradient
         )
 
     def _both(self, found: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:

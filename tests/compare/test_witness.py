@@ -14,7 +14,7 @@ import deep5 as d5
 import deep5.compare.step_clock
 from deep5.compare.clocks import replaced_clock
 from deep5.compare.stages import disagreement
-from deep5.compare.training import assembled, first_batches
+from deep5.compare.training import _maker, assembled, first_batches, of_reference
 from deep5.compare.witness import WITNESSED, not_trained, reuses_inference
 from deep5.core.events import StopTraining
 from deep5.measuring.kept_results import reuses_results
@@ -29,15 +29,15 @@ class _Stop(d5.Event):
             raise StopTraining("enough")
 
 
-def trained(spoil: Callable[[Any], None] | None = None, **changes: Any) -> tuple[Any, Any]:
-    """A trainer after three steps, whose optimizer is then spoiled; and its recipe's components."""
+def witnessed(spoil: Callable[[Any], None] | None = None, **changes: Any) -> str | None:
+    """What is said of a trainer after three steps, whose optimizer is then spoiled."""
     recipe = load_recipe("digits_lenet").at_size("smoke").with_settings({"framework": "reference", **changes})
     parts = assembled(recipe)
     trainer = Trainer(parts.executor, parts.optimizer, parts.train_sampler, seed=parts.seeds["noise"])
     trainer.train(10, [_Stop()])
     if spoil is not None:
         spoil(trainer)
-    return trainer, parts
+    return not_trained(trainer, first_batches(parts, WITNESSED), _maker(of_reference(recipe), "reference"))
 
 
 def unchanged(trainer: Any) -> None:
@@ -70,15 +70,23 @@ def _mirrored(executor: Any, call: Callable[[], Any]) -> Any:
     return outputs
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_a_training_that_continues_passes(optimizer: str) -> None:
-    trainer, parts = trained(optimizer=optimizer, optimizer_kwargs={"lr": 0.01})
-    assert not_trained(trainer, first_batches(parts, WITNESSED)) is None
-
-
-def test_a_training_that_rests_passes() -> None:
-    trainer, parts = trained(optimizer="sgd", optimizer_kwargs={"lr": 0.0})
-    assert not_trained(trainer, first_batches(parts, WITNESSED)) is None
+@pytest.mark.parametrize(
+    ("optimizer", "changes"),
+    [
+        ("momentum", {}),
+        ("adam", {}),
+        ("accelegrad", {}),  # its gradient is that of another point
+        ("lion", {"optimizer_kwargs": {"lr": 0.001}}),
+        ("lbfgs", {}),
+        ("momentum", {"clip_norm": 0.1, "weight_decay": 0.01}),
+        ("adam", {"schedules": {"lr": d5.Cosine(0.01)}}),
+        ("sgd", {"optimizer_kwargs": {"lr": 0.0}}),
+        ("native:adam", {"framework": "pytorch"}),
+        ("native:sgd", {"framework": "pytorch", "optimizer_kwargs": {"lr": 0.0}}),
+    ],
+)
+def test_a_training_that_continues_passes(optimizer: str, changes: dict[str, Any]) -> None:
+    assert witnessed(optimizer=optimizer, **changes) is None
 
 
 @pytest.mark.parametrize(
@@ -90,8 +98,7 @@ def test_a_training_that_rests_passes() -> None:
     ],
 )
 def test_a_training_that_does_something_else_is_seen(spoil: Callable[[Any], None], said: str) -> None:
-    trainer, parts = trained(spoil)
-    found = not_trained(trainer, first_batches(parts, WITNESSED))
+    found = witnessed(spoil)
     assert found is not None
     assert re.match(said, found), found
 
@@ -100,7 +107,7 @@ def test_inference_that_follows_its_inputs_passes() -> None:
     parts = assembled(load_recipe("digits_lenet").at_size("smoke").with_settings({"framework": "reference"}))
     inputs, batches = first_batches(parts, 1)[0][1], first_batches(parts, 8)
     assert reuses_inference(parts.executor, inputs, batches) is None
-    first = parts.executor.inference(inputs)
+    first = parts.executor.inference(batches[0][1])
     parts.executor.inference = lambda given: first
     found = reuses_inference(parts.executor, inputs, batches)
     assert found is not None
