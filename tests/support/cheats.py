@@ -20,7 +20,7 @@ from deep5.frameworks.reference.framework import Reference
 __all__ = ["LIVE", "LiveCheat", "register"]
 
 # Calls in the proof: fewer than these.
-_HONEST = 150
+_HONEST = 20
 
 
 @dataclass(frozen=True)
