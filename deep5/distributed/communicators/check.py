@@ -52,11 +52,12 @@ def check_communicator(communicator: Communicator, *, mismatches: bool = True) -
         check_late(communicator)
         if mismatches:
             check_mismatches(communicator)
+        _check_again(communicator)
     communicator.barrier(timeout_s=ENOUGH_S)
 
 
 def _check_again(communicator: Communicator) -> None:
-    """Every collective after calls that were refused."""
+    """Every collective after calls that failed."""
     check_reductions(communicator, (np.float32, np.float64), (3, 17))
     check_moves(communicator, (np.float32, np.float64), (3, 17))
     if communicator.size > 1:
@@ -98,8 +99,27 @@ def _check_queue(communicator: Communicator) -> None:
 def _check_refusals(communicator: Communicator) -> None:
     rank, size = communicator.rank, communicator.size
     buffer, other = np.zeros(4 * size), (rank + 1) % size
+    # Every operation refuses something: each must give right results afterwards. What is written is not contiguous.
+    part, strided = np.zeros(4), np.zeros(8 * size)[::2]
+    written: dict[str, Callable[[Callable[..., Any]], Any]] = {
+        "all_reduce": lambda call: call(strided),
+        "reduce": lambda call: call(strided),
+        "broadcast": lambda call: call(strided),
+        "reduce_scatter": lambda call: call(buffer, strided[:4]),
+        "all_gather": lambda call: call(part, strided),
+        "gather": lambda call: call(part, strided, root=rank),
+        "scatter": lambda call: call(buffer, strided[:4], root=rank),
+        "all_to_all": lambda call: call(buffer, strided),
+        "send": lambda call: call(strided, other),
+        "receive": lambda call: call(strided, other),
+        "exchange": lambda call: call(buffer, strided, [other]),
+    }
     calls: dict[str, Callable[[], Any]] = {
-        "a buffer that is not contiguous": lambda: communicator.all_reduce(buffer[::2]),
+        **{
+            f"{name} of memory that is not contiguous": partial(call, getattr(communicator, name))
+            for operation, call in written.items()
+            for name in (operation, f"{operation}_start")
+        },
         "an unknown reduction": lambda: communicator.all_reduce(buffer, op="mean"),  # type: ignore[arg-type]
         "a list as a buffer": lambda: communicator.all_reduce([1.0]),  # type: ignore[arg-type]
         "a root that is not a rank": lambda: communicator.broadcast(buffer, root=size),
