@@ -70,10 +70,11 @@ class Judge:
             )
 
     def identical(self, got: Mapping[str, Any], want: Mapping[str, Any], what: str) -> None:
-        """Require the same bits for every name in `want`."""
+        """Require the same bits, shape and dtype for every name in `want`; NaN may have any bits."""
         for name, value in want.items():
-            same = name in got and np.array_equal(to_numpy(got[name]), to_numpy(value), equal_nan=True)
-            self.require(same, f"{what} {name!r}", "the same bits")
+            self.require(
+                name in got and _same_bits(to_numpy(got[name]), to_numpy(value)), f"{what} {name!r}", "the same bits"
+            )
 
     def refuses(self, kind: type[Exception], call: Callable[[], Any], what: str) -> None:
         """Require that the call raises an error of this type, and no other."""
@@ -86,3 +87,11 @@ class Judge:
                 f"{self.subject}: {what} raised {type(error).__name__}: {error}; allowed: {kind.__name__}"
             ) from error
         raise ConformanceError(f"{self.subject}: {what} was accepted; allowed: it raises {kind.__name__}")
+
+
+def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        return False
+    return first.tobytes() == second.tobytes() or (
+        first.dtype.kind not in "biu" and bool(np.isnan(first).any()) and np.array_equal(first, second, equal_nan=True)
+    )

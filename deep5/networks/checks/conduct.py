@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core import plugins
-from deep5.core.errors import Deep5Error
+from deep5.core.errors import Deep5Error, ShapeError
 from deep5.core.events import StepInfo
 from deep5.core.framework import Framework
 from deep5.networks.checks.pair import Feed, Pair, copied, elsewhere
@@ -186,22 +186,43 @@ def _steps(pair: Pair, rules: list[Any]) -> tuple[Any, Any]:
 
 
 def _check_halves(pair: Pair, steps: tuple[Any, Any], feed: Callable[[int], tuple[Feed, StepInfo]]) -> None:
-    """`backprop` and `apply`, also with a loss scale, which is divided out here, and with a second batch added."""
+    """`backprop` and `apply`, also with a loss scale, which is divided out here, with a second batch added, after
+    gradients that `apply` refused, and on a second thread.
+    """
     for size, scale in ((4, 1.0), (1, 4.0), (3, 1.0)):
-        given, info = feed(size)
-        for step in steps:
-            step.backprop(given, info, loss_scale=scale)
-        pair.gradients(f"TrainStep.backprop with loss_scale={scale:g}")
-        if size == 3:
-            more, info = feed(3)
-            for step in steps:
-                step.backprop(more, info, accumulate=True)
-            pair.gradients("TrainStep.backprop with accumulate=True")
-        before = copied(pair.executor.gradients())
-        for executor, step in zip((pair.executor, pair.reference), steps, strict=True):
-            step.apply(executor.gradients(), info)
-        pair.state("after TrainStep.apply")
-        pair.judge.identical(pair.executor.gradients(), before, "TrainStep.apply changed the gradient by")
+        _halves(pair, steps, feed, size, scale)
+    lacking = dict(list(pair.executor.gradients().items())[1:])
+    bent = {name: np.zeros((2, 7), pair.dtype) for name in pair.names}
+    for what, wrong in (("without a gradient", lacking), ("of gradients of another shape", bent)):
+        before = pair.executor.state_dict()
+        refused = partial(steps[0].apply, wrong, feed(4)[1])
+        pair.judge.refuses(ShapeError, refused, f"TrainStep.apply {what}")
+        pair.judge.identical(pair.executor.state_dict(), before, f"TrainStep.apply {what} changed")
+        _halves(pair, steps, feed, 4, 1.0)
+    elsewhere(partial(_halves, pair, steps, feed, 4, 0.5))
+    _halves(pair, steps, feed, 1, 1.0)
+
+
+def _halves(
+    pair: Pair, steps: tuple[Any, Any], feed: Callable[[int], tuple[Feed, StepInfo]], size: int, scale: float
+) -> None:
+    """A step in halves on a batch of this size; of 3, on a second batch, too."""
+    given, info = feed(size)
+    what = f"TrainStep.backprop with loss_scale={scale:g}"
+    got, want = (step.backprop(given, info, loss_scale=scale) for step in steps)
+    pair.outputs(got, want, what)
+    pair.gradients(what)
+    if size == 3:
+        more, info = feed(3)
+        what = "TrainStep.backprop with accumulate=True"
+        got, want = (step.backprop(more, info, accumulate=True) for step in steps)
+        pair.outputs(got, want, what)
+        pair.gradients(what)
+    before = copied(pair.executor.gradients())
+    for executor, step in zip((pair.executor, pair.reference), steps, strict=True):
+        step.apply(executor.gradients(), info)
+    pair.state("after TrainStep.apply")
+    pair.judge.identical(pair.executor.gradients(), before, "TrainStep.apply changed the gradient by")
 
 
 def _check_resumed(

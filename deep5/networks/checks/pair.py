@@ -71,7 +71,7 @@ class Pair:
         """Compare `inference`; returns the native outputs."""
         before = copied(feed)
         outputs = self.executor.inference(feed, **options)
-        self._outputs(outputs, self.reference.inference(before, **options), f"inference {what}")
+        self.outputs(outputs, self.reference.inference(before, **options), f"inference {what}")
         self.judge.identical(feed, before, f"inference {what} changed the input")
         return outputs
 
@@ -79,7 +79,7 @@ class Pair:
         """Compare the outputs and the gradients of `inference_and_backprop`; returns the native gradients."""
         before = copied(feed)
         outputs = self.executor.inference_and_backprop(feed, loss, **options)
-        self._outputs(outputs, self.reference.inference_and_backprop(before, loss, **options), f"backprop {what}")
+        self.outputs(outputs, self.reference.inference_and_backprop(before, loss, **options), f"backprop {what}")
         self.judge.identical(feed, before, f"backprop {what} changed the input")
         return self.gradients(f"backprop {what}")
 
@@ -104,7 +104,7 @@ class Pair:
             what: Description of the inputs.
         """
         before = copied(feed)
-        self._outputs(steps[0](feed, info), steps[1](before, info), f"a training step {what}")
+        self.outputs(steps[0](feed, info), steps[1](before, info), f"a training step {what}")
         self.judge.identical(feed, before, f"a training step {what} changed the input")
         self.state(f"after a training step {what}")
 
@@ -130,7 +130,8 @@ class Pair:
         self.reference.load_state_dict(self.start)
         self.judge.identical(self.executor.state_dict(), self.start, "load_state_dict gave other bits:")
 
-    def _outputs(self, got: Arrays, want: Arrays, what: str) -> None:
+    def outputs(self, got: Arrays, want: Arrays, what: str) -> None:
+        """Compare outputs with the reference's."""
         expected = copied(want)
         self.judge.require(list(got) == list(expected), f"{what}: returned the outputs {list(got)}", list(expected))
         for name, value in expected.items():
