@@ -22,6 +22,7 @@ from deep5.operators.checks.conduct import (
     check_forward_conduct,
     check_needs,
     check_nothing_kept,
+    check_repeats,
 )
 from deep5.operators.checks.gradients import (
     check_backward_dtypes,
@@ -231,6 +232,8 @@ def _forward(
     check_threads(subject, given, False, into)
     if not into.failed:
         check_after_others(subject, given, _others(given), False, into)
+    if not into.failed:
+        check_repeats(subject, into)
     if run.strictly(strict):
         check_strict(subject, given, False, into)
 
@@ -276,6 +279,8 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
             check_gradients_elsewhere(subject, right, given, rng, into)
     if not into.failed:
         check_after_others(subject, given, _others(given), True, into)
+    if not into.failed:
+        check_repeats(subject, into)
     if run.strictly(strict):
         check_strict(subject, given, True, into)
 

@@ -21,6 +21,7 @@ __all__ = [
     "check_forward_conduct",
     "check_needs",
     "check_nothing_kept",
+    "check_repeats",
     "same_bits",
     "some_needs",
 ]
@@ -200,6 +201,18 @@ def _forward_at_fault(
 def _threads(subject: Subject) -> str:
     """A possible cause of differences between calls."""
     return _THREADS if isinstance(subject.operator, CppOperator) else ""
+
+
+def check_repeats(subject: Subject, into: Collector) -> None:
+    """Check that all calls so far gave the same bits as earlier ones with the same arguments; a row if one did not."""
+    if differing := subject.differing():
+        into.say(
+            "all calls are repeatable",
+            "FAILED",
+            f"{subject.name} gave different bits in {len(differing)} calls whose arguments were those of an earlier "
+            f"call: {_first(differing)}; allowed: the same bits in every call; remedy: nothing kept from call to call, "
+            "and nothing that depends on the thread",
+        )
 
 
 def check_nothing_kept(

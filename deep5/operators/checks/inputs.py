@@ -39,6 +39,7 @@ BLOCK = 16_385
 """One above 16,384, where kernels are cut into blocks."""
 _MOST_ELEMENTS = 1 << 18  # of an input whose first dimension is BLOCK
 _MOST_EXTENTS = 4  # of the sizes that occur: each is changed several times
+_MOST_INPUTS = 4  # of those that have extreme values while the others have none
 _LARGE = 4096  # elements: enough for several threads to interact, and fast even for cubic work
 
 
@@ -224,6 +225,8 @@ def _wrapped(places: np.ndarray, extents: Mapping[int, int]) -> np.ndarray:
 def extreme(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
     """Values at which code often differs, of the same shapes and types: zeros, ties, large and small numbers.
 
+    In all inputs at once, and zeros, large and small numbers in one input at a time, too.
+
     Yields:
         A description, and the inputs; integers are unchanged.
     """
@@ -235,13 +238,21 @@ def extreme(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarra
         "large values": lambda value: value * 1e4,
         "small values": lambda value: value * 1e-4,
     }
-    for what, change in changes.items():
+    numbers = [number for number, yes in enumerate(floating(inputs)) if yes and inputs[number].size]
+    cases = [(what, change, numbers) for what, change in changes.items()]
+    if len(numbers) > 1:  # one input at a time: in a product of zeros, an error by a factor is not seen
+        cases += [
+            (f"{what} in input {number}", changes[what], [number])
+            for what in ("zeros", "large values", "small values")
+            for number in numbers[:_MOST_INPUTS]
+        ]
+    for what, change, chosen in cases:
         with np.errstate(all="ignore"):
             yield (
                 what,
                 tuple(
-                    np.asarray(change(value)).astype(value.dtype) if yes and value.size else value.copy()
-                    for value, yes in zip(inputs, floating(inputs), strict=True)
+                    np.asarray(change(value)).astype(value.dtype) if number in chosen else value.copy()
+                    for number, value in enumerate(inputs)
                 ),
             )
 

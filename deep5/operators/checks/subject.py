@@ -16,6 +16,7 @@ from deep5.core.operator import Operator
 from deep5.core.plugins import framework as framework_named
 from deep5.core.tensors import CPUDevice, TensorSpec, numpy_dtype, to_numpy
 from deep5.operators.checks.memory import guarded_memory
+from deep5.operators.checks.repeats import Repeats
 from deep5.operators.contract import (
     Expectations,
     check_gradients,
@@ -40,15 +41,18 @@ class _Direct:
         self.operator, self.device = operator, CPUDevice()
         self._expected = Expectations(operator)
         self.watches = False
+        self.repeats = Repeats()
 
     def arrays(self, *values: Any) -> tuple[Any, ...]:
         return values
 
     def inference(self, *inputs: Any) -> tuple[Any, ...]:
         expected = self._expected(inputs)
+        key = self.repeats.key("forward", inputs)
         with self._unchanged("forward", inputs):
             outputs = several(self._watched("forward", lambda: self.operator.forward(*inputs)))
         check_outputs(self.operator, outputs, expected)
+        self.repeats.see("forward", key, outputs)
         return outputs
 
     def inference_and_backprop(
@@ -62,9 +66,12 @@ class _Direct:
     ) -> tuple[Any, ...]:
         if needs is None:
             needs = tuple(is_floating(str(value.dtype)) for value in inputs)
+        key = self.repeats.key("backward", inputs, outputs, grads, needs)
         with self._unchanged("backward", (*inputs, *(grad for grad in grads if grad is not None))):
             made = self._watched("backward", lambda: self.operator.backward(grads, inputs, outputs, needs))
-        return check_gradients(self.operator, made, inputs, needs)
+        found = check_gradients(self.operator, made, inputs, needs)
+        self.repeats.see("backward", key, found)
+        return found
 
     @contextmanager
     def _unchanged(self, what: str, given: Sequence[np.ndarray]) -> Iterator[None]:
@@ -130,6 +137,13 @@ class Subject:
         """
         if isinstance(self.executor, _Direct):
             self.executor.watches = True
+
+    def differing(self) -> list[str]:
+        """Calls so far whose result differed from that of an earlier call with the same arguments.
+
+        Without a framework; otherwise none are known.
+        """
+        return self.executor.repeats.differing if isinstance(self.executor, _Direct) else []
 
     def native(self, inputs: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """Inputs as the framework's native arrays; the same arrays without a framework."""
