@@ -33,6 +33,27 @@ def test_a_wrong_part_is_rejected(mutant: Mutant) -> None:
         mutant.check()
 
 
+# Drawn by other seeds, and once missed.
+FOUND_LATER = (
+    ("communicator", "receive", "exception", "scaled"),
+    ("communicator", "reduce_scatter", "exception", "zero"),
+    ("communicator", "scatter", "dtype float16", "stale"),
+    ("executor", "apply", "later", "one element"),
+    ("executor", "apply", "thread", "stale"),
+    ("executor", "parameters", "dtype float32", "dtype"),
+    ("operator", "forward", "call", "zero"),
+    ("operator", "forward", "zeros", "input"),
+    ("scheme", "outputs", "rank 0", "stale"),
+)
+
+
+@pytest.mark.parametrize("parts", FOUND_LATER, ids="-".join)
+def test_what_was_missed_once_is_rejected(parts: tuple[str, str, str, str]) -> None:
+    target, method, trigger, fault = parts
+    with pytest.raises(REJECTIONS):
+        Mutant(target=target, method=method, trigger=trigger, fault=fault, seed=0).check()
+
+
 def rights() -> Iterator[Any]:
     for target, known in TARGETS.items():
         for number, method in enumerate(known.methods):

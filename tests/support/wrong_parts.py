@@ -144,9 +144,17 @@ class Damage:
         self._earlier: dict[Any, np.ndarray] = {}
         self._rng = np.random.default_rng(mutant.seed)
 
-    def call(self, method: str, call: Callable[[], Any], arrays: Sequence[Any], size: int | None = None) -> Any:
-        """The result of a right call, damaged where the trigger fires."""
-        fires = self.trigger.fires(method, arrays, size) and method == self.mutant.method
+    def call(
+        self,
+        method: str,
+        call: Callable[[], Any],
+        arrays: Sequence[Any],
+        size: int | None = None,
+        *,
+        here: bool = False,
+    ) -> Any:
+        """The result of a right call, damaged where the trigger fires, or `here`."""
+        fires = (self.trigger.fires(method, arrays, size) or here) and method == self.mutant.method
         try:
             made = call()
         except Exception:
@@ -457,8 +465,7 @@ class WrongScheme(d5.DistributedOptimizer):
             here = info.batch_size == 0
 
         def damaged(method: str, call: Callable[[], Any]) -> Any:
-            made = damage.call(method, call, arrays, info.global_batch_size if kind == "size" else None)
-            return damage.damaged(made, True) if here and method == mutant.method and mutant.fault != "input" else made
+            return damage.call(method, call, arrays, info.global_batch_size if kind == "size" else None, here=here)
 
         outputs = damaged("outputs", lambda: dict(self.backprop(inputs, info)))
         mean = damaged("mean", lambda: dict(self.mean(self.gradients(), info)))
@@ -664,11 +671,8 @@ def _possible(mutant: Mutant) -> bool:
     trigger, fault, method = mutant.trigger, mutant.fault, mutant.method
     if mutant.target == "operator" and method == "specs":
         return trigger.startswith("size") or trigger in ("call", "later")
-    if trigger in ("zeros", "small") and fault in ("zero", "scaled", "axes", "stale"):
-        return False  # a wrong zero is zero, and what is stale may be
-    if mutant.target == "scheme" and fault == "input" and trigger.partition(" ")[0] in ("rank", "ranks", "empty"):
-        return False  # which of the inputs is changed is left to the other triggers
-    return not (trigger in ("ties", "zeros") and fault == "axes")
+    # A wrong zero is zero.
+    return not (trigger == "zeros" and fault in ("zero", "scaled", "axes"))
 
 
 def drawn(seed: int, count: int = 60) -> list[Mutant]:
