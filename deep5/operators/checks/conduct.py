@@ -255,14 +255,15 @@ def check_nothing_kept(
         return
     if fresh is not None:
         check = "backward on a new object"
+        negative = [None if grad is None else -grad for grad in grads]
         try:
             found = fresh.pull(inputs, outputs, grads, needs)
+            second = fresh.pull(inputs, outputs, negative, needs)
         except Deep5Error as error:
             into.say(check, "FAILED", message % f"an error on an object that has not run forward ({error})")
         else:
-            into.require(
-                same_bits(first, found), check, message % "different bits on an object that has not run forward"
-            )
+            same = same_bits(first, found) and same_bits(subject.pull(inputs, outputs, negative, needs), second)
+            into.require(same, check, message % "different bits on an object that has not run forward")
 
 
 def some_needs(needs: Sequence[bool]) -> Iterator[tuple[str, tuple[bool, ...]]]:
