@@ -42,6 +42,8 @@ FOUND_LATER = (
     ("executor", "apply", "thread", "stale"),
     ("executor", "parameters", "dtype float32", "dtype"),
     ("operator", "forward", "call", "zero"),
+    ("operator", "forward", "call", "stale"),
+    ("operator", "backward", "call", "stale"),
     ("operator", "forward", "zeros", "input"),
     ("scheme", "outputs", "rank 0", "stale"),
 )
